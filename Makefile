@@ -1,0 +1,34 @@
+# Everything that a developer runs. `make setup` (part of the others) prepares .venv, and returns at once when there is nothing to do.
+
+PYTHON ?= python3
+BIN := .venv/bin
+# Tests that start Spark run one after another in one of the two processes (tests/conftest.py), the others beside them.
+PYTEST ?= $(BIN)/pytest -n 2 --dist loadgroup
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench clean
+
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Make .venv with Spark and, where none is found, Java
+	@$(PYTHON) tools/setup.py
+
+demo: setup ## Join two made-up streams on Spark, on this machine, and draw the run into out/band/run.png
+	rm -rf out/band
+	$(BIN)/streamjoin run examples/band.yaml --until-idle --picture out/band/run.png
+
+lint: setup ## Check style and types
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+test: lint ## Check style and types, and run all tests
+	$(PYTEST)
+
+# A benchmark is a program in tests/bench that prints what it measured; each is started by itself.
+bench: setup ## Run the benchmarks (some minutes each)
+	@set -e; for program in $(sort $(wildcard tests/bench/bench_*.py)); do echo "== $$program"; $(BIN)/python $$program; done
+
+clean: ## Remove all that was made here: .venv, caches, out
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build out *.egg-info
+	find engine operator tests tools examples -name __pycache__ -type d -prune -exec rm -rf {} +
