@@ -1,0 +1,128 @@
+"""Theta: one *main* predicate that an index serves, and a *residual* evaluated on its candidates.
+
+Every main predicate is a statement about one key a side, so that the kernel and the schemes know only these forms::
+
+    RANGE       low <= right_key - left_key <= high      =, <, <=, >, >=, BETWEEN and abs(a - b) <= c
+    NOT_EQUAL   left_key != right_key
+    ALL         true                                     nothing that an index could serve: blocks are compared
+
+Always holds: the pairs that the main predicate admits contain all the pairs that satisfy ``on``; where they are more (``recheck``), the
+residual contains the original conjunct too. So results never depend on how a key was encoded.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from streamjoin.schema import DataType
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+Bound = int | float | None
+"""A key, or None for no bound on that side."""
+
+
+class Encoding(StrEnum):
+    """How the values of a key expression become the 64-bit key that runs are sorted by."""
+
+    INTEGER = "integer"
+    """Exact int64, in the order of the values: integers, dates (days), timestamps (microseconds), decimals (unscaled)."""
+    FLOAT = "float"
+    """float64; -0.0 becomes 0.0."""
+    PREFIX = "prefix"
+    """int64 from the first eight UTF-8 bytes of a string, in the strings' order (ties possible, so always rechecked)."""
+    HASH = "hash"
+    """int64 hash of one or more values, for equality; spreads any key distribution evenly over the key space."""
+
+
+class MainKind(StrEnum):
+    RANGE = "range"
+    NOT_EQUAL = "not-equal"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyExpression:
+    """What one side contributes to the main predicate.
+
+    ``sql`` are expressions over that stream's bare column names, ``types`` the types that their values are cast to before encoding
+    (the same on both sides, so that equal values have equal keys). Several only with Encoding.HASH.
+    """
+
+    sql: tuple[str, ...]
+    types: tuple[DataType, ...]
+    encoding: Encoding
+
+
+@dataclass(frozen=True, slots=True)
+class MainPredicate:
+    """See the module. Integer bounds are closed (strictness is folded into them) and may lie outside int64; the kernel saturates.
+
+    ``slack``: for FLOAT keys that are only near the exact values, by this much relative to their size: candidates are widened by it.
+    """
+
+    kind: MainKind
+    left: KeyExpression | None = None
+    right: KeyExpression | None = None
+    low: Bound = None
+    high: Bound = None
+    low_strict: bool = False
+    high_strict: bool = False
+    slack: float = 0.0
+    recheck: bool = False
+    text: str = ""
+    """The conjunct(s) it came from, for people."""
+
+    @property
+    def is_float(self) -> bool:
+        return self.left is not None and self.left.encoding is Encoding.FLOAT
+
+    @property
+    def is_equality(self) -> bool:
+        return self.kind is MainKind.RANGE and self.low == 0 and self.high == 0
+
+    def reach(self, low: Bound, high: Bound) -> tuple[Bound, Bound]:
+        """The closed range of right keys that can match some left key in [low, high] (closed; None: unbounded).
+
+        Conservative: may be wider than the truth by the slack and a rounding, never narrower.
+        """
+        if self.kind is not MainKind.RANGE:
+            return None, None
+        return self._shift(low, self.low, down=True), self._shift(high, self.high, down=False)
+
+    def reach_back(self, low: Bound, high: Bound) -> tuple[Bound, Bound]:
+        """The closed range of left keys that can match some right key in [low, high]."""
+        if self.kind is not MainKind.RANGE:
+            return None, None
+        minus_high = None if self.high is None else -self.high
+        minus_low = None if self.low is None else -self.low
+        return self._shift(low, minus_high, down=True), self._shift(high, minus_low, down=False)
+
+    def _shift(self, key: Bound, by: Bound, *, down: bool) -> Bound:
+        if key is None or by is None:
+            return None
+        if not self.is_float:
+            return max(INT64_MIN, min(INT64_MAX, int(key) + int(by)))
+        moved = float(key) + float(by)
+        if (by == 0 and not self.slack) or math.isinf(key):
+            return moved
+        if math.isinf(moved):
+            # A finite key's partners are finite, or on this side of infinity.
+            return moved if (moved < 0) == down else math.copysign(2.0**1023, moved)
+        # The kernel bounds the rounded difference by the slack of both keys, and the other key is at most key + by: so twice the
+        # slack, and a few roundings, each of half a unit in the last place (2**-53) of no more than this size.
+        margin = (2 * self.slack + 2.0**-50) * (abs(float(key)) + abs(float(by)))
+        return math.nextafter(moved - margin if down else moved + margin, -math.inf if down else math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """One way to evaluate a join's ``on``: the main predicate and what is left to check.
+
+    ``residual``: SQL over columns qualified by stream name (``orders.id``), or None when the main predicate says it all.
+    """
+
+    main: MainPredicate
+    residual: str | None = None

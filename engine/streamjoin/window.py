@@ -1,0 +1,65 @@
+"""Join windows: which pairs of tuples are close enough, and when a held tuple can match nothing any more.
+
+A pair is inside the window by event time (``range``), by how many records came between (``rows``), or always (``unbounded``).
+
+Range, with l and r the event times in microseconds::
+
+    -before <= r - l <= after
+
+Range with ``slide``: windows start only at multiples of the slide, so the earlier tuple counts from the multiple at or before it::
+
+    r >= l:  r <= floor(l / slide) * slide + after        r < l:  l <= floor(r / slide) * slide + before
+
+Rows: a record's position is its number in its stream, from 0, filtered records included; within an epoch the two
+streams' records are taken to arrive evenly interleaved. A pair matches when the earlier record is among the last N records of its
+stream when the later one arrives. Each tuple carries its own position and the number of the other stream's records that arrived before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class WindowKind(StrEnum):
+    RANGE = "range"
+    ROWS = "rows"
+    UNBOUNDED = "unbounded"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One join's window. Durations are microseconds; fields that the kind does not use are 0."""
+
+    kind: WindowKind
+    before_micros: int = 0
+    """How far a right tuple may lie before its left partner."""
+    after_micros: int = 0
+    """How far a right tuple may lie after its left partner."""
+    slide_micros: int = 0
+    """0: every tuple starts its own window."""
+    rows: int = 0
+
+    @property
+    def has_time(self) -> bool:
+        """Whether held tuples carry a ``_time`` column: the event time (range) or the record's position (rows)."""
+        return self.kind is not WindowKind.UNBOUNDED
+
+    @property
+    def has_aux(self) -> bool:
+        """Whether held tuples carry an ``_aux`` column: the slide's multiple at or before the event time, or the count of the other stream."""
+        return self.kind is WindowKind.ROWS or self.slide_micros > 0
+
+    def expired_before(self, *, left_mark: int | None, right_mark: int | None) -> tuple[int | None, int | None]:
+        """The ``_time`` below which a held left, and a held right, tuple can match nothing that is still to come.
+
+        ``left_mark`` and ``right_mark`` bound the future of each stream from below: its watermark in microseconds (range), or the
+        number of its records that have arrived (rows); None: not known yet. A None in the answer means that nothing has expired.
+        """
+        if self.kind is WindowKind.RANGE:
+            left = None if right_mark is None else right_mark - self.after_micros
+            right = None if left_mark is None else left_mark - self.before_micros
+            return left, right
+        if self.kind is WindowKind.ROWS:
+            return (None if left_mark is None else left_mark - self.rows, None if right_mark is None else right_mark - self.rows)
+        return None, None
