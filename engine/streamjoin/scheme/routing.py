@@ -1,0 +1,79 @@
+"""Routing (A-DSP, Alg. 3): which areas a tuple goes to, and which of them writes it.
+
+A tuple with key k and unit u goes to every area whose key range contains k and whose unit range contains u; nothing else is consulted, so
+a tuple routed twice goes to the same places. Keys come sorted, hence an area's keys are one slice, found by binary search.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from streamjoin.predicate import Bound
+from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
+
+Selection = slice | np.ndarray
+"""Rows of the routed batch: a slice, or ascending row numbers (int64)."""
+
+
+class Router:
+    """Routes one side's tuples of a scheme. Areas that share a row (or column) of a grid share its selection."""
+
+    def __init__(self, scheme: Scheme, left: bool) -> None:
+        self._groups: dict[KeyRange, dict[UnitRange, list[int]]] = {}
+        self._writes: list[KeyRange | None] = []
+        for index, area in enumerate(scheme.areas):
+            keys, units = (area.left_keys, area.left_units) if left else (area.right_keys, area.right_units)
+            self._groups.setdefault(keys, {}).setdefault(units, []).append(index)
+            self._writes.append(area.left_writes if left else area.right_writes)
+        self._keys = list(self._groups)
+
+    def route(self, keys_sorted: np.ndarray, units: np.ndarray) -> Iterator[tuple[int, Selection]]:
+        """Every area that receives tuples, with the rows that it receives, in the order of the keys.
+
+        ``keys_sorted``: int64 or float64, ascending; ``units``: uint32, of the same length. Equal selections are the same object.
+        O(areas * log tuples) and, for areas cut by units, O(tuples) a distinct unit range.
+        """
+        cuts = _cuts(self._keys, keys_sorted)
+        for keys, (begin, end) in zip(self._keys, cuts, strict=True):
+            if begin >= end:
+                continue
+            for span, areas in self._groups[keys].items():
+                selection: Selection
+                if span.low == 0 and span.high == UNITS:
+                    selection = slice(begin, end)
+                else:
+                    # One comparison for two bounds: below the low bound the unsigned difference wraps around to a large number.
+                    inside = units[begin:end] - np.uint32(span.low) < np.uint32(span.high - span.low)
+                    selection = np.flatnonzero(inside)
+                    if not len(selection):
+                        continue
+                    selection += begin
+                for area in areas:
+                    yield area, selection
+
+    def writes(self, area: int, keys_sorted: np.ndarray) -> slice:
+        """Of an area's routed tuples, given by their sorted keys, the part that the area writes durably. Often empty, or everything."""
+        keys = self._writes[area]
+        if keys is None:
+            return slice(0, 0)
+        begin, end = _cuts([keys], keys_sorted)[0]
+        return slice(begin, max(begin, end))
+
+
+def _cuts(ranges: list[KeyRange], keys_sorted: np.ndarray) -> list[tuple[int, int]]:
+    """Per range, where its keys begin and end."""
+    bounds: list[Bound] = [bound for keys in ranges for bound in (keys.low, keys.high) if bound is not None]
+    places = iter(np.searchsorted(keys_sorted, _as_keys(bounds, keys_sorted.dtype)).tolist())
+    total = len(keys_sorted)
+    return [(0 if keys.low is None else next(places), total if keys.high is None else next(places)) for keys in ranges]
+
+
+def _as_keys(bounds: list[Bound], dtype: np.dtype[Any]) -> np.ndarray:
+    if dtype.kind == "f":
+        return np.array(bounds, dtype)
+    # A float bound among integers (a scheme written by hand) means the next integer: comparing as floats would round keys above 2**53.
+    return np.array([math.ceil(bound) for bound in bounds if bound is not None], dtype)

@@ -1,0 +1,156 @@
+"""What a plan is made from: how many tuples each side holds, and how their keys are spread.
+
+Always holds: a histogram's buckets cover the whole key space (the first and the last are open), so a plan made from a sample says where
+keys go that the sample never showed. Statistics only decide how even a scheme is, never whether it is correct.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamjoin.predicate import INT64_MAX, INT64_MIN, Bound
+from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme
+
+DEFAULT_BUCKETS = 1000
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Histogram:
+    """Counts of keys in n buckets: bucket i holds the keys in [bounds[i - 1], bounds[i]); the first and the last are open.
+
+    ``bounds``: int64 or float64, n - 1 strictly ascending inner bounds. ``counts``: float64, n, in tuples or any common unit.
+    """
+
+    bounds: Array
+    counts: Array
+
+    def __post_init__(self) -> None:
+        bounds = np.asarray(self.bounds)
+        bounds = bounds.astype(np.float64 if bounds.dtype.kind == "f" else np.int64)
+        counts = np.asarray(self.counts, np.float64)
+        if bounds.ndim != 1 or counts.shape != (len(bounds) + 1,):
+            raise ValueError(f"histogram.counts: {counts.size} counts must be one more than the {bounds.size} inner bounds")
+        if not np.isfinite(bounds).all() or not (bounds[1:] > bounds[:-1]).all():
+            raise ValueError("histogram.bounds: must be finite and strictly ascending")
+        if not np.isfinite(counts).all() or (counts < 0).any():
+            raise ValueError("histogram.counts: must be finite and not negative")
+        object.__setattr__(self, "bounds", bounds)
+        object.__setattr__(self, "counts", counts)
+
+    @classmethod
+    def from_sample(cls, keys: Array, buckets: int = DEFAULT_BUCKETS, weight: float = 1.0) -> Histogram:
+        """At most about ``buckets`` buckets of equal count from encoded keys in any order; each key stands for ``weight`` tuples.
+
+        A key that would fill several buckets gets one of its own, and so does every key when there are few, so that a cut may pass
+        on either side of it. The outer buckets are empty but for infinite keys. O(n log n).
+        """
+        keys = np.sort(np.asarray(keys))
+        keys = keys.astype(np.float64 if keys.dtype.kind == "f" else np.int64, copy=False)
+        if not len(keys):
+            return cls(keys, np.zeros(1))
+        first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+        values, counts = keys[first], np.diff(np.append(first, len(keys)))
+        finite = np.isfinite(values)
+        values, counts = values[finite], counts[finite]
+        above = np.nextafter(values, np.inf) if values.dtype.kind == "f" else values + (values < INT64_MAX)
+        # A key alone costs two bounds. Those of at least four buckets' count are few enough to leave half of the bounds to the rest.
+        alone = (counts * buckets >= 4 * len(keys)) if 2 * len(values) > buckets else np.ones(len(values), bool)
+        rest = np.where(alone, 0, counts)
+        depth = max(1.0, rest.sum() / max(1, buckets - 2 * int(alone.sum()) - 2))
+        step = np.floor((np.cumsum(rest) - rest) / depth)
+        others = np.flatnonzero(~alone)
+        begins = others[np.unique(step[others], return_index=True)[1]]
+        bounds = np.unique(np.concatenate([values[begins], values[alone], above[alone], above[-1:]]))
+        bounds = bounds[np.isfinite(bounds)] if bounds.dtype.kind == "f" else bounds[bounds > INT64_MIN]
+        return cls(bounds, np.diff(np.searchsorted(keys, bounds), prepend=0, append=len(keys)) * float(weight))
+
+    @classmethod
+    def even(cls, buckets: int) -> Histogram:
+        """Equal counts over equal parts of the int64 range: how hashed keys lie when nothing else is known."""
+        bounds = [INT64_MIN + (number << 64) // buckets for number in range(1, buckets)]
+        return cls(np.array(bounds, np.int64), np.ones(buckets))
+
+    @property
+    def total(self) -> float:
+        return float(self.counts.sum())
+
+    def below(self, bounds: Array) -> Array:
+        """The count of keys below each of these bounds, as if keys were spread evenly inside a bucket. O(bounds * log buckets).
+
+        Nothing is known of how far the open buckets reach: all of their count is taken to lie beside their one bound.
+        """
+        if not len(self.bounds):
+            return np.full(len(bounds), self.total / 2)
+        cumulative = np.cumsum(self.counts)[:-1]
+        place = np.searchsorted(self.bounds, bounds, side="right")
+        low, high = np.maximum(place - 1, 0), np.minimum(place, len(self.bounds) - 1)
+        width = _distance(self.bounds[low], self.bounds[high])
+        share = np.divide(_distance(self.bounds[low], bounds), width, out=np.zeros(len(bounds)), where=width > 0)
+        inside = cumulative[low] + share * (cumulative[high] - cumulative[low])
+        inside[place == 0] = 0.0
+        inside[bounds > self.bounds[-1]] = self.total
+        return np.asarray(inside)
+
+    def share(self, keys: KeyRange) -> float:
+        """Which part of all keys lies in the range: 0 to 1. An empty histogram says nothing, so every range is everything."""
+        if self.total <= 0 or (keys.low is None and keys.high is None):
+            return 1.0
+        low = 0.0 if keys.low is None else float(self.below(_array(keys.low, self.bounds))[0])
+        high = self.total if keys.high is None else float(self.below(_array(keys.high, self.bounds))[0])
+        return max(0.0, high - low) / self.total
+
+    def refined(self, bounds: Array) -> Histogram:
+        """The same histogram with these bounds added, counts shared out as :meth:`below` does."""
+        merged = np.union1d(self.bounds, bounds.astype(self.bounds.dtype))
+        return Histogram(merged, np.maximum(np.diff(self.below(merged), prepend=0.0, append=self.total), 0))
+
+
+def _array(bound: Bound, like: Array) -> Array:
+    return np.array([bound], like.dtype)
+
+
+def _distance(low: Array, high: Array) -> Array:
+    """high - low, or half of it, as float64, for high >= low: floats could overflow, and int64 need 64 bits without a sign."""
+    if low.dtype.kind == "f":
+        return np.asarray(high / 2 - low / 2)
+    return np.asarray((high.astype(np.int64).view(np.uint64) - low.view(np.uint64)).astype(np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class SideStatistics:
+    """One side: the tuples that it holds, and how their encoded keys are spread (None: unknown)."""
+
+    tuples: float
+    histogram: Histogram | None = None
+
+    def volume(self, keys: KeyRange) -> float:
+        """The tuples whose key lies in the range. Keys of unknown spread are taken to lie evenly over int64."""
+        return self.tuples * (self.histogram or _EVEN).share(keys)
+
+
+_EVEN = Histogram.even(1024)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Both sides of a join."""
+
+    left: SideStatistics
+    right: SideStatistics
+
+
+def loads(scheme: Scheme, statistics: Statistics) -> Array:
+    """How many tuples each task would hold, both sides together: float64, one per task. O(areas * log buckets)."""
+    held = np.zeros(scheme.tasks)
+    volumes: dict[tuple[bool, KeyRange], float] = {}
+    for area in scheme.areas:
+        for left, keys, units in ((True, area.left_keys, area.left_units), (False, area.right_keys, area.right_units)):
+            if (left, keys) not in volumes:
+                volumes[left, keys] = (statistics.left if left else statistics.right).volume(keys)
+            held[area.task] += volumes[left, keys] * ((units.high - units.low) / UNITS)
+    return held
