@@ -1,0 +1,212 @@
+"""What the engine runs: a manifest with everything parsed, resolved and defaulted.
+
+Always holds: a :class:`Job` is frozen and picklable, and nothing in it needs the manifest's text again. Paths are plain
+local ones, durations microseconds, SQL typed expressions, names in the case in which schemas declare them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from streamjoin.condition import Condition
+from streamjoin.manifest import resolve
+from streamjoin.manifest.location import local_path
+from streamjoin.manifest.model import (
+    ConsoleSink,
+    FilesSink,
+    FilesSource,
+    GeneratorSource,
+    Manifest,
+    Sink,
+    Source,
+    Stream,
+)
+from streamjoin.manifest.validate import ManifestError, Problem
+from streamjoin.predicate import MainKind
+from streamjoin.schema import Schema
+from streamjoin.sql import Expression, parse_boolean, parse_schema
+from streamjoin.window import Window, WindowKind
+
+DEAD_LETTERS = "dead-letters"
+"""The directory within the checkpoint where records go that do not parse, unless the manifest says otherwise."""
+
+SourceModel = FilesSource | GeneratorSource
+SinkModel = FilesSink | ConsoleSink
+
+
+@dataclass(frozen=True, slots=True)
+class StreamJob:
+    """One stream."""
+
+    name: str
+    schema: Schema
+    """As declared."""
+    payload: tuple[str, ...]
+    """The columns that held tuples carry."""
+    where: Expression | None
+    """Which tuples to take."""
+    event_time: str | None
+    watermark_micros: int
+    expected_rate: float | None
+    """Tuples per second."""
+    source: SourceModel
+    """As in the manifest, but for ``path``, which is a plain local path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A join of two streams, ready to run."""
+
+    name: str
+    left: StreamJob
+    right: StreamJob
+    condition: Condition
+    """With the hash model, which cuts along keys, only what bounds a key."""
+    window: Window
+    output: tuple[tuple[str, Expression], ...]
+    where: Expression | None
+    """Which results to keep."""
+    sink: SinkModel
+    """As in the manifest, but for ``path``, which is a plain local path, and ``compression``, which is never None."""
+    model: str
+    capacity_tuples: int
+    min_workers: int
+    max_workers: int
+    cores: int
+    """Whole cores of one worker."""
+    memory_bytes: int
+    """Memory of one worker."""
+    scaling_mode: str
+    tau0: float
+    tau1: float
+    tau2: float
+    tau3: float
+    scale_up_after_micros: int
+    scale_down_after_micros: int
+    shedding_model: str
+    shedding_base: float
+    interval_micros: int
+    max_tuples: int
+    checkpoint: str
+    """The directory of the state."""
+    dead_letter: str
+    """The directory of records that do not parse."""
+    manifest: Manifest
+
+    def fingerprint(self) -> dict[str, str]:
+        """What may not change under an existing checkpoint, by field: held tuples and positions would no longer fit."""
+        prints: dict[str, str] = {}
+        for index, stream in enumerate((self.left, self.right)):
+            field = f"spec.streams[{index}]"
+            prints[f"{field}.name"] = stream.name
+            prints[f"{field}.source"] = _source_identity(stream.source)
+            prints[f"{field}.schema"] = ", ".join(f"{column.name} {column.type}" for column in stream.schema)
+            prints[f"{field}.eventTime"] = stream.event_time or "none"
+            prints[f"{field}.select"] = ", ".join(stream.payload) or "none"
+        join = self.manifest.spec.joins[0]
+        prints["spec.joins[0].on"] = " ".join(join.on.split())
+        prints["spec.joins[0].window"] = _window_text(self.window)
+        return prints
+
+
+def compile_job(manifest: Manifest) -> Job:
+    """The job that a valid manifest means.
+
+    Raises ManifestError when it keeps its state in a claim alone: whoever mounts the claim knows the directory, and a
+    local run needs ``checkpoint.location``.
+    """
+    spec = manifest.spec
+    if spec.checkpoint.location is None:
+        message = "is missing; a run outside Kubernetes needs a directory for its state"
+        raise ManifestError((Problem("spec.checkpoint.location", None, message),))
+    checkpoint = local_path(spec.checkpoint.location)
+    join = spec.joins[0]
+    schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
+    condition = resolve.condition(join.on, schemas)
+    if join.output.select is None:
+        output = resolve.default_output({stream.name: stream.select for stream in spec.streams}, schemas)
+    else:
+        output = resolve.given_output(join.output.select, schemas)
+    where = None if join.output.where is None else parse_boolean(join.output.where, schemas)
+    # Of all candidates, also of those that the hash model does not use: the model may change under a checkpoint.
+    needs = resolve.needs(condition, where, output, schemas)
+    if spec.scheme.model == "hash":
+        by_key = tuple(candidate for candidate in condition.candidates if candidate.main.kind is MainKind.RANGE)
+        condition = dataclasses.replace(condition, candidates=by_key)
+    left, right = (_stream_job(stream, schemas[stream.name], needs) for stream in spec.streams)
+    return Job(
+        name=manifest.metadata.name,
+        left=left,
+        right=right,
+        condition=condition,
+        window=resolve.window(join.window),
+        output=output,
+        where=where,
+        sink=_sink(join.output.sink),
+        model=spec.scheme.model,
+        capacity_tuples=spec.workers.capacity_tuples,
+        min_workers=spec.workers.min,
+        max_workers=spec.workers.max,
+        cores=spec.workers.resources.cpu.cores,
+        memory_bytes=spec.workers.resources.memory.bytes,
+        scaling_mode=spec.scaling.mode,
+        tau0=spec.scaling.tau0,
+        tau1=spec.scaling.target,
+        tau2=spec.scaling.tau2,
+        tau3=spec.scaling.tau3,
+        scale_up_after_micros=spec.scaling.scale_up_after.micros,
+        scale_down_after_micros=spec.scaling.scale_down_after.micros,
+        shedding_model=spec.shedding.model,
+        shedding_base=spec.shedding.base,
+        interval_micros=spec.epoch.interval.micros,
+        max_tuples=spec.epoch.max_tuples,
+        checkpoint=checkpoint,
+        dead_letter=(
+            f"{checkpoint}/{DEAD_LETTERS}" if spec.dead_letter is None else local_path(spec.dead_letter.location)
+        ),
+        manifest=manifest,
+    )
+
+
+def _stream_job(stream: Stream, schema: Schema, needs: tuple[resolve.Need, ...]) -> StreamJob:
+    event_time = None if stream.event_time is None else schema.get(stream.event_time)
+    return StreamJob(
+        name=stream.name,
+        schema=schema,
+        payload=resolve.held(stream.name, stream.select, schema, needs),
+        where=None if stream.where is None else parse_boolean(stream.where, {stream.name: schema}),
+        event_time=None if event_time is None else event_time.name,
+        watermark_micros=stream.watermark.micros,
+        expected_rate=stream.expected_rate,
+        source=_source(stream.source),
+    )
+
+
+def _source(source: Source) -> SourceModel:
+    if source.generator is not None:
+        return source.generator
+    assert source.files is not None, "a valid manifest has one source"
+    return source.files.model_copy(update={"path": local_path(source.files.path)})
+
+
+def _sink(sink: Sink) -> SinkModel:
+    if sink.console is not None:
+        return sink.console
+    assert sink.files is not None, "a valid manifest has one sink"
+    default = "snappy" if sink.files.format == "parquet" else "none"
+    return sink.files.model_copy(
+        update={"path": local_path(sink.files.path), "compression": sink.files.compression or default}
+    )
+
+
+def _source_identity(source: SourceModel) -> str:
+    """A position in one directory or kind of source says nothing about another."""
+    return f"{source.format} files in {source.path}" if isinstance(source, FilesSource) else "generator"
+
+
+def _window_text(window: Window) -> str:
+    if window.kind is WindowKind.RANGE:
+        slide = f", slide {window.slide_micros} us" if window.slide_micros else ""
+        return f"before {window.before_micros} us, after {window.after_micros} us{slide}"
+    return f"{window.rows} rows" if window.kind is WindowKind.ROWS else "unbounded"

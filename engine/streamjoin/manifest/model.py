@@ -1,0 +1,556 @@
+"""The manifest as typed data: every field with its type, default, bounds and meaning in one place.
+
+The same models check what a user wrote, give the field tables of ``docs/manifest.md``, and their JSON schema is what a
+custom resource definition needs. They say what each field may be by itself; ``manifest.validate`` says what fields must
+be together.
+
+Always holds: instances are immutable; attributes are the manifest's names in snake case, and where those are words of
+Python (``from``, ``for``) or of pydantic (``schema``), another name with the manifest's as its alias.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    StringConstraints,
+    WithJsonSchema,
+)
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import GenerateJsonSchema
+
+from streamjoin.manifest.location import local_path
+from streamjoin.manifest.quantity import Cpu, Duration, Memory, Quantity
+
+API_VERSION = "streamjoin.dev/v1alpha1"
+KIND = "StreamJoin"
+
+
+class UnparsedError(AttributeError):
+    """A field was read whose value in the manifest was refused."""
+
+
+class Part(BaseModel):
+    """What every part of a manifest has in common: unknown fields refused, no silent conversion of types, immutable.
+
+    ``manifest.validate`` makes parts without the fields that it refused, to check the rest; reading one of those raises
+    UnparsedError.
+    """
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        use_attribute_docstrings=True,
+    )
+
+    if not TYPE_CHECKING:  # a type checker should go on refusing names that no field has
+
+        def __getattr__(self, name: str) -> object:
+            if name in type(self).model_fields:
+                raise UnparsedError(name)
+            return super().__getattr__(name)
+
+
+class SchemaGenerator(GenerateJsonSchema):
+    """``Manifest.model_json_schema(schema_generator=SchemaGenerator)``: quantities' defaults as their text."""
+
+    def encode_default(self, dft: Any) -> Any:
+        return str(dft) if isinstance(dft, Quantity) else super().encode_default(dft)
+
+
+def _number(value: object) -> int | float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return value
+    raise ValueError("is not a number; write one without quotes")
+
+
+def _scalar(value: object) -> str | int | float | bool | None:
+    if value is None or isinstance(value, str | int | bool) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ValueError("is not a value of a column; write a string, a number, true, false or null")
+
+
+def _fraction(value: object) -> object:
+    """Kubernetes has its reasons to write fractions as text, so both are read."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            raise ValueError('is not a number; write one between 0 and 1, such as "0.1"') from None
+    return value
+
+
+def instant_micros(text: str) -> int:
+    """Microseconds since 1970 UTC of an ISO 8601 date and time. Raises ValueError saying how to write it."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("is not a date and time; write it as 2026-01-01T00:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def _instant(value: str) -> str:
+    instant_micros(value)
+    return value
+
+
+def _location(value: str) -> str:
+    local_path(value)
+    return value
+
+
+_Ordered = TypeVar("_Ordered", Duration, Memory, Cpu)
+
+
+def _between(low: _Ordered, high: _Ordered) -> AfterValidator:
+    def check(value: _Ordered) -> _Ordered:
+        if not low <= value <= high:
+            raise ValueError(f"must be at least {low} and at most {high}")
+        return value
+
+    return AfterValidator(check)
+
+
+LONGEST = Duration.parse("36500d")
+"""A hundred years: far from where sums of event times and durations would leave 64 bits."""
+
+Span = Annotated[Duration, _between(Duration(0), LONGEST)]
+"""A duration that may be 0."""
+PositiveSpan = Annotated[Duration, _between(Duration(1), LONGEST)]
+EpochSpan = Annotated[Duration, _between(Duration.parse("10ms"), Duration.parse("1h"))]
+MemoryAmount = Annotated[Memory, _between(Memory.parse("64Mi"), Memory.parse("16Ti"))]
+CpuAmount = Annotated[Cpu, _between(Cpu.parse("100m"), Cpu.parse("256"))]
+Number = Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type": "number"})]
+Scalar = Annotated[
+    str | int | float | bool | None,
+    PlainValidator(_scalar),
+    WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True}),
+]
+Fraction = Annotated[
+    float,
+    BeforeValidator(_fraction),
+    Field(ge=0, le=1),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": r"^(0(\.[0-9]+)?|1(\.0+)?)$"}),
+]
+Tau = Annotated[float, Field(gt=0, le=1)]
+Location = Annotated[str, StringConstraints(min_length=1), AfterValidator(_location)]
+Sql = Annotated[str, StringConstraints(min_length=1)]
+FreeForm = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
+
+# Strict models take only tuples for tuples, and YAML has only lists: the sequence alone is read leniently.
+Texts = Annotated[tuple[Sql, ...], Field(strict=False)]
+
+
+class FilesSource(Part):
+    """Files that appear in one directory, and, for json and csv, that grow there."""
+
+    path: Location
+    """The directory, or a single file, as a local path or a file:// URL; directories below it are not read."""
+    format: Literal["parquet", "json", "csv"]
+    """How the files are written: parquet, json (one object a line) or csv."""
+    max_files_per_epoch: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """How many files one epoch may take from."""
+    pattern: Annotated[str, StringConstraints(min_length=1)] = "*"
+    """Which file names to read, with *, ? and [...]; names that begin with _ or . are never read."""
+    header: bool = True
+    """csv: whether a file's first line names its columns; without it the columns come in the schema's order."""
+    delimiter: Annotated[str, StringConstraints(min_length=1, max_length=1)] = ","
+    """csv: the character between two values."""
+    settle: Span = Duration.parse("5s")
+    """json and csv: a last line that has no newline is taken when its file has not changed for this long."""
+
+
+class Ramp(Part):
+    """A rate that goes evenly from one value to another, and stays there."""
+
+    start: Annotated[float, Field(ge=0, le=1e9, alias="from")]
+    """Tuples per second at the start."""
+    end: Annotated[float, Field(gt=0, le=1e9, alias="to")]
+    """Tuples per second from the end of the ramp on."""
+    over: PositiveSpan
+    """How long the ramp takes."""
+
+
+class Diurnal(Part):
+    """A rate that swings like a day's traffic: mean * (1 + amplitude * sin(2 pi t / period))."""
+
+    mean: Annotated[float, Field(gt=0, le=1e9)]
+    """Tuples per second on average."""
+    amplitude: Annotated[float, Field(ge=0, le=1)]
+    """The swing's share of the mean."""
+    period: PositiveSpan
+    """The time from peak to peak."""
+
+
+class Spike(Part):
+    """A steady rate with spikes."""
+
+    base: Annotated[float, Field(gt=0, le=1e9)]
+    """Tuples per second outside the spikes."""
+    peak: Annotated[float, Field(gt=0, le=1e9)]
+    """Tuples per second within a spike."""
+    at: Span
+    """When the first spike starts."""
+    length: Annotated[PositiveSpan, Field(alias="for")]
+    """How long a spike lasts."""
+    every: PositiveSpan | None = None
+    """The time from one spike's start to the next one's; without it there is one spike."""
+
+
+class Rate(Part):
+    """Tuples per second of event time: exactly one of the fields."""
+
+    constant: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """Always as many tuples per second."""
+    ramp: Ramp | None = None
+    """From one rate to another."""
+    diurnal: Diurnal | None = None
+    """Up and down like a day's traffic."""
+    spike: Spike | None = None
+    """Steady with spikes."""
+
+
+class Sequence(Part):
+    """Consecutive numbers."""
+
+    start: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
+    """The first tuple's value."""
+
+
+class Uniform(Part):
+    """Values spread evenly over a closed range: whole numbers in columns of whole numbers, real ones elsewhere."""
+
+    min: Number
+    """The least value."""
+    max: Number
+    """The greatest value."""
+
+
+class Zipf(Part):
+    """Whole numbers from 0, where value k is drawn in proportion to 1 / (k + 1)^exponent."""
+
+    values: Annotated[int, Field(ge=1, le=10_000_000)]
+    """How many values there are."""
+    exponent: Annotated[float, Field(ge=0, le=10)]
+    """The skew: 0 is even, 1 and more heavily skewed."""
+
+
+class Hotspot(Part):
+    """Values spread evenly over a range, but for a share of them in a narrow part that moves across it."""
+
+    min: Number
+    """The least value."""
+    max: Number
+    """The greatest value."""
+    width: Number
+    """How wide the hot part is."""
+    share: Annotated[float, Field(ge=0, le=1)]
+    """The share of tuples that fall into the hot part."""
+    period: PositiveSpan
+    """How long the hot part takes across the range; then it starts again."""
+
+
+class ColumnGenerator(Part):
+    """How one column is filled: exactly one of the fields."""
+
+    sequence: Sequence | None = None
+    """Consecutive numbers."""
+    uniform: Uniform | None = None
+    """Numbers spread evenly over a range."""
+    zipf: Zipf | None = None
+    """Skewed whole numbers, 0 the most frequent."""
+    hotspot: Hotspot | None = None
+    """Numbers with a hot range that moves."""
+    choice: Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1, max_length=100_000)] | None = None
+    """One of these values, each as likely; null among them makes nulls."""
+
+
+class GeneratorSource(Part):
+    """Made-up tuples, the same ones for the same seed."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    """Everything random follows from it."""
+    rows: Annotated[int, Field(ge=1, lt=2**62)] | None = None
+    """How many tuples in all; without it there is no end."""
+    rate: Rate = Rate(constant=1000.0)
+    """How fast event time passes: tuples per second of it."""
+    start: Annotated[str, AfterValidator(_instant)] = "2026-01-01T00:00:00Z"
+    """The event time of the first tuple, as ISO 8601; without a zone it is UTC."""
+    real_time: bool = True
+    """true: no faster than the wall clock, from the first epoch on; false: as fast as the engine takes it."""
+    out_of_order: Span = Duration(0)
+    """Event times are moved back by a random amount up to this."""
+    columns: dict[str, ColumnGenerator]
+    """By column, how it is filled. Every column of the schema but the eventTime column, which the rate fills."""
+
+    @property
+    def start_micros(self) -> int:
+        """``start`` in microseconds since 1970 UTC."""
+        return instant_micros(self.start)
+
+
+class Source(Part):
+    """Where a stream's tuples come from: exactly one of the fields."""
+
+    files: FilesSource | None = None
+    """Files in a directory."""
+    generator: GeneratorSource | None = None
+    """Made-up tuples, to try things and to measure."""
+    kafka: FreeForm | None = None
+    """A Kafka topic. Not supported by this version."""
+
+
+class Stream(Part):
+    """One of the streams to join."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=63)]
+    """The name by which SQL refers to the stream's columns, as in orders.id."""
+    source: Source
+    """Where the tuples come from."""
+    ddl: Annotated[Sql, Field(alias="schema")]
+    """The columns and their types, as Spark DDL: "id BIGINT, price DECIMAL(10,2), at TIMESTAMP"."""
+    event_time: str | None = None
+    """The TIMESTAMP or TIMESTAMP_NTZ column that says when a tuple happened. Windows of time need it."""
+    watermark: Span = Duration(0)
+    """How much later than the latest tuple seen a tuple may be and still be joined."""
+    where: Sql | None = None
+    """Which tuples to take (SQL over this stream's columns); the others are dropped where they are read."""
+    select: Texts | None = None
+    """The columns to hold for residual predicates and output. By default what the join and the output need."""
+    expected_rate: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """Tuples per second to expect, from which the first number of workers follows."""
+
+
+class Window(Part):
+    """Which pairs are close enough: within; or before and after; or rows; or unbounded."""
+
+    within: Span | None = None
+    """The two event times differ by at most this."""
+    before: Span | None = None
+    """How long before the first stream's tuple the second stream's may be; 0s when only after is given."""
+    after: Span | None = None
+    """How long after the first stream's tuple the second stream's may be; 0s when only before is given."""
+    rows: Annotated[int, Field(ge=1, lt=2**62)] | None = None
+    """The earlier tuple is among the last so many records of its stream when the later one arrives."""
+    unbounded: bool | None = None
+    """true: every pair, however far apart. Held tuples are never dropped."""
+    slide: PositiveSpan | None = None
+    """Windows of time start only at multiples of this, not with every tuple."""
+
+
+class FilesSink(Part):
+    """New files in one directory, complete when they appear."""
+
+    path: Location
+    """The directory, as a local path or a file:// URL; it is made when missing."""
+    format: Literal["parquet", "json"] = "parquet"
+    """How to write: parquet, or json (one object a line)."""
+    compression: Literal["snappy", "zstd", "none"] | None = None
+    """How to compress parquet: snappy by default. json is not compressed."""
+
+
+class ConsoleSink(Part):
+    """Results on standard output, for trying things."""
+
+    limit: Annotated[int, Field(ge=0, le=10_000)] = 20
+    """How many rows of an epoch are shown; the others are only counted."""
+
+
+class Sink(Part):
+    """Where results go: exactly one of the fields."""
+
+    files: FilesSink | None = None
+    """Files in a directory: each result exactly once."""
+    console: ConsoleSink | None = None
+    """Standard output."""
+    kafka: FreeForm | None = None
+    """A Kafka topic. Not supported by this version."""
+
+
+class Output(Part):
+    """What becomes of a matching pair."""
+
+    select: Annotated[Texts, Field(min_length=1)] | None = None
+    """The output's columns: "orders.id AS order_id", or expressions. By default all held columns, as stream_column."""
+    where: Sql | None = None
+    """Which results to keep (SQL over the columns of both streams)."""
+    sink: Sink
+    """Where results go."""
+
+
+class Join(Part):
+    """One join over the streams. The first stream is the left side, the second the right."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=63)] = "join"
+    """A name for the join, in metrics and plans."""
+    on: Sql
+    """When two tuples match (SQL over the columns of both streams): any predicate."""
+    window: Window
+    """Which pairs are close enough in time or in number."""
+    output: Output
+    """What becomes of a matching pair."""
+
+
+class SchemeSpec(Part):
+    """How the join is cut among workers."""
+
+    model: Literal["adsp", "square", "hash"] = "adsp"
+    """adsp: coverage areas with irregular grids, fewest workers; square: one grid; hash: along the keys, one worker for each range."""
+
+
+class Resources(Part):
+    """What one worker asks for."""
+
+    cpu: CpuAmount = Cpu(1000)
+    """Cores of one worker."""
+    memory: MemoryAmount = Memory.parse("2Gi")
+    """Memory of one worker."""
+
+
+class Workers(Part):
+    """The workers that hold tuples and join them."""
+
+    min: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Never fewer workers than this."""
+    max: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Never more workers than this."""
+    capacity_tuples: Annotated[int, Field(ge=1, lt=2**53)] = 2_000_000
+    """W: how many tuples one worker may hold."""
+    resources: Resources = Resources()
+    """What one worker asks for."""
+
+
+class Scaling(Part):
+    """When to add and to remove workers, by tau: the tuples that a worker holds / its capacity."""
+
+    mode: Literal["Enforce", "Recommend", "Off"] = "Enforce"
+    """Enforce: scale; Recommend: say what would be done; "Off" (quoted): neither."""
+    tau0: Tau = 0.2
+    """At or below it for scaleDownAfter, workers are removed."""
+    tau1: Tau | None = None
+    """What a change of workers aims at. Half of tau2 by default."""
+    tau2: Tau = 0.8
+    """From here on tuples are shed, if shedding is on."""
+    tau3: Tau = 0.9
+    """At or above it for scaleUpAfter, workers are added."""
+    scale_up_after: Span = Duration.parse("30s")
+    """How long tau must stay at or above tau3."""
+    scale_down_after: Span = Duration.parse("10m")
+    """How long tau must stay at or below tau0."""
+
+    @property
+    def target(self) -> float:
+        """tau1, given or by default."""
+        return 0.5 * self.tau2 if self.tau1 is None else self.tau1
+
+
+class Shedding(Part):
+    """Dropping a share of the incoming tuples when workers are nearly full, instead of failing."""
+
+    model: Literal["linear", "quadratic", "off"] = "off"
+    """How the share dropped grows from base at tau2 to all at a full worker; "off" (quoted): nothing is dropped."""
+    base: Annotated[Fraction, Field(json_schema_extra={"default": "0.0"})] = 0.0
+    """The share dropped as soon as tau2 is reached."""
+
+
+class Epoch(Part):
+    """The engine's step: read, route, join, commit."""
+
+    interval: EpochSpan = Duration.parse("1s")
+    """The time from one epoch's start to the next one's, when there is something to do."""
+    max_tuples: Annotated[int, Field(ge=1, lt=2**53)] = 2_000_000
+    """How many tuples of all streams one epoch may take; what is more waits."""
+
+
+class Checkpoint(Part):
+    """Where state is kept: exactly one of the fields."""
+
+    location: Location | None = None
+    """A directory, as a local path or a file:// URL; it belongs to this join alone."""
+    persistent_volume_claim: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = None
+    """The name of a claim, on Kubernetes."""
+
+
+class DeadLetter(Part):
+    """Where records go that do not parse."""
+
+    location: Location
+    """A directory, as a local path or a file:// URL."""
+
+
+class Pods(Part):
+    """Kubernetes: how pods differ from what the operator makes."""
+
+    pod_template: FreeForm = {}
+    """A pod template, merged strategically over the operator's own."""
+
+
+class Spec(Part):
+    """What to join and how."""
+
+    streams: Annotated[tuple[Stream, ...], Field(strict=False)]
+    """The streams: two. The first is the left side of the join, the second the right."""
+    joins: Annotated[tuple[Join, ...], Field(strict=False)]
+    """The joins over the streams: one."""
+    scheme: SchemeSpec = SchemeSpec()
+    """How the join is cut among workers."""
+    workers: Workers = Workers()
+    """The workers that hold tuples and join them."""
+    scaling: Scaling = Scaling()
+    """When to add and to remove workers."""
+    shedding: Shedding = Shedding()
+    """What to do when workers are nearly full."""
+    epoch: Epoch = Epoch()
+    """The engine's step."""
+    checkpoint: Checkpoint
+    """Where state is kept."""
+    dead_letter: DeadLetter | None = None
+    """Where records go that do not parse. By default the directory dead-letters in the checkpoint."""
+    suspend: bool = False
+    """true: stop, and keep the state."""
+    image: str = ""
+    """Kubernetes: the engine's image. By default that of the operator's own release."""
+    driver: Pods = Pods()
+    """Kubernetes: the driver's pod."""
+    executor: Pods = Pods()
+    """Kubernetes: the workers' pods."""
+
+
+class Metadata(Part):
+    """The resource's name. Kubernetes' other metadata are accepted and not looked at."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: Annotated[str, StringConstraints(min_length=1)]
+    """The resource's name: lower-case letters, digits and -, at most 63."""
+    namespace: str | None = None
+    """Kubernetes: the namespace."""
+
+
+class Manifest(Part):
+    """One StreamJoin resource."""
+
+    api_version: Literal["streamjoin.dev/v1alpha1"]
+    """streamjoin.dev/v1alpha1"""
+    kind: Literal["StreamJoin"]
+    """StreamJoin"""
+    metadata: Metadata
+    """The resource's name."""
+    spec: Spec
+    """What to join and how."""
+    status: FreeForm | None = None
+    """Written by the operator; not looked at here."""

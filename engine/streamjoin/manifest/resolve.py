@@ -1,0 +1,117 @@
+"""What a manifest's SQL and names mean once they are resolved against the streams' schemas.
+
+Shared by ``manifest.validate``, which reports what does not resolve, and ``job``, which hands the result to the engine:
+what was checked is what runs. Everything here raises SqlError for SQL that cannot be used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from streamjoin.condition import Condition, parse_condition
+from streamjoin.manifest import model
+from streamjoin.manifest.quantity import Duration
+from streamjoin.schema import Column, DataType, Schema, TypeName
+from streamjoin.sql import Expression, SqlError, parse_boolean, parse_expression, parse_projection
+from streamjoin.window import Window, WindowKind
+
+IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+Output = tuple[tuple[str, Expression], ...]
+"""The output's columns in order: name and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A column that must be held until pairs are found, and the field of the join that needs it (``output.where``)."""
+
+    stream: str
+    column: str
+    field: str
+
+
+def is_stream_name(name: str) -> bool:
+    """Whether SQL can refer to a stream's columns by this name without quotes: not with a word of SQL itself."""
+    column = Column("c", DataType(TypeName.INT))
+    try:
+        parsed = parse_expression(f"{name}.c", {name: Schema((column,))})
+    except SqlError:
+        return False
+    return parsed.columns == {(name, "c")}
+
+
+def window(spec: model.Window) -> Window:
+    """The window that a valid ``window`` means."""
+    if spec.rows is not None:
+        return Window(WindowKind.ROWS, rows=spec.rows)
+    if spec.unbounded:
+        return Window(WindowKind.UNBOUNDED)
+    none = Duration(0)
+    before, after = (spec.within, spec.within) if spec.within is not None else (spec.before or none, spec.after or none)
+    return Window(
+        WindowKind.RANGE,
+        before_micros=(before or none).micros,
+        after_micros=(after or none).micros,
+        slide_micros=spec.slide.micros if spec.slide is not None else 0,
+    )
+
+
+def condition(on: str, schemas: Mapping[str, Schema]) -> Condition:
+    """``on`` over two streams, the left one first."""
+    (left_name, left), (right_name, right) = schemas.items()
+    return parse_condition(on, left_name, left, right_name, right)
+
+
+def default_output(selects: Mapping[str, tuple[str, ...] | None], schemas: Mapping[str, Schema]) -> Output:
+    """What is written when ``output.select`` is missing: every held column of both streams, as ``stream_column``.
+
+    A stream without a ``select`` of its own holds all its columns then.
+    """
+    columns = []
+    for stream, schema in schemas.items():
+        selected = selects[stream]
+        held = schema.names if selected is None else schema.select(selected).names
+        for column in held:
+            columns.append((f"{stream}_{column}", parse_expression(f"{stream}.{_quoted(column)}", schemas)))
+    return tuple(columns)
+
+
+def given_output(select: Iterable[str], schemas: Mapping[str, Schema]) -> Output:
+    """What ``output.select`` says."""
+    return tuple(parse_projection(text, schemas) for text in select)
+
+
+def needs(on: Condition, where: Expression | None, output: Output, schemas: Mapping[str, Schema]) -> tuple[Need, ...]:
+    """Every column that is read after a pair was found, with the first field that reads it, in the order of the fields.
+
+    Columns that only make up a join's key are not among them: the key itself is held. All candidates of the condition
+    count, because statistics choose among them while the join runs.
+    """
+    found: dict[tuple[str, str], str] = {}
+
+    def reads(expression: Expression, field: str) -> None:
+        for column in sorted(expression.columns):
+            found.setdefault(column, field)
+
+    for candidate in on.candidates:
+        if candidate.residual is not None:
+            reads(parse_boolean(candidate.residual, schemas), "on")
+    for index, (_, expression) in enumerate(output):
+        reads(expression, f"output.select[{index}]")
+    if where is not None:
+        reads(where, "output.where")
+    return tuple(Need(stream, column, field) for (stream, column), field in found.items())
+
+
+def held(stream: str, select: tuple[str, ...] | None, schema: Schema, needed: Iterable[Need]) -> tuple[str, ...]:
+    """The columns that a stream's held tuples carry: ``select``, or else those needed, in the schema's order."""
+    if select is not None:
+        return schema.select(select).names
+    wanted = {need.column for need in needed if need.stream == stream}
+    return tuple(name for name in schema.names if name in wanted)
+
+
+def _quoted(name: str) -> str:
+    return name if IDENTIFIER.fullmatch(name) else "`" + name.replace("`", "``") + "`"

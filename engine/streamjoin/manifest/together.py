@@ -1,0 +1,425 @@
+"""What a manifest's fields must be together: names that exist, SQL that resolves, numbers in order, one of many forms.
+
+A check is a generator of problems over parts that may lack refused fields (``fields.partial``). Reading a refused field
+ends that check, and only that one: the field has its own problem already.
+
+Always holds: a manifest whose fields are right by themselves and for which :func:`problems` finds nothing can be
+compiled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from streamjoin.manifest import model, resolve
+from streamjoin.manifest.fields import until_refused
+from streamjoin.manifest.generated import generator_problems
+from streamjoin.manifest.location import local_path, within
+from streamjoin.manifest.model import Manifest, Part
+from streamjoin.manifest.problem import Problem, closest, listed
+from streamjoin.manifest.quantity import Duration
+from streamjoin.predicate import MainKind
+from streamjoin.schema import Schema, TypeName
+from streamjoin.sql import SqlError, parse_boolean, parse_projection, parse_schema
+
+_RESOURCE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+Check = Iterator[Problem]
+
+
+def problems(manifest: Manifest) -> list[Problem]:
+    """Everything that is wrong with the fields together."""
+    checks = [_name(manifest), _counts(manifest), _stream_names(manifest), _workers(manifest), _taus(manifest)]
+    streams: tuple[model.Stream, ...] = _given(manifest, "spec", "streams") or ()
+    joins: tuple[model.Join, ...] = _given(manifest, "spec", "joins") or ()
+    schemas: list[Schema | None] = []
+    for index, stream in enumerate(streams):
+        field = f"spec.streams[{index}]"
+        schema, wrong = _schema(field, stream)
+        schemas.append(schema)
+        checks.append(iter(wrong))
+        checks.append(_source(f"{field}.source", stream))
+        if schema is not None:
+            checks += [_event_time(field, stream, schema), _stream_where(field, stream, schema)]
+            checks += [_select(field, stream, schema), _generator(f"{field}.source", stream, schema)]
+        checks.append(_watermark(field, stream))
+    for index, join in enumerate(joins):
+        field = f"spec.joins[{index}]"
+        checks += [_window(f"{field}.window", join), _event_times(f"{field}.window", join, streams)]
+        checks.append(_sink(f"{field}.output.sink", join))
+        by_name = _schemas_by_name(streams, schemas)
+        if by_name is not None:
+            checks += [_on(field, join, manifest, by_name), _output_where(field, join, by_name)]
+            checks += [_output_select(field, join, by_name), _held(field, join, manifest, by_name)]
+    checks += [_checkpoint(manifest), _places(manifest)]
+    return [problem for check in checks for problem in until_refused(check)]
+
+
+def remarks(manifest: Manifest) -> list[Problem]:
+    """What is allowed but perhaps not meant, of a manifest without problems."""
+    found = []
+    spec = manifest.spec
+    if spec.checkpoint.location is None:
+        found.append(Problem("spec.checkpoint", None, "has no location, which a run outside Kubernetes needs"))
+    schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
+    condition = resolve.condition(spec.joins[0].on, schemas)
+    if all(candidate.main.kind is MainKind.ALL for candidate in condition.candidates):
+        reasons = "".join(f" ({unmatched.reason})" for unmatched in condition.unmatched[:1])
+        message = f"has no predicate that an index serves{reasons}; every pair of tuples will be compared"
+        found.append(Problem("spec.joins[0].on", None, message))
+    return found
+
+
+def _given(part: Part, *names: str) -> Any:
+    """The value at a path of attributes, or None where one of them was refused or not given."""
+    value: Any = part
+    for name in names:
+        value = getattr(value, name, None)
+    return value
+
+
+def _name(manifest: Manifest) -> Check:
+    name = manifest.metadata.name
+    if not _RESOURCE_NAME.fullmatch(name):
+        message = "is not a name for a resource; use lower-case letters, digits and, inside, -; at most 63 characters"
+        yield Problem("metadata.name", name, message)
+
+
+def _counts(manifest: Manifest) -> Check:
+    spec = manifest.spec
+    streams = len(spec.streams)
+    if streams > 2:
+        message = f"has {streams} streams, and this version joins two; keep two"
+        yield Problem("spec.streams", None, message)
+    elif streams < 2:
+        message = f"has {streams} stream{'s' * (streams == 0)}; give two (one source may be read by both)"
+        yield Problem("spec.streams", None, message)
+    if len(spec.joins) != 1:
+        remedy = "keep one, and move each other one into a manifest of its own" if spec.joins else "give one"
+        yield Problem("spec.joins", None, f"has {len(spec.joins)} joins, and this version runs one; {remedy}")
+
+
+def _stream_names(manifest: Manifest) -> Check:
+    first: dict[str, int] = {}
+    for index, stream in enumerate(manifest.spec.streams):
+        name = _given(stream, "name")
+        if not isinstance(name, str):
+            continue
+        field = f"spec.streams[{index}].name"
+        if not resolve.IDENTIFIER.fullmatch(name):
+            message = "cannot stand in SQL; use letters, digits and _, beginning with a letter"
+            yield Problem(field, name, message)
+        elif not resolve.is_stream_name(name):
+            yield Problem(field, name, f"is a word of SQL; choose another name, such as {name}_stream")
+        if name.casefold() in first:
+            message = f"is the name of spec.streams[{first[name.casefold()]}] too (case does not count); choose another"
+            yield Problem(field, name, message)
+        first.setdefault(name.casefold(), index)
+
+
+def _schema(field: str, stream: model.Stream) -> tuple[Schema | None, list[Problem]]:
+    ddl = _given(stream, "ddl")
+    if not isinstance(ddl, str):
+        return None, []
+    try:
+        return parse_schema(ddl), []
+    except SqlError as error:
+        return None, [_sql_problem(f"{field}.schema", ddl, error)]
+
+
+def _schemas_by_name(streams: Sequence[model.Stream], schemas: Sequence[Schema | None]) -> dict[str, Schema] | None:
+    """The two streams' schemas, or None where a problem told elsewhere keeps SQL from being resolved against them."""
+    found: dict[str, Schema] = {}
+    for stream, schema in zip(streams, schemas, strict=True):
+        name = _given(stream, "name")
+        if not isinstance(name, str) or schema is None or not resolve.IDENTIFIER.fullmatch(name):
+            return None
+        if not resolve.is_stream_name(name):
+            return None
+        found[name] = schema
+    return found if len(found) == 2 and len({name.casefold() for name in found}) == 2 else None
+
+
+def _sql_problem(field: str, sql: str, error: SqlError) -> Problem:
+    return Problem(field, sql, f"is refused: {error.problem}; {error.remedy}")
+
+
+def _event_time(field: str, stream: model.Stream, schema: Schema) -> Check:
+    name = stream.event_time
+    if name is None:
+        return
+    times = [column.name for column in schema.columns if column.type.name in _TIMES]
+    column = schema.get(name)
+    remedy = f"name one of these: {listed(times)}" if times else "add a TIMESTAMP column to the schema"
+    if column is None:
+        yield Problem(f"{field}.eventTime", name, f"is not a column of the schema; {remedy}")
+    elif column.type.name not in _TIMES:
+        yield Problem(f"{field}.eventTime", name, f"is {column.type}, not TIMESTAMP or TIMESTAMP_NTZ; {remedy}")
+
+
+_TIMES = (TypeName.TIMESTAMP, TypeName.TIMESTAMP_NTZ)
+
+
+def _watermark(field: str, stream: model.Stream) -> Check:
+    if stream.event_time is None and stream.watermark.micros:
+        message = f"needs {field}.eventTime; name the column of event times there, or remove watermark"
+        yield Problem(f"{field}.watermark", str(stream.watermark), message)
+
+
+def _stream_where(field: str, stream: model.Stream, schema: Schema) -> Check:
+    if stream.where is not None:
+        try:
+            parse_boolean(stream.where, {stream.name: schema})
+        except SqlError as error:
+            yield _sql_problem(f"{field}.where", stream.where, error)
+
+
+def _select(field: str, stream: model.Stream, schema: Schema) -> Check:
+    seen: set[str] = set()
+    for index, name in enumerate(stream.select or ()):
+        here = f"{field}.select[{index}]"
+        if schema.get(name) is None:
+            close = closest(name, schema.names)
+            remedy = f"did you mean {close}?" if close else f"the columns are {listed(schema.names, 'and')}"
+            yield Problem(here, name, f"is not a column of the schema; {remedy}")
+        elif name.casefold() in seen:
+            yield Problem(here, name, "is listed twice; remove one")
+        seen.add(name.casefold())
+
+
+def _one_of(field: str, part: Part, names: Sequence[str]) -> Check:
+    """``names`` are the model's; users are told the manifest's."""
+    aliases = {name: type(part).model_fields[name].alias or name for name in names}
+    given = [alias for name, alias in aliases.items() if name in part.model_fields_set]
+    if not given:
+        yield Problem(field, None, f"is empty; give one of {listed(list(aliases.values()))}")
+    elif len(given) > 1:
+        yield Problem(field, None, f"has {listed(given, 'and')}; keep one")
+
+
+def _source(field: str, stream: model.Stream) -> Check:
+    source = stream.source
+    if "kafka" in source.model_fields_set:
+        yield Problem(f"{field}.kafka", None, "is not supported by this version; use files or generator")
+        return
+    yield from _one_of(field, source, ("files", "generator"))
+    files = _given(source, "files")
+    if isinstance(files, model.FilesSource):
+        yield from _files_source(f"{field}.files", files)
+    rate = _given(source, "generator", "rate")
+    if isinstance(rate, model.Rate):
+        yield from _one_of(f"{field}.generator.rate", rate, ("constant", "ramp", "diurnal", "spike"))
+        spike = rate.spike
+        if spike is not None and spike.every is not None and spike.length > spike.every:
+            message = f"must be at most every ({spike.every}); shorten it"
+            yield Problem(f"{field}.generator.rate.spike.for", str(spike.length), message)
+
+
+def _files_source(field: str, files: model.FilesSource) -> Check:
+    if "pattern" in files.model_fields_set and "/" in files.pattern:
+        message = "has a /, and is compared with file names alone; put the directory into path"
+        yield Problem(f"{field}.pattern", files.pattern, message)
+    if "delimiter" in files.model_fields_set and files.delimiter in '"\n\r':
+        yield Problem(f"{field}.delimiter", files.delimiter, "cannot separate values; use another character, such as ;")
+    uses = {"header": ("csv",), "delimiter": ("csv",), "settle": ("json", "csv")}
+    for name, formats in uses.items():
+        # Kubernetes fills in defaults, so only what differs from them was meant.
+        if files.format not in formats and getattr(files, name) != type(files).model_fields[name].default:
+            message = f"has no meaning with format {files.format}; remove it (it belongs to {listed(formats, 'and')})"
+            yield Problem(f"{field}.{name}", _text(getattr(files, name)), message)
+
+
+def _text(value: object) -> object:
+    return str(value) if isinstance(value, Duration) else value
+
+
+def _generator(field: str, stream: model.Stream, schema: Schema) -> Check:
+    generator = stream.source.generator
+    if generator is not None:
+        yield from generator_problems(f"{field}.generator", generator, schema, stream.event_time)
+
+
+def _window_forms(window: model.Window) -> list[str]:
+    """The forms of window that are given; before and after are one form, and unbounded: false is none."""
+    given = window.model_fields_set
+    forms = {
+        "within": "within" in given,
+        "before and after": "before" in given or "after" in given,
+        "rows": "rows" in given,
+        "unbounded": "unbounded" in given and getattr(window, "unbounded", True),
+    }
+    return [form for form, is_given in forms.items() if is_given]
+
+
+def _window(field: str, join: model.Join) -> Check:
+    window = join.window
+    forms = _window_forms(window)
+    if not forms:
+        message = "is empty; give within, or before and after, or rows, or unbounded: true"
+        yield Problem(field, None, message)
+    elif len(forms) > 1:
+        yield Problem(field, None, f"has {listed([f'({f})' if ' ' in f else f for f in forms], 'and')}; keep one")
+    slide = window.slide
+    if slide is None or len(forms) != 1:
+        return
+    if forms[0] in ("rows", "unbounded"):
+        message = f"has no meaning with {forms[0]}; remove it, or give within, or before and after"
+        yield Problem(f"{field}.slide", str(slide), message)
+        return
+    for name in ("within", "before", "after"):
+        length = getattr(window, name)
+        if length is not None and length.micros and length < slide:
+            message = f"must be at most {name} ({length}), or tuples would lie between two windows; shorten it"
+            yield Problem(f"{field}.slide", str(slide), message)
+            return
+
+
+def _event_times(field: str, join: model.Join, streams: Sequence[model.Stream]) -> Check:
+    forms = _window_forms(join.window)
+    if "within" in forms or "before and after" in forms:
+        for index, stream in enumerate(streams):
+            if getattr(stream, "event_time", "refused") is None:
+                message = f"is missing, and {field} is one of time; name a TIMESTAMP column, or use rows or unbounded"
+                yield Problem(f"spec.streams[{index}].eventTime", None, message)
+
+
+def _sink(field: str, join: model.Join) -> Check:
+    sink = join.output.sink
+    if "kafka" in sink.model_fields_set:
+        yield Problem(f"{field}.kafka", None, "is not supported by this version; use files or console")
+        return
+    yield from _one_of(field, sink, ("files", "console"))
+    files = sink.files
+    if files is not None and files.format == "json" and files.compression not in (None, "none"):
+        message = "is only for format parquet; remove it, or write parquet"
+        yield Problem(f"{field}.files.compression", files.compression, message)
+
+
+def _on(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
+    try:
+        condition = resolve.condition(join.on, schemas)
+    except SqlError as error:
+        yield _sql_problem(f"{field}.on", join.on, error)
+        return
+    if manifest.spec.scheme.model == "hash" and not any(c.main.kind is MainKind.RANGE for c in condition.candidates):
+        message = f"needs an equality, an order or a band between the two streams in {field}.on; use adsp or square"
+        yield Problem("spec.scheme.model", "hash", message)
+
+
+def _output_where(field: str, join: model.Join, schemas: Mapping[str, Schema]) -> Check:
+    where = join.output.where
+    if where is not None:
+        try:
+            parse_boolean(where, schemas)
+        except SqlError as error:
+            yield _sql_problem(f"{field}.output.where", where, error)
+
+
+def _output_select(field: str, join: model.Join, schemas: Mapping[str, Schema]) -> Check:
+    first: dict[str, int] = {}
+    for index, text in enumerate(join.output.select or ()):
+        here = f"{field}.output.select[{index}]"
+        try:
+            name, _ = parse_projection(text, schemas)
+        except SqlError as error:
+            yield _sql_problem(here, text, error)
+            continue
+        if name.casefold() in first:
+            other = f"{field}.output.select[{first[name.casefold()]}]"
+            yield Problem(here, text, f"makes a second column {name} (the first is {other}); name it with AS")
+        first.setdefault(name.casefold(), index)
+
+
+def _held(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
+    """Whether streams hold what is read once a pair was found. Looked at when all that reads it resolves."""
+    selects = {stream.name: stream.select for stream in manifest.spec.streams}
+    output, where = join.output.select, join.output.where
+    try:
+        columns = resolve.default_output(selects, schemas) if output is None else resolve.given_output(output, schemas)
+        condition = resolve.condition(join.on, schemas)
+        needs = resolve.needs(condition, None if where is None else parse_boolean(where, schemas), columns, schemas)
+    except (SqlError, KeyError):
+        return
+    if output is None:
+        yield from _default_names(f"{field}.output.select", [name for name, _ in columns])
+    for index, (stream, select) in enumerate(selects.items()):
+        if select is None:
+            continue
+        held = {name.casefold() for name in select}
+        for need in needs:
+            if need.stream == stream and need.column.casefold() not in held:
+                message = f"lacks {need.column}, which {field}.{need.field} needs; add it"
+                yield Problem(f"spec.streams[{index}].select", list(select), message)
+
+
+def _default_names(field: str, names: Sequence[str]) -> Check:
+    if not names:
+        yield Problem(field, None, "is missing, and the streams hold no columns; name the columns to write")
+    seen: set[str] = set()
+    for name in names:
+        if name.casefold() in seen:
+            message = f"is missing, and by default two columns would be named {name}; name the columns"
+            yield Problem(field, None, message)
+        seen.add(name.casefold())
+
+
+def _workers(manifest: Manifest) -> Check:
+    workers = manifest.spec.workers
+    if workers.min > workers.max:
+        if "min" in workers.model_fields_set:
+            by_default = "" if "max" in workers.model_fields_set else ", the default"
+            yield Problem("spec.workers.min", workers.min, f"must be at most max ({workers.max}{by_default})")
+        else:
+            yield Problem("spec.workers.max", workers.max, f"must be at least min ({workers.min}, the default)")
+
+
+def _taus(manifest: Manifest) -> Check:
+    scaling = manifest.spec.scaling
+    given = scaling.model_fields_set
+    taus = {"tau0": scaling.tau0, "tau1": scaling.target, "tau2": scaling.tau2, "tau3": scaling.tau3}
+    ordered = list(taus.items())
+    for (low, lower), (high, higher) in itertools.pairwise(ordered):
+        if lower < higher:
+            continue
+        if low in given:
+            yield Problem(f"spec.scaling.{low}", lower, f"must be below {high} ({_tau(high, higher, given)})")
+        else:
+            yield Problem(f"spec.scaling.{high}", higher, f"must be above {low} ({_tau(low, lower, given)})")
+
+
+def _tau(name: str, value: float, given: set[str]) -> str:
+    if name in given:
+        return f"{value:g}"
+    return f"{value:g}, by default half of tau2" if name == "tau1" else f"{value:g}, the default"
+
+
+def _checkpoint(manifest: Manifest) -> Check:
+    yield from _one_of("spec.checkpoint", manifest.spec.checkpoint, ("location", "persistent_volume_claim"))
+
+
+def _places(manifest: Manifest) -> Check:
+    """Directories that would take each other's files for their own. Two streams may read the same directory."""
+    places: list[tuple[str, str]] = []
+    streams: tuple[model.Stream, ...] = _given(manifest, "spec", "streams") or ()
+    joins: tuple[model.Join, ...] = _given(manifest, "spec", "joins") or ()
+    for index, stream in enumerate(streams):
+        places.append((f"spec.streams[{index}].source.files.path", _given(stream, "source", "files", "path")))
+    for index, join in enumerate(joins):
+        places.append((f"spec.joins[{index}].output.sink.files.path", _given(join, "output", "sink", "files", "path")))
+    places.append(("spec.checkpoint.location", _given(manifest, "spec", "checkpoint", "location")))
+    places.append(("spec.deadLetter.location", _given(manifest, "spec", "dead_letter", "location")))
+    known = [(field, given, local_path(given)) for field, given in places if isinstance(given, str)]
+    for position, (field, given, path) in enumerate(known):
+        for other_field, other_given, other in known[:position]:
+            both_read = field.startswith("spec.streams") and other_field.startswith("spec.streams")
+            kept_inside = field == "spec.deadLetter.location" and other_field == "spec.checkpoint.location"
+            if both_read or (kept_inside and path != other and within(path, other)):
+                continue
+            if within(path, other) or within(other, path):
+                inside = "lies in" if within(path, other) else "holds"
+                relation = "is the same directory as" if path == other else inside
+                message = f"{relation} {other_field} ({other_given}); give each a directory of its own"
+                yield Problem(field, given, message)

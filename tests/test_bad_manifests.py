@@ -1,0 +1,908 @@
+"""Bad manifests: each is the good one with a small change, and is refused with exactly these messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from streamjoin.manifest import parse
+
+GOOD = """\
+apiVersion: streamjoin.dev/v1alpha1
+kind: StreamJoin
+metadata:
+  name: good
+spec:
+  streams:
+    - name: orders
+      source:
+        files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}
+      schema: "id BIGINT, amount DOUBLE, currency STRING, at TIMESTAMP"
+      eventTime: at
+      watermark: 10s
+      where: "amount > 0"
+      select: [id, amount, currency]
+      expectedRate: 100
+    - name: payments
+      source:
+        generator:
+          seed: 7
+          rate: {constant: 50}
+          start: "2026-01-01T00:00:00Z"
+          columns:
+            id: {sequence: {start: 5}}
+            amount: {uniform: {min: 0, max: 10}}
+            currency: {choice: [EUR, USD]}
+      schema: "id BIGINT, amount DECIMAL(8,2), currency STRING, paid TIMESTAMP"
+      eventTime: paid
+  joins:
+    - name: match
+      "on": "abs(orders.amount - payments.amount) <= 0.01 AND orders.currency = payments.currency"
+      window: {within: 180s, slide: 60s}
+      output:
+        select: ["orders.id AS order_id", "payments.id AS payment_id"]
+        where: "orders.id <> payments.id"
+        sink: {files: {path: out/matches, format: parquet}}
+  scheme: {model: adsp}
+  workers: {min: 2, max: 6, capacityTuples: 1000, resources: {cpu: "1", memory: 2Gi}}
+  scaling: {mode: Enforce, tau0: 0.2, tau2: 0.8, scaleUpAfter: 30s}
+  shedding: {model: linear, base: "0.1"}
+  epoch: {interval: 1s, maxTuples: 1000}
+  checkpoint: {location: out/state}
+  suspend: false
+  image: "streamjoin:1"
+  driver: {podTemplate: {metadata: {labels: {team: a}}}}
+"""
+
+GENERATED = "spec.streams[1].source.generator.columns"
+KINDS = "use BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, BINARY, DATE, TIMESTAMP or TIMESTAMP_NTZ"
+
+
+@dataclass(frozen=True)
+class Bad:
+    """Changes of the good manifest (each old text stands in it once) and what must be said of them."""
+
+    name: str
+    changes: tuple[tuple[str, str], ...]
+    problems: tuple[str, ...]
+
+
+def bad(name: str, old: str, new: str, *problems: str, also: tuple[str, str] | None = None) -> Bad:
+    return Bad(name, ((old, new),) if also is None else ((old, new), also), problems)
+
+
+CASES = [
+    # The document and its text.
+    bad("another version", "/v1alpha1", "/v1", 'apiVersion: "streamjoin.dev/v1" must be streamjoin.dev/v1alpha1'),
+    bad("a slip in the kind", "StreamJoin", "StreamJion", 'kind: "StreamJion" must be StreamJoin'),
+    bad("no kind", "kind: StreamJoin\n", "", "kind: is missing; give StreamJoin"),
+    bad("no spec", "spec:", "status:", "spec: is missing; give what to join and how"),
+    bad(
+        "a field given twice",
+        "  suspend: false\n",
+        "  suspend: false\n  suspend: true\n",
+        "spec.suspend: true is given twice (first on line 42); keep one",
+    ),
+    bad(
+        "broken YAML",
+        "window: {within: 180s, slide: 60s}",
+        "window: {within: 180s, slide: 60s",
+        "the file is not YAML: while parsing a flow mapping, expected ',' or '}', but got ':'; "
+        "check the indentation, quotes and colons there",
+    ),
+    bad(
+        "a tab",
+        "  suspend: false\n",
+        "\tsuspend: false\n",
+        "the file is not YAML: while scanning for the next token, found character '\\t' that cannot start any token; "
+        "indent with spaces",
+    ),
+    bad(
+        "a YAML tag",
+        "expectedRate: 100",
+        "expectedRate: !!float 100",
+        'spec.streams[0].expectedRate: "100" has the YAML tag tag:yaml.org,2002:float, which a manifest does not need; '
+        "remove it",
+        'spec.streams[0].expectedRate: "100" must be a number; remove the quotes',
+    ),
+    # Metadata.
+    bad(
+        "a name in capitals",
+        "name: good",
+        "name: Good",
+        'metadata.name: "Good" is not a name for a resource; use lower-case letters, digits and, inside, -; '
+        "at most 63 characters",
+    ),
+    bad(
+        "no name",
+        "  name: good",
+        "  namespace: good",
+        "metadata.name: is missing; give the resource's name",
+    ),
+    # Unknown fields.
+    bad(
+        "a slip in a field",
+        "watermark: 10s",
+        "watermarks: 10s",
+        'spec.streams[0].watermarks: "10s" is given to a field that does not exist; did you mean watermark?',
+    ),
+    bad(
+        "a field of another part",
+        "  suspend: false",
+        "  tau2: 0.8",
+        "spec.tau2: 0.8 is given to a field that does not exist here; it belongs to spec.scaling.tau2",
+    ),
+    bad(
+        "a field of nowhere",
+        "seed: 7",
+        "colour: 7",
+        "spec.streams[1].source.generator.colour: 7 is given to a field that does not exist; "
+        "the fields here are seed, rows, rate, start, realTime, outOfOrder and columns",
+    ),
+    bad(
+        "another case",
+        "eventTime: at",
+        "eventtime: at",
+        "spec.streams[0].eventTime: is missing, and spec.joins[0].window is one of time; name a TIMESTAMP column, "
+        "or use rows or unbounded",
+        'spec.streams[0].eventtime: "at" is given to a field that does not exist; did you mean eventTime?',
+        'spec.streams[0].watermark: "10s" needs spec.streams[0].eventTime; name the column of event times there, '
+        "or remove watermark",
+    ),
+    bad(
+        "on as Kubernetes reads it without quotes",
+        '"on":',
+        "true:",
+        "spec.joins[0].on: is missing; give when two tuples match (SQL over the columns of both streams)",
+        'spec.joins[0].true: "abs(orders.amount - payments.amount) <= 0.01 AND orders.cu… '
+        'stands where the bare name on was, which YAML 1.1 reads as true; write "on" in quotes',
+    ),
+    # Types.
+    bad("a number for text", 'image: "streamjoin:1"', "image: 5", 'spec.image: 5 must be text; put it in quotes: "5"'),
+    bad(
+        "a list for text",
+        'where: "amount > 0"',
+        "where: [amount, id]",
+        'spec.streams[0].where: ["amount", "id"] must be text, not a list',
+    ),
+    bad(
+        "text for a number",
+        "100\n",
+        '"100"\n',
+        'spec.streams[0].expectedRate: "100" must be a number; remove the quotes',
+    ),
+    bad(
+        "text for truth",
+        "suspend: false",
+        'suspend: "false"',
+        'spec.suspend: "false" must be true or false; remove the quotes',
+    ),
+    bad("yes for truth", "suspend: false", "suspend: yes", 'spec.suspend: "yes" must be true or false'),
+    bad(
+        "a fraction for a whole number",
+        "maxTuples: 1000",
+        "maxTuples: 1000.5",
+        "spec.epoch.maxTuples: 1000.5 must be a whole number",
+    ),
+    bad(
+        "text for a list",
+        "select: [id, amount, currency]",
+        "select: id",
+        'spec.streams[0].select: "id" must be a list: write [id]',
+    ),
+    bad(
+        "text for a mapping", "scheme: {model: adsp}", "scheme: adsp", 'spec.scheme: "adsp" must be a mapping of model'
+    ),
+    bad(
+        "a list for a mapping",
+        "checkpoint: {location: out/state}",
+        "checkpoint: [out/state]",
+        'spec.checkpoint: ["out/state"] must be a mapping of location and persistentVolumeClaim',
+    ),
+    bad(
+        "a required field that is null",
+        "path: in/orders",
+        "path: null",
+        "spec.streams[0].source.files.path: is missing; give the directory, or a single file, as a local path or a "
+        "file:// URL",
+    ),
+    # Choices and bounds.
+    bad(
+        "a model of a later version",
+        "model: adsp",
+        "model: dynamic",
+        'spec.scheme.model: "dynamic" must be adsp, square or hash',
+    ),
+    bad(
+        "a slip in a choice",
+        "model: adsp",
+        "model: squares",
+        'spec.scheme.model: "squares" must be adsp, square or hash; did you mean square?',
+    ),
+    bad(
+        "a choice in another case",
+        "mode: Enforce",
+        "mode: recommend",
+        'spec.scaling.mode: "recommend" must be Enforce, Recommend or Off; did you mean Recommend?',
+    ),
+    bad(
+        "Off as Kubernetes reads it without quotes",
+        "mode: Enforce",
+        "mode: false",
+        'spec.scaling.mode: false must be Enforce, Recommend or Off; put it in quotes: "Off"',
+    ),
+    bad(
+        "an unknown format",
+        "format: csv",
+        "format: avro",
+        'spec.streams[0].source.files.format: "avro" must be parquet, json or csv',
+    ),
+    bad("no format", ", format: csv", "", "spec.streams[0].source.files.format: is missing; give parquet, json or csv"),
+    bad(
+        "an unknown sink format",
+        "format: parquet",
+        "format: csv",
+        'spec.joins[0].output.sink.files.format: "csv" must be parquet or json',
+    ),
+    bad(
+        "an unknown compression",
+        "format: parquet",
+        "compression: gzip",
+        'spec.joins[0].output.sink.files.compression: "gzip" must be snappy, zstd or none',
+    ),
+    bad("a rate of nothing", "expectedRate: 100", "expectedRate: 0", "spec.streams[0].expectedRate: 0 must be above 0"),
+    bad("a tau above 1", "tau2: 0.8", "tau3: 1.5", "spec.scaling.tau3: 1.5 must be at most 1"),
+    bad("a tau of 0", "tau0: 0.2", "tau0: 0", "spec.scaling.tau0: 0 must be above 0"),
+    bad(
+        "a capacity of 0",
+        "capacityTuples: 1000",
+        "capacityTuples: 0",
+        "spec.workers.capacityTuples: 0 must be at least 1",
+    ),
+    bad("no workers", "min: 2", "min: 0", "spec.workers.min: 0 must be at least 1"),
+    bad("too many workers", "max: 6", "max: 5000", "spec.workers.max: 5000 must be at most 1024"),
+    bad("a negative seed", "seed: 7", "seed: -1", "spec.streams[1].source.generator.seed: -1 must be at least 0"),
+    bad(
+        "no files in an epoch",
+        "maxFilesPerEpoch: 16",
+        "maxFilesPerEpoch: 0",
+        "spec.streams[0].source.files.maxFilesPerEpoch: 0 must be at least 1",
+    ),
+    bad("a base above 1", 'base: "0.1"', 'base: "1.1"', 'spec.shedding.base: "1.1" must be at most 1'),
+    bad(
+        "a base that is no number",
+        'base: "0.1"',
+        "base: little",
+        'spec.shedding.base: "little" is not a number; write one between 0 and 1, such as "0.1"',
+    ),
+    bad(
+        "an empty where",
+        '"amount > 0"',
+        '""',
+        'spec.streams[0].where: "" must not be empty; give which tuples to take (SQL over this stream\'s columns)',
+    ),
+    bad(
+        "a long delimiter",
+        "maxFilesPerEpoch: 16",
+        'delimiter: "||"',
+        'spec.streams[0].source.files.delimiter: "||" must have at most 1 character; shorten it',
+    ),
+    # Durations and quantities.
+    bad(
+        "a duration without a unit",
+        "within: 180s",
+        "within: 180",
+        "spec.joins[0].window.within: 180 is not a duration; write a number with a unit (us, ms, s, m, h or d), "
+        "such as 500ms, 180s or 1h30m",
+    ),
+    bad(
+        "a duration with an unknown unit",
+        "watermark: 10s",
+        "watermark: 10sec",
+        'spec.streams[0].watermark: "10sec" is not a duration; write a number with a unit (us, ms, s, m, h or d), '
+        "such as 500ms, 180s or 1h30m",
+    ),
+    bad(
+        "a duration whose units are out of order",
+        "scaleUpAfter: 30s",
+        "scaleUpAfter: 30s1m",
+        'spec.scaling.scaleUpAfter: "30s1m" names its units out of order or twice; write the longest first, such as 1h30m',
+    ),
+    bad(
+        "a duration finer than a microsecond",
+        "scaleUpAfter: 30s",
+        "scaleUpAfter: 0.5us",
+        'spec.scaling.scaleUpAfter: "0.5us" is not a whole number of microseconds; round it',
+    ),
+    bad(
+        "a duration of centuries",
+        "watermark: 10s",
+        "watermark: 99999d",
+        'spec.streams[0].watermark: "99999d" must be at least 0s and at most 36500d',
+    ),
+    bad(
+        "an epoch too short",
+        "interval: 1s",
+        "interval: 1ms",
+        'spec.epoch.interval: "1ms" must be at least 10ms and at most 1h',
+    ),
+    bad(
+        "memory with an unknown unit",
+        "memory: 2Gi",
+        "memory: 2GB",
+        'spec.workers.resources.memory: "2GB" is not an amount of memory; write a number with Ki, Mi, Gi or Ti, such as 2Gi',
+    ),
+    bad(
+        "too little memory",
+        "memory: 2Gi",
+        "memory: 2Mi",
+        'spec.workers.resources.memory: "2Mi" must be at least 64Mi and at most 16Ti',
+    ),
+    bad(
+        "cpu in words",
+        'cpu: "1"',
+        "cpu: one",
+        'spec.workers.resources.cpu: "one" is not an amount of CPU; write cores, such as "1", or thousandths of one, '
+        "such as 500m",
+    ),
+    # How many.
+    bad(
+        "three streams",
+        "  joins:\n",
+        "    - name: refunds\n"
+        "      source: {files: {path: in/refunds, format: json}}\n"
+        '      schema: "id BIGINT, at TIMESTAMP"\n'
+        "      eventTime: at\n"
+        "  joins:\n",
+        "spec.streams: has 3 streams, and this version joins two; keep two",
+    ),
+    bad(
+        "two joins",
+        "  scheme: {model: adsp}\n",
+        '    - name: other\n      "on": "orders.id = payments.id"\n      window: {rows: 10}\n'
+        "      output: {sink: {console: {}}}\n",
+        "spec.joins: has 2 joins, and this version runs one; keep one, and move each other one into a manifest of its own",
+    ),
+    # Streams.
+    bad(
+        "a stream's name that is no identifier",
+        "name: payments",
+        "name: pay-ments",
+        'spec.streams[1].name: "pay-ments" cannot stand in SQL; use letters, digits and _, beginning with a letter',
+    ),
+    bad(
+        "a stream's name that is a word of SQL",
+        "name: payments",
+        "name: select",
+        'spec.streams[1].name: "select" is a word of SQL; choose another name, such as select_stream',
+    ),
+    bad(
+        "two streams of one name",
+        "name: payments",
+        "name: Orders",
+        'spec.streams[1].name: "Orders" is the name of spec.streams[0] too (case does not count); choose another',
+    ),
+    bad(
+        "an unknown type",
+        "amount DOUBLE",
+        "amount DUBBLE",
+        'spec.streams[0].schema: "id BIGINT, amount DUBBLE, currency STRING, at TIMESTAMP" is refused: '
+        f"unknown type DUBBLE; {KINDS}",
+    ),
+    bad(
+        "a column that begins with _",
+        "id BIGINT, amount DOUBLE",
+        "_id BIGINT, amount DOUBLE",
+        'spec.streams[0].schema: "_id BIGINT, amount DOUBLE, currency STRING, at TIMESTAMP" is refused: '
+        "column name _id begins with an underscore; rename it: such names are the engine's own",
+    ),
+    bad(
+        "a column declared twice",
+        "id BIGINT, amount DOUBLE",
+        "id BIGINT, ID DOUBLE",
+        'spec.streams[0].schema: "id BIGINT, ID DOUBLE, currency STRING, at TIMESTAMP" is refused: '
+        "column ID is declared twice; names must differ in more than case",
+    ),
+    bad(
+        "no schema",
+        'schema: "id BIGINT, amount DOUBLE, currency STRING, at TIMESTAMP"',
+        "",
+        "spec.streams[0].schema: is missing; give the columns and their types, as Spark DDL",
+    ),
+    bad(
+        "an event time that is no column",
+        "eventTime: at",
+        "eventTime: att",
+        'spec.streams[0].eventTime: "att" is not a column of the schema; name one of these: at',
+    ),
+    bad(
+        "an event time that is no time",
+        "eventTime: paid",
+        "eventTime: currency",
+        f"{GENERATED}.paid: is missing; say how to fill the column paid (TIMESTAMP)",
+        f"{GENERATED}.currency: is the eventTime column, which the rate fills; remove it here",
+        'spec.streams[1].eventTime: "currency" is STRING, not TIMESTAMP or TIMESTAMP_NTZ; name one of these: paid',
+    ),
+    bad(
+        "a schema without times",
+        "currency STRING, at TIMESTAMP",
+        "currency STRING, at DATE",
+        'spec.streams[0].eventTime: "at" is DATE, not TIMESTAMP or TIMESTAMP_NTZ; add a TIMESTAMP column to the schema',
+    ),
+    bad(
+        "a window of time without event times",
+        "      eventTime: paid\n",
+        "",
+        "spec.streams[1].eventTime: is missing, and spec.joins[0].window is one of time; name a TIMESTAMP column, "
+        "or use rows or unbounded",
+        f"{GENERATED}.paid: is missing; say how to fill the column paid (TIMESTAMP)",
+    ),
+    bad(
+        "a selection of columns of the other stream",
+        '"amount > 0"',
+        '"payments.amount > 0"',
+        'spec.streams[0].where: "payments.amount > 0" is refused: unknown stream payments '
+        "in payments.amount; the streams are orders",
+    ),
+    bad(
+        "a selection that is no condition",
+        '"amount > 0"',
+        '"amount + 1"',
+        'spec.streams[0].where: "amount + 1" is refused: '
+        "'amount + 1' is a value of type DOUBLE, not a condition; compare it with something",
+    ),
+    bad(
+        "a select of an unknown column",
+        "[id, amount, currency]",
+        "[id, amount, currency, amounts]",
+        'spec.streams[0].select[3]: "amounts" is not a column of the schema; did you mean amount?',
+    ),
+    bad(
+        "a select of a column twice",
+        "[id, amount, currency]",
+        "[id, amount, currency, ID]",
+        'spec.streams[0].select[3]: "ID" is listed twice; remove one',
+    ),
+    bad(
+        "a select without a column of the output",
+        "[id, amount, currency]",
+        "[amount, currency]",
+        'spec.streams[0].select: ["amount", "currency"] lacks id, which spec.joins[0].output.select[0] needs; add it',
+    ),
+    bad(
+        "a select without a column of the residual predicate",
+        "[id, amount, currency]",
+        "[id, amount]",
+        'spec.streams[0].select: ["id", "amount"] lacks currency, which spec.joins[0].on needs; add it',
+    ),
+    # Sources.
+    bad(
+        "a kafka source",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        "kafka: {topic: orders}",
+        "spec.streams[0].source.kafka: is not supported by this version; use files or generator",
+    ),
+    bad(
+        "no source",
+        "        files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}\n",
+        "          {}\n",
+        "spec.streams[0].source: is empty; give one of files or generator",
+    ),
+    bad(
+        "two sources",
+        "        generator:\n",
+        "        files: {path: in/payments, format: json}\n        generator:\n",
+        "spec.streams[1].source: has files and generator; keep one",
+    ),
+    bad(
+        "a source in a cloud",
+        "path: in/orders",
+        'path: "s3a://bucket/orders/"',
+        'spec.streams[0].source.files.path: "s3a://bucket/orders/" begins with s3a:, which this version cannot use; '
+        "give a local path or a file:// URL",
+    ),
+    bad(
+        "a file URL with a host",
+        "path: in/orders",
+        'path: "file://in/orders"',
+        'spec.streams[0].source.files.path: "file://in/orders" names the host in; a file:// URL has none: '
+        "write file:///orders",
+    ),
+    bad(
+        "a path from the home directory",
+        "path: in/orders",
+        "path: ~/orders",
+        'spec.streams[0].source.files.path: "~/orders" begins with ~, which only a shell expands; '
+        "write the directory's full path",
+    ),
+    bad(
+        "a pattern with a directory",
+        "maxFilesPerEpoch: 16",
+        'pattern: "2026/*.csv"',
+        'spec.streams[0].source.files.pattern: "2026/*.csv" has a /, and is compared with file names alone; '
+        "put the directory into path",
+    ),
+    bad(
+        "a header in Parquet",
+        "format: csv",
+        "format: parquet, header: false",
+        "spec.streams[0].source.files.header: false has no meaning with format parquet; remove it (it belongs to csv)",
+    ),
+    bad(
+        "waiting for lines of Parquet",
+        "format: csv",
+        "format: parquet, settle: 1m",
+        'spec.streams[0].source.files.settle: "1m" has no meaning with format parquet; remove it '
+        "(it belongs to json and csv)",
+    ),
+    bad(
+        "quotes as the delimiter",
+        "maxFilesPerEpoch: 16",
+        "delimiter: '\"'",
+        'spec.streams[0].source.files.delimiter: "\\"" cannot separate values; use another character, such as ;',
+    ),
+    # Generators.
+    bad(
+        "two rates",
+        "rate: {constant: 50}",
+        "rate: {constant: 50, diurnal: {mean: 5, amplitude: 0.5, period: 24h}}",
+        "spec.streams[1].source.generator.rate: has constant and diurnal; keep one",
+    ),
+    bad(
+        "a constant rate of 0",
+        "rate: {constant: 50}",
+        "rate: {constant: 0}",
+        "spec.streams[1].source.generator.rate.constant: 0 must be above 0",
+    ),
+    bad(
+        "half a ramp",
+        "rate: {constant: 50}",
+        "rate: {ramp: {from: 1, over: 10s}}",
+        "spec.streams[1].source.generator.rate.ramp.to: is missing; give tuples per second from the end of the ramp on",
+    ),
+    bad(
+        "spikes that overlap",
+        "rate: {constant: 50}",
+        "rate: {spike: {base: 1, peak: 10, at: 0s, for: 2m, every: 1m}}",
+        'spec.streams[1].source.generator.rate.spike.for: "2m" must be at most every (1m); shorten it',
+    ),
+    bad(
+        "a start that is no time",
+        '"2026-01-01T00:00:00Z"',
+        '"new year"',
+        'spec.streams[1].source.generator.start: "new year" is not a date and time; write it as 2026-01-01T00:00:00Z',
+    ),
+    bad(
+        "a column without a generator",
+        "            currency: {choice: [EUR, USD]}\n",
+        "",
+        f"{GENERATED}.currency: is missing; say how to fill the column currency (STRING)",
+    ),
+    bad(
+        "a generator for an unknown column",
+        "            currency: {choice: [EUR, USD]}\n",
+        "            currency: {choice: [EUR, USD]}\n            colour: {choice: [red]}\n",
+        f"{GENERATED}.colour: is not a column of the schema; the columns are id, amount, currency and paid",
+    ),
+    bad(
+        "a generator for the event time",
+        "            currency: {choice: [EUR, USD]}\n",
+        "            currency: {choice: [EUR, USD]}\n            paid: {sequence: {}}\n",
+        f"{GENERATED}.paid: is the eventTime column, which the rate fills; remove it here",
+    ),
+    bad(
+        "a column generated twice",
+        "            currency: {choice: [EUR, USD]}\n",
+        "            currency: {choice: [EUR, USD]}\n            ID: {sequence: {}}\n",
+        f"{GENERATED}.ID: is the same column as id; keep one",
+    ),
+    bad(
+        "a column generated in two ways",
+        "id: {sequence: {start: 5}}",
+        "id: {sequence: {start: 5}, zipf: {values: 10, exponent: 1}}",
+        f"{GENERATED}.id: has sequence and zipf; keep one",
+    ),
+    bad(
+        "a column generated in no way",
+        "id: {sequence: {start: 5}}",
+        "id: {}",
+        f"{GENERATED}.id: is empty; give one of sequence, uniform, zipf, hotspot or choice",
+    ),
+    bad(
+        "real numbers in a column of whole ones",
+        "id: {sequence: {start: 5}}",
+        "id: {uniform: {min: 0.5, max: 3}}",
+        f"{GENERATED}.id.uniform.min: 0.5 must be a whole number, because id is BIGINT",
+    ),
+    bad(
+        "more decimals than the column has",
+        "amount: {uniform: {min: 0, max: 10}}",
+        "amount: {uniform: {min: 0, max: 9.999}}",
+        f"{GENERATED}.amount.uniform.max: 9.999 must have at most 2 decimals, because amount is DECIMAL(8,2)",
+    ),
+    bad(
+        "more than the column holds",
+        "amount: {uniform: {min: 0, max: 10}}",
+        "amount: {uniform: {min: 0, max: 1000000}}",
+        f"{GENERATED}.amount.uniform.max: 1000000 is beyond what amount (DECIMAL(8,2)) can be filled with",
+    ),
+    bad(
+        "an empty range",
+        "amount: {uniform: {min: 0, max: 10}}",
+        "amount: {uniform: {min: 11, max: 10}}",
+        f"{GENERATED}.amount.uniform.min: 11 must be at most max (10)",
+    ),
+    bad(
+        "a hot range wider than all",
+        "amount: {uniform: {min: 0, max: 10}}",
+        "amount: {hotspot: {min: 0, max: 10, width: 11, share: 0.5, period: 1m}}",
+        f"{GENERATED}.amount.hotspot.width: 11 must be above 0 and at most 10, as wide as min to max",
+    ),
+    bad(
+        "zipf without values",
+        "id: {sequence: {start: 5}}",
+        "id: {zipf: {values: 0, exponent: 1}}",
+        f"{GENERATED}.id.zipf.values: 0 must be at least 1",
+    ),
+    bad(
+        "a choice of nothing",
+        "[EUR, USD]",
+        "[]",
+        f"{GENERATED}.currency.choice: [] must have at least 1 entry; give one of these values, each as likely",
+    ),
+    bad(
+        "a choice of another type",
+        "[EUR, USD]",
+        "[EUR, 5]",
+        f"{GENERATED}.currency.choice[1]: 5 is not text; put it in quotes, as the column currency needs",
+    ),
+    bad(
+        "a choice of a list",
+        "[EUR, USD]",
+        "[EUR, [USD]]",
+        f'{GENERATED}.currency.choice[1]: ["USD"] is not a value of a column; write a string, a number, true, false or null',
+    ),
+    # The join.
+    bad(
+        "an on with an unknown column",
+        "payments.currency",
+        "payments.money",
+        'spec.joins[0].on: "abs(orders.amount - payments.amount) <= 0.01 AND orders.cu… is refused: '
+        "unknown column payments.money; payments has id, amount, currency, paid",
+    ),
+    bad(
+        "an on of types that do not compare",
+        "orders.currency = payments.currency",
+        "orders.currency = payments.paid",
+        'spec.joins[0].on: "abs(orders.amount - payments.amount) <= 0.01 AND orders.cu… is refused: '
+        "cannot compare orders.currency (STRING) with payments.paid (TIMESTAMP); CAST one of them, such as "
+        "CAST(payments.paid AS STRING)",
+    ),
+    bad(
+        "hash without a predicate that bounds keys",
+        "model: adsp",
+        "model: hash",
+        'spec.scheme.model: "hash" needs an equality, an order or a band between the two streams in spec.joins[0].on; '
+        "use adsp or square",
+        also=(
+            "abs(orders.amount - payments.amount) <= 0.01 AND orders.currency = payments.currency",
+            "orders.currency <> payments.currency",
+        ),
+    ),
+    bad(
+        "no window",
+        "window: {within: 180s, slide: 60s}",
+        "window: {}",
+        "spec.joins[0].window: is empty; give within, or before and after, or rows, or unbounded: true",
+    ),
+    bad(
+        "a window that is not unbounded",
+        "window: {within: 180s, slide: 60s}",
+        "window: {unbounded: false}",
+        "spec.joins[0].window: is empty; give within, or before and after, or rows, or unbounded: true",
+    ),
+    bad(
+        "two windows",
+        "window: {within: 180s, slide: 60s}",
+        "window: {within: 180s, before: 10s, rows: 5}",
+        "spec.joins[0].window: has within, (before and after) and rows; keep one",
+    ),
+    bad(
+        "a window of no rows",
+        "window: {within: 180s, slide: 60s}",
+        "window: {rows: 0}",
+        "spec.joins[0].window.rows: 0 must be at least 1",
+    ),
+    bad(
+        "a window of rows that slides",
+        "window: {within: 180s, slide: 60s}",
+        "window: {rows: 10, slide: 60s}",
+        'spec.joins[0].window.slide: "1m" has no meaning with rows; remove it, or give within, or before and after',
+    ),
+    bad(
+        "a slide longer than the window",
+        "window: {within: 180s, slide: 60s}",
+        "window: {within: 180s, slide: 5m}",
+        'spec.joins[0].window.slide: "5m" must be at most within (3m), or tuples would lie between two windows; shorten it',
+    ),
+    bad(
+        "a slide of nothing",
+        "slide: 60s",
+        "slide: 0s",
+        'spec.joins[0].window.slide: "0s" must be at least 1us and at most 36500d',
+    ),
+    # Output.
+    bad(
+        "two output columns of one name",
+        "AS payment_id",
+        "AS ORDER_ID",
+        'spec.joins[0].output.select[1]: "payments.id AS ORDER_ID" makes a second column ORDER_ID '
+        "(the first is spec.joins[0].output.select[0]); name it with AS",
+    ),
+    bad(
+        "an output expression without a name",
+        '"payments.id AS payment_id"',
+        '"payments.id + 1"',
+        'spec.joins[0].output.select[1]: "payments.id + 1" is refused: '
+        "'payments.id + 1' has no name; write payments.id + 1 AS name",
+    ),
+    bad(
+        "an output column that is ambiguous",
+        '"payments.id AS payment_id"',
+        '"currency"',
+        'spec.joins[0].output.select[1]: "currency" is refused: column currency is ambiguous; '
+        "write orders.currency or payments.currency",
+    ),
+    bad(
+        "an output where with an unknown column",
+        '"orders.id <> payments.id"',
+        '"orders.id <> payment_id"',
+        'spec.joins[0].output.where: "orders.id <> payment_id" is refused: unknown column payment_id; there are '
+        "orders.id, orders.amount, orders.currency, orders.at, payments.id, payments.amount, payments.currency, "
+        "payments.paid",
+    ),
+    bad(
+        "an output of no columns",
+        'select: ["orders.id AS order_id", "payments.id AS payment_id"]',
+        "select: []",
+        "spec.joins[0].output.select: [] must have at least 1 entry; give the output's columns",
+    ),
+    bad(
+        "a kafka sink",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {kafka: {topic: matches}}",
+        "spec.joins[0].output.sink.kafka: is not supported by this version; use files or console",
+    ),
+    bad(
+        "no sink",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {}",
+        "spec.joins[0].output.sink: is empty; give one of files or console",
+    ),
+    bad(
+        "two sinks",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {files: {path: out/matches, format: parquet}, console: {}}",
+        "spec.joins[0].output.sink: has files and console; keep one",
+    ),
+    bad(
+        "compressed JSON",
+        "format: parquet",
+        "format: json, compression: zstd",
+        'spec.joins[0].output.sink.files.compression: "zstd" is only for format parquet; remove it, or write parquet',
+    ),
+    # Numbers in order.
+    bad("more at least than at most", "min: 2", "min: 7", "spec.workers.min: 7 must be at most max (6)"),
+    bad(
+        "more at least than the default at most",
+        "min: 2, max: 6,",
+        "min: 9,",
+        "spec.workers.min: 9 must be at most max (8, the default)",
+    ),
+    bad(
+        "tau1 above tau2",
+        "tau2: 0.8",
+        "tau1: 0.9, tau2: 0.8",
+        "spec.scaling.tau1: 0.9 must be below tau2 (0.8)",
+    ),
+    bad(
+        "tau2 at the default of tau3",
+        "tau2: 0.8",
+        "tau2: 0.9",
+        "spec.scaling.tau2: 0.9 must be below tau3 (0.9, the default)",
+    ),
+    bad(
+        "tau0 above the default of tau1",
+        "tau0: 0.2",
+        "tau0: 0.4",
+        "spec.scaling.tau0: 0.4 must be below tau1 (0.4, by default half of tau2)",
+    ),
+    bad(
+        "tau1 below the default of tau0",
+        "tau0: 0.2, tau2: 0.8",
+        "tau1: 0.1",
+        "spec.scaling.tau1: 0.1 must be above tau0 (0.2, the default)",
+    ),
+    # Places.
+    bad(
+        "no checkpoint",
+        "  checkpoint: {location: out/state}\n",
+        "",
+        "spec.checkpoint: is missing; give where state is kept",
+    ),
+    bad(
+        "an empty checkpoint",
+        "checkpoint: {location: out/state}",
+        "checkpoint: {}",
+        "spec.checkpoint: is empty; give one of location or persistentVolumeClaim",
+    ),
+    bad(
+        "two checkpoints",
+        "checkpoint: {location: out/state}",
+        "checkpoint: {location: out/state, persistentVolumeClaim: claim}",
+        "spec.checkpoint: has location and persistentVolumeClaim; keep one",
+    ),
+    bad(
+        "a checkpoint in a cloud",
+        "location: out/state",
+        'location: "s3://bucket/state"',
+        'spec.checkpoint.location: "s3://bucket/state" begins with s3:, which this version cannot use; '
+        "give a local path or a file:// URL",
+    ),
+    bad(
+        "a sink in a source's directory",
+        "path: out/matches",
+        "path: in/orders/matches",
+        'spec.joins[0].output.sink.files.path: "in/orders/matches" lies in spec.streams[0].source.files.path (in/orders); '
+        "give each a directory of its own",
+    ),
+    bad(
+        "a checkpoint that is the sink's directory",
+        "location: out/state",
+        "location: ./out//matches/",
+        'spec.checkpoint.location: "./out//matches/" is the same directory as spec.joins[0].output.sink.files.path '
+        "(out/matches); give each a directory of its own",
+    ),
+    bad(
+        "a checkpoint around the sink",
+        "location: out/state",
+        "location: out",
+        'spec.checkpoint.location: "out" holds spec.joins[0].output.sink.files.path (out/matches); '
+        "give each a directory of its own",
+    ),
+    bad(
+        "dead letters among the results",
+        "  suspend: false\n",
+        "  deadLetter: {location: out/matches}\n",
+        'spec.deadLetter.location: "out/matches" is the same directory as spec.joins[0].output.sink.files.path '
+        "(out/matches); give each a directory of its own",
+    ),
+]
+
+
+def changed(case: Bad) -> str:
+    text = GOOD
+    for old, new in case.changes:
+        assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in the good manifest"
+        text = text.replace(old, new)
+    return text
+
+
+def test_the_good_manifest_is_good() -> None:
+    (document,) = parse(GOOD)
+    assert document.problems == ()
+    assert document.remarks == ()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_bad_manifest_is_refused_with_all_that_is_wrong(case: Bad) -> None:
+    (document,) = parse(changed(case))
+    assert tuple(map(str, document.problems)) == case.problems
+    assert all(problem.line is not None for problem in document.problems)
+    assert document.manifest is None
+
+
+def test_there_are_many_bad_manifests_and_each_has_a_name_of_its_own() -> None:
+    assert len(CASES) >= 60
+    assert len({case.name for case in CASES}) == len(CASES)

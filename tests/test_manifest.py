@@ -1,0 +1,484 @@
+"""The manifest's face: what is read from text, what defaults are, how problems are reported, and that documents keep up."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamjoin.job import compile_job
+from streamjoin.manifest import Manifest, ManifestError, Problem, check, load, parse
+from streamjoin.manifest.location import local_path, within
+from streamjoin.manifest.model import SchemaGenerator
+from streamjoin.manifest.quantity import Cpu, Duration, Memory
+from streamjoin.manifest.reference import tables
+
+ROOT = Path(__file__).parent.parent
+
+SMALL = """\
+apiVersion: streamjoin.dev/v1alpha1
+kind: StreamJoin
+metadata: {name: small}
+spec:
+  streams:
+    - name: a
+      source: {files: {path: in/a, format: json}}
+      schema: "id BIGINT, k INT"
+    - name: b
+      source: {generator: {rows: 10, columns: {id: {sequence: {}}, k: {zipf: {values: 5, exponent: 1.5}}}}}
+      schema: "id BIGINT, k INT"
+  joins:
+    - "on": "a.k < b.k"
+      window: {unbounded: true}
+      output: {sink: {console: {}}}
+  checkpoint: {location: state}
+"""
+
+
+def problems(text: str) -> list[str]:
+    return [str(problem) for document in parse(text) for problem in document.problems]
+
+
+def test_a_small_manifest_has_the_documented_defaults() -> None:
+    spec = load(SMALL).spec
+    files, generator = spec.streams[0].source.files, spec.streams[1].source.generator
+    assert files is not None
+    assert generator is not None
+    assert (files.max_files_per_epoch, files.pattern, files.header, files.delimiter) == (1000, "*", True, ",")
+    assert files.settle == Duration.parse("5s")
+    assert generator.rate.constant == 1000
+    assert (generator.seed, generator.real_time, generator.out_of_order) == (1, True, Duration(0))
+    assert generator.start_micros == 1_767_225_600_000_000
+    assert (spec.streams[0].watermark, spec.streams[0].select) == (Duration(0), None)
+    assert (spec.joins[0].name, spec.scheme.model, spec.shedding.model) == ("join", "adsp", "off")
+    assert (spec.workers.min, spec.workers.max, spec.workers.capacity_tuples) == (1, 8, 2_000_000)
+    assert (str(spec.workers.resources.cpu), str(spec.workers.resources.memory)) == ("1", "2Gi")
+    assert (spec.scaling.mode, spec.scaling.tau0, spec.scaling.target) == ("Enforce", 0.2, 0.4)
+    assert (str(spec.scaling.scale_up_after), str(spec.scaling.scale_down_after)) == ("30s", "10m")
+    assert (str(spec.epoch.interval), spec.epoch.max_tuples) == ("1s", 2_000_000)
+    assert (spec.suspend, spec.image, spec.dead_letter, spec.driver.pod_template) == (False, "", None, {})
+
+
+def test_everything_that_the_contract_names_is_accepted() -> None:
+    """Fields for Kubernetes are carried as they are."""
+    text = SMALL.replace("  checkpoint: {location: state}\n", "") + (
+        "  scheme: {model: square}\n"
+        "  workers: {min: 1, max: 8, capacityTuples: 2_000_000, resources: {cpu: 500m, memory: 1073741824}}\n"
+        '  scaling: {mode: "Off", tau0: 0.2, tau1: 0.4, tau2: 0.8, tau3: 1, scaleUpAfter: 30s, scaleDownAfter: 10m}\n'
+        "  shedding: {model: quadratic, base: 0}\n"
+        "  epoch: {interval: 500ms, maxTuples: 10}\n"
+        "  checkpoint: {persistentVolumeClaim: claim}\n"
+        "  deadLetter: {location: dead}\n"
+        "  suspend: true\n"
+        "  image: streamjoin:1\n"
+        "  driver: {podTemplate: {spec: {nodeSelector: {disk: ssd}}}}\n"
+        "  executor: {podTemplate: {metadata: {labels: {a: b}}}}\n"
+        "status: {phase: Running}\n"
+    )
+    text = text.replace("{name: small}", "{name: small, namespace: n, labels: {a: b}, annotations: {c: d}, uid: x}")
+    spec = load(text).spec
+    assert spec.driver.pod_template == {"spec": {"nodeSelector": {"disk": "ssd"}}}
+    assert (spec.workers.resources.cpu, spec.workers.resources.memory) == (Cpu(500), Memory(2**30))
+    assert (spec.shedding.base, spec.scaling.mode, spec.suspend) == (0, "Off", True)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.yaml")), ids=lambda path: path.name)
+def test_an_example_is_valid(path: Path) -> None:
+    (document,) = parse(path.read_text())
+    assert [str(problem) for problem in document.problems] == []
+    assert document.manifest is not None
+    compile_job(document.manifest)
+
+
+def test_all_problems_of_a_file_come_at_once_in_the_order_of_the_text() -> None:
+    text = (
+        SMALL.replace("name: small", "name: Small")
+        .replace("k INT", "k INTT", 1)
+        .replace("zipf: {values: 5, exponent: 1.5}", "zipf: {values: x}")
+        .replace("unbounded: true", "within: 5")
+        .replace("console", "consol")
+        + "  scaling: {tau2: 0.95}\n  epoch: {interval: fast}\n"
+    )
+    (document,) = parse(text)
+    assert [(problem.line, problem.field) for problem in document.problems] == [
+        (3, "metadata.name"),
+        (6, "spec.streams[0].eventTime"),
+        (8, "spec.streams[0].schema"),
+        (9, "spec.streams[1].eventTime"),
+        (10, "spec.streams[1].source.generator.columns.k.zipf.values"),
+        (10, "spec.streams[1].source.generator.columns.k.zipf.exponent"),
+        (14, "spec.joins[0].window.within"),
+        (15, "spec.joins[0].output.sink.consol"),
+        (15, "spec.joins[0].output.sink"),
+        (17, "spec.scaling.tau2"),
+        (18, "spec.epoch.interval"),
+    ]
+
+
+def test_a_problem_reads_field_value_remedy() -> None:
+    assert str(Problem("spec.scaling.tau1", 0.9, "must be below tau2 (0.8)")) == (
+        "spec.scaling.tau1: 0.9 must be below tau2 (0.8)"
+    )
+    assert str(Problem("spec.window", None, "is missing; give it")) == "spec.window: is missing; give it"
+    assert len(str(Problem("f", "x" * 1000, "is long; shorten it"))) < 100
+
+
+def test_a_file_may_hold_several_manifests_and_other_resources() -> None:
+    other = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Anything}\ndata: {on: off}\n"
+    second = SMALL.replace("name: small", "name: second").replace("a.k < b.k", "a.k < b.q")
+    documents = parse("---\n".join([other, SMALL, second, "\n"]))
+    assert [document.name for document in documents] == ["small", "second"]
+    assert documents[0].manifest is not None
+    (problem,) = documents[1].problems
+    assert problem.field == "spec.joins[0].on"
+    assert problem.line == 5 + 16 + 1 + 13
+    with pytest.raises(ManifestError, match="is another StreamJoin in the same file"):
+        load(SMALL + "---\n" + SMALL)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "apiVersion: v1\nkind: Pod\n"])
+def test_a_file_without_a_manifest_says_so(text: str) -> None:
+    assert problems(text) == [
+        "the file holds no StreamJoin; begin it with apiVersion: streamjoin.dev/v1alpha1 and kind: StreamJoin"
+    ]
+
+
+def test_a_document_that_is_no_mapping_says_so() -> None:
+    assert problems("- a\n- b\n") == [
+        "the document is not a mapping; begin it with apiVersion: streamjoin.dev/v1alpha1 and kind: StreamJoin"
+    ]
+
+
+def test_what_precedes_broken_yaml_is_still_reported() -> None:
+    found = problems(SMALL.replace("name: small", "name: Small") + "---\na: [\n")
+    assert [message.split(":")[0] for message in found] == ["metadata.name", "the file is not YAML"]
+
+
+def test_anchors_and_merges_are_understood() -> None:
+    text = SMALL.replace('schema: "id BIGINT, k INT"', 'schema: &ddl "id BIGINT, k INT"', 1)
+    head, tail = text.rsplit('schema: "id BIGINT, k INT"', 1)
+    text = head + "schema: *ddl" + tail
+    assert load(text).spec.streams[1].ddl == "id BIGINT, k INT"
+    merged = SMALL + "  driver: &pods {podTemplate: {a: 1}}\n  executor: {<<: *pods}\n"
+    assert load(merged).spec.executor == load(merged).spec.driver
+
+
+def test_an_anchor_within_itself_is_refused() -> None:
+    (message,) = problems(SMALL + "  driver: {podTemplate: &x {a: *x}}\n")
+    assert message == "spec.driver.podTemplate.a: contains itself through an anchor; write it out"
+
+
+def test_anchors_that_would_unfold_without_end_are_refused() -> None:
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    assert problems("\n".join(levels)) == ["the document has more than 50000 values; use fewer anchors (&, *)"]
+
+
+def test_bare_words_that_kubernetes_takes_for_booleans_are_remarked_upon() -> None:
+    (document,) = parse(SMALL.replace('"on":', "on:") + "  scaling: {mode: Off}\n")
+    assert document.manifest is not None
+    assert [str(remark) for remark in document.remarks] == [
+        'spec.joins[0].on: is read by kubectl as the name true, because it has no quotes; write "on":',
+        'spec.scaling.mode: is read by kubectl as false, because it has no quotes; write "Off"',
+    ]
+
+
+def test_what_may_not_be_meant_is_remarked_upon() -> None:
+    text = SMALL.replace("a.k < b.k", "a.k < b.k OR a.id = b.id").replace("location: state", "persistentVolumeClaim: c")
+    (document,) = parse(text)
+    assert document.manifest is not None
+    every_pair, claim = document.remarks
+    assert str(every_pair).startswith("spec.joins[0].on: has no predicate that an index serves")
+    assert str(claim) == "spec.checkpoint: has no location, which a run outside Kubernetes needs"
+
+
+def test_a_resource_from_the_api_is_checked_without_lines() -> None:
+    resource = yaml.safe_load(SMALL)
+    assert check(resource).manifest == load(SMALL)
+    resource["spec"]["workers"] = {"min": 5, "max": 2}
+    (problem,) = check(resource).problems
+    assert (str(problem), problem.line) == ("spec.workers.min: 5 must be at most max (2)", None)
+
+
+@pytest.mark.parametrize("depth", [100, 200, 300, 1000])
+def test_nesting_without_end_is_refused(depth: int) -> None:
+    found = problems(SMALL + "  driver: {podTemplate: {a: " + "[" * depth + "]" * depth + "}}\n")
+    assert found in ([], ["the file is nested too deeply for a manifest; take levels out"])
+
+
+def test_half_a_character_is_refused_and_can_be_printed() -> None:
+    (name,) = problems(SMALL.replace("name: small", 'name: "a\\ud800"', 1))[:1]
+    assert name == "metadata.name: holds half of a surrogate pair, which is no character; remove it"
+    for message in problems(SMALL.replace("name: small", '"na\\ud800me": small')):
+        message.encode()
+    for problem in check({"apiVersion": "\ud800"}).problems:
+        str(problem).encode()
+
+
+def test_dates_need_no_quotes() -> None:
+    text = SMALL.replace("rows: 10,", "rows: 10, start: 2026-03-01T12:00:00+01:00,")
+    generator = load(text).spec.streams[1].source.generator
+    assert generator is not None
+    assert generator.start_micros == 1_772_362_800_000_000
+
+
+@given(st.text(max_size=300))
+def test_any_text_at_all_gets_an_answer(text: str) -> None:
+    for document in parse(text):
+        assert document.problems or document.manifest is not None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_file_with_characters_lost_or_put_in_gets_an_answer(seed: int) -> None:
+    """The seed is the test's parameter."""
+    random_ = random.Random(seed)
+    for _ in range(50):
+        text = list(SMALL)
+        for _ in range(random_.randrange(1, 5)):
+            at = random_.randrange(len(text))
+            text[at : at + random_.randrange(4)] = random_.choice(
+                ["", " ", ":", "\n", "{", "]", '"', "&a ", "*a", "\t", "- ", "#"]
+            )
+        for document in parse("".join(text)):
+            assert document.problems or document.manifest is not None, "".join(text)
+            assert all(problem.line is not None for problem in document.problems), "".join(text)
+
+
+JUNK: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    3.7,
+    10**30,
+    "",
+    "x",
+    "on",
+    "1s",
+    [],
+    [1],
+    {},
+    {"a": {}},
+    float("nan"),
+    "a.k",
+    "\ud800",
+]
+
+
+def mutated(value: Any, random_: random.Random) -> Any:
+    """One random place of the value replaced, removed, repeated or renamed."""
+    if isinstance(value, dict) and value and random_.random() < 0.85:
+        key = random_.choice(list(value))
+        action = random_.random()
+        if action < 0.1:
+            del value[key]
+        elif action < 0.2:
+            value[key + random_.choice("xs_")] = value.pop(key)
+        else:
+            value[key] = mutated(value[key], random_)
+        return value
+    if isinstance(value, list) and value and random_.random() < 0.85:
+        index = random_.randrange(len(value))
+        if random_.random() < 0.2:
+            value.append(copy.deepcopy(value[index]))
+        else:
+            value[index] = mutated(value[index], random_)
+        return value
+    return copy.deepcopy(random_.choice(JUNK))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_damaged_manifest_is_refused_or_can_be_compiled(seed: int) -> None:
+    """And every problem has a field and a remedy. The seed is the test's parameter."""
+    random_ = random.Random(seed)
+    examples = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "examples").glob("*.yaml"))]
+    for _ in range(40):
+        resource = copy.deepcopy(random_.choice(examples))
+        for _ in range(random_.randrange(1, 4)):
+            resource = mutated(resource, random_)
+        document = check(resource)
+        if document.manifest is not None and document.manifest.spec.checkpoint.location is not None:
+            compile_job(document.manifest)
+        for problem in document.problems:
+            assert problem.field or not isinstance(resource, dict), resource
+            assert problem.message, resource
+
+
+@given(st.integers(0, 10**16))
+def test_a_duration_is_read_as_it_is_written(micros: int) -> None:
+    assert Duration.parse(str(Duration(micros))) == Duration(micros)
+
+
+@pytest.mark.parametrize(
+    ("text", "micros"),
+    [
+        ("180s", 180_000_000),
+        ("10m", 600_000_000),
+        ("500ms", 500_000),
+        ("1h30m", 5_400_000_000),
+        ("1.5s", 1_500_000),
+        ("7us", 7),
+        ("2d", 172_800_000_000),
+        ("0s", 0),
+        ("1d2h3m4s5ms6us", 93_784_005_006),
+    ],
+)
+def test_durations(text: str, micros: int) -> None:
+    assert Duration.parse(text).micros == micros
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "s", "-1s", "1 s", "1s ", "1S", "1e3s", ".5s", "1m1h", "1s1s", "0.1us", "１s"]
+)
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match=";"):
+        Duration.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1", 1), ("2Gi", 2**31), ("1.5Ki", 1536), ("1k", 1000), ("3M", 3_000_000), ("1Ei", 2**60), ("0.5G", 500_000_000)],
+)
+def test_amounts_of_memory(text: str, size: int) -> None:
+    assert Memory.parse(text).bytes == size
+    assert Memory.parse(str(Memory(size))).bytes == size
+
+
+@pytest.mark.parametrize("text", ["", "Gi", "1GiB", "1K", "1.0001", "-1Gi", "1 Gi", "1e9"])
+def test_what_is_no_amount_of_memory(text: str) -> None:
+    with pytest.raises(ValueError, match=";"):
+        Memory.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "millis", "cores"), [("1", 1000, 1), ("500m", 500, 1), ("2.5", 2500, 3), ("1500m", 1500, 2)]
+)
+def test_amounts_of_cpu(text: str, millis: int, cores: int) -> None:
+    assert (Cpu.parse(text).millis, Cpu.parse(text).cores) == (millis, cores)
+    assert Cpu.parse(str(Cpu(millis))).millis == millis
+
+
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [
+        ("in/orders", "in/orders"),
+        ("./in//orders/", "in/orders"),
+        ("/data/../in", "/in"),
+        ("//data", "/data"),
+        ("file:///data/a%20b/", "/data/a b"),
+        ("file://localhost/data", "/data"),
+        ("file:/data", "/data"),
+        ("FILE:///data", "/data"),
+        ("a:b", "a:b"),
+        (".", "."),
+    ],
+)
+def test_where_a_location_is(location: str, path: str) -> None:
+    assert local_path(location) == path
+
+
+@pytest.mark.parametrize(
+    "location", ["", " a", "s3://b/k", "hdfs://x/y", "file://host/data", "file://", "~/a", "a\0b", "gs:/x"]
+)
+def test_what_is_no_local_path(location: str) -> None:
+    with pytest.raises(ValueError, match=";"):
+        local_path(location)
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "is_within"),
+    [
+        ("a/b", "a", True),
+        ("a", "a", True),
+        ("ab", "a", False),
+        ("a", "a/b", False),
+        ("/a/b", "/", True),
+        ("/a", "a", False),
+        ("x", ".", True),
+        ("../x", ".", False),
+        ("..", ".", False),
+        ("../a", "..", True),
+        ("../../a", "..", False),
+        ("..a", ".", True),
+    ],
+)
+def test_what_lies_within_what(inner: str, outer: str, is_within: bool) -> None:
+    assert within(inner, outer) is is_within
+
+
+def test_the_json_schema_describes_every_field_and_gives_defaults_as_a_manifest_has_them() -> None:
+    schema = Manifest.model_json_schema(schema_generator=SchemaGenerator)
+    parts = schema["$defs"] | {"Manifest": schema}
+    for name, part in parts.items():
+        assert part["description"], name
+        assert part.get("additionalProperties", False) is False, name
+        for field, described in part["properties"].items():
+            assert described.get("description") or "$ref" in described, f"{name}.{field}"
+    assert parts["Scaling"]["properties"]["scaleUpAfter"]["default"] == "30s"
+    assert parts["Resources"]["properties"]["memory"]["default"] == "2Gi"
+    assert parts["Workers"]["properties"]["min"] == {
+        "default": 1,
+        "description": "Never fewer workers than this.",
+        "maximum": 1024,
+        "minimum": 1,
+        "title": "Min",
+        "type": "integer",
+    }
+    json.dumps(schema, allow_nan=False)
+
+
+def test_a_manifest_written_out_is_the_same_manifest() -> None:
+    """Also with all defaults filled in, as the API server does."""
+    for path in sorted((ROOT / "examples").glob("*.yaml")):
+        manifest = load(path.read_text())
+        again = load(yaml.safe_dump(manifest.model_dump(mode="json", by_alias=True, exclude_unset=True)))
+        assert again == manifest
+        assert (
+            load(yaml.safe_dump(manifest.model_dump(mode="json", by_alias=True, exclude_none=True))).spec
+            == manifest.spec
+        )
+
+
+DOCUMENT = (ROOT / "docs" / "manifest.md").read_text()
+
+
+def test_the_reference_in_the_documentation_is_up_to_date() -> None:
+    begin, end = "<!-- fields: python -m streamjoin.manifest.reference -->\n", "<!-- end of fields -->"
+    assert DOCUMENT.split(begin)[1].split(end)[0].strip() == tables().strip()
+
+
+def fenced() -> list[str]:
+    return re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)
+
+
+def test_the_full_example_in_the_documentation_is_valid() -> None:
+    full = [block for block in fenced() if block.startswith("apiVersion")]
+    assert full
+    for block in full:
+        assert [str(p) for document in parse(block) for p in (*document.problems, *document.remarks)] == []
+
+
+def test_the_short_examples_in_the_documentation_are_valid() -> None:
+    """Each replaces parts of the small manifest: by stream, of the join, or of the spec."""
+    short = [block for block in fenced() if not block.startswith("apiVersion")]
+    assert len(short) >= 8
+    for block in short:
+        resource = yaml.safe_load(SMALL)
+        spec, part = resource["spec"], yaml.safe_load(block)
+        for stream in spec["streams"]:
+            stream["schema"], stream["eventTime"] = "id BIGINT, k INT, at TIMESTAMP", "at"
+        for key in list(part):
+            if key in ("source", "watermark", "where", "schema", "eventTime", "select"):
+                spec["streams"][0][key] = part.pop(key)
+            elif key in ("on", "window", "output"):
+                spec["joins"][0][key] = part.pop(key)
+        spec.update(part)
+        assert [str(problem) for problem in check(resource).problems] == [], block
