@@ -1,0 +1,135 @@
+"""Functions compiled to machine code by Numba: once per machine, cached on disk, safe when many processes start at once.
+
+Always holds: a :func:`native` function has exactly the signatures it declares, so no call in the middle of a join starts the
+compiler; the arrays that it only reads may be read-only, as memory-mapped ones are. Numba is imported when the first function is
+compiled or loaded, by :func:`compile_all` or by a call: a process that only plans never pays for it.
+
+The cache goes where Numba puts it: ``NUMBA_CACHE_DIR`` when set, else ``__pycache__`` beside the source, else (read-only package)
+the user's cache directory, else (no writable home, as in a container with an arbitrary user) a directory of that user's own under
+the system's temporary one. Entries are keyed by source, signature, Numba's version and CPU: another machine's are not misused.
+
+Numba picks the names of cache files without a lock: of two processes that compile at the same time, one can store its code under
+the name that the other's index gives to another signature or CPU. Hence a file lock around compilation; who had to wait then loads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """The type of a contiguous one-dimensional array argument."""
+
+    dtype: str
+    writable: bool
+
+
+def read(dtype: str) -> Array:
+    """An array that the function only reads; the caller's may be writable."""
+    return Array(dtype, writable=False)
+
+
+def write(dtype: str) -> Array:
+    """An array that the function writes to."""
+    return Array(dtype, writable=True)
+
+
+Signature = tuple[Array | str, ...]
+"""One entry per argument: an array, or the name of a scalar's type."""
+
+
+class _Native:
+    """A function, and its machine code once it is needed."""
+
+    def __init__(self, function: Callable[..., Any], signatures: tuple[Signature, ...]) -> None:
+        self.__doc__ = function.__doc__
+        self._function, self._signatures = function, signatures
+        self._dispatcher: Callable[..., Any] | None = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        return (self._dispatcher or self.compile())(*arguments)
+
+    def compile(self) -> Callable[..., Any]:
+        if self._dispatcher is None:
+            dispatcher = _dispatcher(self._function)
+            with _compiling(Path(dispatcher.stats.cache_path)):
+                for signature in self._signatures:
+                    dispatcher.compile(tuple(_numba_type(argument) for argument in signature))
+            dispatcher.disable_compile()
+            self._dispatcher = cast(Callable[..., Any], dispatcher)
+        return self._dispatcher
+
+
+_functions: list[_Native] = []
+
+
+def native(*signatures: Signature) -> Callable[[F], F]:
+    """Declares a function to be compiled for exactly these types of arguments."""
+
+    def declare(function: F) -> F:
+        _functions.append(_Native(function, signatures))
+        return cast(F, _functions[-1])
+
+    return declare
+
+
+def compile_all() -> None:
+    """Compiles, or loads from the cache, every native function of the modules imported so far."""
+    for function in _functions:
+        function.compile()
+
+
+def _dispatcher(function: Callable[..., Any]) -> Any:
+    import numba
+
+    decorate = numba.njit(cache=True, nogil=True, error_model="numpy")
+    try:
+        return decorate(function)
+    except RuntimeError:  # Numba found no place where it may write a cache
+        numba.config.CACHE_DIR = str(_private_directory())
+        return decorate(function)
+
+
+def _numba_type(argument: Array | str) -> Any:
+    from numba import types
+
+    if isinstance(argument, Array):
+        return types.Array(getattr(types, argument.dtype), 1, "C", readonly=not argument.writable)
+    return getattr(types, argument)
+
+
+@contextlib.contextmanager
+def _compiling(directory: Path) -> Iterator[None]:
+    """One process at a time compiles into a cache directory. The lock goes when its process does, however it ends."""
+    try:
+        descriptor = os.open(directory / "native.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:  # another user's lock, or a directory that has become read-only: compile without a word to the others
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _private_directory() -> Path:
+    """A directory of this user alone under the temporary one: machine code that anyone else put there must never be loaded."""
+    directory = Path(tempfile.gettempdir()) / f"streamjoin-native-{os.getuid()}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    found = directory.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+        return directory
+    return Path(tempfile.mkdtemp(prefix="streamjoin-native-"))

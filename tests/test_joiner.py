@@ -1,0 +1,187 @@
+"""Joins of two runs with residual, window, output filter and projection, against nested loops in plain Python."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from streamjoin.kernel.joiner import Joiner
+from streamjoin.kernel.run import Run, sort_run
+from streamjoin.predicate import Encoding, KeyExpression, MainKind, MainPredicate
+from streamjoin.sql import parse_boolean, parse_projection, parse_schema
+from streamjoin.window import Window, WindowKind
+
+SCHEMAS = {
+    "orders": parse_schema("id BIGINT, price BIGINT, currency STRING"),
+    "payments": parse_schema("id BIGINT, price BIGINT, currency STRING"),
+}
+PRICE = KeyExpression(("price",), (), Encoding.INTEGER)
+CLOSE = MainPredicate(MainKind.RANGE, PRICE, PRICE, -2, 3)
+WINDOW = Window(WindowKind.RANGE, before_micros=20, after_micros=30)
+UNBOUNDED = Window(WindowKind.UNBOUNDED)
+
+Row = dict[str, object]
+
+
+def joiner(
+    main: MainPredicate = CLOSE,
+    window: Window = WINDOW,
+    residual: str | None = None,
+    where: str | None = None,
+    select: tuple[str, ...] = ("orders.id AS order_id", "payments.id AS payment_id"),
+    chunk_pairs: int = 1 << 17,
+) -> Joiner:
+    recheck, filter_ = (None if text is None else parse_boolean(text, SCHEMAS) for text in (residual, where))
+    output = [parse_projection(text, SCHEMAS) for text in select]
+    return Joiner(main, window, recheck, filter_, output, "orders", "payments", chunk_pairs)
+
+
+def some_rows(rng: random.Random, count: int) -> list[Row]:
+    currencies = ("EUR", "USD", None)
+    rows = range(count)
+    return [{"id": i, "price": rng.randint(0, 40), "currency": rng.choice(currencies), "time": rng.randint(0, 100)} for i in rows]
+
+
+def run_of(rows: list[Row], window: Window = WINDOW) -> Run:
+    columns = {
+        "_key": pa.array([row["price"] for row in rows], pa.int64()),
+        "_unit": pa.array([0] * len(rows), pa.uint32()),
+        **({"_time": pa.array([row["time"] for row in rows], pa.int64())} if window.has_time else {}),
+        "id": pa.array([row["id"] for row in rows], pa.int64()),
+        "price": pa.array([row["price"] for row in rows], pa.int64()),
+        "currency": pa.array([row["currency"] for row in rows], pa.string()),
+    }
+    return Run.of(sort_run(pa.RecordBatch.from_pydict(columns)))
+
+
+def pairs_of(batches: list[pa.RecordBatch]) -> Counter[tuple[object, ...]]:
+    return Counter(tuple(row.values()) for batch in batches for row in batch.to_pylist())
+
+
+def matches(left: list[Row], right: list[Row], condition: Callable[[Row, Row], bool], window: Window = WINDOW) -> list[tuple[Row, Row]]:
+    def near(a: Row, b: Row) -> bool:
+        return not window.has_time or -20 <= b["time"] - a["time"] <= 30  # type: ignore[operator]
+
+    return [(a, b) for a in left for b in right if -2 <= b["price"] - a["price"] <= 3 and near(a, b) and condition(a, b)]  # type: ignore[operator]
+
+
+FILTERS: list[tuple[str | None, str | None, Callable[[Row, Row], bool]]] = [
+    (None, None, lambda a, b: True),
+    ("orders.currency = payments.currency", None, lambda a, b: a["currency"] is not None and a["currency"] == b["currency"]),
+    (None, "orders.id < payments.id", lambda a, b: a["id"] < b["id"]),  # type: ignore[operator]
+    (
+        "orders.currency <> payments.currency",
+        "orders.id + payments.id > 20 AND orders.currency = 'EUR'",
+        lambda a, b: a["currency"] == "EUR" and b["currency"] == "USD" and a["id"] + b["id"] > 20,  # type: ignore[operator]
+    ),
+    ("orders.id > 1000000", "orders.id < payments.id", lambda a, b: False),
+    (
+        "orders.price = 7 AND payments.price = 7 AND orders.id = payments.id",
+        None,
+        lambda a, b: a["price"] == b["price"] == 7 and a["id"] == b["id"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("residual", "where", "condition"), FILTERS, ids=[f"{residual} / {where}" for residual, where, _ in FILTERS])
+@pytest.mark.parametrize("chunk_pairs", [1, 2, 7, 1 << 17])
+@pytest.mark.parametrize("window", [WINDOW, UNBOUNDED], ids=lambda window: window.kind)
+def test_a_join_yields_every_match_once(
+    residual: str | None, where: str | None, condition: Callable[[Row, Row], bool], chunk_pairs: int, window: Window
+) -> None:
+    for seed, (left_count, right_count) in enumerate(((25, 40), (40, 10), (0, 5), (5, 0), (1, 1))):
+        rng = random.Random(seed)
+        left, right = some_rows(rng, left_count), some_rows(rng, right_count)
+        join = joiner(window=window, residual=residual, where=where, chunk_pairs=chunk_pairs)
+        batches = list(join.join(run_of(left, window), run_of(right, window)))
+        expected = Counter((a["id"], b["id"]) for a, b in matches(left, right, condition, window))
+        assert pairs_of(batches) == expected, f"seed {seed}: {left} x {right}"
+        assert all(0 < batch.num_rows <= chunk_pairs for batch in batches)
+        assert all(batch.schema == join.output_schema for batch in batches)
+
+
+def test_the_output_has_columns_and_expressions_of_both_sides() -> None:
+    rng = random.Random(0)
+    left, right = some_rows(rng, 30), some_rows(rng, 30)
+    select = ("payments.currency", "orders.price + payments.price AS total", "1 AS one", "concat(orders.currency, '!') AS shout")
+    join = joiner(residual="orders.id <> payments.id", select=select)
+    batches = list(join.join(run_of(left), run_of(right)))
+    assert join.output_schema.names == ["currency", "total", "one", "shout"]
+    assert pairs_of(batches) == Counter(
+        (b["currency"], a["price"] + b["price"], 1, None if a["currency"] is None else f"{a['currency']}!")  # type: ignore[operator]
+        for a, b in matches(left, right, lambda a, b: a["id"] != b["id"])
+    )
+
+
+def test_few_survivors_come_in_few_batches() -> None:
+    rows: list[Row] = [{"id": i, "price": 5, "currency": None, "time": 0} for i in range(200)]
+    join = joiner(residual="orders.id = payments.id", chunk_pairs=1000)
+    batches = list(join.join(run_of(rows), run_of(rows)))
+    assert [batch.num_rows for batch in batches] == [200]
+    assert join.candidates_seen == 200 * 200
+
+
+def test_wide_tuples_come_in_chunks_of_fewer_pairs() -> None:
+    rows: list[Row] = [{"id": i, "price": 5, "currency": "x" * 10_000, "time": 0} for i in range(300)]
+    select = ("orders.currency AS a", "payments.currency AS b")
+    batches = joiner(select=select).join(run_of(rows), run_of(rows))
+    sizes = [batch.nbytes for batch, _ in zip(batches, range(3), strict=False)]
+    assert all(1 << 26 < size <= 1 << 27 for size in sizes), sizes
+
+
+def test_an_abandoned_join_counts_what_it_saw_and_leaves_the_joiner_usable() -> None:
+    rows: list[Row] = [{"id": i, "price": 5, "currency": None, "time": 0} for i in range(100)]
+    join = joiner(chunk_pairs=64)
+    batches = join.join(run_of(rows), run_of(rows))
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert 64 <= join.candidates_seen <= 100 * 100
+    assert sum(batch.num_rows for batch in join.join(run_of(rows), run_of(rows))) == 100 * 100
+
+
+def test_a_batch_keeps_its_rows_while_the_join_goes_on() -> None:
+    rows: list[Row] = [{"id": i, "price": 5, "currency": "EUR", "time": 0} for i in range(20)]
+    batches = list(joiner(chunk_pairs=30).join(run_of(rows), run_of(rows)))
+    assert pairs_of(batches) == Counter((a["id"], b["id"]) for a in rows for b in rows)
+
+
+def test_an_all_join_of_large_runs_yields_its_first_batch_at_once_and_in_bounded_memory() -> None:
+    count = 200_000
+    columns = {"_key": np.zeros(count, np.int64), "_unit": np.zeros(count, np.uint32), "id": np.arange(count)}
+    run = Run.of(pa.RecordBatch.from_pydict(columns))
+    join = joiner(MainPredicate(MainKind.ALL), UNBOUNDED, where="orders.id % 2 = 0", chunk_pairs=1 << 12)
+    before, most = pa.total_allocated_bytes(), 0
+    for number, batch in enumerate(join.join(run, run)):
+        most = max(most, pa.total_allocated_bytes() - before)
+        assert batch.num_rows <= 1 << 12
+        if number == 50:
+            break
+    assert most < 1 << 20
+
+
+def test_a_joiner_survives_pickling() -> None:
+    rows: list[Row] = [{"id": i, "price": i % 4, "currency": "EUR", "time": 0} for i in range(20)]
+    join = joiner(residual="orders.id < payments.id")
+    again = pickle.loads(pickle.dumps(join))
+    assert pairs_of(list(again.join(run_of(rows), run_of(rows)))) == pairs_of(list(join.join(run_of(rows), run_of(rows))))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"chunk_pairs": 0}, "chunk_pairs: 0 must be at least 1"),
+        ({"output": ()}, "output: no columns"),
+        ({"right_name": "orders"}, "another name"),
+    ],
+)
+def test_a_joiner_that_cannot_work_is_refused(change: dict[str, object], complaint: str) -> None:
+    output = [parse_projection("orders.id", SCHEMAS)]
+    arguments = {"output": output, "left_name": "orders", "right_name": "payments", **change}
+    with pytest.raises(ValueError, match=complaint):
+        Joiner(CLOSE, WINDOW, None, None, **arguments)  # type: ignore[arg-type]
