@@ -1,0 +1,203 @@
+"""What every source and sink keeps to: the protocols, and the small frozen messages between driver and tasks.
+
+Always holds:
+
+- :meth:`Source.plan` has no memory that matters: the same position and the same input give the same work, in this
+  process or in a fresh one. What it returns becomes true only when the caller commits ``SourcePlan.position``.
+- Reading a split is deterministic: a task that is run again yields the same records in the same order.
+- A reader of a sink's directory never sees a file that is partial or not committed: writers stage, and the driver
+  publishes after its commit.
+- Everything that travels (readers, splits, sinks, staged files) is configuration: frozen and picklable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+MAX_BATCH_ROWS = 1 << 18
+"""No batch that a reader yields has more rows."""
+
+RAW_LIMIT_BYTES = 64 * 1024
+"""A rejected record is kept up to this size."""
+
+Position: TypeAlias = dict[str, Any]
+"""How far a source has been read: plain JSON, opaque to everybody but the source."""
+
+
+class SourceError(ValueError):
+    """A source that cannot be read as it is configured. The text names what is wrong, where, and the remedy."""
+
+
+class SinkError(RuntimeError):
+    """A sink that cannot keep its promise, such as a committed file that is gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """A piece of a stream that one task reads; each kind of source adds its own fields."""
+
+    first_record: int
+    """The dense position in the stream of the split's first record."""
+    records: int
+    """How many records it has, rejected ones included; an estimate unless the source counts exactly."""
+
+    @property
+    def name(self) -> str:
+        """Where the split lies, for messages and dead letters."""
+        return f"records {self.first_record} to {self.first_record + self.records}"
+
+
+@dataclass(frozen=True)
+class SourcePlan:
+    """What to read next."""
+
+    splits: tuple[Split, ...]
+    position: Position
+    """Where the source stands once the splits have been read; durable by the epoch's commit."""
+    records: int
+    """The splits' records, summed."""
+    backlog_records: int
+    """An estimate of what is there already, beyond these splits."""
+    exhausted: bool
+    """Nothing will come after these splits unless somebody adds input."""
+    end_record: int
+    """The dense count of the stream's records after these splits; exact when the source counts exactly."""
+    warnings: tuple[str, ...] = ()
+    """What an operator should know, such as a file that was replaced. Repeated by every plan from the same position."""
+    event_now: int | None = None
+    """The event time, in microseconds, that tuples made at ``now`` have; None: that of the wall clock."""
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A record that does not parse, for the dead letters."""
+
+    position: int
+    """The record's offset within its split."""
+    raw: str
+    """The record as it was, at most ``RAW_LIMIT_BYTES``; ``base64:`` and the encoded bytes where it is not UTF-8."""
+    error: str
+    place: str = ""
+    """Where it lies more exactly than the split says: the file, and the byte or row in it."""
+
+
+@dataclass
+class Records:
+    """A batch of a split's records, in their order; rejected ones are absent from ``batch``."""
+
+    batch: pa.RecordBatch
+    """In the declared schema."""
+    positions: np.ndarray | None = None
+    """int64: the offset within the split of each row; None where the rows are consecutive from ``first``."""
+    rejected: list[Rejected] = field(default_factory=list)
+    first: int = 0
+    """The offset within the split of the first row, where ``positions`` is None."""
+
+    def offsets(self) -> np.ndarray:
+        """The offset within the split of each row, int64."""
+        if self.positions is not None:
+            return self.positions
+        return np.arange(self.first, self.first + self.batch.num_rows, dtype=np.int64)
+
+
+class Reader(Protocol):
+    """The part of a source that lives in tasks. Picklable."""
+
+    def read(self, split: Any) -> Iterator[Records]:
+        """The split's records, in batches of at most ``MAX_BATCH_ROWS`` rows. Raises SourceError."""
+
+
+class Source(Protocol):
+    """The part of a source that lives in the driver."""
+
+    @property
+    def reader(self) -> Reader: ...
+
+    def plan(self, position: Position | None, limit_records: int, now: float, final: bool = False) -> SourcePlan:
+        """The next splits after ``position`` (None: from the start), of about ``limit_records`` records.
+
+        ``now`` is the wall clock in seconds since 1970. ``final``: no more input will come, so take what is otherwise
+        left for later. Raises SourceError.
+        """
+
+    def referenced(self, position: Position | None) -> frozenset[str]:
+        """The names of the snapshots that ``position`` needs; all others that this source put may be deleted."""
+
+
+class Snapshots(Protocol):
+    """Where a source keeps what is too big for its position. A name has one content only, but may be put again."""
+
+    def put(self, name: str, data: bytes) -> None: ...
+
+    def get(self, name: str) -> bytes: ...
+
+
+class MemorySnapshots:
+    """Snapshots in memory, for tests and for a first try without a checkpoint."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def put(self, name: str, data: bytes) -> None:
+        self.objects[name] = data
+
+    def get(self, name: str) -> bytes:
+        return self.objects[name]
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A finished file that awaits the epoch's commit. Paths are relative to the sink's root."""
+
+    path: str
+    final: str
+    rows: int
+    bytes: int
+    text: str = ""
+    """What a sink without files (the console) publishes instead."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For the commit; ``from_json`` reads it back."""
+        value: dict[str, Any] = {"path": self.path, "final": self.final, "rows": self.rows, "bytes": self.bytes}
+        return value | {"text": self.text} if self.text else value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Staged:
+        return cls(value["path"], value["final"], value["rows"], value["bytes"], value.get("text", ""))
+
+
+class Writer(Protocol):
+    """Takes one task's results of one epoch."""
+
+    def write(self, batch: pa.RecordBatch) -> None: ...
+
+    def close(self) -> list[Staged]:
+        """What was staged: nothing, and no file, where nothing was written."""
+
+    def abort(self) -> None:
+        """Removes what was staged. May be called at any time, also after ``close``."""
+
+
+class Sink(Protocol):
+    """Where results go. Picklable: writers are made in tasks, the rest is called in the driver."""
+
+    def writer(self, name: str, stem: str | None = None) -> Writer:
+        """A writer for one task of one epoch.
+
+        ``name`` is unique to the epoch, task and attempt: attempts that run at once never touch each other's files.
+        ``stem`` names the published files; it may be the same for all attempts of an epoch's task. Default: ``name``.
+        """
+
+    def publish(self, staged: Sequence[Staged]) -> None:
+        """Makes committed files visible; again with the same files is fine. Raises SinkError where one is lost."""
+
+    def sweep(self, may_remove: Callable[[str], bool]) -> int:
+        """Removes staged files left behind by a crash, where the name (as given to ``writer``, with a suffix) may go.
+
+        Returns how many.
+        """

@@ -1,0 +1,76 @@
+"""Dead letters: the records that did not parse, kept as JSON lines so that they can be repaired and put in again.
+
+Always holds: they are staged and published with the epoch as results are, so each one is there exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from streamjoin.io.base import Rejected, Split, Staged
+from streamjoin.io.sinks import FilesSink, FilesSinkConfig, FilesWriter
+
+SCHEMA = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("split", pa.string()),
+        ("position", pa.int64()),
+        ("error", pa.string()),
+        ("raw", pa.string()),
+    ]
+)
+"""``split`` says as exactly as is known where the record lies, ``position`` its number within the split as it was read.
+"""
+
+
+@dataclass(frozen=True)
+class DeadLetters:
+    """The directory of dead letters. Made when first needed."""
+
+    path: str
+
+    def writer(self, name: str, stem: str, stream: str) -> DeadLetterWriter:
+        """A writer for one task's rejected records of one stream; ``name`` and ``stem`` as in a sink."""
+        return DeadLetterWriter(self._sink().writer(name, stem), stream)
+
+    def publish(self, staged: Sequence[Staged]) -> None:
+        """As :meth:`streamjoin.io.base.Sink.publish`."""
+        self._sink().publish(staged)
+
+    def sweep(self, may_remove: Callable[[str], bool]) -> int:
+        """As :meth:`streamjoin.io.base.Sink.sweep`."""
+        return self._sink().sweep(may_remove)
+
+    def _sink(self) -> FilesSink:
+        return FilesSink(FilesSinkConfig(self.path, "json", compression="none"), SCHEMA)
+
+
+class DeadLetterWriter:
+    """Stages rejected records. Makes no file where there are none."""
+
+    def __init__(self, writer: FilesWriter, stream: str) -> None:
+        self._writer = writer
+        self._stream = stream
+
+    def write(self, split: Split, rejected: Sequence[Rejected]) -> None:
+        """O(rejected)."""
+        if not rejected:
+            return
+        columns = [
+            [self._stream] * len(rejected),
+            [record.place or split.name for record in rejected],
+            [record.position for record in rejected],
+            [record.error for record in rejected],
+            [record.raw for record in rejected],
+        ]
+        arrays = [pa.array(values, item.type) for values, item in zip(columns, SCHEMA, strict=True)]
+        self._writer.write(pa.record_batch(arrays, schema=SCHEMA))
+
+    def close(self) -> list[Staged]:
+        return self._writer.close()
+
+    def abort(self) -> None:
+        self._writer.abort()

@@ -1,0 +1,103 @@
+"""Sources and sinks from the manifest's models. The classes themselves know nothing of manifests."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from streamjoin.io.base import Sink, Snapshots, Source
+from streamjoin.io.files import FilesSource, FilesSourceConfig
+from streamjoin.io.generator import (
+    ChoiceValues,
+    ConstantRate,
+    DiurnalRate,
+    GeneratorConfig,
+    GeneratorSource,
+    HotspotValues,
+    RampRate,
+    Rate,
+    SequenceValues,
+    SpikeRate,
+    UniformValues,
+    Values,
+    ZipfValues,
+)
+from streamjoin.io.sinks import ConsoleSink, ConsoleSinkConfig, FilesSink, FilesSinkConfig
+from streamjoin.kernel.types import arrow_schema
+from streamjoin.manifest import model
+from streamjoin.manifest.location import local_path
+from streamjoin.schema import Schema
+
+SECOND = 1_000_000
+
+
+def make_source(
+    source: model.FilesSource | model.GeneratorSource,
+    schema: Schema,
+    event_time: str | None,
+    *,
+    snapshots: Snapshots,
+    exact_counts: bool,
+    stream: str = "",
+) -> Source:
+    """The source that a stream's manifest describes.
+
+    ``snapshots`` keeps positions that are too large for a commit. ``exact_counts``: record positions must be dense and
+    exact, as windows of rows need. ``stream``: keeps its snapshots apart from another stream's. Raises SourceError where
+    model and schema do not fit.
+    """
+    declared = arrow_schema(schema)
+    if isinstance(source, model.FilesSource):
+        config = FilesSourceConfig(
+            path=local_path(source.path),
+            format=source.format,
+            max_files_per_epoch=source.max_files_per_epoch,
+            pattern=source.pattern,
+            header=source.header,
+            delimiter=source.delimiter,
+            settle_seconds=source.settle.micros / SECOND,
+        )
+        return FilesSource(config, declared, snapshots, exact_counts, stream=stream)
+    generator = GeneratorConfig(
+        rate=_rate(source.rate),
+        columns={name: _values(column) for name, column in source.columns.items()},
+        seed=source.seed,
+        rows=source.rows,
+        start_micros=model.instant_micros(source.start),
+        real_time=source.real_time,
+        out_of_order_micros=source.out_of_order.micros,
+    )
+    return GeneratorSource(generator, declared, event_time)
+
+
+def make_sink(sink: model.FilesSink | model.ConsoleSink, schema: pa.Schema) -> Sink:
+    """The sink that an output's manifest describes, for results of ``schema``."""
+    if isinstance(sink, model.ConsoleSink):
+        return ConsoleSink(ConsoleSinkConfig(sink.limit), schema)
+    return FilesSink(FilesSinkConfig(local_path(sink.path), sink.format, sink.compression), schema)
+
+
+def _rate(rate: model.Rate) -> Rate:
+    if rate.ramp is not None:
+        return RampRate(rate.ramp.start, rate.ramp.end, rate.ramp.over.micros / SECOND)
+    if rate.diurnal is not None:
+        return DiurnalRate(rate.diurnal.mean, rate.diurnal.amplitude, rate.diurnal.period.micros / SECOND)
+    if rate.spike is not None:
+        spike = rate.spike
+        every = spike.every.micros / SECOND if spike.every is not None else 0.0
+        return SpikeRate(spike.base, spike.peak, spike.at.micros / SECOND, spike.length.micros / SECOND, every)
+    assert rate.constant is not None
+    return ConstantRate(rate.constant)
+
+
+def _values(column: model.ColumnGenerator) -> Values:
+    if column.sequence is not None:
+        return SequenceValues(column.sequence.start)
+    if column.uniform is not None:
+        return UniformValues(column.uniform.min, column.uniform.max)
+    if column.zipf is not None:
+        return ZipfValues(column.zipf.values, column.zipf.exponent)
+    if column.hotspot is not None:
+        hotspot = column.hotspot
+        return HotspotValues(hotspot.min, hotspot.max, hotspot.width, hotspot.share, hotspot.period.micros / SECOND)
+    assert column.choice is not None
+    return ChoiceValues(column.choice)

@@ -1,0 +1,356 @@
+"""Sinks: Parquet or JSON files in a directory, and the console.
+
+Always holds for files: they are written under ``<root>/_staging`` and moved by an atomic rename into ``<root>`` when
+the driver publishes them, so that a reader of ``<root>`` (readers skip names that begin with an underscore) sees
+complete, committed files only. Publishing twice is the same as once. A writer holds at most one row group in memory.
+
+JSON is one object per line. What JSON's numbers cannot say exactly is a string: decimals, timestamps (ISO 8601), dates,
+bytes (base64), NaN and the infinities. The JSON source reads all of these back. Durations are microseconds.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from streamjoin.io.base import SinkError, Staged
+
+STAGING = "_staging"
+ROW_GROUP_ROWS = 128 * 1024
+ROW_GROUP_BYTES = 64 * 1024 * 1024
+JSON_CHUNK_ROWS = 16 * 1024
+JSON_CHUNK_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class FilesSinkConfig:
+    """A files sink as the manifest describes it."""
+
+    path: str
+    """A local directory; it is made when first needed."""
+    format: str
+    """parquet or json."""
+    compression: str | None = None
+    """Parquet: snappy (None, too), zstd or none. JSON: zstd or none (None, too)."""
+    roll_bytes: int = 512 * 1024 * 1024
+    """A writer starts another file when one has grown to about this size."""
+
+    @property
+    def extension(self) -> str:
+        return "json.zst" if self.format == "json" and self.compression == "zstd" else self.format
+
+
+class FilesSink:
+    """Writes results as files of one directory."""
+
+    def __init__(self, config: FilesSinkConfig, schema: pa.Schema) -> None:
+        if config.format not in ("parquet", "json"):
+            raise SinkError(f"files.format: {config.format!r} is not known; use parquet or json")
+        self.config = config
+        self.schema = schema
+
+    def writer(self, name: str, stem: str | None = None) -> FilesWriter:
+        """See :class:`streamjoin.io.base.Sink`. Makes no file before the first rows come."""
+        stem = stem if stem is not None else name
+        for part in (name, stem):
+            if not part or "/" in part or "\0" in part:
+                raise ValueError(f"writer name {part!r}: must be a file name without slashes")
+        return FilesWriter(self.config, self.schema, name, stem)
+
+    def publish(self, staged: Sequence[Staged]) -> None:
+        """Renames staged files to their final names. O(files)."""
+        root = Path(self.config.path)
+        for file in staged:
+            source, target = root / file.path, root / file.final
+            try:
+                os.replace(source, target)
+            except FileNotFoundError:
+                if not target.exists():
+                    raise SinkError(
+                        f"{source}: this committed file is gone and {target} does not exist either; its {file.rows} "
+                        "rows are lost to the sink. Keep other programs from deleting files in the sink's directory"
+                    ) from None
+
+    def sweep(self, may_remove: Callable[[str], bool]) -> int:
+        """Removes staged files whose name may be removed. O(staged files)."""
+        removed = 0
+        with contextlib.suppress(FileNotFoundError), os.scandir(Path(self.config.path) / STAGING) as entries:
+            for entry in entries:
+                if entry.is_file(follow_symlinks=False) and may_remove(entry.name):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(entry.path)
+                        removed += 1
+        return removed
+
+
+class _Encoder(Protocol):
+    """Writes tables to one open file."""
+
+    def write(self, table: pa.Table) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _ParquetEncoder:
+    def __init__(self, stream: pa.NativeFile, schema: pa.Schema, compression: str) -> None:
+        self._writer = pq.ParquetWriter(stream, schema, compression=compression, write_statistics=True)
+
+    def write(self, table: pa.Table) -> None:
+        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _JsonEncoder:
+    def __init__(self, stream: pa.NativeFile, compression: str) -> None:
+        self._file = stream
+        self._stream = stream if compression == "none" else pa.CompressedOutputStream(stream, compression)
+
+    def write(self, table: pa.Table) -> None:
+        for batch in table.to_batches(max_chunksize=JSON_CHUNK_ROWS):
+            self._write(batch)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        # Lines are joined in one string array, which holds at most 2 GB.
+        if batch.nbytes > JSON_CHUNK_BYTES and batch.num_rows > 1:
+            half = batch.num_rows // 2
+            self._write(batch.slice(0, half))
+            self._write(batch.slice(half))
+        else:
+            self._stream.write(json_lines(batch))
+
+    def close(self) -> None:
+        if self._stream is not self._file:
+            self._stream.close()
+
+
+class FilesWriter:
+    """Coalesces batches to row groups, and rolls over to another file where one grows too big."""
+
+    def __init__(self, config: FilesSinkConfig, schema: pa.Schema, name: str, stem: str) -> None:
+        self._config = config
+        self._schema = schema
+        self._name = name
+        self._stem = stem
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._pending_bytes = 0
+        self._stream: pa.NativeFile | None = None
+        self._encoder: _Encoder | None = None
+        self._rows = 0
+        self._done: list[Staged] = []
+        self._finished = False
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Takes a batch; it is written once a row group is full. Amortised O(rows)."""
+        if self._finished:
+            raise SinkError(f"writer {self._name}: closed already; ask the sink for another")
+        if not batch.schema.equals(self._schema):
+            found, wanted = _brief(batch.schema), _brief(self._schema)
+            raise SinkError(f"writer {self._name}: a batch's schema {found} is not the sink's {wanted}")
+        while batch.num_rows:
+            part = batch.slice(0, ROW_GROUP_ROWS - self._pending_rows)
+            batch = batch.slice(part.num_rows)
+            self._pending.append(part)
+            self._pending_rows += part.num_rows
+            self._pending_bytes += part.nbytes
+            if self._pending_rows == ROW_GROUP_ROWS or self._pending_bytes >= ROW_GROUP_BYTES:
+                self._flush()
+
+    def close(self) -> list[Staged]:
+        """Finishes the files; what was staged, in order."""
+        if not self._finished:
+            self._flush()
+            self._finish_file()
+            self._finished = True
+        return list(self._done)
+
+    def abort(self) -> None:
+        """Removes every file of this writer."""
+        self._finished = True
+        self._pending = []
+        self._encoder = None
+        root = Path(self._config.path)
+        if self._stream is not None:
+            with contextlib.suppress(OSError):
+                self._stream.close()
+            self._stream = None
+            self._done.append(self._staged())
+        for staged in self._done:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(root / staged.path)
+        self._done = []
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        table = pa.Table.from_batches(self._pending, self._schema)
+        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+        self._open().write(table)
+        self._rows += table.num_rows
+        if self._stream is not None and self._stream.tell() >= self._config.roll_bytes:
+            self._finish_file()
+
+    def _open(self) -> _Encoder:
+        if self._encoder is None:
+            root = Path(self._config.path)
+            try:
+                (root / STAGING).mkdir(parents=True, exist_ok=True)
+                self._stream = pa.OSFile(str(root / self._staged().path), "wb")
+            except OSError as error:
+                raise SinkError(f"files.path: {root} cannot be written ({error}); correct the path or the access to it") from error
+            if self._config.format == "parquet":
+                self._encoder = _ParquetEncoder(self._stream, self._schema, self._config.compression or "snappy")
+            else:
+                self._encoder = _JsonEncoder(self._stream, self._config.compression or "none")
+        return self._encoder
+
+    def _finish_file(self) -> None:
+        if self._encoder is None or self._stream is None:
+            return
+        self._encoder.close()
+        if not self._stream.closed:
+            self._stream.close()
+        staged = self._staged()
+        size = (Path(self._config.path) / staged.path).stat().st_size
+        self._done.append(replace(staged, bytes=size))
+        self._encoder, self._stream, self._rows = None, None, 0
+
+    def _staged(self) -> Staged:
+        suffix = f"-{len(self._done):03d}.{self._config.extension}"
+        return Staged(f"{STAGING}/{self._name}{suffix}", f"part-{self._stem}{suffix}", self._rows, 0)
+
+
+def _brief(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def json_lines(batch: pa.RecordBatch) -> pa.Buffer | bytes:
+    """The batch as JSON lines, UTF-8. All columns are formatted and joined vectorised; O(bytes)."""
+    if batch.num_rows == 0:
+        return b""
+    if batch.num_columns == 0:
+        return b"{}\n" * batch.num_rows
+    parts: list[Any] = []
+    for index, field in enumerate(batch.schema):
+        parts.append(("{" if index == 0 else ",") + json.dumps(field.name, ensure_ascii=False) + ":")
+        parts.append(pc.fill_null(_json_values(batch.column(index)), "null"))
+    lines = pc.binary_join_element_wise(*parts, "}\n", "")
+    # The strings of an array lie one after another in its data buffer, which thus is the text of the file.
+    _, offsets, data = lines.buffers()
+    first = int.from_bytes(offsets[4 * lines.offset : 4 * lines.offset + 4].to_pybytes(), sys.byteorder)
+    end = 4 * (lines.offset + len(lines))
+    last = int.from_bytes(offsets[end : end + 4].to_pybytes(), sys.byteorder)
+    return data[first:last]
+
+
+def _json_values(column: pa.Array) -> pa.Array:
+    """Each value's JSON text, as strings; null stays null."""
+    kind = column.type
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        return column.cast(pa.string())
+    if pa.types.is_floating(kind):
+        text = column.cast(pa.string())
+        if pc.all(pc.is_finite(column)).as_py() in (True, None):
+            return text
+        # JSON has no numbers for these.
+        text = pc.if_else(pc.is_nan(column), '"NaN"', text)
+        return pc.if_else(pc.is_inf(column), pc.if_else(pc.greater(column, 0), '"Infinity"', '"-Infinity"'), text)
+    if pa.types.is_duration(kind):
+        return column.cast(pa.int64()).cast(pa.string())
+    if pa.types.is_timestamp(kind):
+        text = pc.replace_substring(column.cast(pa.string()), " ", "T", max_replacements=1)
+    elif pa.types.is_date(kind) or pa.types.is_decimal(kind):
+        text = column.cast(pa.string())
+    elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        encoded = [None if value is None else base64.b64encode(value).decode() for value in column.to_pylist()]
+        text = pa.array(encoded, pa.string())
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        text = _escape(column.cast(pa.string()))
+    else:
+        raise SinkError(f"a column of type {kind} cannot be written as JSON; cast it in output.select")
+    return pc.binary_join_element_wise('"', text, '"', "")
+
+
+def _escape(text: pa.Array) -> pa.Array:
+    """JSON's escapes within a string, RFC 8259 section 7."""
+    if not pc.any(pc.match_substring_regex(text, r'["\\\x00-\x1f]')).as_py():
+        return text
+    text = pc.replace_substring(text, "\\", "\\\\")
+    text = pc.replace_substring(text, '"', '\\"')
+    if pc.any(pc.match_substring_regex(text, r"[\x00-\x1f]")).as_py():
+        for code in range(32):
+            text = pc.replace_substring(text, chr(code), json.dumps(chr(code))[1:-1])
+    return text
+
+
+@dataclass(frozen=True)
+class ConsoleSinkConfig:
+    """A console sink as the manifest describes it."""
+
+    limit: int = 20
+    """How many rows of an epoch are shown."""
+
+
+class ConsoleSink:
+    """Prints the first rows of each epoch as JSON lines, in the driver, once the epoch is committed.
+
+    The rows travel in :attr:`Staged.text`. A crash between commit and publication shows an epoch twice.
+    """
+
+    def __init__(self, config: ConsoleSinkConfig, schema: pa.Schema) -> None:
+        self.config = config
+        self.schema = schema
+
+    def writer(self, name: str, stem: str | None = None) -> ConsoleWriter:
+        return ConsoleWriter(self.config.limit, stem if stem is not None else name)
+
+    def publish(self, staged: Sequence[Staged], stream: TextIO | None = None) -> None:
+        """Prints; what is beyond the limit is only counted."""
+        stream = stream if stream is not None else sys.stdout
+        lines = [line for file in staged for line in file.text.split("\n") if line][: self.config.limit]
+        more = sum(file.rows for file in staged) - len(lines)
+        for line in lines:
+            print(line, file=stream)
+        if more > 0:
+            print(f"... and {more} more rows", file=stream)
+        stream.flush()
+
+    def sweep(self, may_remove: Callable[[str], bool]) -> int:
+        return 0
+
+
+class ConsoleWriter:
+    """Keeps the first rows and counts the rest."""
+
+    def __init__(self, limit: int, stem: str) -> None:
+        self._limit = limit
+        self._stem = stem
+        self._rows = 0
+        self._text: list[str] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        wanted = self._limit - self._rows
+        if wanted > 0:
+            self._text.append(bytes(json_lines(batch.slice(0, wanted))).decode())
+        self._rows += batch.num_rows
+
+    def close(self) -> list[Staged]:
+        if self._rows == 0:
+            return []
+        return [Staged(self._stem, self._stem, self._rows, 0, "".join(self._text))]
+
+    def abort(self) -> None:
+        self._rows, self._text = 0, []

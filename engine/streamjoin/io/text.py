@@ -1,0 +1,402 @@
+"""Blocks of JSON or CSV text as columns of the declared types, and what does not parse, line by line.
+
+A block goes to Arrow's parser whole. Where that refuses, or finds another number of records than there are lines, the
+block is parsed in parts, and only the parts that fail are divided again, down to single lines: so a bad line costs
+little.
+
+Always holds: what the fast parser accepts, the slow one accepts with the same values, so that a line's record does not
+depend on its neighbours.
+"""
+
+from __future__ import annotations
+
+import base64
+import decimal
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+
+from streamjoin.io.base import MAX_BATCH_ROWS, RAW_LIMIT_BYTES, Records, Rejected, SourceError
+from streamjoin.io.lines import CSV_SPACE, JSON_SPACE, count_records, record_lines
+from streamjoin.io.values import Problems, from_text, misfit
+
+PARTS = 16
+"""Into how many parts a block is divided that is refused as a whole."""
+UNENDED = "is not one record of CSV: a quoted value does not end on its line, or a carriage return stands in a value"
+ARROW_BYTES = (1 << 31) - 2
+"""Arrow's parsers take blocks of less."""
+FEW_LINES = 512
+"""So few are parsed line by line."""
+
+
+@dataclass
+class Parsed:
+    """Some lines' records by column: all rows that the parser made, and what is wrong with some of them."""
+
+    columns: list[pa.Array]
+    lines: np.ndarray | None = None
+    """The line that each row comes from, where they are not all there."""
+    problems: dict[int, str] = field(default_factory=dict)
+    """By line; rows of such lines are to be dropped."""
+
+
+class TextFormat(Protocol):
+    """How lines are written."""
+
+    @property
+    def space(self) -> bytes:
+        """The characters that alone make no record."""
+
+    def parse(self, block: bytes, lines: int) -> Parsed | None:
+        """A block of so many records; None where the parser refuses it."""
+
+    def parse_lines(self, lines: Sequence[bytes]) -> Parsed:
+        """Some lines, each by itself where need be."""
+
+
+def parse_block(text: TextFormat, block: bytes, schema: pa.Schema, place: str, offset: int) -> list[Records]:
+    """A block's records, positions counted from the block's first. O(bytes), times log(lines) where most lines are bad.
+
+    ``place`` and ``offset`` say which file the block is from, and where in it, for what is rejected.
+    """
+    count = count_records(block, text.space)
+    if count == 0:
+        return []
+    parsed = text.parse(block, count) if count <= MAX_BATCH_ROWS else None
+    if parsed is not None and not parsed.problems:
+        return [Records(pa.record_batch(parsed.columns, schema=schema))]
+    starts, ends = record_lines(block, text.space)
+    lines = _Lines(block, starts, ends, place, offset)
+    if parsed is not None:
+        return [_records(parsed, lines, 0, count, schema)]
+    return list(_parse_parts(text, lines, 0, count, schema))
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """A block's lines that are not blank."""
+
+    block: bytes
+    starts: np.ndarray
+    ends: np.ndarray
+    place: str
+    offset: int
+
+    def line(self, number: int) -> bytes:
+        return self.block[self.starts[number] : self.ends[number]]
+
+    def rejected(self, number: int, error: str) -> Rejected:
+        where = f"{self.place} byte {self.offset + int(self.starts[number])}"
+        return Rejected(number, raw_text(self.line(number)), error, where)
+
+
+def _parse_parts(text: TextFormat, lines: _Lines, first: int, last: int, schema: pa.Schema) -> Iterator[Records]:
+    """Lines first .. last - 1, which cannot be parsed at once: in parts, down to single lines."""
+    step = max(-(-(last - first) // PARTS), FEW_LINES)
+    for at in range(first, last, step):
+        end = min(at + step, last)
+        parsed = None
+        if end - at <= FEW_LINES:
+            parsed = text.parse_lines([lines.line(number) for number in range(at, end)])
+        elif end - at <= MAX_BATCH_ROWS:
+            parsed = text.parse(lines.block[lines.starts[at] : lines.ends[end - 1] + 1], end - at)
+        if parsed is None:
+            yield from _parse_parts(text, lines, at, end, schema)
+        else:
+            yield _records(parsed, lines, at, end - at, schema)
+
+
+def _records(parsed: Parsed, lines: _Lines, first: int, count: int, schema: pa.Schema) -> Records:
+    """What was parsed of ``count`` lines from ``first`` on, without the rows that have problems."""
+    batch = pa.record_batch(parsed.columns, schema=schema)
+    if not parsed.problems:
+        return Records(batch, first=first)
+    of_row = np.arange(count, dtype=np.int64) if parsed.lines is None else parsed.lines
+    good = ~np.isin(of_row, np.fromiter(parsed.problems, dtype=np.int64, count=len(parsed.problems)))
+    rejected = [lines.rejected(first + line, error) for line, error in sorted(parsed.problems.items())]
+    return Records(batch if good.all() else batch.filter(pa.array(good)), of_row[good] + first, rejected)
+
+
+def shifted(records: Records, by: int) -> Records:
+    """The same records, so much later in their split."""
+    if by == 0:
+        return records
+    positions = None if records.positions is None else records.positions + by
+    rejected = [Rejected(r.position + by, r.raw, r.error, r.place) for r in records.rejected]
+    return Records(records.batch, positions, rejected, records.first + by)
+
+
+def raw_text(raw: bytes) -> str:
+    """A record's bytes as text that is short enough for a dead letter."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return "base64:" + base64.b64encode(raw[: RAW_LIMIT_BYTES * 3 // 4 - 8]).decode()
+    return raw[:RAW_LIMIT_BYTES].decode(errors="ignore")
+
+
+class _Number(str):
+    """A JSON number as it is written, so that no digit is lost."""
+
+    __slots__ = ()
+
+
+class JsonFormat:
+    """One object on each line. Fields are matched by name exactly; missing ones are null, others are ignored."""
+
+    space = JSON_SPACE
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        # Arrow reads numbers and booleans strictly; the other types come as strings and are converted here, so that
+        # both ways of parsing agree on what a date is.
+        native = [item if self._is_native(item.type) else pa.field(item.name, pa.string()) for item in schema]
+        self._options = pyarrow.json.ParseOptions(
+            explicit_schema=pa.schema(native), unexpected_field_behavior="ignore", newlines_in_values=False
+        )
+        self._decoder = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_Number, object_pairs_hook=self._object)
+        self._names = frozenset(schema.names)
+
+    @staticmethod
+    def _is_native(kind: pa.DataType) -> bool:
+        is_type = pa.types
+        return bool(is_type.is_boolean(kind) or is_type.is_integer(kind) or is_type.is_floating(kind) or is_type.is_decimal(kind))
+
+    def parse(self, block: bytes, lines: int) -> Parsed | None:
+        if len(block) >= ARROW_BYTES:
+            return None
+        options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1)
+        try:
+            block.decode()
+            table = pyarrow.json.read_json(pa.BufferReader(block), read_options=options, parse_options=self._options)
+        except (pa.ArrowException, UnicodeDecodeError):
+            return None
+        if table.num_rows != lines:
+            return None
+        problems: dict[int, str] = {}
+        columns = []
+        for item in self._schema:
+            column = _single(table.column(item.name))
+            if not self._is_trusted(column, item.type):
+                return None
+            columns.append(column if column.type == item.type else from_text(column, item.type, item.name, problems))
+        return Parsed(columns, problems=problems)
+
+    @staticmethod
+    def _is_trusted(column: pa.Array, kind: pa.DataType) -> bool:
+        """Whether Arrow cannot have taken values that are too large for the type."""
+        if pa.types.is_floating(kind):
+            return not pc.any(pc.is_inf(column)).as_py()
+        if pa.types.is_decimal(kind):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid:
+                return False
+        return True
+
+    def parse_lines(self, lines: Sequence[bytes]) -> Parsed:
+        problems: dict[int, str] = {}
+        texts: list[list[Any]] = [[] for _ in self._schema]
+        takers = [(item, _taker(item.type), values) for item, values in zip(self._schema, texts, strict=True)]
+        for number, line in enumerate(lines):
+            record = self._load(line, number, problems)
+            for item, take, values in takers:
+                value = record.get(item.name)
+                text = None if value is None else take(value)
+                if text is None and value is not None:
+                    shown = value if type(value) is _Number else json.dumps(value)
+                    problems.setdefault(number, misfit(item.name, shown, item.type))
+                values.append(text)
+        columns = []
+        for item, values in zip(self._schema, texts, strict=True):
+            if pa.types.is_boolean(item.type):
+                columns.append(pa.array(values, item.type))
+            else:
+                columns.append(from_text(pa.array(values, pa.string()), item.type, item.name, problems))
+        return Parsed(columns, problems=problems)
+
+    def _load(self, line: bytes, number: int, problems: Problems) -> dict[str, Any]:
+        try:
+            record = self._decoder.decode(line.decode())
+        except UnicodeDecodeError as error:
+            problems[number] = f"is not UTF-8 (byte {error.start} of the line)"
+        except json.JSONDecodeError as error:
+            problems[number] = f"is not a JSON object on one line: {error.msg} at character {error.pos}"
+        except RecursionError:
+            problems[number] = "is not a JSON object that can be read: too deeply nested"
+        else:
+            if not isinstance(record, dict):
+                problems[number] = "is not a JSON object"
+            elif None in record:
+                problems[number] = f"column {record[None]}: is given twice"
+            else:
+                return record
+        return {}
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
+        """An object; a declared name that it has twice is remembered under None."""
+        record: dict[Any, Any] = dict(pairs)
+        if len(record) != len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next((name for name in names if name in self._names and names.count(name) > 1), None)
+            if twice is not None:
+                record[None] = twice
+        return record
+
+
+def _taker(kind: pa.DataType) -> Callable[[Any], Any]:
+    """What makes of a JSON value the text that ``from_text`` takes (of a boolean itself), or None of a wrong type."""
+    if pa.types.is_boolean(kind):
+        return lambda value: value if isinstance(value, bool) else None
+    if pa.types.is_integer(kind):
+        return lambda value: _whole(value) if type(value) is _Number else None
+    if pa.types.is_floating(kind):
+        return lambda value: value if type(value) is _Number or value in ("NaN", "Infinity", "-Infinity") else None
+    if pa.types.is_decimal(kind):
+        return lambda value: value if isinstance(value, str) else None
+    return lambda value: value if type(value) is str and _is_text(value) else None
+
+
+def _is_text(value: str) -> bool:
+    """JSON can escape halves of surrogate pairs, which are no characters."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _whole(value: _Number) -> str | None:
+    """An integer's digits, also where it is written as 1.0 or 1e3; the text itself where it is none."""
+    if value.lstrip("-").isdigit():
+        return value
+    try:
+        exact = decimal.Decimal(value)
+    except decimal.InvalidOperation:
+        return None
+    if not exact.is_finite() or exact.adjusted() > 20 or exact != exact.to_integral_value():
+        return None
+    return str(int(exact))
+
+
+class CsvFormat:
+    """RFC 4180, without line breaks inside values. An empty value is null, a quoted empty one an empty string."""
+
+    space = CSV_SPACE
+
+    def __init__(self, schema: pa.Schema, delimiter: str, header: Sequence[str] | None, place: str) -> None:
+        """``header``: the names on the file's first line, matched without regard to case; None: the schema's order.
+
+        Raises SourceError, naming ``place``, where a declared column is missing.
+        """
+        self._schema = schema
+        names = list(schema.names) if header is None else list(header)
+        folded = [name.strip().casefold() for name in names]
+        self._at: list[int] = []
+        for item in schema:
+            matches = [index for index, name in enumerate(folded) if name == item.name.casefold()]
+            if len(matches) != 1:
+                many = "more than one column" if matches else "no column"
+                raise SourceError(
+                    f"{place}: its header has {many} named {item.name}; it names {', '.join(names)}. Correct the header"
+                    " or the schema, or set files.header: false if the first line is a record"
+                )
+            self._at.append(matches[0])
+        # Names that a file has twice would trouble Arrow; the position tells them apart.
+        self._labels = [str(index) for index in range(len(names))]
+        self._parse = {"delimiter": delimiter, "quote_char": '"', "double_quote": True, "escape_char": False}
+        self._convert = pyarrow.csv.ConvertOptions(
+            column_types=dict.fromkeys(self._labels, pa.string()),
+            include_columns=[self._labels[at] for at in self._at],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            null_values=[""],
+        )
+
+    def parse(self, block: bytes, lines: int) -> Parsed | None:
+        problems: dict[int, str] = {}
+
+        def invalid(row: Any) -> str:
+            many = "1 value" if row.actual_columns == 1 else f"{row.actual_columns} values"
+            problems[row.number - 1] = f"has {many}, not {row.expected_columns}"
+            return "skip"
+
+        if len(block) >= ARROW_BYTES:
+            return None
+        # With it, a quote that nothing ends shows as a newline in the last value.
+        block = block if block.endswith(b"\n") else block + b"\n"
+        read = pyarrow.csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=self._labels)
+        options = pyarrow.csv.ParseOptions(**self._parse, newlines_in_values=False, invalid_row_handler=invalid)
+        try:
+            block.decode()
+            table = pyarrow.csv.read_csv(pa.BufferReader(block), read, options, self._convert)
+        except (pa.ArrowException, UnicodeDecodeError):
+            return None
+        if table.num_rows + len(problems) != lines:
+            return None
+        columns = [_single(table.column(index)) for index in range(len(self._schema))]
+        if table.num_rows and any("\n" in (column[-1].as_py() or "") for column in columns):
+            return None
+        of_row = None
+        if problems:
+            of_row = np.setdiff1d(np.arange(lines, dtype=np.int64), np.fromiter(problems, dtype=np.int64), assume_unique=True)
+        typed: dict[int, str] = {}
+        columns = [from_text(column, item.type, item.name, typed) for column, item in zip(columns, self._schema, strict=True)]
+        problems |= {row if of_row is None else int(of_row[row]): error for row, error in typed.items()}
+        return Parsed(columns, of_row, problems)
+
+    def parse_lines(self, lines: Sequence[bytes]) -> Parsed:
+        problems: dict[int, str] = {}
+        plain: list[int] = []
+        single: list[int] = []
+        for number, line in enumerate(lines):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                problems[number] = f"is not UTF-8 (byte {error.start} of the line)"
+            else:
+                (single if line.count(b'"') % 2 or b"\r" in line[:-1] else plain).append(number)
+        parsed = self._parse_numbered(lines, plain, problems) if plain else []
+        if parsed is None:
+            single = sorted(single + plain)
+            parsed = []
+        for number in single:
+            one = self._parse_numbered(lines, [number], problems)
+            if one is None:
+                problems[number] = UNENDED
+            else:
+                parsed += one
+        of_row = np.concatenate([numbers for numbers, _ in parsed]) if parsed else np.zeros(0, dtype=np.int64)
+        columns = [
+            pa.concat_arrays([columns[index] for _, columns in parsed]) if parsed else pa.nulls(0, item.type)
+            for index, item in enumerate(self._schema)
+        ]
+        if single:
+            order = np.argsort(of_row)
+            of_row, columns = of_row[order], [column.take(pa.array(order)) for column in columns]
+        return Parsed(columns, of_row, problems)
+
+    def _parse_numbered(
+        self, lines: Sequence[bytes], numbers: Sequence[int], problems: dict[int, str]
+    ) -> list[tuple[np.ndarray, list[pa.Array]]] | None:
+        """The lines of these numbers together: which line each row comes from, and the columns."""
+        parsed = self.parse(b"\n".join([lines[number] for number in numbers]) + b"\n", len(numbers))
+        if parsed is None:
+            return None
+        problems |= {numbers[at]: error for at, error in parsed.problems.items()}
+        of_row = np.array(numbers, dtype=np.int64)
+        return [(of_row if parsed.lines is None else of_row[parsed.lines], parsed.columns)]
+
+
+def _single(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+__all__ = ["CsvFormat", "JsonFormat", "Parsed", "TextFormat", "parse_block", "raw_text", "shifted"]

@@ -1,0 +1,204 @@
+"""Values as files hold them, made into the declared column types, one column at a time.
+
+Always holds: a value either arrives exactly, or its row is reported; nothing is rounded but text that becomes a binary
+floating-point number, and times finer than a microsecond, which lose what is below it. A column is converted in one
+vectorised step; only where that fails is it divided, down to the values that do not fit, so a bad value costs little.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, MutableMapping
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamjoin.kernel.types import arrow_type
+from streamjoin.schema import DataType, TypeName
+
+Problems: TypeAlias = MutableMapping[int, str]
+"""What is wrong with a row, by its number; the first column that complains is kept."""
+
+PARTS = 16
+SHOWN = 100
+"""Characters of a value that an error message shows."""
+
+_NAMES = {arrow_type(DataType(name)): str(name) for name in TypeName if name is not TypeName.DECIMAL}
+_MICROS_PER = {"s": 1_000_000, "ms": 1_000, "us": 1}
+
+Step: TypeAlias = Callable[[pa.Array], pa.Array]
+
+
+def sql_name(kind: pa.DataType) -> str:
+    """The SQL type of a declared column's Arrow type."""
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    return _NAMES.get(kind, str(kind))
+
+
+def from_text(column: pa.Array, kind: pa.DataType, name: str, problems: Problems) -> pa.Array:
+    """Strings as values of ``kind``; O(length), and O(PARTS * log length) steps for each value that does not fit.
+
+    Times are ISO 8601: without a zone UTC is meant, and a wall-clock column ignores a zone. Bytes are base64.
+    """
+    if pa.types.is_string(kind):
+        return column
+    return _convert(column, _text_step(kind), kind, name, problems)
+
+
+def from_arrow(column: pa.Array, kind: pa.DataType, name: str, problems: Problems) -> pa.Array:
+    """A file's column as values of ``kind``, where :func:`readable` allows it; complexity as :func:`from_text`."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if column.type == kind:
+        return column
+    if pa.types.is_timestamp(kind):
+        return _convert(column, lambda part: _micros(part).cast(kind), kind, name, problems)
+    if pa.types.is_decimal(kind) and pa.types.is_integer(column.type):
+        # NB: Arrow refuses the direct cast by its types, even where all values fit.
+        wide = pa.decimal256(20 + kind.scale, kind.scale)
+        return _convert(column, lambda part: part.cast(wide).cast(kind), kind, name, problems)
+    return _convert(column, lambda part: part.cast(kind), kind, name, problems)
+
+
+def readable(found: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether a file's column of type ``found`` can be read as a declared ``kind`` without loss, value by value."""
+    is_type = pa.types
+    if is_type.is_dictionary(found):
+        found = found.value_type
+    if found == kind or is_type.is_null(found):
+        return True
+    if is_type.is_integer(found):
+        return bool(is_type.is_integer(kind) or is_type.is_floating(kind) or is_type.is_decimal(kind))
+    if is_type.is_floating(found):
+        return bool(is_type.is_floating(kind) and found.bit_width <= kind.bit_width)
+    if is_type.is_decimal(found):
+        return bool(is_type.is_decimal(kind))
+    if is_type.is_timestamp(found):
+        return bool(is_type.is_timestamp(kind))
+    if is_type.is_date(found):
+        return bool(is_type.is_date(kind))
+    texts = (is_type.is_string, is_type.is_large_string, is_type.is_string_view)
+    blobs = (is_type.is_binary, is_type.is_large_binary, is_type.is_binary_view, is_type.is_fixed_size_binary)
+    if any(test(found) for test in texts + blobs):
+        return bool(is_type.is_string(kind) or is_type.is_binary(kind))
+    return False
+
+
+def _convert(column: pa.Array, step: Step, kind: pa.DataType, name: str, problems: Problems, *, first: int = 0) -> pa.Array:
+    try:
+        return step(column)
+    except (pa.ArrowInvalid, ValueError):
+        if len(column) == 1:
+            problems.setdefault(first, misfit(name, json.dumps(plain(column[0]), ensure_ascii=False, default=str), kind))
+            return pa.nulls(1, kind)
+    size = -(-len(column) // PARTS)
+    starts = range(0, len(column), size)
+    parts = [_convert(column.slice(at, size), step, kind, name, problems, first=first + at) for at in starts]
+    return pa.concat_arrays(parts)
+
+
+def plain(value: pa.Scalar) -> object:
+    """A value for people to read."""
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        # Times that Python's datetime cannot hold.
+        return f"{value.cast(pa.int64()).as_py()} as {value.type}"
+
+
+def misfit(name: str, shown: str, kind: pa.DataType) -> str:
+    """The text for a value, as it is to be shown, that is not one of the column's type."""
+    shown = shown if len(shown) <= SHOWN else shown[:SHOWN] + "..."
+    return f"column {name}: {shown} is not a value of {sql_name(kind)}"
+
+
+def _text_step(kind: pa.DataType) -> Step:
+    if pa.types.is_integer(kind):
+        parse = _integers
+    elif pa.types.is_floating(kind):
+        parse = _floats
+    elif pa.types.is_timestamp(kind):
+        parse = _zoned if kind.tz is not None else _unzoned
+    elif pa.types.is_binary(kind):
+        parse = _bytes
+    else:
+        parse = _plain
+
+    def step(column: pa.Array) -> pa.Array:
+        try:
+            return parse(column, kind)
+        except pa.ArrowInvalid:
+            if len(column) > 1:
+                raise
+            return parse(pc.utf8_trim_whitespace(column), kind)
+
+    return step
+
+
+def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column.cast(kind)
+
+
+def _integers(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    # NB: Arrow reads "0xFF", as -1 where the type has eight bits.
+    if pc.any(pc.match_substring(column, "x", ignore_case=True)).as_py():
+        raise pa.ArrowInvalid("hexadecimal")
+    return column.cast(kind)
+
+
+def _floats(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    values = column.cast(kind)
+    infinite = pc.is_inf(values)
+    # NB: Arrow reads a number too large for the type as infinity.
+    named = pc.match_substring(column, "inf", ignore_case=True)
+    if pc.any(infinite).as_py() and pc.any(pc.and_not(infinite, named)).as_py():
+        raise pa.ArrowInvalid("out of range")
+    return values
+
+
+def _zoned(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Instants: all values with a zone, or all without one. A mixture fails, so that the caller divides it."""
+    column = _shorten(column)
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        return column.cast(pa.timestamp("us")).cast(pa.int64()).cast(kind)
+
+
+def _unzoned(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    column = _shorten(column)
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        return pc.replace_substring_regex(column, r"([T ].*)(Z|[+-]\d{2}(:?\d{2})?)$", r"\1").cast(kind)
+
+
+def _shorten(column: pa.Array) -> pa.Array:
+    """Without the digits below a microsecond, which Arrow refuses."""
+    longest = pc.max(pc.binary_length(column)).as_py()
+    if longest is None or longest <= len("2026-01-01T00:00:00.000000"):
+        return column
+    return pc.replace_substring_regex(column, r"(\.\d{6})\d+", r"\1")
+
+
+def _bytes(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        values = [None if text is None else base64.b64decode(text, validate=True) for text in column.to_pylist()]
+    except binascii.Error as error:
+        raise pa.ArrowInvalid(str(error)) from None
+    return pa.array(values, kind)
+
+
+def _micros(column: pa.Array) -> pa.Array:
+    """Timestamps of any unit as int64 microseconds, rounded down."""
+    unit = column.type.unit
+    values = column.cast(pa.int64())
+    if unit != "ns":
+        return pc.multiply_checked(values, _MICROS_PER[unit])
+    quotient = pc.divide(values, 1000)
+    below = pc.less(values, pc.multiply(quotient, 1000))
+    return pc.if_else(below, pc.subtract(quotient, 1), quotient)

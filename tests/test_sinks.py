@@ -1,0 +1,288 @@
+"""Sinks and dead letters: what a reader sees and when, and that nothing is lost on the way."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from streamjoin.io.base import MemorySnapshots, Rejected, Sink, SinkError, Split, Staged
+from streamjoin.io.deadletter import DeadLetters
+from streamjoin.io.factory import make_sink, make_source
+from streamjoin.io.files import FilesSource, FilesSourceConfig
+from streamjoin.io.generator import GeneratorSource
+from streamjoin.io.sinks import ConsoleSink, ConsoleSinkConfig, FilesSink, FilesSinkConfig, json_lines
+from streamjoin.manifest import model
+from streamjoin.sql import parse_schema
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def batch(*numbers: int) -> pa.RecordBatch:
+    return pa.record_batch([list(numbers), [f"n{number}" for number in numbers]], schema=SCHEMA)
+
+
+def sink(root: Path, kind: str = "parquet", schema: pa.Schema = SCHEMA, **config: Any) -> FilesSink:
+    made = FilesSink(FilesSinkConfig(str(root), kind, **config), schema)
+    return pickle.loads(pickle.dumps(made))
+
+
+def stage(target: Sink, name: str, *batches: pa.RecordBatch, stem: str | None = None) -> list[Staged]:
+    writer = target.writer(name, stem)
+    for part in batches:
+        writer.write(part)
+    # As the commit keeps it.
+    return [Staged.from_json(json.loads(json.dumps(staged.to_json()))) for staged in writer.close()]
+
+
+def visible(root: Path) -> list[str]:
+    """The files that readers of a directory look at."""
+    return sorted(path.name for path in root.glob("[!_.]*"))
+
+
+def rows(root: Path, kind: str = "parquet") -> list[tuple[Any, ...]]:
+    reader = "read_parquet" if kind == "parquet" else "read_json"
+    return sorted(duckdb.sql(f"select * from {reader}('{root}/part-*')").fetchall())
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json"])
+def test_a_reader_sees_files_when_they_are_published_and_not_before(tmp_path: Path, kind: str) -> None:
+    target = sink(tmp_path, kind)
+    writer = target.writer("e1-t0-a0", "e1-t0")
+    writer.write(batch(1, 2))
+    assert visible(tmp_path) == []
+    staged = writer.close()
+    assert visible(tmp_path) == []
+    assert [(file.rows, file.final) for file in staged] == [(2, f"part-e1-t0-000.{kind}")]
+    assert staged[0].bytes == (tmp_path / staged[0].path).stat().st_size
+    target.publish(staged)
+    assert visible(tmp_path) == [f"part-e1-t0-000.{kind}"]
+    assert rows(tmp_path, kind) == [(1, "n1"), (2, "n2")]
+
+
+def test_publishing_again_changes_nothing_wherever_it_was_interrupted(tmp_path: Path) -> None:
+    target = sink(tmp_path)
+    staged = stage(target, "a", batch(1)) + stage(target, "b", batch(2))
+    target.publish(staged[:1])
+    for _ in range(2):
+        target.publish(staged)
+        assert rows(tmp_path) == [(1, "n1"), (2, "n2")]
+
+
+def test_a_committed_file_that_is_lost_is_named(tmp_path: Path) -> None:
+    target = sink(tmp_path)
+    staged = stage(target, "a", batch(1, 2, 3))
+    (tmp_path / staged[0].path).unlink()
+    with pytest.raises(SinkError, match=r"_staging/a-000\.parquet: this committed file is gone and .*its 3 rows are lost"):
+        target.publish(staged)
+
+
+def test_a_task_without_results_makes_no_file(tmp_path: Path) -> None:
+    target = sink(tmp_path / "never")
+    assert stage(target, "a", batch()) == []
+    assert not (tmp_path / "never").exists()
+
+
+def test_attempts_at_the_same_task_do_not_touch_each_other_s_files(tmp_path: Path) -> None:
+    target = sink(tmp_path)
+    first, second = target.writer("t0-a0", "t0"), target.writer("t0-a1", "t0")
+    first.write(batch(1))
+    second.write(batch(1))
+    first.close()
+    second_staged = second.close()
+    first.abort()
+    target.publish(second_staged)
+    assert rows(tmp_path) == [(1, "n1")]
+
+
+@pytest.mark.parametrize("finish", [False, True])
+def test_an_aborted_writer_leaves_nothing(tmp_path: Path, finish: bool) -> None:
+    writer = sink(tmp_path, roll_bytes=1).writer("a")
+    for number in range(3):
+        writer.write(pa.record_batch([range(150_000), [str(number)] * 150_000], schema=SCHEMA))
+    if finish:
+        writer.close()
+    assert list((tmp_path / "_staging").iterdir())
+    writer.abort()
+    assert list((tmp_path / "_staging").iterdir()) == []
+    with pytest.raises(SinkError, match="writer a: closed already"):
+        writer.write(batch(1))
+
+
+def test_a_sweep_removes_what_it_may(tmp_path: Path) -> None:
+    target = sink(tmp_path)
+    assert target.sweep(lambda name: True) == 0
+    kept, left = stage(target, "kept", batch(1)), stage(target, "left", batch(2))
+    assert target.sweep(lambda name: name.startswith("left")) == 1
+    target.publish(kept)
+    assert rows(tmp_path) == [(1, "n1")]
+    with pytest.raises(SinkError):
+        target.publish(left)
+
+
+def test_small_batches_become_large_row_groups_and_large_outputs_several_files(tmp_path: Path) -> None:
+    target = sink(tmp_path)
+    many = pa.record_batch([range(1000), ["x"] * 1000], schema=SCHEMA)
+    target.publish(stage(target, "small", *[many] * 300))
+    metadata = pq.read_metadata(tmp_path / "part-small-000.parquet")
+    assert metadata.num_rows == 300_000
+    assert metadata.num_row_groups == 3
+    assert metadata.row_group(0).column(0).compression == "SNAPPY"
+    rolling = sink(tmp_path / "rolling", roll_bytes=100_000, compression="none")
+    staged = stage(rolling, "large", *[many] * 1000)
+    rolling.publish(staged)
+    assert len(staged) > 3
+    assert len({file.final for file in staged}) == len(staged)
+    assert sum(file.rows for file in staged) == 1_000_000
+    assert duckdb.sql(f"select count(*) from '{tmp_path}/rolling/*.parquet'").fetchall() == [(1_000_000,)]
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SinkError, match=r"files\.path: .*/file/out cannot be written"):
+        stage(sink(tmp_path / "file" / "out"), "a", batch(1))
+
+
+def test_a_batch_of_another_schema_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match="a batch's schema x int64 is not the sink's id int64, name string"):
+        sink(tmp_path).writer("a").write(pa.record_batch({"x": [1]}))
+
+
+EVERYTHING = pa.record_batch(
+    {
+        "b": pa.array([True, None, False]),
+        "l": pa.array([2**63 - 1, None, -(2**63)]),
+        "d": pa.array([0.1, float("nan"), float("-inf")]),
+        "f": pa.array([0.1, None, 3.4028234663852886e38], pa.float32()),
+        "m": pa.array([Decimal("1234567890123456.7890"), None, Decimal("-0.0001")], pa.decimal128(20, 4)),
+        "s": pa.array(['a"b\\c\n\r\t\x00\x1fé\u2028', None, ""]),
+        "y": pa.array([b"\xff\x00", None, b""]),
+        "da": pa.array([date(2026, 2, 28), None, date(1, 1, 1)]),
+        "at": pa.array([datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC), None, datetime(1969, 12, 31, tzinfo=UTC)], pa.timestamp("us", "UTC")),
+        "n": pa.array([datetime(9999, 12, 31, 23, 59, 59, 999_999), None, datetime(2026, 1, 1)], pa.timestamp("us")),
+    }
+)
+
+
+@pytest.mark.parametrize("compression", [None, "none", "zstd"])
+def test_what_json_files_say_is_read_back_exactly(tmp_path: Path, compression: str | None) -> None:
+    target = sink(tmp_path, "json", EVERYTHING.schema, compression=compression)
+    target.publish(stage(target, "a", EVERYTHING.slice(1), EVERYTHING.slice(0, 1)))
+    (path,) = tmp_path.glob("part-*")
+    if compression == "zstd":
+        assert path.name == "part-a-000.json.zst"
+        with pa.CompressedInputStream(pa.OSFile(str(path)), "zstd") as stream:
+            text = stream.read()
+        path.unlink()
+        (tmp_path / "part-a-000.json").write_bytes(text)
+    source = FilesSource(FilesSourceConfig(str(tmp_path), "json"), EVERYTHING.schema, MemorySnapshots(), exact_counts=True)
+    found = [records for split in source.plan(None, 100, 0.0, final=True).splits for records in source.reader.read(split)]
+    assert not any(records.rejected for records in found)
+    expected = EVERYTHING.slice(1).to_pylist() + EVERYTHING.slice(0, 1).to_pylist()
+    assert repr([row for records in found for row in records.batch.to_pylist()]) == repr(expected)
+
+
+def test_json_is_what_any_parser_reads(tmp_path: Path) -> None:
+    schema = EVERYTHING.schema.append(pa.field('odd "name"', pa.duration("us")))
+    extended = pa.record_batch(
+        [*EVERYTHING.columns, pa.array([timedelta(seconds=1), None, timedelta(0)], pa.duration("us"))], schema=schema
+    )
+    lines = bytes(json_lines(extended)).decode().split("\n")
+    assert lines.pop() == ""
+    first, second, third = (json.loads(line) for line in lines)
+    assert first["s"] == 'a"b\\c\n\r\t\x00\x1fé\u2028'
+    assert (first["l"], third["l"]) == (2**63 - 1, -(2**63))
+    assert (first["m"], third["m"]) == ("1234567890123456.7890", "-0.0001")
+    assert (first["at"], first["n"]) == ("2026-01-01T00:00:00.000001Z", "9999-12-31T23:59:59.999999")
+    assert (second["d"], third["d"]) == ("NaN", "-Infinity")
+    assert [value for name, value in second.items() if name != "d"] == [None] * 10
+    assert first['odd "name"'] == 1_000_000
+
+
+def test_the_console_shows_the_first_rows_once_they_are_committed() -> None:
+    console = pickle.loads(pickle.dumps(ConsoleSink(ConsoleSinkConfig(limit=3), SCHEMA)))
+    staged = stage(console, "a", batch(1, 2), batch(3)) + stage(console, "b", batch(4, 5)) + stage(console, "c")
+    shown = io.StringIO()
+    console.publish(staged, shown)
+    assert shown.getvalue().splitlines() == ['{"id":1,"name":"n1"}', '{"id":2,"name":"n2"}', '{"id":3,"name":"n3"}', "... and 2 more rows"]
+    assert console.sweep(lambda name: True) == 0
+
+
+def test_dead_letters_say_where_what_and_why(tmp_path: Path) -> None:
+    letters = pickle.loads(pickle.dumps(DeadLetters(str(tmp_path))))
+    writer = letters.writer("e1-0-a0", "e1-0", "orders")
+    split = Split(first_record=100, records=10)
+    writer.write(split, [])
+    writer.write(split, [Rejected(3, '{"id": "x"}', 'column id: "x" is not a value of BIGINT', "a.json byte 17")])
+    writer.write(split, [Rejected(4, "base64:/w==", "is not UTF-8")])
+    staged = writer.close()
+    assert visible(tmp_path) == []
+    letters.publish(staged)
+    found = [json.loads(line) for line in (tmp_path / "part-e1-0-000.json").read_text().splitlines()]
+    assert found == [
+        {
+            "stream": "orders",
+            "split": "a.json byte 17",
+            "position": 3,
+            "error": 'column id: "x" is not a value of BIGINT',
+            "raw": '{"id": "x"}',
+        },
+        {"stream": "orders", "split": "records 100 to 110", "position": 4, "error": "is not UTF-8", "raw": "base64:/w=="},
+    ]
+    assert letters.writer("e2-0-a0", "e2-0", "orders").close() == []
+
+
+@pytest.mark.parametrize(
+    "sink_model",
+    [
+        lambda root: model.FilesSink(path=f"file://{root}/out", format="json", compression="zstd"),
+        lambda root: model.FilesSink(path=str(root / "out")),
+        lambda root: model.ConsoleSink(limit=5),
+    ],
+)
+def test_a_manifest_s_sinks_can_be_made(tmp_path: Path, sink_model: Callable[[Path], Any]) -> None:
+    target = make_sink(sink_model(tmp_path), SCHEMA)
+    staged = stage(target, "a", batch(1))
+    assert [file.rows for file in staged] == [1]
+    target.publish(staged)
+
+
+def test_a_manifest_s_sources_can_be_made(tmp_path: Path) -> None:
+    schema = parse_schema("id BIGINT, k BIGINT, h INT, z INT, c STRING, at TIMESTAMP")
+    (tmp_path / "x.csv").write_text("7;2;3;4;x;2026-01-01\n")
+    files = model.FilesSource.model_validate({"path": str(tmp_path), "format": "csv", "header": False, "delimiter": ";", "settle": "1s"})
+    columns = {
+        "id": {"sequence": {"start": 5}},
+        "k": {"uniform": {"min": 0, "max": 9}},
+        "z": {"zipf": {"values": 10, "exponent": 1.1}},
+        "h": {"hotspot": {"min": 0, "max": 99, "width": 10, "share": 0.5, "period": "10s"}},
+        "c": {"choice": ["EUR", "USD"]},
+    }
+    found = make_source(files, schema, "at", snapshots=MemorySnapshots(), exact_counts=True, stream="l")
+    plan = found.plan(None, 10, 4e9)
+    assert [records.batch.column("id")[0].as_py() for split in plan.splits for records in found.reader.read(split)] == [7]
+    for rate in (
+        {"constant": 10.0},
+        {"ramp": {"from": 1.0, "to": 5.0, "over": "10s"}},
+        {"diurnal": {"mean": 10.0, "amplitude": 0.5, "period": "24h"}},
+        {"spike": {"base": 1.0, "peak": 9.0, "at": "1s", "for": "1s"}},
+    ):
+        made = model.GeneratorSource.model_validate(
+            {"rows": 10, "rate": rate, "start": "2026-01-01T00:00:00+01:00", "realTime": False, "outOfOrder": "1ms", "columns": columns}
+        )
+        source = make_source(made, schema, "at", snapshots=MemorySnapshots(), exact_counts=False)
+        assert isinstance(source, GeneratorSource)
+        (records,) = source.reader.read(source.plan(None, 100, 0.0).splits[0])
+        assert records.batch.column("id").to_pylist() == list(range(5, 15))
+        start = datetime(2025, 12, 31, 23, tzinfo=UTC)
+        assert start - timedelta(milliseconds=1) <= records.batch.column("at")[0].as_py() <= start
