@@ -1,0 +1,562 @@
+"""The loop: it owns the durable state, and everything else can be repeated.
+
+An epoch, and what a crash at each line leaves::
+
+    plan       sources say what is new since the last commit           nothing
+    tasks      the runner carries out route and join                   blocks and staged outputs that no commit names: swept
+    commit     one entry in the log                                    the epoch happened
+    publish    staged outputs become visible                           published again from the entry by whoever claims the log
+    clean      replaced blocks and old entries are removed             swept by the next driver
+
+When nothing is new, nothing is written. When a commit's outcome is unknown, or another driver holds the log, this one stops.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.condition import choose
+from streamjoin.elastic.deployment import initial_workers
+from streamjoin.elastic.shedding import shed_factor
+from streamjoin.epoch.spec import Config, EpochSpec, Shared, TaskReport, incarnation_of, share
+from streamjoin.io.base import Source, SourcePlan, Staged
+from streamjoin.io.deadletter import DeadLetters
+from streamjoin.io.factory import make_sink, make_source
+from streamjoin.job import Job, StreamJob
+from streamjoin.kernel.joiner import Joiner
+from streamjoin.kernel.keys import encode_keys
+from streamjoin.predicate import KeyExpression, MainPredicate, Predicate
+from streamjoin.scheme.models import plan_for_tasks
+from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
+from streamjoin.scheme.tiling import Scheme
+from streamjoin.state.blocks import LEFT, SIDES, Block, load
+from streamjoin.state.log import Checkpoint, CommitLog, path_of
+from streamjoin.state.storage import Storage
+from streamjoin.window import WindowKind
+
+SAMPLE_RECORDS = 50_000
+SAMPLE_AHEAD_SECONDS = 60.0
+SWEEP_EVERY = 500
+"""Epochs between sweeps for blocks that failed attempts left."""
+GRACE_EPOCHS = 2
+"""A replaced block is kept this long: a task of the running epoch may be reading it back."""
+COUNTERS = ("input", "rejected", "filtered", "late", "unmatchable", "shed", "accepted", "routed")
+
+
+class Runner(Protocol):
+    """Carries an epoch's tasks out: routes each split, brings each piece to its task, joins each task on the worker that has its runs."""
+
+    def start(self, tasks: int) -> None:
+        """Make workers ready for this many tasks."""
+
+    def run(self, spec: EpochSpec, tasks: int) -> list[TaskReport]:
+        """One report per task. Raises EpochFailed when a task failed for good."""
+
+    def stop(self) -> None: ...
+
+
+class EpochFailed(RuntimeError):  # noqa: N818
+    """An epoch's tasks failed; nothing was committed, and the epoch can be tried again. One line; ``detail`` has the trace."""
+
+    def __init__(self, message: str, detail: str = "", *, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.detail = detail
+        self.permanent = permanent
+        """Trying again would fail in the same way."""
+
+
+class CheckpointMismatch(RuntimeError):  # noqa: N818
+    """The manifest asks for another join than the checkpoint holds."""
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """What one committed epoch did, for those who watch. Pairs are (left, right)."""
+
+    epoch: int
+    started_at: float
+    seconds: dict[str, float]
+    """By step: plan, tasks, commit, publish, clean; deploy where workers were started; and the tasks' own steps, the longest of all
+    tasks, under ``task.<step>``."""
+    counts: dict[str, tuple[int, int]]
+    output: int
+    candidates: int
+    held: dict[int, tuple[int, int]]
+    utilization: dict[int, float]
+    watermarks: tuple[int | None, int | None]
+    lag: tuple[float | None, float | None]
+    """Seconds by which each watermark is behind the event time that tuples made at the epoch's start have."""
+    backlog: tuple[int, int]
+    shed: tuple[float, ...]
+    read_back: int
+    """Tasks whose worker did not have their runs."""
+    totals: dict[str, list[int]]
+    generation: int
+    blocks: int
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def duration(self) -> float:
+        """Seconds of work; starting workers is not counted."""
+        return sum(seconds for step, seconds in self.seconds.items() if "." not in step and step != "deploy")
+
+
+@dataclass
+class _Garbage:
+    epoch: int
+    names: list[str] = field(default_factory=list)
+
+
+class Driver:
+    """One join's loop. Single-threaded; at most one driver of a checkpoint can commit.
+
+    ``sources`` replace those that the manifest names. ``at`` is told the name of each step as it begins (tests stop the world there).
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        storage: Storage,
+        runner: Runner,
+        *,
+        sources: tuple[Source, Source] | None = None,
+        clock: Callable[[], float] = time.time,
+        at: Callable[[str], None] = lambda step: None,
+    ) -> None:
+        self.job = job
+        self._storage = storage
+        self._runner = runner
+        self._clock = clock
+        self._at = at
+        self._log = CommitLog(storage, clock=clock)
+        self._sources = sources or _sources(job, StorageSnapshots(storage))
+        self._sink = make_sink(job.sink, _output_schema(job))
+        self._dead_letters = DeadLetters(job.dead_letter)
+        self._query = uuid.uuid4().hex
+        self.checkpoint = Checkpoint()
+        self.exhausted = False
+        """Whether, when last asked, both sources said that nothing will ever come after what they had planned."""
+        self.scheme: Scheme | None = None
+        self.predicate: Predicate | None = None
+        self._config: Shared | None = None
+        self._plan: Shared | None = None
+        self._garbage: list[_Garbage] = []
+        self._failed = False
+        """An epoch's attempt has left files behind."""
+        self._published = False
+
+    def start(self) -> None:
+        """Claim the checkpoint, finish what its last epoch left to do, and make workers ready.
+
+        Raises CheckpointMismatch, StorageError.
+        """
+        self._at("claim")
+        self.checkpoint = self._log.claim()
+        self._require_same_join()
+        self._at("republish")
+        self._publish()
+        self._at("sweep")
+        self.sweep()
+        if self.checkpoint.scheme is not None:
+            self._replan_as_asked()
+
+    def stop(self) -> None:
+        self._runner.stop()
+
+    def step(self, *, final: bool = False) -> EpochResult | None:
+        """Run one epoch, or return None (and write nothing) when no source has anything new.
+
+        ``final``: no more input will come, so what waits for its end (a last line without a newline) is taken as it is.
+        Raises EpochFailed (try again or stop), Superseded and StorageError (stop), SourceError (stop: the input needs mending).
+        """
+        started = self._clock()
+        steps = _Steps()
+        if not self._published:
+            self._publish()
+        self._at("plan")
+        plans = self._plan_input(final)
+        self.exhausted = all(plan.exhausted for plan in plans)
+        if not any(plan.splits for plan in plans):
+            return None
+        if self.scheme is None:
+            steps.lap("plan")
+            self._at("deploy")
+            self._deploy(plans)
+            steps.lap("deploy")
+            plans = self._plan_input(final)  # workers take seconds to start: for a source that runs by the clock, time begins here
+        splits = tuple((side, split) for side in SIDES for split in plans[side].splits)
+        assert self.scheme is not None
+        spec = self._spec(plans, splits)
+        steps.lap("plan")
+        self._at("tasks")
+        try:
+            reports = self._runner.run(spec, self.scheme.tasks)
+        except EpochFailed:
+            self._failed = True
+            raise
+        steps.lap("tasks")
+        previous, checkpoint = self.checkpoint, self._after(spec, plans, reports)
+        self._at("commit")
+        self._log.commit(checkpoint)
+        self.checkpoint, self._published = checkpoint, False
+        steps.lap("commit")
+        self._at("publish")
+        self._publish()
+        steps.lap("publish")
+        self._at("clean")
+        self._clean(previous, reports)
+        steps.lap("clean")
+        return self._result(spec, plans, reports, started, steps.seconds)
+
+    def sweep(self) -> int:
+        """Remove what no commit names: blocks and staged outputs of attempts that failed. Returns how many. O(stored objects).
+
+        What a newer driver has made since is left alone: this one may not know yet that it has been replaced.
+        """
+        named = {block.name for block in self.checkpoint.blocks}
+        waiting = {name for garbage in self._garbage for name in garbage.names}
+        stray = [
+            path
+            for path in self._storage.list("blocks")
+            if path not in named and path not in waiting and self._may_sweep(path.rsplit("/", 1)[1])
+        ]
+        for path in stray:
+            self._storage.delete(path)
+        return len(stray) + self._sink.sweep(self._may_sweep) + self._dead_letters.sweep(self._may_sweep)
+
+    def _may_sweep(self, name: str) -> bool:
+        """Whether a block or staged file is of this incarnation or an older one: see ``attempt_name``."""
+        return incarnation_of(name) <= self._log.incarnation
+
+    def utilization(self) -> dict[int, float]:
+        """tau of each task: tuples held / capacity."""
+        return {task: sum(held) / self.job.capacity_tuples for task, held in self.checkpoint.held.items()}
+
+    def _plan_input(self, final: bool) -> tuple[SourcePlan, SourcePlan]:
+        now, limit = self._clock(), self.job.max_tuples
+
+        def plan(side: int, records: int) -> SourcePlan:
+            return self._sources[side].plan(self.checkpoint.positions[side], records, now, final)
+
+        left, right = plan(0, max(1, limit // 2)), plan(1, max(1, limit // 2))
+        ahead = self._ahead()
+        if ahead is not None and (left, right)[1 - ahead].splits:
+            held_back = replace((left, right)[ahead], splits=(), position=self.checkpoint.positions[ahead] or {})
+            held_back = replace(held_back, records=0, end_record=self.checkpoint.records[ahead])
+            left, right = (held_back, right) if ahead == 0 else (left, held_back)
+        spare = limit - left.records - right.records
+        if left.backlog_records and left.splits and not right.backlog_records and spare > 0:
+            left = plan(0, left.records + spare)
+        elif right.backlog_records and right.splits and not left.backlog_records and spare > 0:
+            right = plan(1, right.records + spare)
+        return left, right
+
+    def _ahead(self) -> int | None:
+        """The side that is so far ahead in event time that reading on would only fill its state; it waits while the other has input."""
+        left, right = self.checkpoint.watermarks
+        if left is None or right is None or self.job.window.kind is not WindowKind.RANGE:
+            return None
+        window = self.job.window
+        if left > right + window.before_micros + window.after_micros + self.job.interval_micros:
+            return 0
+        if right > left + window.before_micros + window.after_micros + self.job.interval_micros:
+            return 1
+        return None
+
+    def _deploy(self, plans: tuple[SourcePlan, SourcePlan]) -> None:
+        """Choose the main predicate and the first scheme from a sample of the first input, and make workers ready."""
+        streams = (self.job.left, self.job.right)
+        samples = [_sample(self._sources[side], plans[side], self._clock()) for side in SIDES]
+        candidates = self.job.condition.candidates
+        by_candidate = [[_encoded(samples[side], key_of(c.main, side), streams[side]) for c in candidates] for side in SIDES]
+        predicate = choose(self.job.condition, by_candidate[0], by_candidate[1])
+        chosen = candidates.index(predicate)
+        rates = [stream.expected_rate for stream in streams]
+        volumes = rates if all(rates) else [max(1, plan.records) for plan in plans]
+        self._plan_anew(predicate.main, [float(volume or 1) for volume in volumes], [of_side[chosen] for of_side in by_candidate])
+
+    def _replan_as_asked(self) -> None:
+        """A manifest that asks for another model or number of workers than the checkpoint's plan gets a new plan from what is held."""
+        job = self.job
+        scheme = Scheme.from_json(self.checkpoint.scheme)
+        if scheme.model == job.model and job.min_workers <= scheme.tasks <= job.max_workers:
+            self._adopt(scheme)
+            return
+        main = self._chosen().main
+        held = [[block for block in self.checkpoint.blocks if block.side == side] for side in SIDES]
+        keys = [_block_keys(self._storage, of_side, main) for of_side in held]
+        self._plan_anew(main, [float(max(1, sum(block.rows for block in of_side))) for of_side in held], keys)
+
+    def _plan_anew(self, main: MainPredicate, volumes: list[float], keys: list[np.ndarray]) -> None:
+        """Make a plan for as many workers as the expected rates ask for (ESJ), and adopt it; it is durable with the next commit."""
+        job = self.job
+        workers = initial_workers(
+            rates=(job.left.expected_rate, job.right.expected_rate),
+            window=job.window,
+            capacity_tuples=job.capacity_tuples,
+            tau1=job.tau1,
+            minimum=job.min_workers,
+            maximum=job.max_workers,
+        )
+        left, right = (
+            SideStatistics(volumes[side], Histogram.from_sample(keys[side]) if len(keys[side]) and main.left else None) for side in SIDES
+        )
+        scheme = plan_for_tasks(job.model, Statistics(left, right), main, workers)
+        scheme.check(main)
+        self.checkpoint = replace(
+            self.checkpoint, main=str(main), scheme=scheme.to_json(), generation=self.checkpoint.generation + 1, tokens={}
+        )
+        self._adopt(scheme)
+
+    def _chosen(self) -> Predicate:
+        """The candidate that the checkpoint's blocks are sorted for."""
+        for candidate in self.job.condition.candidates:
+            if str(candidate.main) == self.checkpoint.main:
+                return candidate
+        raise CheckpointMismatch(
+            f"{self._storage.url}: its tuples are sorted by the key of {self.checkpoint.main}, which spec.joins[0].on no longer offers; "
+            "use the version that wrote it, or choose a new checkpoint.location"
+        )
+
+    def _adopt(self, scheme: Scheme) -> None:
+        """Run under the checkpoint's plan from now on."""
+        self.predicate = self._chosen()
+        self.scheme = scheme
+        readers = (self._sources[0].reader, self._sources[1].reader)
+        config = Config(self._query, self.job, self.predicate, self._storage, self._sink, self._dead_letters, readers)
+        self._config = share(self._query, config)
+        self._plan = share(f"{self._query}-{self.checkpoint.generation}", scheme)
+        self._runner.start(scheme.tasks)
+
+    def _spec(self, plans: tuple[SourcePlan, SourcePlan], splits: tuple[tuple[int, Any], ...]) -> EpochSpec:
+        job, last = self.job, self.checkpoint
+        assert self._config is not None
+        assert self._plan is not None
+        assert self.scheme is not None
+        ranged = job.window.kind is WindowKind.RANGE
+        marks = last.watermarks if ranged else last.records
+        utilization = self.utilization()
+        return EpochSpec(
+            epoch=last.epoch + 1,
+            incarnation=self._log.incarnation,
+            config=self._config,
+            scheme=self._plan,
+            generation=last.generation,
+            splits=splits,
+            late_before=last.watermarks if ranged else (None, None),
+            expired_before=job.window.expired_before(left_mark=marks[0], right_mark=marks[1]),
+            records_before=last.records,
+            records_after=(plans[0].end_record, plans[1].end_record),
+            shed=tuple(
+                shed_factor(job.shedding_model, job.shedding_base, job.tau2, utilization.get(task, 0.0))
+                for task in range(self.scheme.tasks)
+            ),
+            tokens=last.tokens,
+            base=path_of(self._log.sequence) if last.blocks else None,
+        )
+
+    def _after(self, spec: EpochSpec, plans: tuple[SourcePlan, SourcePlan], reports: list[TaskReport]) -> Checkpoint:
+        """The checkpoint after the epoch."""
+        last, job = self.checkpoint, self.job
+        replaced = {name for report in reports for name in report.replaced}
+        kept = [block for block in last.blocks if block.name not in replaced and not _expired(block, spec.expired_before)]
+        counts = _counts(reports)
+        totals = {name: [last.totals.get(name, [0, 0])[side] + counts[name][side] for side in SIDES] for name in COUNTERS}
+        totals["output"] = [last.totals.get("output", [0])[0] + sum(report.output for report in reports)]
+        totals["candidates"] = [last.totals.get("candidates", [0])[0] + sum(report.candidates for report in reports)]
+        watermarks = list(last.watermarks)
+        for side, stream in enumerate((job.left, job.right)):
+            seen = [route.time_max for report in reports for route in report.routes if route.side == side and route.time_max is not None]
+            if seen:
+                mark = max(seen) - stream.watermark_micros
+                watermarks[side] = mark if watermarks[side] is None else max(mark, watermarks[side])  # type: ignore[type-var]
+        dead = [staged for report in reports for route in report.routes for staged in route.dead_letters]
+        return replace(
+            last,
+            epoch=spec.epoch,
+            positions=(plans[0].position, plans[1].position),
+            records=spec.records_after,
+            watermarks=(watermarks[0], watermarks[1]),
+            blocks=tuple(kept + [block for report in reports for block in report.blocks]),
+            held={report.task: report.held for report in reports},
+            tokens={report.task: report.token for report in reports},
+            totals=totals,
+            staged={
+                "sink": [staged.to_json() for report in reports for staged in report.staged],
+                "deadLetter": [staged.to_json() for staged in dead],
+            },
+            fingerprint=job.fingerprint(),
+        )
+
+    def _publish(self) -> None:
+        staged = self.checkpoint.staged
+        self._sink.publish([Staged.from_json(value) for value in staged.get("sink", [])])
+        self._dead_letters.publish([Staged.from_json(value) for value in staged.get("deadLetter", [])])
+        self._published = True
+
+    def _clean(self, previous: Checkpoint, reports: list[TaskReport]) -> None:
+        """Remove what the commit made obsolete. A failure here loses nothing: the next sweep finds what is left."""
+        named = {block.name for block in self.checkpoint.blocks}
+        obsolete = [block.name for block in previous.blocks if block.name not in named]
+        obsolete += [name for report in reports for name in report.replaced if name not in named and name not in obsolete]
+        for side in SIDES:
+            before, now = (self._sources[side].referenced(checkpoint.positions[side]) for checkpoint in (previous, self.checkpoint))
+            obsolete += [snapshot_path(name) for name in before - now]
+        self._garbage.append(_Garbage(self.checkpoint.epoch, obsolete))
+        try:
+            while self._garbage and self._garbage[0].epoch <= self.checkpoint.epoch - GRACE_EPOCHS:
+                for name in self._garbage[0].names:
+                    self._storage.delete(name)
+                self._garbage.pop(0)
+            self._log.trim()
+            if self._failed or self.checkpoint.epoch % SWEEP_EVERY == SWEEP_EVERY - 1:
+                self.sweep()
+                self._failed = False
+        except OSError:
+            self._failed = True
+
+    def _require_same_join(self) -> None:
+        before, now = self.checkpoint.fingerprint, self.job.fingerprint()
+        changed = [name for name in now if before and before.get(name) != now[name]]
+        if changed:
+            lines = [f"{name}: {now[name]} differs from {before.get(name)}, which the checkpoint was made with" for name in changed]
+            raise CheckpointMismatch(
+                "; ".join(lines) + f". Restore the manifest, or choose a new checkpoint.location (this one is {self._storage.url})"
+            )
+
+    def _result(
+        self, spec: EpochSpec, plans: tuple[SourcePlan, SourcePlan], reports: list[TaskReport], started: float, seconds: dict[str, float]
+    ) -> EpochResult:
+        for report in reports:
+            for step, spent in report.seconds.items():
+                seconds[f"task.{step}"] = max(spent, seconds.get(f"task.{step}", 0.0))
+        routing = [route.seconds for report in reports for route in report.routes]
+        seconds["task.route"] = max(routing, default=0.0)
+        counts = _counts(reports)
+        return EpochResult(
+            epoch=spec.epoch,
+            started_at=started,
+            seconds=seconds,
+            counts={name: (counts[name][0], counts[name][1]) for name in COUNTERS},
+            output=sum(report.output for report in reports),
+            candidates=sum(report.candidates for report in reports),
+            held=self.checkpoint.held,
+            utilization=self.utilization(),
+            watermarks=self.checkpoint.watermarks,
+            lag=(_lag(plans[0], started, self.checkpoint.watermarks[0]), _lag(plans[1], started, self.checkpoint.watermarks[1])),
+            backlog=(plans[0].backlog_records, plans[1].backlog_records),
+            shed=spec.shed,
+            read_back=sum(report.read_back for report in reports) if spec.base else 0,
+            totals=self.checkpoint.totals,
+            generation=self.checkpoint.generation,
+            blocks=len(self.checkpoint.blocks),
+            warnings=plans[0].warnings + plans[1].warnings,
+        )
+
+
+class StorageSnapshots:
+    """Where sources keep positions that are too large for every log entry: objects in the checkpoint's storage."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def put(self, name: str, data: bytes) -> None:
+        self._storage.put(snapshot_path(name), data)
+
+    def get(self, name: str) -> bytes:
+        return self._storage.get(snapshot_path(name))
+
+
+def snapshot_path(name: str) -> str:
+    return f"sources/{name}"
+
+
+def _sources(job: Job, snapshots: StorageSnapshots) -> tuple[Source, Source]:
+    exact = job.window.kind is WindowKind.ROWS
+
+    def source(stream: StreamJob) -> Source:
+        return make_source(stream.source, stream.schema, stream.event_time, snapshots=snapshots, exact_counts=exact)
+
+    return source(job.left), source(job.right)
+
+
+class _Steps:
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, step: str) -> None:
+        now = time.perf_counter()
+        self.seconds[step] = self.seconds.get(step, 0.0) + now - self._last
+        self._last = now
+
+
+def _counts(reports: list[TaskReport]) -> dict[str, list[int]]:
+    counted: dict[int, Counter[str]] = {side: Counter() for side in SIDES}
+    for report in reports:
+        for route in report.routes:
+            counted[route.side].update({name: getattr(route, name) for name in COUNTERS})
+    return {name: [counted[side][name] for side in SIDES] for name in COUNTERS}
+
+
+def _lag(plan: SourcePlan, now: float, watermark: int | None) -> float | None:
+    event_now = now * 1e6 if plan.event_now is None else plan.event_now
+    return None if watermark is None else (event_now - watermark) / 1e6
+
+
+def _expired(block: Block, expired_before: tuple[int | None, int | None]) -> bool:
+    bound = expired_before[block.side]
+    return bound is not None and block.time_max is not None and block.time_max < bound
+
+
+def key_of(main: MainPredicate, side: int) -> KeyExpression | None:
+    return main.left if side == LEFT else main.right
+
+
+def _sample(source: Source, plan: SourcePlan, now: float) -> list[pa.RecordBatch]:
+    """Some of the first records, for the choice of predicate and scheme.
+
+    A stream that has only begun has too few; where a source knows what comes next (a generator always does), that counts too.
+    """
+    found: list[pa.RecordBatch] = []
+    rows = 0
+    for ahead in (False, True):
+        splits = source.plan(plan.position, SAMPLE_RECORDS - rows, now + SAMPLE_AHEAD_SECONDS).splits if ahead else plan.splits
+        for split in splits:
+            for records in source.reader.read(split):
+                found.append(records.batch)
+                rows += records.batch.num_rows
+                if rows >= SAMPLE_RECORDS:
+                    return found
+    return found
+
+
+def _encoded(sample: list[pa.RecordBatch], key: KeyExpression | None, stream: StreamJob) -> np.ndarray:
+    if key is None or not sample:
+        return np.empty(0, dtype=np.int64)
+    parts = []
+    for batch in sample:
+        keys, valid = encode_keys(batch, key, stream.schema)
+        parts.append(keys if valid is None else keys[valid])
+    return np.concatenate(parts)
+
+
+def _block_keys(storage: Storage, blocks: list[Block], main: MainPredicate) -> np.ndarray:
+    """An even sample of the keys in these blocks."""
+    if main.left is None or not blocks:
+        return np.empty(0, dtype=np.int64)
+    every = max(1, sum(block.rows for block in blocks) // SAMPLE_RECORDS)
+    return np.concatenate([load(storage, block.name).column("_key").to_numpy()[::every] for block in blocks])
+
+
+def _output_schema(job: Job) -> pa.Schema:
+    main = job.condition.candidates[0].main
+    return Joiner(main, job.window, None, job.where, job.output, job.left.name, job.right.name).output_schema

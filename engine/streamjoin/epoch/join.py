@@ -1,0 +1,209 @@
+"""The second task function: join an epoch's new tuples of one task with each other and with what the task holds.
+
+Phases:
+
+1. open the runs that the last commit left to this task, reading them back if this process lacks them; drop the expired;
+2. gather the new tuples: one sorted run per area and side; begin to write those that this area stores;
+3. join: new left x held right, held left x new right, new left x new right. Every pair has a later tuple, or arrives together,
+   so each is found exactly once; and each pair of coordinates belongs to exactly one area;
+4. merge runs in tiers, rewriting their blocks;
+5. wait for the writes, stage the runs under this attempt's token, report.
+
+A crash or a failure at any line leaves blocks and staged output under names that no commit will mention; the driver sweeps them.
+Memory: the new tuples, the held runs (mapped, so the system may evict them), and one chunk of output.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from streamjoin.epoch.spec import Compiled, EpochSpec, Piece, TaskReport, attempt_name, compiled, plan_of
+from streamjoin.kernel.run import Run, merge_runs, tiers
+from streamjoin.scheme.tiling import Area
+from streamjoin.state.blocks import LEFT, RIGHT, SIDES, Block, describe, encode, load
+from streamjoin.state.log import Entry
+from streamjoin.state.storage import Storage
+from streamjoin.state.store import SCRATCH_BYTES, HeldRun, RunStore, TaskRuns, read_back, settle, slice_keys
+
+
+def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -> TaskReport:
+    """One task's part of the epoch. Raises StorageError, SourceError; safe to call again, here or elsewhere."""
+    clock = Steps()
+    worker, plan = compiled(spec.config), plan_of(spec.scheme)
+    config, areas = worker.config, plan.areas.get(task, {})
+    token = attempt_name(spec, task)
+    report = TaskReport(task, token)
+
+    store.forget(but=config.query)
+    runs, report.read_back = store.open(config.query, task, spec.tokens.get(task), lambda: _read_back(spec, config.storage, areas))
+    clock.lap("open")
+    runs = {key: _unexpired(held, spec.expired_before[key[1]], report) for key, held in runs.items()}
+
+    new = _gather(spec, worker, pieces, report)
+    clock.lap("gather")
+    sink = config.sink.writer(token, f"{spec.epoch:012d}-{task:05d}")
+    with BlockWriter(spec, config.storage, areas, token, report) as blocks:
+        try:
+            fresh = {key: HeldRun(run, blocks.write(key, run)) for key, run in new.items()}
+            joiner = worker.joiner
+            seen = joiner.candidates_seen
+            for area in areas:
+                for left, right in _pairs(area, runs, fresh):
+                    for batch in joiner.join(left, right):
+                        report.output += batch.num_rows
+                        sink.write(batch)
+            report.candidates = joiner.candidates_seen - seen
+            clock.lap("join")
+            report.staged = sink.close()
+            clock.lap("sink")
+        except BaseException:
+            sink.abort()
+            raise
+        tiered = {key: _in_tiers(key, runs[key], spec, worker, blocks) for key in runs}
+        clock.lap("merge")
+        blocks.wait()
+        held = {
+            key: (*kept, *(blocks.backed(run) for run in merged), *([blocks.backed(fresh[key])] if key in fresh else []))
+            for key, (kept, merged) in tiered.items()
+        }
+        clock.lap("write")
+    store.stage(config.query, task, token, held)
+    report.held = (_rows(held, LEFT), _rows(held, RIGHT))
+    report.seconds = clock.seconds
+    return report
+
+
+class Steps:
+    """Seconds by step since the last lap."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, step: str) -> None:
+        now = time.perf_counter()
+        self.seconds[step] = self.seconds.get(step, 0.0) + now - self._last
+        self._last = now
+
+
+class BlockWriter:
+    """Writes blocks while the join goes on. Leaving it waits for what was begun, so that no write outlives its task."""
+
+    def __init__(self, spec: EpochSpec, storage: Storage, areas: dict[int, Area], token: str, report: TaskReport) -> None:
+        self._spec, self._storage, self._areas, self._token, self._report = spec, storage, areas, token, report
+        self._pool = ThreadPoolExecutor(1)
+        self._begun: list[Future[Block]] = []
+        self._written: dict[str, Block] = {}
+
+    def __enter__(self) -> BlockWriter:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=failure[0] is not None)
+
+    def write(self, key: tuple[int, int], run: Run) -> tuple[str, ...]:
+        """Begin to write the tuples of a run that this area stores; the block's name, or nothing when there are none."""
+        area, side = key
+        keys = self._areas[area].left_writes if side == LEFT else self._areas[area].right_writes
+        if keys is None:
+            return ()
+        batch = slice_keys(run.batch, keys)
+        if not batch.num_rows:
+            return ()
+        name = f"blocks/{self._spec.epoch:012d}/{self._token}-{area}-{side}-{len(self._begun)}.arrow"
+        self._begun.append(self._pool.submit(self._put, name, batch, side, area))
+        return (name,)
+
+    def _put(self, name: str, batch: pa.RecordBatch, side: int, area: int) -> Block:
+        data = encode(batch)
+        self._storage.put(name, memoryview(data))
+        return describe(batch, name=name, side=side, generation=self._spec.generation, area=area, nbytes=data.size)
+
+    def replace(self, names: Iterable[str]) -> None:
+        self._report.replaced.extend(names)
+
+    def wait(self) -> None:
+        """Until every block is durable. Raises what a write raised."""
+        self._written = {block.name: block for block in (future.result() for future in self._begun)}
+        self._report.blocks = list(self._written.values())
+
+    def backed(self, held: HeldRun) -> HeldRun:
+        """A new run, when large, on mapped pages that the system may evict: its block's where that is all of it, else a scratch file's."""
+        block = self._written[held.blocks[0]] if held.blocks else None
+        if held.run.nbytes > SCRATCH_BYTES and block is not None and block.rows == held.run.rows:
+            return HeldRun(Run.of(load(self._storage, block.name)), held.blocks)
+        return HeldRun(Run.of(settle(held.run.batch)), held.blocks)
+
+
+def _read_back(spec: EpochSpec, storage: Storage, areas: dict[int, Area]) -> TaskRuns:
+    if spec.base is None:
+        return {(area, side): () for area in areas for side in SIDES}
+    checkpoint = Entry.decode(storage.get(spec.base)).checkpoint
+    return read_back(storage, checkpoint.blocks, areas, spec.generation, spec.expired_before)
+
+
+def _unexpired(held: tuple[HeldRun, ...], bound: int | None, report: TaskReport) -> tuple[HeldRun, ...]:
+    if bound is None:
+        return held
+    kept = []
+    for run in held:
+        if run.run.time_max is None or run.run.time_max >= bound:
+            kept.append(run)
+        else:
+            report.replaced.extend(run.blocks)
+    return tuple(kept)
+
+
+def _gather(spec: EpochSpec, worker: Compiled, pieces: Iterable[Piece], report: TaskReport) -> dict[tuple[int, int], Run]:
+    parts: dict[tuple[int, int], list[Run]] = defaultdict(list)
+    for piece in pieces:
+        if piece.area < 0:
+            report.routes.append(pickle.loads(piece.data))  # noqa: S301 - written by the route tasks
+        else:
+            batch = ipc.read_record_batch(piece.data, worker.sides[piece.side].held)
+            parts[piece.area, piece.side].append(Run.of(batch))
+    return {key: runs[0] if len(runs) == 1 else merge_runs(runs) for key, runs in parts.items()}
+
+
+def _pairs(area: int, runs: TaskRuns, fresh: dict[tuple[int, int], HeldRun]) -> Iterable[tuple[Run, Run]]:
+    left, right = fresh.get((area, LEFT)), fresh.get((area, RIGHT))
+    if left is not None:
+        yield from ((left.run, held.run) for held in runs[area, RIGHT])
+    if right is not None:
+        yield from ((held.run, right.run) for held in runs[area, LEFT])
+        if left is not None:
+            yield left.run, right.run
+
+
+def _in_tiers(
+    key: tuple[int, int], held: tuple[HeldRun, ...], spec: EpochSpec, worker: Compiled, blocks: BlockWriter
+) -> tuple[list[HeldRun], list[HeldRun]]:
+    """Phase 4 for one area and side: the runs that stay, and merged ones. Stored runs merge with stored ones only, for whole blocks."""
+    bound = spec.expired_before[key[1]]
+    kept: list[HeldRun] = []
+    made: list[HeldRun] = []
+    for stored in (True, False):
+        part = [run for run in held if bool(run.blocks) is stored]
+        groups = tiers([run.run for run in part], worker.config.job.window)
+        grouped = {index for group in groups for index in group}
+        kept += [run for index, run in enumerate(part) if index not in grouped]
+        for group in groups:
+            run = merge_runs([part[index].run for index in group], bound)
+            names: tuple[str, ...] = ()
+            if stored:
+                blocks.replace(name for index in group for name in part[index].blocks)
+                names = blocks.write(key, run) if run.rows else ()
+            if run.rows:
+                made.append(HeldRun(run, names))
+    return kept, made
+
+
+def _rows(runs: TaskRuns, side: int) -> int:
+    return sum(held.run.rows for key, of_side in runs.items() if key[1] == side for held in of_side)

@@ -1,0 +1,157 @@
+"""The first task function: read a split, prepare its tuples, sort them by key, and cut them into one piece per area (A-DSP, Alg. 3).
+
+Phases, for each split:
+
+1. read as Arrow; what does not parse goes to the dead letters;
+2. select by ``where``; reject null event times; drop late tuples; drop tuples whose key is null (they can match nothing);
+3. make the held columns: key, unit coordinate, time, payload;
+4. sort by key, shed, cut by area.
+
+Deterministic: two attempts at the same split send the same pieces, because a join task may have read some of the first attempt's.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.epoch.spec import EpochSpec, Piece, Plan, RouteReport, Side, attempt_name, compiled, plan_of, units_of
+from streamjoin.io.base import Records, Rejected
+from streamjoin.kernel.keys import encode_keys
+from streamjoin.kernel.run import sort_order
+from streamjoin.state.blocks import LEFT
+from streamjoin.window import WindowKind
+
+
+def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
+    """All pieces of split ``index`` of the epoch, then its report. Memory: the split, once as read and once as held."""
+    started = time.perf_counter()
+    worker, plan = compiled(spec.config), plan_of(spec.scheme)
+    which, split = spec.splits[index]
+    side, report = worker.sides[which], RouteReport(which)
+    dead = worker.config.dead_letters.writer(attempt_name(spec, index), f"{spec.epoch:012d}-{index:05d}", side.stream.name)
+    held = []
+    for records in worker.config.readers[which].read(split):
+        batch, rejected = prepare(spec, side, which, index, records, split.first_record, report)
+        dead.write(split, records.rejected + rejected)
+        report.rejected += len(records.rejected) + len(rejected)
+        report.input += records.batch.num_rows + len(records.rejected)
+        if batch is not None:
+            held.append(batch)
+    report.dead_letters = dead.close()
+    if held:
+        yield from cut(spec, plan, which, held, report)
+    report.seconds = time.perf_counter() - started
+    yield Piece(index % plan.scheme.tasks, -1, which, pa.py_buffer(pickle.dumps(report)))
+
+
+def prepare(
+    spec: EpochSpec, side: Side, which: int, split: int, records: Records, first_record: int, report: RouteReport
+) -> tuple[pa.Table | None, list[Rejected]]:
+    """Phases 2 and 3 for one batch: the held tuples plus a ``_shed`` column in [0, 1), or None when none is left; and the rejected."""
+    batch, rows, stream = records.batch, records.offsets(), side.stream
+    rejected: list[Rejected] = []
+    chosen: np.ndarray | None = None
+    if side.where is not None:
+        chosen = side.where.select({(stream.name, name): batch.column(name) for name in batch.schema.names}, batch.num_rows)
+        report.filtered += batch.num_rows - len(chosen)
+    if chosen is not None and len(chosen) < batch.num_rows:
+        batch, rows = batch.take(pa.array(chosen)), rows[chosen]
+    moment: np.ndarray | None = None
+    if stream.event_time is not None:
+        column = batch.column(stream.event_time)
+        if column.null_count:
+            rejected = _without_time(batch, column, rows, stream.event_time)
+            present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+            batch, rows = batch.take(pa.array(present)), rows[present]
+            column = batch.column(stream.event_time)
+        moment = column.cast(pa.int64()).to_numpy()
+        if len(moment):
+            newest = int(moment.max())
+            report.time_max = newest if report.time_max is None else max(report.time_max, newest)
+    keep = np.ones(batch.num_rows, dtype=bool)
+    if moment is not None and spec.late_before[which] is not None:
+        keep &= moment >= spec.late_before[which]
+        report.late += len(keep) - int(keep.sum())
+    if side.key is None:
+        key = np.zeros(batch.num_rows, dtype=np.int64)
+    else:
+        key, valid = encode_keys(batch, side.key, stream.schema)
+        if valid is not None:
+            report.unmatchable += int((keep & ~valid).sum())
+            keep &= valid
+    if not keep.any():
+        return None, rejected
+    units, shed = units_of(spec.epoch, split, rows)
+    arrays: list[pa.Array | np.ndarray] = [key, units]
+    if side.window.kind is WindowKind.RANGE:
+        assert moment is not None
+        arrays.append(moment)
+        if side.window.slide_micros:
+            arrays.append(moment // side.window.slide_micros * side.window.slide_micros)
+    elif side.window.kind is WindowKind.ROWS:
+        arrays.append(first_record + rows)
+        arrays.append(_others_before(spec, which, first_record + rows))
+    payload = [batch.column(name) for name in stream.payload]
+    table = pa.Table.from_arrays(
+        [pa.array(values) for values in arrays] + payload + [pa.array(shed)], schema=side.held.append(pa.field("_shed", pa.float64()))
+    )
+    if not keep.all():
+        table = table.take(pa.array(np.flatnonzero(keep)))
+    return table, rejected
+
+
+def cut(spec: EpochSpec, plan: Plan, which: int, tables: list[pa.Table], report: RouteReport) -> Iterator[Piece]:
+    """Phase 4."""
+    table = pa.concat_tables(tables)
+    key = table.column("_key").to_numpy()
+    order = sort_order(key)
+    batch = table.take(pa.array(order)).combine_chunks().to_batches()[0]
+    key, shed = batch.column("_key").to_numpy(), batch.column("_shed").to_numpy()
+    batch = batch.drop_columns(["_shed"])
+    router, areas = plan.routers[which], plan.scheme.areas
+    if any(spec.shed):
+        factor = np.zeros(len(key))
+        for area, selection in router.route(key, batch.column("_unit").to_numpy()):
+            factor[selection] = np.maximum(factor[selection], spec.shed[areas[area].task])
+        kept = np.flatnonzero(shed >= factor)
+        report.shed += len(key) - len(kept)
+        batch, key = batch.take(pa.array(kept)), key[kept]
+    report.accepted += batch.num_rows
+    for area, selection in router.route(key, batch.column("_unit").to_numpy()):
+        if isinstance(selection, slice):
+            piece = batch.slice(selection.start, selection.stop - selection.start)
+        else:
+            piece = batch.take(pa.array(selection))
+        if piece.num_rows:
+            report.routed += piece.num_rows
+            yield Piece(areas[area].task, area, which, piece.serialize())
+
+
+def _others_before(spec: EpochSpec, which: int, positions: np.ndarray) -> np.ndarray:
+    """For ``rows`` windows: how many of the other stream's records arrived before each of these.
+
+    The epoch's records interleave evenly, record i of n at (i + 1/2) / n of the epoch; left comes first in a tie. Exact in integers::
+
+        left:  #{j : (2j + 1) n_left < (2i + 1) n_right}        right:  #{i : (2i + 1) n_right <= (2j + 1) n_left}
+    """
+    own = spec.records_after[which] - spec.records_before[which]
+    other = spec.records_after[1 - which] - spec.records_before[1 - which]
+    index = positions - spec.records_before[which]
+    ahead = (2 * index + 1) * other - own
+    before = -(-ahead // (2 * own)) if which == LEFT else ahead // (2 * own) + 1
+    arrived: np.ndarray = spec.records_before[1 - which] + np.clip(before, 0, other)
+    return arrived
+
+
+def _without_time(batch: pa.RecordBatch, column: pa.Array, rows: np.ndarray, name: str) -> list[Rejected]:
+    missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+    return [
+        Rejected(int(rows[row]), json.dumps(record, default=str), f"{name}: the event time is null; every record needs one")
+        for row, record in zip(missing, batch.take(pa.array(missing)).to_pylist(), strict=True)
+    ]

@@ -1,0 +1,252 @@
+"""What the driver tells the tasks of an epoch, and what they report back. Everything here pickles.
+
+Always holds: a task function is determined by the spec and its input, but for the token that names its attempt. What does not change from
+epoch to epoch travels as bytes that were pickled once, and is unpickled once a process.
+"""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.io.base import Reader, Sink, Split, Staged
+from streamjoin.io.deadletter import DeadLetters
+from streamjoin.job import Job, StreamJob
+from streamjoin.kernel.expression import Evaluator
+from streamjoin.kernel.joiner import Joiner
+from streamjoin.kernel.types import arrow_schema
+from streamjoin.predicate import KeyExpression, Predicate
+from streamjoin.scheme.routing import Router
+from streamjoin.scheme.tiling import Area, Scheme
+from streamjoin.sql import parse_boolean
+from streamjoin.state.blocks import Block
+from streamjoin.state.storage import Storage
+
+SEED = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class Config:
+    """What stays the same while a driver runs."""
+
+    query: str
+    """Unique to the driver: the key of its runs in the workers."""
+    job: Job
+    predicate: Predicate
+    storage: Storage
+    sink: Sink
+    dead_letters: DeadLetters
+    readers: tuple[Reader, Reader]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A pickled object and its identity, so that a process unpickles it once."""
+
+    identity: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class EpochSpec:
+    """One epoch's work."""
+
+    epoch: int
+    incarnation: int
+    config: Shared
+    scheme: Shared
+    generation: int
+    splits: tuple[tuple[int, Split], ...]
+    """(side, split)."""
+    late_before: tuple[int | None, int | None]
+    """Event times below the stream's watermark are late; None: nothing is."""
+    expired_before: tuple[int | None, int | None]
+    """Held tuples with a smaller ``_time`` can match nothing in this epoch or later."""
+    records_before: tuple[int, int]
+    records_after: tuple[int, int]
+    shed: tuple[float, ...]
+    """By task: the fraction of incoming tuples that it must not be sent."""
+    tokens: dict[int, str]
+    """By task: the attempt whose runs the last commit made true."""
+    base: str | None
+    """The log entry with the blocks to read back from; None in a checkpoint's first epoch."""
+
+
+@dataclass
+class RouteReport:
+    """What one split's routing saw. Counts are of records or tuples."""
+
+    side: int
+    input: int = 0
+    rejected: int = 0
+    filtered: int = 0
+    late: int = 0
+    unmatchable: int = 0
+    """Null or NaN in the key: such a tuple can match nothing and is not held."""
+    shed: int = 0
+    accepted: int = 0
+    routed: int = 0
+    """Tuples sent, replicas counted each."""
+    time_max: int | None = None
+    """The newest event time, of late tuples too."""
+    dead_letters: list[Staged] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+@dataclass
+class TaskReport:
+    """What one join task did. Its blocks and outputs exist for others only once a commit names them."""
+
+    task: int
+    token: str
+    held: tuple[int, int] = (0, 0)
+    output: int = 0
+    candidates: int = 0
+    """Pairs that the main predicate admitted."""
+    blocks: list[Block] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+    """Blocks whose tuples are in new blocks of this report, or have expired."""
+    staged: list[Staged] = field(default_factory=list)
+    routes: list[RouteReport] = field(default_factory=list)
+    worker: str = ""
+    """Which worker it ran on; the runner's name for it."""
+    read_back: bool = False
+    """The worker did not have the task's runs."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By step."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A row of the shuffle: a block of tuples of one area and side, or (area -1) a pickled RouteReport."""
+
+    task: int
+    area: int
+    side: int
+    data: pa.Buffer
+
+
+class Compiled:
+    """A Config made ready for work in one process."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        job, main = config.job, config.predicate.main
+        left, right = job.left, job.right
+        schemas = {left.name: left.schema, right.name: right.schema}
+        residual = config.predicate.residual
+        self.joiner = Joiner(
+            main,
+            job.window,
+            parse_boolean(residual, schemas) if residual else None,
+            job.where,
+            job.output,
+            left.name,
+            right.name,
+        )
+        self.sides = (Side(job, left, main.left), Side(job, right, main.right))
+
+
+class Side:
+    """One stream made ready."""
+
+    def __init__(self, job: Job, stream: StreamJob, key: KeyExpression | None) -> None:
+        self.stream = stream
+        self.key = key
+        self.window = job.window
+        self.declared = arrow_schema(stream.schema)
+        self.where = Evaluator(stream.where) if stream.where else None
+        self.held = held_schema(job, stream, key)
+
+
+def held_schema(job: Job, stream: StreamJob, key: KeyExpression | None) -> pa.Schema:
+    """The columns of a stream's held tuples, as the kernel wants them."""
+    is_float = key is not None and key.encoding == "float"
+    fields = [pa.field("_key", pa.float64() if is_float else pa.int64()), pa.field("_unit", pa.uint32())]
+    if job.window.has_time:
+        fields.append(pa.field("_time", pa.int64()))
+    if job.window.has_aux:
+        fields.append(pa.field("_aux", pa.int64()))
+    return pa.schema(fields + list(arrow_schema(stream.schema.select(stream.payload))))
+
+
+class Plan:
+    """A scheme made ready: its routers, and which areas each task owns."""
+
+    def __init__(self, scheme: Scheme) -> None:
+        self.scheme = scheme
+        self.routers = (Router(scheme, left=True), Router(scheme, left=False))
+
+    @cached_property
+    def areas(self) -> dict[int, dict[int, Area]]:
+        owned: dict[int, dict[int, Area]] = {}
+        for index, area in enumerate(self.scheme.areas):
+            owned.setdefault(area.task, {})[index] = area
+        return owned
+
+
+_cache: OrderedDict[str, Compiled | Plan] = OrderedDict()
+CACHED = 64
+
+
+def share(identity: str, value: Config | Scheme) -> Shared:
+    return Shared(identity, pickle.dumps(value))
+
+
+def compiled(shared: Shared) -> Compiled:
+    """The Compiled of a shared Config, made once a process."""
+    found = _cached(shared)
+    assert isinstance(found, Compiled)
+    return found
+
+
+def plan_of(shared: Shared) -> Plan:
+    """The Plan of a shared Scheme, made once a process."""
+    found = _cached(shared)
+    assert isinstance(found, Plan)
+    return found
+
+
+def _cached(shared: Shared) -> Compiled | Plan:
+    found = _cache.get(shared.identity)
+    if found is None:
+        value = pickle.loads(shared.data)  # noqa: S301 - written by this program's driver
+        found = _cache[shared.identity] = Compiled(value) if isinstance(value, Config) else Plan(value)
+        while len(_cache) > CACHED:
+            _cache.popitem(last=False)
+    return found
+
+
+def attempt_name(spec: EpochSpec, number: int) -> str:
+    """A name that no other attempt of any driver uses, for what attempt at task or split ``number`` makes: see ``incarnation_of``."""
+    return f"{spec.incarnation:06d}-{spec.epoch:012d}-{number:05d}-{uuid.uuid4().hex[:8]}"
+
+
+def incarnation_of(name: str) -> int:
+    """Which driver's attempt a name from ``attempt_name`` (or one that begins so) belongs to."""
+    return int(name.split("-", 1)[0])
+
+
+def mix(values: np.ndarray) -> np.ndarray:
+    """splitmix64's finaliser: uint64 -> uint64, bijective, uniform. Steele et al., OOPSLA 2014."""
+    with np.errstate(over="ignore"):
+        z = values + SEED
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+
+def units_of(epoch: int, split: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The unit coordinates (uint32) of a split's records and a second, independent number in [0, 1) for shedding.
+
+    The same for every attempt at the epoch, so that a task that is run again routes every tuple as before.
+    """
+    start = mix(np.array([(epoch << 20) ^ split], dtype=np.uint64))
+    mixed = mix(start ^ rows.astype(np.uint64))
+    return (mixed >> np.uint64(32)).astype(np.uint32), (mixed & np.uint64(0xFFFFFFFF)) / float(1 << 32)

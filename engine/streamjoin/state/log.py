@@ -1,0 +1,203 @@
+"""The commit log: one linear sequence of entries, each created exclusively, so that an epoch happens once and an older driver stops.
+
+An entry is ``log/<sequence>.json`` and holds the whole :class:`Checkpoint` after it. There are two kinds: an *epoch*, and a *claim*, which
+a driver that starts writes to take the log over. The latest entry is the truth.
+
+Why this is exactly once, and what a crash does:
+
+- An entry exists or does not; creating it is the commit point. Blocks and outputs that no entry names were never there.
+- Two drivers race for the next sequence number. Who loses reads the entry that won: if it is of another incarnation the loser raises
+  :class:`Superseded` and must not publish anything more. A claim by a newer driver therefore stops the older at its next commit.
+- A create whose answer was lost is repeated; finding an entry with our own writer id means that it had succeeded.
+- Old entries are removed only once they are ``RETAIN_SECONDS`` old and ``RETAIN_ENTRIES`` behind. A driver that slept longer than half of
+  that lists the log after its create: an entry beyond its own means that it wrote into a hole in the past.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamjoin.state.blocks import Block
+from streamjoin.state.storage import AlreadyExists, Missing, Storage, StorageError
+
+RETAIN_ENTRIES = 32
+RETAIN_SECONDS = 600.0
+ATTEMPTS = 4
+FORMAT = 1
+
+
+class Superseded(RuntimeError):  # noqa: N818
+    """Another driver has taken this checkpoint over; this one has committed nothing since and must stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """All that survives: the state of a join after an epoch. Pairs are (left, right)."""
+
+    epoch: int = -1
+    """The last committed epoch; -1: none yet."""
+    positions: tuple[dict[str, Any] | None, dict[str, Any] | None] = (None, None)
+    """What each source has been read up to, in the source's own terms."""
+    records: tuple[int, int] = (0, 0)
+    """Records that each stream has delivered, filtered and rejected ones included."""
+    watermarks: tuple[int | None, int | None] = (None, None)
+    """No tuple that will be joined is older; microseconds."""
+    main: str | None = None
+    """The main predicate, written out; chosen among the condition's candidates with the first plan, then fixed: blocks lie in its order."""
+    generation: int = 0
+    scheme: dict[str, Any] | None = None
+    blocks: tuple[Block, ...] = ()
+    held: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Tuples that each task holds, replicas included."""
+    tokens: dict[int, str] = field(default_factory=dict)
+    """Which attempt of each task this epoch's result is: a worker that has that attempt's runs need not read them back."""
+    totals: dict[str, list[int]] = field(default_factory=dict)
+    """Counters since the first epoch, per stream where that makes sense; see ``epoch.reports``."""
+    staged: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Files that this epoch's commit makes visible, by sink, to be published (again) before the next commit."""
+    fingerprint: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in Checkpoint.__slots__}
+        values["blocks"] = [block.to_json() for block in self.blocks]
+        return values
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Checkpoint:
+        read = dict(values)
+        for name in ("positions", "records", "watermarks"):
+            read[name] = tuple(read[name])
+        read["blocks"] = tuple(Block.from_json(block) for block in read["blocks"])
+        read["held"] = {int(task): tuple(held) for task, held in read["held"].items()}
+        read["tokens"] = {int(task): token for task, token in read["tokens"].items()}
+        return cls(**read)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the log."""
+
+    sequence: int
+    incarnation: int
+    """Counts the drivers that have claimed this log; the newest may commit."""
+    writer: str
+    """Unique to one driver process: ``host:pid:random``."""
+    kind: str
+    written_at: float
+    checkpoint: Checkpoint
+
+    def encode(self) -> bytes:
+        values = {name: getattr(self, name) for name in Entry.__slots__ if name != "checkpoint"}
+        return json.dumps({"format": FORMAT, **values, "checkpoint": self.checkpoint.to_json()}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Entry:
+        values = json.loads(data)
+        found = values.pop("format", None)
+        if found != FORMAT:
+            raise StorageError(f"the log's format is {found!r}, this version reads {FORMAT}; use the version that wrote it")
+        return cls(**{**values, "checkpoint": Checkpoint.from_json(values["checkpoint"])})
+
+
+def path_of(sequence: int) -> str:
+    return f"log/{sequence:016d}.json"
+
+
+def read_latest(storage: Storage) -> Entry | None:
+    """The truth, or None for a new checkpoint. An entry may be removed between list and read, then a later one exists."""
+    for _ in range(ATTEMPTS):
+        paths = storage.list("log")
+        if not paths:
+            return None
+        try:
+            return Entry.decode(storage.get(paths[-1]))
+        except StorageError as error:
+            last = error
+    raise last
+
+
+class CommitLog:
+    """One driver's hold on the log. Not safe for use by several threads."""
+
+    def __init__(self, storage: Storage, *, clock: Callable[[], float] = time.time, identity: str | None = None) -> None:
+        self._storage = storage
+        self._clock = clock
+        self.writer = identity or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.incarnation = 0
+        self.sequence = -1
+        self._verified_at = 0.0
+        self._written: deque[tuple[int, float]] = deque()
+        """(sequence, time) of entries that are there, oldest first, so that removing old ones needs no listing."""
+
+    def claim(self) -> Checkpoint:
+        """Take the log over from whoever had it and return the checkpoint to go on from. O(retained entries).
+
+        Raises StorageError when storage fails more than ATTEMPTS times.
+        """
+        while True:
+            self._verified_at = self._clock()
+            latest = read_latest(self._storage)
+            checkpoint = latest.checkpoint if latest else Checkpoint()
+            self.incarnation = latest.incarnation + 1 if latest else 1
+            self.sequence = latest.sequence if latest else -1
+            try:
+                self._append("claim", checkpoint)
+            except Superseded:
+                continue  # the previous driver committed, or another one claimed, in between: read again
+            kept = [int(path.rsplit("/", 1)[1].split(".")[0]) for path in self._storage.list("log")]
+            self._written = deque((sequence, self._clock()) for sequence in kept)
+            return checkpoint
+
+    def commit(self, checkpoint: Checkpoint) -> None:
+        """Make the checkpoint the truth. Raises Superseded when another driver has taken over, StorageError when it is unknown."""
+        self._append("epoch", checkpoint)
+        self._written.append((self.sequence, self._clock()))
+
+    def _append(self, kind: str, checkpoint: Checkpoint) -> None:
+        sequence = self.sequence + 1
+        now = self._clock()
+        entry = Entry(sequence, self.incarnation, self.writer, kind, now, checkpoint)
+        data, path = entry.encode(), path_of(sequence)
+        for attempt in range(ATTEMPTS):
+            try:
+                self._storage.create(path, data)
+                break
+            except AlreadyExists:
+                self._require_own(path)
+                break
+            except StorageError:
+                if attempt == ATTEMPTS - 1:
+                    raise
+        if now - self._verified_at > RETAIN_SECONDS / 2:
+            beyond = [found for found in self._storage.list("log") if found > path]
+            if beyond:
+                self._require_own(beyond[-1])
+        self._verified_at = now
+        self.sequence = sequence
+
+    def _require_own(self, path: str) -> None:
+        try:
+            entry = Entry.decode(self._storage.get(path))
+        except Missing:
+            raise Superseded(
+                f"{self._storage.url}: other drivers have moved this checkpoint far past {path}; this one ({self.writer}) stops"
+            ) from None
+        if entry.writer != self.writer or entry.incarnation != self.incarnation:
+            raise Superseded(
+                f"{self._storage.url}: another driver ({entry.writer}, incarnation {entry.incarnation}) has taken over this checkpoint; "
+                f"this one ({self.writer}, incarnation {self.incarnation}) cannot commit any more and stops"
+            )
+
+    def trim(self) -> None:
+        """Remove entries that nobody can need: see the module for what makes that safe."""
+        while len(self._written) > RETAIN_ENTRIES and self._clock() - self._written[0][1] > RETAIN_SECONDS:
+            self._storage.delete(path_of(self._written[0][0]))
+            self._written.popleft()

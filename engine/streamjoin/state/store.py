@@ -1,0 +1,119 @@
+"""The runs that a worker holds: a cache of the durable blocks, checked against the commit at every epoch.
+
+A task's runs change only as a whole: an epoch's join *stages* new runs under the token of its attempt, and the next epoch *opens* the
+token that was committed. Whatever was staged by other attempts is dropped then; when the committed token is not here (another process, a
+lost executor, a new driver) the runs are read back from the blocks. So no result depends on where Spark runs a task, or how often.
+
+Always holds: staged and opened runs are immutable, and every :class:`HeldRun` with ``blocks`` holds exactly those blocks' tuples, plus
+tuples of the area that other areas store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.kernel.run import Run
+from streamjoin.scheme.tiling import Area, KeyRange
+from streamjoin.state.blocks import LEFT, SIDES, Block, encode, load, map_scratch
+from streamjoin.state.storage import Storage
+
+SCRATCH_BYTES = 1 << 20
+"""Copied runs larger than this go to a mapped scratch file, so that the operating system may evict them."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRun:
+    """A run, and the durable blocks that it makes up for this area; none: other areas store these tuples."""
+
+    run: Run
+    blocks: tuple[str, ...] = ()
+
+
+TaskRuns = Mapping[tuple[int, int], tuple[HeldRun, ...]]
+"""(index of the area in its scheme, side) -> runs, oldest first."""
+
+
+class RunStore:
+    """All runs of one worker process, of any number of joins and tasks. Not safe for use by several threads."""
+
+    def __init__(self) -> None:
+        self._staged: dict[tuple[str, int], dict[str, TaskRuns]] = {}
+
+    def open(self, query: str, task: int, token: str | None, read_back: Callable[[], TaskRuns]) -> tuple[TaskRuns, bool]:
+        """The runs that the commit with this token left to the task, and whether they had to be read back.
+
+        ``token`` None: no attempt's runs are what the task should hold (a first epoch, or a new plan).
+        """
+        attempts = self._staged.setdefault((query, task), {})
+        if token is not None and token in attempts:
+            self._staged[query, task] = {token: attempts[token]}
+            return attempts[token], False
+        runs = read_back()
+        self._staged[query, task] = {} if token is None else {token: runs}
+        return runs, True
+
+    def stage(self, query: str, task: int, token: str, runs: TaskRuns) -> None:
+        self._staged[query, task][token] = runs
+
+    def forget(self, *, but: str) -> None:
+        """Drop the runs of all queries but this one: a worker outlives a driver that was replaced."""
+        self._staged = {key: runs for key, runs in self._staged.items() if key[0] == but}
+
+
+def read_back(
+    storage: Storage,
+    blocks: Iterable[Block],
+    areas: Mapping[int, Area],
+    generation: int,
+    expired_before: tuple[int | None, int | None],
+) -> dict[tuple[int, int], tuple[HeldRun, ...]]:
+    """The runs of these areas, from the committed blocks: blocks of other areas and of older plans are cut to what falls inside.
+
+    O(blocks x areas) plus the tuples that must be copied: blocks that lie wholly inside are mapped, not read.
+    """
+    found: dict[tuple[int, int], list[HeldRun]] = {(index, side): [] for index in areas for side in SIDES}
+    for block in blocks:
+        bound = expired_before[block.side]
+        if bound is not None and block.time_max is not None and block.time_max < bound:
+            continue
+        batch = None
+        for index, area in areas.items():
+            if not block.overlaps(area):
+                continue
+            batch = batch if batch is not None else load(storage, block.name)
+            part = cut(batch, area, block.side, block)
+            if part.num_rows:
+                own = block.generation == generation and block.area == index
+                found[index, block.side].append(HeldRun(Run.of(part), (block.name,) if own else ()))
+    return {key: tuple(runs) for key, runs in found.items()}
+
+
+def cut(batch: pa.RecordBatch, area: Area, side: int, block: Block) -> pa.RecordBatch:
+    """The tuples of a sorted block that fall into the area: a slice, or a copy where unit coordinates select among them."""
+    keys = area.left_keys if side == LEFT else area.right_keys
+    units = area.left_units if side == LEFT else area.right_units
+    batch = slice_keys(batch, keys)
+    if units.low <= block.unit_min and block.unit_max < units.high:
+        return batch
+    unit = batch.column("_unit").to_numpy()
+    chosen = np.flatnonzero((unit >= units.low) & (unit < units.high))
+    return settle(batch.take(pa.array(chosen)))
+
+
+def slice_keys(batch: pa.RecordBatch, keys: KeyRange) -> pa.RecordBatch:
+    """The part of a batch sorted by key that lies in the range, without a copy. O(log rows)."""
+    if keys.low is None and keys.high is None:
+        return batch
+    key = batch.column("_key").to_numpy()
+    start = 0 if keys.low is None else int(np.searchsorted(key, keys.low, side="left"))
+    end = len(key) if keys.high is None else int(np.searchsorted(key, keys.high, side="left"))
+    return batch.slice(start, max(0, end - start))
+
+
+def settle(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A copied batch, moved to a mapped scratch file when it is large."""
+    return map_scratch(encode(batch)) if batch.nbytes > SCRATCH_BYTES else batch

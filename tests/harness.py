@@ -1,0 +1,301 @@
+"""What the tests of whole joins share: streams in memory, an oracle in DuckDB, faults, and a driver that is started again after each.
+
+The oracle shares no code with the engine: it gets all tuples of both streams and a condition in DuckDB's own words, and knows the window,
+lateness and arrival order from their definitions alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from streamjoin.epoch.driver import Driver, EpochResult
+from streamjoin.io.base import Position, Records, SourcePlan, Split
+from streamjoin.job import Job, compile_job
+from streamjoin.manifest import load
+from streamjoin.state.storage import Storage, StorageError
+
+SECOND = 1_000_000
+START = 1_700_000_000 * SECOND
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorySplit(Split):
+    index: int
+
+
+class MemoryReader:
+    def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
+        self._batches = batches
+
+    def read(self, split: MemorySplit) -> Iterator[Records]:
+        if split.index >= 0:
+            yield Records(self._batches[split.index])
+
+
+class MemorySource:
+    """A stream of given batches; every plan offers the next ``per_epoch[i]`` of them, whatever the limit."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], per_epoch: Sequence[int]) -> None:
+        self.reader = MemoryReader(batches)
+        self._batches = batches
+        self._per_epoch = per_epoch
+
+    def plan(self, position: Position | None, limit_records: int, now: float, final: bool = False) -> SourcePlan:
+        at = position or {"epoch": 0, "batch": 0, "records": 0}
+        count = self._per_epoch[at["epoch"]] if at["epoch"] < len(self._per_epoch) else 0
+        splits, records = [], at["records"]
+        for index in range(at["batch"], min(at["batch"] + count, len(self._batches))):
+            splits.append(MemorySplit(first_record=records, records=self._batches[index].num_rows, index=index))
+            records += self._batches[index].num_rows
+        end = at["batch"] + len(splits)
+        if not splits and at["epoch"] < len(self._per_epoch):  # an epoch in which this stream is idle, and others may be
+            splits.append(MemorySplit(first_record=records, records=0, index=-1))
+        backlog = sum(batch.num_rows for batch in self._batches[end:])
+        after = {"epoch": at["epoch"] + 1, "batch": end, "records": records}
+        return SourcePlan(tuple(splits), after, records - at["records"], backlog, end == len(self._batches), records)
+
+    def referenced(self, position: Position | None) -> frozenset[str]:
+        return frozenset()
+
+
+@dataclass
+class Input:
+    """One stream: its batches, and how many of them each epoch takes."""
+
+    batches: list[pa.RecordBatch]
+    per_epoch: list[int]
+
+    def epochs(self) -> list[list[pa.RecordBatch]]:
+        taken, found = 0, []
+        for count in self.per_epoch:
+            found.append(self.batches[taken : taken + count])
+            taken += count
+        return found
+
+    def source(self) -> MemorySource:
+        return MemorySource(self.batches, self.per_epoch)
+
+
+def manifest_text(
+    root: Path,
+    *,
+    on: str,
+    types: tuple[str, str],
+    window: dict[str, Any],
+    model: str = "adsp",
+    workers: int = 3,
+    capacity: int = 1_000_000,
+    watermark: str = "1h",
+    output: dict[str, Any] | None = None,
+    where: tuple[str | None, str | None] = (None, None),
+    sources: tuple[str, dict[str, Any]] = ("json", {}),
+    **spec: Any,
+) -> str:
+    """A manifest for two streams ``l`` and ``r`` with columns rid, k, v, at, whose sources tests may replace."""
+    streams = []
+    for name, kind, condition in zip("lr", types, where, strict=True):
+        stream: dict[str, Any] = {
+            "name": name,
+            "source": {"files": {"path": str(root / f"in-{name}"), "format": sources[0]} | sources[1]},
+            "schema": f"rid BIGINT, k {kind}, v INT, at TIMESTAMP",
+            "eventTime": "at",
+            "watermark": watermark,
+            "expectedRate": 1000,
+        }
+        if condition:
+            stream["where"] = condition
+        streams.append(stream)
+    sink = {"files": {"path": str(root / "out"), "format": "parquet"}}
+    body = {
+        "streams": streams,
+        "joins": [
+            {
+                "name": "j",
+                "on": on,
+                "window": window,
+                "output": {"select": ["l.rid AS a", "r.rid AS b"], "sink": sink} | (output or {}),
+            }
+        ],
+        "scheme": {"model": model},
+        "workers": {"min": workers, "max": workers, "capacityTuples": capacity},
+        "checkpoint": {"location": str(root / "state")},
+        "shedding": {"model": "off"},
+    } | spec
+    return yaml.safe_dump(
+        {"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "metadata": {"name": "test"}, "spec": body}, sort_keys=False
+    )
+
+
+def make_job(root: Path, **options: Any) -> Job:
+    return compile_job(load(manifest_text(root, **options)))
+
+
+def make_batch(rows: Sequence[tuple[int, Any, int, int]], key_type: pa.DataType) -> pa.RecordBatch:
+    """(rid, k, v, at in microseconds) rows as the streams' schema wants them."""
+    rid, key, value, at = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return pa.RecordBatch.from_arrays(
+        [pa.array(rid, pa.int64()), pa.array(key, key_type), pa.array(value, pa.int32()), pa.array(at, pa.timestamp("us", "UTC"))],
+        names=["rid", "k", "v", "at"],
+    )
+
+
+def driver_for(job: Job, inputs: tuple[Input, Input], storage: Storage, runner: Any, **options: Any) -> Driver:
+    return Driver(job, storage, runner, sources=(inputs[0].source(), inputs[1].source()), **options)
+
+
+def run_all(driver: Driver, *, epochs: int = 10_000) -> list[EpochResult]:
+    """Start, step until nothing is new, and do not stop the runner."""
+    driver.start()
+    results = []
+    for _ in range(epochs):
+        result = driver.step(final=True)
+        if result is None:
+            return results
+        results.append(result)
+    raise AssertionError("the input never ended")
+
+
+def output_of(root: Path) -> Counter[tuple[Any, ...]]:
+    """The rows that a reader of the files sink sees, as a multiset."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    for path in sorted((root / "out").glob("*.parquet")):
+        found.update(zip(*(column.to_pylist() for column in pq.read_table(path).columns), strict=True))
+    return found
+
+
+@dataclass
+class Arrived:
+    """A tuple as the oracle sees it."""
+
+    row: tuple[Any, ...]
+    epoch: int
+    position: int
+    others: int
+
+
+def arrivals(inputs: tuple[Input, Input]) -> tuple[list[Arrived], list[Arrived]]:
+    """Every record with its position in its stream and how many of the other stream's arrived before it (evenly interleaved epochs)."""
+    found: tuple[list[Arrived], list[Arrived]] = ([], [])
+    before = [0, 0]
+    for epoch, batches in enumerate(zip(inputs[0].epochs(), inputs[1].epochs(), strict=True)):
+        rows = [[row for batch in of_side for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)] for of_side in batches]
+        order = sorted(
+            [(Fraction(2 * i + 1, 2 * len(rows[0])), 0, i) for i in range(len(rows[0]))]
+            + [(Fraction(2 * j + 1, 2 * len(rows[1])), 1, j) for j in range(len(rows[1]))]
+        )
+        count = [0, 0]
+        for _, side, index in order:
+            found[side].append(Arrived(rows[side][index], epoch, before[side] + index, before[1 - side] + count[1 - side]))
+            count[side] += 1
+        before = [before[side] + len(rows[side]) for side in (0, 1)]
+    return found
+
+
+def micros(value: Any) -> int:
+    return round(value.timestamp() * SECOND)
+
+
+def on_time(tuples: list[Arrived], delay_micros: int) -> list[Arrived]:
+    """The tuples that are not late: not older than the newest tuple of all earlier epochs less the delay."""
+    kept, newest, mark = [], None, None
+    epoch = 0
+    for arrived in tuples:
+        if arrived.epoch != epoch:
+            epoch = arrived.epoch
+            mark = None if newest is None else newest - delay_micros
+        at = micros(arrived.row[3])
+        if mark is None or at >= mark:
+            kept.append(arrived)
+        newest = at if newest is None else max(newest, at)
+    return kept
+
+
+def oracle(
+    inputs: tuple[Input, Input], key_types: tuple[pa.DataType, pa.DataType], condition: str, inside: str, delay: int | None
+) -> Counter:
+    """The expected (l.rid, r.rid) pairs. ``condition`` and ``inside`` are DuckDB SQL over l and r (rid, k, v, at, pos, oth; at in us)."""
+    connection = duckdb.connect()
+    connection.execute("SET threads = 1")
+    for name, tuples, key_type in zip("lr", arrivals(inputs), key_types, strict=True):
+        kept = tuples if delay is None else on_time(tuples, delay)
+        table = pa.table(
+            {
+                "rid": pa.array([a.row[0] for a in kept], pa.int64()),
+                "k": pa.array([a.row[1] for a in kept], key_type),
+                "v": pa.array([a.row[2] for a in kept], pa.int32()),
+                "at": pa.array([None if a.row[3] is None else micros(a.row[3]) for a in kept], pa.int64()),
+                "pos": pa.array([a.position for a in kept], pa.int64()),
+                "oth": pa.array([a.others for a in kept], pa.int64()),
+            }
+        )
+        connection.register(f"{name}_arrow", table)
+        connection.execute(f"CREATE TABLE {name} AS SELECT * FROM {name}_arrow")
+    rows = connection.execute(f"SELECT l.rid, r.rid FROM l, r WHERE ({condition}) AND ({inside})").fetchall()
+    connection.close()
+    return Counter(rows)
+
+
+class Crash(BaseException):
+    """A process that died. Not an Exception, so that nothing in the engine can handle it."""
+
+
+class FaultyStorage:
+    """Storage whose n-th operation fails, before or after it took effect, or kills the process there."""
+
+    def __init__(self, inner: Storage, chooser: Callable[[str, str], str | None]) -> None:
+        self._inner = inner
+        self._chooser = chooser
+        self.url = inner.url
+
+    def _call(self, name: str, path: str, *rest: Any) -> Any:
+        fault = self._chooser(name, path)
+        if fault == "fail-before":
+            raise StorageError(f"{path}: injected failure before {name}")
+        if fault == "die-before":
+            raise Crash(f"before {name} {path}")
+        result = getattr(self._inner, name)(path, *rest)
+        if fault == "fail-after":
+            raise StorageError(f"{path}: injected failure after {name}")
+        if fault == "die-after":
+            raise Crash(f"after {name} {path}")
+        return result
+
+    def put(self, path: str, data: Any) -> None:
+        self._call("put", path, data)
+
+    def create(self, path: str, data: bytes) -> None:
+        self._call("create", path, data)
+
+    def get(self, path: str) -> bytes:
+        return self._call("get", path)
+
+    def list(self, prefix: str) -> list[str]:
+        return self._call("list", prefix)
+
+    def delete(self, path: str) -> None:
+        self._call("delete", path)
+
+    def local_path(self, path: str) -> Path | None:
+        return self._inner.local_path(path)
+
+    def __reduce__(self) -> Any:
+        # Within one process the faults must stay: unpickling finds the same object again.
+        _LIVE[id(self)] = self
+        return _revive, (id(self),)
+
+
+_LIVE: dict[int, FaultyStorage] = {}
+
+
+def _revive(identity: int) -> FaultyStorage:
+    return _LIVE[identity]

@@ -1,0 +1,309 @@
+"""Exactly once, whatever dies: every storage call and every step of an epoch fails or kills the driver, tasks die, drivers are doubled.
+
+Each case runs the same small join, breaks it at one place, starts it again, and compares the output with the oracle's and the held state
+with the tuples that can still match.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from harness import (
+    SECOND,
+    START,
+    Arrived,
+    Crash,
+    FaultyStorage,
+    Input,
+    arrivals,
+    driver_for,
+    make_batch,
+    make_job,
+    micros,
+    oracle,
+    output_of,
+)
+from streamjoin.epoch import inline, join
+from streamjoin.epoch.driver import CheckpointMismatch, Driver, EpochFailed
+from streamjoin.epoch.inline import InlineRunner
+from streamjoin.job import Job
+from streamjoin.state.blocks import load
+from streamjoin.state.log import Superseded, read_latest
+from streamjoin.state.storage import ObjectStorage, Storage, StorageError
+from streamjoin.state.store import read_back
+
+WITHIN = 4
+STEPS = ("claim", "republish", "sweep", "plan", "deploy", "tasks", "commit", "publish", "clean")
+FAULTS = ("fail-before", "fail-after", "die-before", "die-after")
+
+
+def make_inputs(seed: int = 7, epochs: int = 6) -> tuple[Input, Input]:
+    rng = random.Random(seed)
+
+    def one() -> Input:
+        batches, rid = [], 0
+        for epoch in range(epochs):
+            rows = []
+            for _ in range(rng.randint(3, 9)):
+                rows.append((rid, rng.randint(0, 9), 0, START + epoch * 2 * SECOND + rng.randint(0, 2 * SECOND)))
+                rid += 1
+            batches.append(make_batch(rows, pa.int64()))
+        return Input(batches, [1] * epochs)
+
+    return one(), one()
+
+
+@pytest.fixture
+def inputs() -> tuple[Input, Input]:
+    return make_inputs()
+
+
+def job_at(root: Path, **options: Any) -> Job:
+    settings: dict[str, Any] = {"types": ("BIGINT", "BIGINT"), "window": {"within": f"{WITHIN}s"}, "workers": 3, "watermark": "1s"}
+    return make_job(root, on="abs(l.k - r.k) <= 1", **(settings | options))
+
+
+def expected(inputs: tuple[Input, Input]) -> Counter:
+    return oracle(inputs, (pa.int64(), pa.int64()), "abs(l.k - r.k) <= 1", f"abs(l.at - r.at) <= {WITHIN * SECOND}", SECOND)
+
+
+def finish(root: Path, inputs: tuple[Input, Input], storage: Storage, runner: Any, job: Job | None = None, **options: Any) -> Driver:
+    """Start drivers until one finds nothing more to do; a driver that fails goes on, one that died is replaced."""
+    job = job or job_at(root)
+    last = ""
+    for _ in range(20):
+        try:
+            driver = driver_for(job, inputs, storage, runner, **options)
+            driver.start()
+            for _ in range(100):
+                try:
+                    if driver.step() is None:
+                        return driver
+                except EpochFailed as error:
+                    last = error.detail
+        except (Crash, StorageError) as error:
+            last = repr(error)
+    raise AssertionError(f"never finished; the last failure was {last}")
+
+
+def check(root: Path, inputs: tuple[Input, Input], driver: Driver, label: str) -> None:
+    """Output and durable state are what they would have been without the fault, and nothing else is left behind."""
+    want, found = expected(inputs), output_of(root)
+    assert found == want, f"{label}: missing {want - found}, unexpected {found - want}"
+    storage = ObjectStorage(str(root / "state"))
+    entry = read_latest(storage)
+    assert entry is not None
+    checkpoint, scheme = entry.checkpoint, driver.scheme
+    assert scheme is not None
+    seen = arrivals(inputs)
+    for side in (0, 1):
+        stored = Counter(
+            rid for block in checkpoint.blocks if block.side == side for rid in load(storage, block.name).column("rid").to_pylist()
+        )
+        accepted = kept_rids(seen[side])
+        assert not stored - Counter(accepted), f"{label}: stored more than arrived"
+        newest = checkpoint.watermarks[1 - side]
+        assert newest is not None
+        live = Counter(rid for rid, at in accepted.items() if at >= newest - WITHIN * SECOND)
+        assert not live - stored, f"{label}: lost {live - stored} of side {side}"
+        assert max(stored.values(), default=1) == 1, f"{label}: stored twice"
+    for index, area in enumerate(scheme.areas):
+        runs = read_back(storage, checkpoint.blocks, {index: area}, checkpoint.generation, (None, None))
+        for held in runs.values():
+            for run in held:
+                run.run.check()
+    successor = driver_for(job_at(root), inputs, storage, InlineRunner())
+    successor.start()
+    assert set(storage.list("blocks")) == {block.name for block in checkpoint.blocks}, f"{label}: stray blocks"
+    assert not list((root / "out").glob("_staging/*")), f"{label}: stray staged files"
+
+
+def kept_rids(tuples: list[Arrived]) -> dict[int, int]:
+    from harness import on_time
+
+    return {arrived.row[0]: micros(arrived.row[3]) for arrived in on_time(tuples, SECOND)}
+
+
+def count_storage_calls(root: Path, inputs: tuple[Input, Input]) -> list[str]:
+    calls: list[str] = []
+
+    def count(name: str, path: str) -> None:
+        calls.append(f"{name} {path}")
+
+    finish(root, inputs, FaultyStorage(ObjectStorage(str(root / "state")), count), InlineRunner())
+    return calls
+
+
+def nth(number: int, fault: str) -> Callable[[str, str], str | None]:
+    calls = iter(range(1_000_000))
+    return lambda name, path: fault if next(calls) == number else None
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_any_one_storage_call_may_fail_or_kill_the_driver(fault: str, tmp_path: Path, inputs: tuple[Input, Input]) -> None:
+    calls = count_storage_calls(tmp_path / "count", inputs)
+    assert len(calls) > 30
+    for number, call in enumerate(calls):
+        root = tmp_path / str(number)
+        storage = FaultyStorage(ObjectStorage(str(root / "state")), nth(number, fault))
+        survivor = InlineRunner() if number % 2 else None
+        driver = finish(root, inputs, storage, survivor or InlineRunner())
+        check(root, inputs, driver, f"{fault} at call {number} ({call})")
+
+
+@pytest.mark.parametrize("runner_survives", [True, False])
+@pytest.mark.parametrize("step", STEPS)
+def test_the_driver_may_die_at_any_step_of_any_epoch(step: str, runner_survives: bool, tmp_path: Path, inputs: tuple[Input, Input]) -> None:
+    for visit in range(1 if step in ("claim", "republish", "sweep", "deploy") else 6):
+        root = tmp_path / str(visit)
+        visits = iter(range(1_000))
+
+        def die(at: str, target: int = visit, visits: Any = visits) -> None:
+            if at == step and next(visits) == target:
+                raise Crash(at)
+
+        runner = InlineRunner()
+        try:
+            driver = driver_for(job_at(root), inputs, ObjectStorage(str(root / "state")), runner, at=die)
+            driver.start()
+            while driver.step() is not None:
+                pass
+            raise AssertionError(f"{step} was not reached {visit + 1} times")
+        except Crash:
+            pass
+        driver = finish(root, inputs, ObjectStorage(str(root / "state")), runner if runner_survives else InlineRunner())
+        check(root, inputs, driver, f"died at {step}, visit {visit}")
+
+
+def test_random_faults_in_long_sequences(tmp_path: Path) -> None:
+    for seed in range(25):
+        rng = random.Random(seed)
+        inputs = make_inputs(seed, epochs=10)
+        root = tmp_path / str(seed)
+        rate = rng.choice([0.02, 0.05])
+
+        def chooser(name: str, path: str, rng: random.Random = rng, rate: float = rate) -> str | None:
+            return rng.choice(FAULTS) if rng.random() < rate else None
+
+        storage = FaultyStorage(ObjectStorage(str(root / "state")), chooser)
+        driver = finish(root, inputs, storage, InlineRunner())
+        check(root, inputs, driver, f"seed {seed}")
+
+
+class MortalRunner(InlineRunner):
+    """Loses what some workers held, or kills a task at a chosen moment of the epoch."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self._rng = rng
+
+    def run(self, spec: Any, tasks: int) -> Any:
+        for task in range(tasks):
+            if self._rng.random() < 0.2:
+                self.lose(task)
+        return super().run(spec, tasks)
+
+
+def test_workers_may_lose_their_runs_at_any_epoch(tmp_path: Path) -> None:
+    for seed in range(10):
+        inputs = make_inputs(seed, epochs=8)
+        root = tmp_path / str(seed)
+        driver = finish(root, inputs, ObjectStorage(str(root / "state")), MortalRunner(random.Random(seed)))
+        check(root, inputs, driver, f"seed {seed}")
+
+
+def test_a_task_may_die_after_it_staged_its_runs(tmp_path: Path, inputs: tuple[Input, Input], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its runs are in the worker under a token that is never committed, and must not be found by the next attempt."""
+    rng = random.Random(3)
+
+    def mortal_join(*arguments: Any) -> Any:
+        report = join.join(*arguments)
+        if rng.random() < 0.3:
+            raise RuntimeError("killed after its work was done")
+        return report
+
+    monkeypatch.setattr(inline, "join", mortal_join)
+    driver = finish(tmp_path, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
+    monkeypatch.undo()
+    check(tmp_path, inputs, driver, "tasks died")
+
+
+def test_a_task_that_is_run_twice_counts_once(tmp_path: Path, inputs: tuple[Input, Input], monkeypatch: pytest.MonkeyPatch) -> None:
+    def doubled_join(*arguments: Any) -> Any:
+        spec, task, pieces, store = arguments
+        pieces = list(pieces)
+        join.join(spec, task, pieces, store)
+        return join.join(spec, task, pieces, store)
+
+    monkeypatch.setattr(inline, "join", doubled_join)
+    driver = finish(tmp_path, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
+    monkeypatch.undo()
+    check(tmp_path, inputs, driver, "tasks ran twice")
+
+
+@pytest.mark.parametrize("step", ["plan", "tasks", "commit", "publish", "clean"])
+def test_a_second_driver_takes_over_at_any_step_and_the_first_says_so(step: str, tmp_path: Path, inputs: tuple[Input, Input]) -> None:
+    for visit in range(4):
+        root = tmp_path / str(visit)
+        storage = ObjectStorage(str(root / "state"))
+        visits = iter(range(1_000))
+        second: list[Driver] = []
+
+        def take_over(at: str, target: int = visit, visits: Any = visits, root: Path = root, second: list[Driver] = second) -> None:
+            if at == step and next(visits) == target:
+                second.append(driver_for(job_at(root), inputs, ObjectStorage(str(root / "state")), InlineRunner()))
+                second[0].start()
+                second[0].step()
+
+        first = driver_for(job_at(root), inputs, storage, InlineRunner(), at=take_over)
+        first.start()
+        with pytest.raises(Superseded, match=r"another driver .* has taken over"):
+            exhaust(first)
+        first.sweep()  # an older driver that cleans up once more must leave the newer one's files alone
+        exhaust(second[0])
+        check(root, inputs, second[0], f"second driver at {step}, visit {visit}")
+
+
+def exhaust(driver: Driver) -> None:
+    while driver.step() is not None:
+        pass
+
+
+def test_idle_drivers_write_nothing(tmp_path: Path, inputs: tuple[Input, Input]) -> None:
+    driver = finish(tmp_path, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    for _ in range(5):
+        assert driver.step() is None
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+
+
+def test_a_checkpoint_refuses_another_join_and_names_the_field(tmp_path: Path, inputs: tuple[Input, Input]) -> None:
+    storage = ObjectStorage(str(tmp_path / "state"))
+    finish(tmp_path, inputs, storage, InlineRunner())
+    changed = make_job(tmp_path, on="abs(l.k - r.k) <= 2", types=("BIGINT", "BIGINT"), window={"within": "4s"}, workers=3)
+    driver = driver_for(changed, inputs, storage, InlineRunner())
+    with pytest.raises(CheckpointMismatch, match=r"spec\.joins\[0\]\.on: .*choose a new checkpoint\.location"):
+        driver.start()
+
+
+@pytest.mark.parametrize(("model", "workers"), [("adsp", 5), ("square", 4), ("adsp", 1), ("hash", 4)])
+def test_a_restart_with_another_model_or_size_goes_on_from_what_is_held(
+    model: str, workers: int, tmp_path: Path, inputs: tuple[Input, Input]
+) -> None:
+    storage = ObjectStorage(str(tmp_path / "state"))
+    first = driver_for(job_at(tmp_path), inputs, storage, InlineRunner())
+    first.start()
+    for _ in range(3):
+        first.step()
+    driver = finish(tmp_path, inputs, storage, InlineRunner(), job_at(tmp_path, model=model, workers=workers))
+    assert driver.scheme is not None
+    assert driver.scheme.model == model
+    assert driver.scheme.tasks <= workers
+    assert output_of(tmp_path) == expected(inputs)

@@ -1,0 +1,240 @@
+"""What an epoch counts, drops, keeps and writes: late, filtered, shed and unparsable records, on real files where files matter."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from harness import SECOND, START, Input, driver_for, make_batch, make_job, output_of, run_all
+
+from streamjoin.epoch.driver import Driver, EpochFailed
+from streamjoin.epoch.inline import InlineRunner
+from streamjoin.epoch.route import route
+from streamjoin.epoch.spec import units_of
+from streamjoin.state.blocks import load
+from streamjoin.state.log import read_latest
+from streamjoin.state.storage import ObjectStorage
+
+BIGINTS: dict[str, Any] = {"types": ("BIGINT", "BIGINT"), "on": "abs(l.k - r.k) <= 1"}
+
+
+def stream(epochs: list[list[tuple[int, Any, int, int]]]) -> Input:
+    return Input([make_batch(rows, pa.int64()) for rows in epochs], [1] * len(epochs))
+
+
+def at(seconds: float) -> int:
+    return START + round(seconds * SECOND)
+
+
+def drive(root: Path, inputs: tuple[Input, Input], **options: Any) -> Driver:
+    driver = driver_for(make_job(root, **(BIGINTS | options)), inputs, ObjectStorage(str(root / "state")), InlineRunner())
+    run_all(driver)
+    return driver
+
+
+def total(driver: Driver, name: str) -> tuple[int, ...]:
+    return tuple(driver.checkpoint.totals[name])
+
+
+def test_a_late_tuple_is_counted_for_its_stream_and_dropped(tmp_path: Path) -> None:
+    left = stream([[(0, 5, 0, at(10))], [(1, 5, 0, at(7)), (2, 5, 0, at(8))], [(3, 5, 0, at(11))]])
+    right = stream([[(0, 5, 0, at(9))], [], []])
+    driver = drive(tmp_path, (left, right), window={"within": "100s"}, watermark="2s")
+    assert total(driver, "late") == (1, 0), "the one older than 10 s - 2 s"
+    assert output_of(tmp_path) == Counter([(0, 0), (2, 0), (3, 0)])
+    assert driver.checkpoint.watermarks == (at(9), at(7))
+
+
+def test_a_stream_alone_does_not_make_the_other_late_and_loses_no_partner(tmp_path: Path) -> None:
+    """The left stream is read hours ahead; the right one's old tuples still find their partners."""
+    left = stream([[(0, 1, 0, at(0))], [(1, 1, 0, at(10_000))], []])
+    right = stream([[], [], [(0, 1, 0, at(1)), (1, 1, 0, at(10_001))]])
+    driver = drive(tmp_path, (left, right), window={"within": "5s"}, watermark="0s")
+    assert output_of(tmp_path) == Counter([(0, 0), (1, 1)])
+    assert total(driver, "late") == (0, 0)
+
+
+def test_every_record_is_accounted_for(tmp_path: Path) -> None:
+    rng = random.Random(4)
+
+    def one() -> Input:
+        rows = [(rid, rng.choice([None, *range(9)]), rng.randint(0, 4), at(rid / 10 - rng.choice([0, 0, 0, 30]))) for rid in range(300)]
+        return stream([rows[start : start + 50] for start in range(0, 300, 50)])
+
+    driver = drive(
+        tmp_path,
+        (one(), one()),
+        window={"within": "5s"},
+        watermark="1s",
+        where=("v <> 2", None),
+        workers=3,
+        capacity=100,
+        shedding={"model": "linear", "base": "0.1"},
+    )
+    for side in (0, 1):
+        parts = [total(driver, name)[side] for name in ("rejected", "filtered", "late", "unmatchable", "shed", "accepted")]
+        assert sum(parts) == total(driver, "input")[side] == 300
+        assert total(driver, "routed")[side] >= total(driver, "accepted")[side] > 0
+    assert total(driver, "filtered")[0] > 0 == total(driver, "filtered")[1]
+    assert min(total(driver, "late") + total(driver, "unmatchable") + total(driver, "shed")) > 0
+
+
+@pytest.mark.parametrize("model", ["linear", "quadratic"])
+def test_a_full_worker_is_sent_less_and_results_are_a_part_of_all(model: str, tmp_path: Path) -> None:
+    rng = random.Random(1)
+
+    def one() -> Input:
+        return stream([[(100 * e + i, rng.randint(0, 20), 0, at(e + i / 100)) for i in range(100)] for e in range(20)])
+
+    inputs = (one(), one())
+    all_of_it = drive(tmp_path / "all", inputs, window={"within": "10s"}, watermark="0s")
+    shedding = {"model": model, "base": "0.0"}
+    driver = drive(tmp_path / "shed", inputs, window={"within": "10s"}, watermark="0s", workers=2, capacity=800, shedding=shedding)
+    assert min(total(driver, "shed")) > 0
+    found, everything = output_of(tmp_path / "shed"), output_of(tmp_path / "all")
+    assert found
+    assert not found - everything
+    assert len(found) < len(everything)
+    assert max(driver.utilization().values()) < 1.1 < max(all_of_it.utilization().values()) * 1_000_000 / 800
+
+
+def test_shedding_is_the_same_for_every_attempt() -> None:
+    rows = pa.array(range(1000)).to_numpy()
+    first, again, other = units_of(7, 3, rows), units_of(7, 3, rows), units_of(8, 3, rows)
+    assert (first[0] == again[0]).all()
+    assert (first[1] == again[1]).all()
+    assert (first[0] != other[0]).any()
+    assert abs(float(first[1].mean()) - 0.5) < 0.05
+    assert route.__doc__
+
+
+FILES = """
+apiVersion: streamjoin.dev/v1alpha1
+kind: StreamJoin
+metadata: {{name: files}}
+spec:
+  streams:
+    - name: l
+      source: {{files: {{path: {root}/l, format: json, settle: 60s}}}}
+      schema: "id BIGINT, k DECIMAL(10,2), at TIMESTAMP"
+      eventTime: at
+      watermark: 1h
+    - name: r
+      source: {{files: {{path: {root}/r, format: csv, settle: 60s}}}}
+      schema: "id BIGINT, k DECIMAL(10,2), at TIMESTAMP"
+      eventTime: at
+      watermark: 1h
+  joins:
+    - name: j
+      "on": "abs(l.k - r.k) <= 0.05"
+      window: {{within: 10s}}
+      output:
+        select: ["l.id AS a", "r.id AS b", "l.k - r.k AS d"]
+        where: "l.id <> r.id"
+        sink: {{files: {{path: {root}/out, format: json}}}}
+  workers: {{min: 2, max: 2, capacityTuples: 100000}}
+  checkpoint: {{location: {root}/state}}
+"""
+
+
+def test_files_are_joined_while_they_are_written_and_bad_lines_become_dead_letters(tmp_path: Path) -> None:
+    from streamjoin.job import compile_job
+    from streamjoin.manifest import load as load_manifest
+
+    job = compile_job(load_manifest(FILES.format(root=tmp_path)))
+    for name in "lr":
+        (tmp_path / name).mkdir()
+
+    def driver() -> Driver:
+        return Driver(job, ObjectStorage(job.checkpoint), InlineRunner())
+
+    rng = random.Random(2)
+    wanted: dict[str, list[tuple[int, float, int]]] = {"l": [], "r": []}
+    left, right = (tmp_path / "l" / "a.json").open("a"), (tmp_path / "r" / "a.csv").open("a")
+    right.write("id,k,at\n")
+    current = driver()
+    current.start()
+    for turn in range(12):
+        if turn % 4 == 3:  # another process takes over in the middle of the files
+            current = driver()
+            current.start()
+        for _ in range(20):
+            for name, file in (("l", left), ("r", right)):
+                row = (len(wanted[name]), rng.randint(0, 100) / 100, rng.randint(0, 30))
+                wanted[name].append(row)
+                moment = f"2024-05-01T00:00:{row[2]:02d}Z"
+                if name == "l":
+                    file.write(json.dumps({"id": row[0], "k": f"{row[1]:.2f}", "at": moment}) + "\n")
+                else:
+                    file.write(f"{row[0]},{row[1]:.2f},{moment}\n")
+        if turn == 5:
+            left.write("this is not JSON\n")
+            left.write('{"id": 9000, "k": "0.5", "at": null}\n')
+            right.write("1,not a number,2024-05-01T00:00:00Z\n")
+        left.write('{"id": ')  # a line that is still being written
+        left.flush()
+        right.flush()
+        while current.step() is not None:
+            pass
+        left.seek(left.tell() - len('{"id": '))
+        left.truncate()
+    left.close()
+    right.close()
+    while current.step(final=True) is not None:
+        pass
+    connection = duckdb.connect()
+    expected = connection.execute(
+        "SELECT l.id, r.id, round((l.k - r.k) * 100)::INT FROM (SELECT unnest($1, recursive := true)) l, "
+        "(SELECT unnest($2, recursive := true)) r WHERE abs(round(l.k * 100) - round(r.k * 100)) <= 5 AND abs(l.at - r.at) <= 10 AND l.id <> r.id",
+        [[{"id": i, "k": k, "at": t} for i, k, t in wanted[name]] for name in "lr"],
+    ).fetchall()
+    rows = [json.loads(line) for path in (tmp_path / "out").glob("*.json") for line in path.read_text().splitlines()]
+    assert Counter((row["a"], row["b"], round(float(row["d"]) * 100)) for row in rows) == Counter(expected)
+    assert total(current, "rejected") == (2, 1)
+    letters = [json.loads(line) for path in (tmp_path / "state/dead-letters").glob("*.json") for line in path.read_text().splitlines()]
+    assert Counter(letter["stream"] for letter in letters) == {"l": 2, "r": 1}
+    assert {"this is not JSON"} <= {letter["raw"] for letter in letters}
+    assert any("event time is null" in letter["error"] for letter in letters)
+    assert any("not a number" in letter["raw"] for letter in letters)
+
+
+def test_blocks_expire_merge_and_stay_few(tmp_path: Path) -> None:
+    """A long run with a short window: what is stored is what can still match, in a bounded number of blocks."""
+    rng = random.Random(8)
+
+    def one() -> Input:
+        return stream([[(10 * e + i, rng.randint(0, 50), 0, at(e + i / 10)) for i in range(10)] for e in range(150)])
+
+    driver = drive(tmp_path, (one(), one()), window={"within": "20s"}, watermark="0s", workers=2, capacity=1000)
+    entry = read_latest(ObjectStorage(str(tmp_path / "state")))
+    assert entry is not None
+    blocks = entry.checkpoint.blocks
+    assert len(blocks) < 60
+    assert sum(block.rows for block in blocks if block.side == 0) < 350, "20 s of 10 tuples each, and what has not been dropped yet"
+    assert sum(sum(held) for held in driver.checkpoint.held.values()) < 1500
+    stored = [path for path in (tmp_path / "state" / "blocks").rglob("*.arrow")]
+    assert len(stored) < len(blocks) + 20
+    assert len(list((tmp_path / "state" / "log").glob("*"))) <= 200
+    assert all(load(ObjectStorage(str(tmp_path / "state")), block.name).num_rows == block.rows for block in blocks)
+
+
+def test_a_source_that_cannot_be_read_is_a_permanent_failure(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    for name in "lr":
+        (tmp_path / f"in-{name}").mkdir()
+        pq.write_table(pa.table({"rid": pa.array([1], pa.int64()), "other": pa.array([1])}), tmp_path / f"in-{name}" / "a.parquet")
+    job = make_job(tmp_path, window={"within": "5s"}, sources=("parquet", {}), **BIGINTS)
+    driver = Driver(job, ObjectStorage(job.checkpoint), InlineRunner())
+    driver.start()
+    with pytest.raises(Exception, match=r"a\.parquet") as failure:
+        driver.step()
+    error = failure.value
+    assert not isinstance(error, EpochFailed) or error.permanent
+    assert "\n" not in str(error)
