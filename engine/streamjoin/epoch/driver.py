@@ -228,6 +228,12 @@ class Driver:
             for path in self._storage.list("blocks")
             if path not in named and path not in waiting and self._may_sweep(path.rsplit("/", 1)[1])
         ]
+        used = {
+            snapshot_path(name) for side in SIDES for name in self._sources[side].referenced(self.checkpoint.positions[side])
+        } | waiting
+        snapshots = [path for path in self._storage.list("sources") if path not in used]
+        if snapshots and self._log.is_held():  # asked after listing, so that none of them can be a newer driver's
+            stray += snapshots
         for path in stray:
             self._storage.delete(path)
         return len(stray) + self._sink.sweep(self._may_sweep) + self._dead_letters.sweep(self._may_sweep)
@@ -483,7 +489,9 @@ def _sources(job: Job, snapshots: StorageSnapshots) -> tuple[Source, Source]:
     exact = job.window.kind is WindowKind.ROWS
 
     def source(stream: StreamJob) -> Source:
-        return make_source(stream.source, stream.schema, stream.event_time, snapshots=snapshots, exact_counts=exact)
+        return make_source(
+            stream.source, stream.schema, stream.event_time, snapshots=snapshots, exact_counts=exact, stream=stream.name
+        )
 
     return source(job.left), source(job.right)
 

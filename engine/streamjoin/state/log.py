@@ -161,6 +161,11 @@ class CommitLog:
         self._append("epoch", checkpoint)
         self._written.append((self.sequence, self._clock()))
 
+    def is_held(self) -> bool:
+        """Whether this driver is still the newest that has claimed the log."""
+        latest = read_latest(self._storage)
+        return latest is not None and latest.incarnation == self.incarnation
+
     def _append(self, kind: str, checkpoint: Checkpoint) -> None:
         sequence = self.sequence + 1
         now = self._clock()

@@ -1,0 +1,692 @@
+"""The command line as users and machines meet it: exit codes, sentences, JSON lines, pictures, stopping and going on.
+
+Everything runs with the inline runner; ``tests/test_spark.py`` starts Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import pty
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from streamjoin import java
+from streamjoin.cli import loop, main
+from streamjoin.cli.exits import Exit
+from streamjoin.cli.history import MOST_SAMPLES, RATE_SECONDS, Durations, History
+from streamjoin.cli.loop import Done, Ended, Event, Loop, Reason, Retrying, Starting, Stopping
+from streamjoin.cli.machine import FLOOR_MIB, executor_memory
+from streamjoin.cli.subject import Subject
+from streamjoin.cli.view import Screen
+from streamjoin.epoch.driver import EpochFailed, EpochResult
+from streamjoin.epoch.inline import InlineRunner
+from streamjoin.job import compile_job
+from streamjoin.manifest.validate import load
+
+DEADLINE_SECONDS = 60
+GIB = 1 << 30
+
+
+def manifest_at(root: Path, *, rows: int | None = 2000, real_time: bool = False, **changes: Any) -> Path:
+    """A small band join of two generated streams, in a file; ``changes`` replace fields of its spec."""
+
+    def stream(name: str, seed: int) -> dict[str, Any]:
+        generator: dict[str, Any] = {
+            "seed": seed,
+            "rate": {"constant": 1000},
+            "realTime": real_time,
+            "columns": {"id": {"sequence": {}}, "k": {"uniform": {"min": 0, "max": 200}}},
+        }
+        if rows is not None:
+            generator["rows"] = rows
+        return {
+            "name": name,
+            "source": {"generator": generator},
+            "schema": "id BIGINT, k INT, at TIMESTAMP",
+            "eventTime": "at",
+            "expectedRate": 1000,
+        }
+
+    spec = {
+        "streams": [stream("l", 1), stream("r", 2)],
+        "joins": [
+            {
+                "on": "abs(l.k - r.k) <= 1",
+                "window": {"within": "1s"},
+                "output": {"select": ["l.id AS a", "r.id AS b"], "sink": {"files": {"path": str(root / "out")}}},
+            }
+        ],
+        "workers": {"min": 2, "max": 2},
+        "epoch": {"interval": "50ms", "maxTuples": 1000},
+        "checkpoint": {"location": str(root / "state")},
+    } | changes
+    document = {"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "metadata": {"name": "small"}, "spec": spec}
+    path = root / "join.yaml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    return path
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def run_inline(path: Path, *arguments: object) -> Result:
+    return invoke("run", path, "--runner", "inline", *arguments)
+
+
+def rows_in(root: Path) -> int:
+    return sum(pq.read_metadata(path).num_rows for path in (root / "out").glob("*.parquet"))
+
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["streamjoin.cli.run", "streamjoin.cli.view", "streamjoin.epoch.inline", "pyarrow.parquet"])
+
+
+def streamjoin(arguments: list[str], out: str, error: str, before: Callable[[], None] | None) -> None:
+    """What a process of the command does, its standard streams being those files."""
+    for path, descriptor in ((out, 1), (error, 2)):
+        opened = os.open(path, os.O_WRONLY)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    if before is not None:
+        before()
+    main(arguments, prog_name="streamjoin")
+
+
+class Process:
+    """A ``streamjoin`` process, whose lines are waited for. Forked from one that has all modules, so that it starts at once."""
+
+    def __init__(self, root: Path, *arguments: object, before: Callable[[], None] | None = None) -> None:
+        pipes = [str(root / name) for name in ("stdout.pipe", "stderr.pipe")]
+        for pipe in pipes:
+            os.mkfifo(pipe)
+        self.process = PROCESSES.Process(target=streamjoin, args=([str(argument) for argument in arguments], *pipes, before))
+        self.process.start()
+        self._watchdog = threading.Timer(DEADLINE_SECONDS, self.process.kill)
+        self._watchdog.start()
+        self.stdout, self.stderr = (open(pipe, encoding="utf-8") for pipe in pipes)  # noqa: SIM115 - closed in end()
+
+    def line_with(self, text: str) -> str:
+        """The next line of standard output that has the text."""
+        for line in self.stdout:
+            if text in line:
+                return line
+        raise AssertionError(f"no line with {text!r}; standard error: {self.stderr.read()}")
+
+    def signal(self, number: int) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+    def end(self) -> tuple[int | None, str, str]:
+        """Exit code, the rest of standard output, and standard error."""
+        out = "" if self.stdout.closed else self.stdout.read()
+        error = self.stderr.read()
+        self.process.join()
+        self._watchdog.cancel()
+        self.stdout.close()
+        self.stderr.close()
+        return self.process.exitcode, out, error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "forbidden"),
+    [
+        (["--help"], {"pydantic", "yaml", "numpy", "pyarrow", "pyspark", "matplotlib", "rich", "numba"}),
+        (["run", "--help"], {"pydantic", "yaml", "numpy", "pyarrow", "pyspark", "matplotlib", "rich", "numba"}),
+        (["validate", "MANIFEST"], {"pyarrow", "pyspark", "matplotlib", "rich", "numba", "obstore"}),
+    ],
+    ids=["help", "run help", "validate"],
+)
+def test_what_answers_at_once_imports_nothing_heavy(tmp_path: Path, arguments: list[str], forbidden: set[str]) -> None:
+    manifest = manifest_at(tmp_path)
+    script = (
+        "import sys\nfrom streamjoin.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nfinally:\n    print(' '.join(sys.modules), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", script, *(word.replace("MANIFEST", str(manifest)) for word in arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not forbidden & set(done.stderr.split())
+
+
+def test_validate_reports_every_problem_of_every_file_with_its_line(tmp_path: Path) -> None:
+    good = manifest_at(tmp_path)
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(good.read_text().replace("min: 2", "min: 3").replace("within: 1s", "within: soon").replace("schema: id", "schema: l.id"))
+    result = invoke("validate", good, bad, tmp_path / "none.yaml")
+    assert result.exit_code == Exit.USAGE
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"{good}: ok"
+    fields = [match[2] for line in lines if (match := re.match(rf"{re.escape(str(bad))}:(\d+): ([\w.\[\]]+): ", line))]
+    assert {"spec.streams[0].schema", "spec.streams[1].schema", "spec.joins[0].window.within", "spec.workers.min"} <= set(fields)
+    assert lines[-1] == f"{tmp_path / 'none.yaml'}: cannot be read: No such file or directory"
+
+
+def test_validate_reads_standard_input(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["validate", "-"], input=manifest_at(tmp_path).read_bytes())
+    assert (result.exit_code, result.stdout) == (Exit.DONE, "-: ok\n")
+
+
+def test_a_finite_join_runs_until_idle_and_a_second_run_finds_nothing_new(tmp_path: Path) -> None:
+    path = manifest_at(tmp_path)
+    first = run_inline(path, "--until-idle")
+    assert first.exit_code == Exit.DONE, first.output
+    assert "all input has been joined" in first.stdout
+    rows = rows_in(tmp_path)
+    assert rows > 0
+    assert f"{rows:,} rows" in first.stdout
+    second = run_inline(path, "--until-idle")
+    assert second.exit_code == Exit.DONE
+    assert "Nothing was joined: all input has been joined" in second.stdout
+    assert rows_in(tmp_path) == rows
+
+
+def test_until_idle_waits_for_a_generator_that_follows_the_clock(tmp_path: Path) -> None:
+    path = manifest_at(tmp_path, rows=400, real_time=True)
+    result = run_inline(path, "--until-idle", "--json")
+    assert result.exit_code == Exit.DONE
+    summary = json.loads(result.stdout.splitlines()[-1])
+    assert summary["reason"] == "idle"
+    assert [stream["input"] for stream in summary["streams"]] == [400, 400]
+    assert summary["seconds"] > 0.39
+
+
+def test_json_is_all_that_standard_output_has_even_with_a_console_sink(tmp_path: Path) -> None:
+    path = manifest_at(tmp_path)
+    document = yaml.safe_load(path.read_text())
+    document["spec"]["joins"][0]["output"]["sink"] = {"console": {"limit": 3}}
+    path.write_text(yaml.safe_dump(document))
+    code, out, error = Process(tmp_path, "run", path, "--runner", "inline", "--until-idle", "--json").end()
+    assert code == Exit.DONE, error
+    *epochs, summary = [json.loads(line) for line in out.splitlines()]
+    assert summary["event"] == "summary"
+    assert [epoch["epoch"] for epoch in epochs] == list(range(4))
+    assert summary["epochs"] == 4
+    assert sum(epoch["output"] for epoch in epochs) == summary["output"] == summary["totals"]["output"][0] > 0
+    for side in (0, 1):
+        assert sum(epoch["streams"][side]["input"] for epoch in epochs) == summary["streams"][side]["input"] == 2000
+    assert {worker["task"] for epoch in epochs for worker in epoch["workers"]} == {0, 1}
+    assert epochs[-1]["streams"][0]["watermark"] == "2026-01-01T00:00:01.999000Z"
+    assert error.count('{"a":') == 12
+
+
+def test_json_fields_are_those_that_the_documentation_lists(tmp_path: Path) -> None:
+    result = run_inline(manifest_at(tmp_path, rows=10), "--until-idle", "--json")
+    text = (Path(__file__).parents[1] / "docs" / "cli.md").read_text()
+    _, epoch_table, summary_table = text.split("| Field of")
+    for line, table in zip((result.stdout.splitlines()[0], result.stdout.splitlines()[-1]), (epoch_table, summary_table), strict=True):
+        named = set(re.findall(r"`(\w+)(?:\[\])?`", "".join(row.split("|")[1] for row in table.splitlines()[2:] if row.startswith("|"))))
+        assert named == set(json.loads(line)) - {"event"}
+
+
+def test_the_time_can_be_limited(tmp_path: Path) -> None:
+    result = run_inline(manifest_at(tmp_path, rows=None, real_time=True), "--for", "200ms", "--json")
+    summary = json.loads(result.stdout.splitlines()[-1])
+    assert (result.exit_code, summary["reason"]) == (Exit.DONE, "time")
+
+
+@pytest.mark.parametrize("value", ["soon", "0s", "5"])
+def test_a_duration_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
+    result = run_inline(manifest_at(tmp_path), "--for", value)
+    assert result.exit_code == Exit.USAGE
+    assert value in result.stderr
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_a_picture_of_the_run_is_drawn(tmp_path: Path, suffix: str) -> None:
+    picture = tmp_path / "deep" / f"run.{suffix}"
+    result = run_inline(manifest_at(tmp_path), "--until-idle", "--picture", picture)
+    assert result.exit_code == Exit.DONE
+    assert str(picture) in result.stdout
+    data = picture.read_bytes()
+    assert data.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
+    assert len(data) > 20_000
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_run(tmp_path: Path) -> None:
+    result = run_inline(manifest_at(tmp_path), "--picture", tmp_path / "run.txt")
+    assert result.exit_code == Exit.USAGE
+    assert "must end in" in result.stderr
+    assert not (tmp_path / "state").exists()
+
+
+def test_an_invalid_manifest_is_a_wrong_use_with_all_its_problems(tmp_path: Path) -> None:
+    path = manifest_at(tmp_path, workers={"min": 3, "max": 2}, scheme={"model": "magic"})
+    result = run_inline(path)
+    assert result.exit_code == Exit.USAGE
+    assert "spec.workers.min: 3" in result.stderr
+    assert 'spec.scheme.model: "magic"' in result.stderr
+
+
+def test_a_suspended_join_is_not_run(tmp_path: Path) -> None:
+    result = run_inline(manifest_at(tmp_path, suspend=True))
+    assert result.exit_code == Exit.DONE
+    assert "spec.suspend" in result.stderr
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_checkpoint_of_another_join_is_refused_naming_what_differs(tmp_path: Path) -> None:
+    path = manifest_at(tmp_path)
+    run_inline(path, "--until-idle")
+    path.write_text(path.read_text().replace("<= 1", "<= 2"))
+    result = run_inline(path, "--until-idle")
+    assert result.exit_code == Exit.MISMATCH
+    assert "spec.joins[0].on" in result.stderr
+    assert "checkpoint.location" in result.stderr
+
+
+def test_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file where a directory should be")
+    result = run_inline(manifest_at(tmp_path), "--until-idle", "--log-dir", tmp_path / "logs")
+    assert result.exit_code == Exit.STORAGE
+    assert str(tmp_path / "state") in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "StorageError" in (tmp_path / "logs" / "failure.txt").read_text()
+
+
+def test_input_that_cannot_be_read_ends_the_run_at_once_with_its_name(tmp_path: Path) -> None:
+    path = manifest_at(tmp_path)
+    document = yaml.safe_load(path.read_text())
+    source = tmp_path / "in"
+    document["spec"]["streams"][0]["source"] = {"files": {"path": str(source), "format": "parquet"}}
+    path.write_text(yaml.safe_dump(document))
+    source.mkdir()
+    pq.write_table(pa.table({"id": ["text"], "k": ["text"], "at": ["text"]}), source / "wrong.parquet")
+    result = run_inline(path, "--until-idle", "--json")
+    assert result.exit_code == Exit.SOURCE, result.output
+    assert "wrong.parquet" in result.stderr
+    assert "same command goes on" in result.stderr
+    assert json.loads(result.stdout.splitlines()[-1])["exitCode"] == Exit.SOURCE
+
+
+def test_without_java_the_sentence_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Path:
+        raise java.JavaNotFound("Spark needs Java 17 or newer: none was found; install one")
+
+    monkeypatch.setattr(java, "find_java", missing)
+    result = invoke("run", manifest_at(tmp_path))
+    assert result.exit_code == Exit.JAVA
+    assert "--runner inline" in result.stderr
+
+
+def test_an_epoch_that_keeps_failing_is_one_sentence_and_a_trace_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from streamjoin.epoch import inline
+
+    def fail(*arguments: object) -> None:
+        raise ZeroDivisionError("one by nought")
+
+    monkeypatch.setattr(inline, "route", fail)
+    monkeypatch.setattr(loop.Loop.__init__, "__kwdefaults__", {**(Loop.__init__.__kwdefaults__ or {}), "pauses": (0.0, 0.0, 0.0)})
+    result = run_inline(manifest_at(tmp_path), "--until-idle")
+    assert result.exit_code == Exit.FAILED
+    sentence = result.stderr.strip()
+    assert "\n" not in sentence
+    assert "epoch 0: ZeroDivisionError: one by nought" in sentence
+    trace = re.search(r"trace: (\S+)\)", sentence)
+    assert trace is not None
+    assert "Traceback" in Path(trace[1]).read_text()
+    assert result.stdout.count("trying again") == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_after_the_epoch_and_the_next_run_goes_on(tmp_path: Path, number: int) -> None:
+    path = manifest_at(tmp_path, rows=None, real_time=True)
+    running = Process(tmp_path, "run", path, "--runner", "inline", "--json")
+    first = json.loads(running.line_with('"epoch": 2'))
+    running.signal(number)
+    code, out, error = running.end()
+    assert code == Exit.DONE, error
+    summary = json.loads(out.splitlines()[-1])
+    assert summary["reason"] == "stopped"
+    assert summary["lastEpoch"] >= first["epoch"]
+    assert "stopping after the running epoch" in error
+    resumed = run_inline(path, "--for", "100ms", "--json")
+    following = json.loads(resumed.stdout.splitlines()[0])
+    assert following["epoch"] == summary["lastEpoch"] + 1
+    for side in (0, 1):
+        assert following["totals"]["input"][side] == summary["totals"]["input"][side] + following["streams"][side]["input"]
+
+
+def hang_in_epochs() -> None:
+    def hang(*arguments: object) -> list[Any]:
+        print("hanging", flush=True)
+        while True:
+            time.sleep(1)
+
+    InlineRunner.run = hang  # type: ignore[method-assign, assignment]
+
+
+def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
+    running = Process(tmp_path, "run", manifest_at(tmp_path), "--runner", "inline", before=hang_in_epochs)
+    running.line_with("hanging")
+    running.signal(signal.SIGINT)
+    running.line_with("stopping after the running epoch")
+    running.signal(signal.SIGINT)
+    code, _, error = running.end()
+    assert code == Exit.INTERRUPTED
+    assert "done again by the next run" in error
+
+
+def test_a_driver_whose_checkpoint_was_taken_over_says_so(tmp_path: Path) -> None:
+    path = manifest_at(tmp_path, rows=None, real_time=True)
+    running = Process(tmp_path, "run", path, "--runner", "inline", "--json")
+    running.line_with('"epoch": 0')
+    assert run_inline(path, "--for", "50ms").exit_code == Exit.DONE
+    code, out, error = running.end()
+    assert code == Exit.SUPERSEDED
+    assert "another driver" in error
+    assert json.loads(out.splitlines()[-1])["exitCode"] == Exit.SUPERSEDED
+
+
+def test_a_reader_that_goes_away_stops_the_run(tmp_path: Path) -> None:
+    running = Process(tmp_path, "run", manifest_at(tmp_path, rows=None, real_time=True), "--runner", "inline", "--json")
+    running.line_with('"epoch": 0')
+    running.stdout.close()
+    code, _, error = running.end()
+    assert code == Exit.DONE, error
+    assert "Traceback" not in error
+    assert "Exception" not in error
+
+
+def test_on_a_terminal_the_view_is_live_and_control_c_leaves_a_summary(tmp_path: Path) -> None:
+    path = manifest_at(tmp_path, rows=None, real_time=True)
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ.update(TERM="xterm-256color", COLUMNS="100", LINES="30")
+        os.execv(sys.executable, [sys.executable, "-m", "streamjoin", "run", str(path), "--runner", "inline"])
+    watchdog = threading.Timer(DEADLINE_SECONDS, os.kill, (child, signal.SIGKILL))
+    watchdog.start()
+    shown, asked = b"", False
+    while True:
+        try:
+            data = os.read(terminal, 1 << 16)
+        except OSError:  # how Linux tells that the other end of a terminal is closed
+            break
+        if not data:
+            break
+        shown += data
+        if not asked and b"epoch 2" in shown:
+            os.write(terminal, b"\x03")
+            asked = True
+    _, status = os.waitpid(child, 0)
+    watchdog.cancel()
+    os.close(terminal)
+    text = shown.decode()
+    assert os.waitstatus_to_exitcode(status) == Exit.DONE, text
+    assert "starting 2 workers in this process" in text
+    assert "Stopping after the running epoch" in text
+    assert "streamjoin run" in text.splitlines()[-1]
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l"), "the cursor is hidden"
+
+
+# The loop alone, with a driver that does as it is told.
+
+
+def make_result(epoch: int = 0, **changes: Any) -> EpochResult:
+    counts = dict.fromkeys(("rejected", "filtered", "late", "unmatchable", "shed"), (0, 0))
+    counts |= dict.fromkeys(("input", "accepted", "routed"), (10, 20))
+    result = EpochResult(
+        epoch=epoch,
+        started_at=1000.0 + epoch,
+        seconds={"plan": 0.1, "tasks": 0.2, "deploy": 8.0, "task.join": 0.1},
+        counts=counts,
+        output=5,
+        candidates=7,
+        held={0: (10, 20), 1: (1, 2)},
+        utilization={0: 0.3, 1: 0.03},
+        watermarks=(None, None),
+        lag=(1.0, 2.0),
+        backlog=(0, 0),
+        shed=(0.0, 0.0),
+        read_back=0,
+        totals={name: list(pair) for name, pair in counts.items()} | {"output": [5], "candidates": [7]},
+        generation=1,
+        blocks=4,
+    )
+    return replace(result, **changes)
+
+
+class ScriptedDriver:
+    """Plays answers: a result, None, an error to raise, or a function to call for one of them."""
+
+    def __init__(self, *answers: Any, exhausted: bool = True) -> None:
+        self.exhausted = exhausted
+        self.calls: list[str] = []
+        self._answers: Iterator[Any] = iter(answers)
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def step(self, *, final: bool = False) -> EpochResult | None:
+        self.calls.append("final" if final else "step")
+        answer = next(self._answers)
+        answer = answer() if callable(answer) else answer
+        if isinstance(answer, Exception):
+            raise answer
+        assert answer is None or isinstance(answer, EpochResult)
+        return answer
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+
+def play(driver: ScriptedDriver, tmp_path: Path, stop: threading.Event | None = None, **options: Any) -> list[Event]:
+    events: list[Event] = []
+    settings: dict[str, Any] = {"interval_seconds": 0.0, "pauses": (0.0, 0.0, 0.0)} | options
+    Loop(driver, stop=stop or threading.Event(), tell=events.append, log_directory=tmp_path, **settings).run()
+    assert [event for event in events if isinstance(event, Ended)] == events[-1:]
+    assert isinstance(events[-2], Stopping)
+    assert driver.calls.count("stop") == 1
+    return events
+
+
+def ended(events: list[Event]) -> Ended:
+    last = events[-1]
+    assert isinstance(last, Ended)
+    return last
+
+
+def test_a_failed_epoch_is_tried_again_and_then_goes_on(tmp_path: Path) -> None:
+    driver = ScriptedDriver(EpochFailed("epoch 0: lost"), EpochFailed("epoch 0: lost"), make_result(), None, None)
+    events = play(driver, tmp_path, until_idle=True)
+    assert [event.attempt for event in events if isinstance(event, Retrying)] == [1, 2]
+    assert ended(events).reason is Reason.IDLE
+
+
+def test_an_epoch_is_tried_four_times(tmp_path: Path) -> None:
+    driver = ScriptedDriver(*[EpochFailed("epoch 0: lost", "its trace")] * 4)
+    failure = ended(play(driver, tmp_path)).failure
+    assert failure is not None
+    assert failure.code is Exit.FAILED
+    assert (tmp_path / "failure.txt").read_text() == "its trace"
+
+
+def test_what_cannot_get_better_is_not_tried_again(tmp_path: Path) -> None:
+    driver = ScriptedDriver(EpochFailed("epoch 0: SourceError: a.csv: no such column", permanent=True))
+    failure = ended(play(driver, tmp_path)).failure
+    assert failure is not None
+    assert failure.code is Exit.SOURCE
+    assert driver.calls == ["start", "step", "stop"]
+
+
+def test_an_epoch_that_fails_while_stopping_is_given_up_without_an_error(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def killed() -> Exception:
+        stop.set()
+        return EpochFailed("epoch 3: Py4JError: the workers are gone")
+
+    last = ended(play(ScriptedDriver(killed), tmp_path, stop))
+    assert (last.reason, last.failure, last.abandoned) == (Reason.STOPPED, None, True)
+
+
+def test_an_error_that_nobody_foresaw_is_still_one_sentence(tmp_path: Path) -> None:
+    failure = ended(play(ScriptedDriver(KeyError("x")), tmp_path)).failure
+    assert failure is not None
+    assert failure.sentence.startswith("KeyError: 'x' (trace: ")
+    assert "Traceback" in (tmp_path / "failure.txt").read_text()
+
+
+def test_a_backlog_is_not_waited_for_and_otherwise_the_interval_is_kept(tmp_path: Path) -> None:
+    times: list[float] = []
+
+    def at(result: EpochResult | None) -> Any:
+        def answer() -> EpochResult | None:
+            times.append(time.monotonic())
+            return result
+
+        return answer
+
+    driver = ScriptedDriver(at(make_result(backlog=(5, 0))), at(make_result(1)), at(make_result(2)), None, None)
+    play(driver, tmp_path, interval_seconds=0.2, until_idle=True)
+    assert times[1] - times[0] < 0.2
+    assert times[2] - times[1] >= 0.2
+
+
+def test_what_waits_for_its_end_is_taken_before_the_run_is_idle(tmp_path: Path) -> None:
+    driver = ScriptedDriver(make_result(), None, make_result(1), None, None)
+    events = play(driver, tmp_path, until_idle=True)
+    assert driver.calls == ["start", "step", "step", "final", "step", "final", "stop"]
+    assert [event.result.epoch for event in events if isinstance(event, Done)] == [0, 1]
+
+
+def test_a_stop_before_the_start_claims_nothing(tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    driver = ScriptedDriver()
+    assert ended(play(driver, tmp_path, stop)).reason is Reason.STOPPED
+    assert driver.calls == ["stop"]
+
+
+def test_workers_that_cannot_be_stopped_do_not_hide_the_end(tmp_path: Path) -> None:
+    class Unstoppable(ScriptedDriver):
+        def stop(self) -> None:
+            raise RuntimeError("the workers are gone")
+
+    driver = Unstoppable(None, None)
+    events: list[Event] = []
+    Loop(driver, interval_seconds=0, stop=threading.Event(), tell=events.append, log_directory=tmp_path, until_idle=True).run()
+    assert ended(events).reason is Reason.IDLE
+
+
+# What is remembered of a run, and how it looks.
+
+
+def test_quantiles_of_epoch_times_are_right_to_one_percent() -> None:
+    seed = 20
+    rng = random.Random(seed)
+    durations, seen = Durations(), []
+    for _ in range(5000):
+        seconds = rng.lognormvariate(-1, 1.5)
+        durations.add(seconds)
+        seen.append(seconds)
+    seen.sort()
+    for fraction in (0.01, 0.5, 0.95, 1.0):
+        exact = seen[max(0, round(fraction * len(seen)) - 1)]
+        assert durations.quantile(fraction) == pytest.approx(exact, rel=0.011), f"seed {seed}, {fraction}"
+
+
+def test_a_long_run_is_remembered_in_bounded_space_without_losing_counts_or_peaks() -> None:
+    history = History(1000.0)
+    epochs = 3 * MOST_SAMPLES + 7
+    for epoch in range(epochs):
+        tau = 0.9 if epoch == 1234 else 0.1
+        history.add(make_result(epoch, utilization={0: tau, 1: 0.0}), 1000.5 + epoch)
+    assert len(history.samples) <= MOST_SAMPLES
+    assert sum(sample.input[1] for sample in history.samples) == history.counts["input"][1] == 20 * epochs
+    assert sum(sample.output for sample in history.samples) == history.output == 5 * epochs
+    assert max(sample.utilization[0] for sample in history.samples) == history.largest_utilization == 0.9
+    assert [sample.end for sample in history.samples] == sorted(sample.end for sample in history.samples)
+
+
+def test_rates_are_those_of_the_last_seconds_and_fall_when_nothing_comes() -> None:
+    history = History(1000.0)
+    for epoch in range(20):
+        history.add(make_result(epoch, counts=make_result().counts | {"input": (1000 if epoch < 10 else 4000, 0)}), 1000.5 + epoch)
+    assert history.rates(1019.6).input[0] == pytest.approx(4000)
+    assert history.rates(1019.5 + RATE_SECONDS + 3).input[0] < 2000
+    assert history.rates(1100.0).input[0] < 200
+
+
+def test_every_tuple_is_in_exactly_one_second_of_the_curve() -> None:
+    history = History(1000.0)
+    for epoch in range(8):
+        history.add(make_result(epoch), 1000.4 + epoch * 1.7)
+    cells = history.per_second(1013.0, 40)
+    whole = sum(cell.input for cell in cells)
+    assert len(cells) == 40
+    # the second that the last epoch ended in is not over
+    assert 0.8 * 8 * 30 < whole <= 8 * 30 + 1e-6
+
+
+@pytest.mark.parametrize(("width", "height"), [(100, 30), (80, 24), (200, 60), (60, 20)])
+@pytest.mark.parametrize("workers", [1, 3, 40])
+@pytest.mark.parametrize("unicode", [True, False])
+def test_the_screen_fits_its_terminal(tmp_path: Path, width: int, height: int, workers: int, unicode: bool) -> None:
+    job = compile_job(load(manifest_at(tmp_path).read_text()))
+    subject = Subject(job, "spark", "streamjoin run x", SimpleNamespace(predicate=job.condition.candidates[0], scheme=None))
+    history = History(1000.0)
+    screen = Screen(subject, history, unicode=unicode)
+    screen.see(Starting(workers))
+    for epoch in range(30):
+        tau = {task: (epoch + task) / 60 for task in range(workers)}
+        result = make_result(
+            epoch, utilization=tau, held=dict.fromkeys(tau, (1000, 2000)), watermarks=(10**15, 10**15), warnings=("a.csv was replaced",)
+        )
+        history.add(result, 1000.5 + epoch)
+        screen.see(Done(result, 1000.5 + epoch))
+    console = Console(width=width, height=height, force_terminal=True, color_system=None)
+    with console.capture() as capture:
+        console.print(screen.render(1030.6, width, height))
+    lines = capture.get().splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert len(lines) <= max(height, 23)
+    text = "\n".join(lines)
+    for word in ("small", "abs(l.k - r.k) <= 1", "within 1.0 s", "running", "a.csv was replaced", "epoch 29", "Ctrl-C"):
+        assert word in text
+    if not unicode:
+        assert not set(text) & set("▁▂▃▄▅▆▇█●τ")
+
+
+def test_the_view_shows_what_was_not_joined_and_why(tmp_path: Path) -> None:
+    job = compile_job(load(manifest_at(tmp_path).read_text()))
+    subject = Subject(job, "spark", "streamjoin run x", SimpleNamespace(predicate=None, scheme=None))
+    history = History(1000.0)
+    totals = make_result().totals | {"input": [123_456, 20], "late": [17, 0], "shed": [0, 23], "unmatchable": [41, 0]}
+    history.add(make_result(totals=totals), 1000.5)
+    console = Console(width=100, height=30, color_system=None)
+    with console.capture() as capture:
+        console.print(Screen(subject, history).render(1001.0))
+    left, right = (next(line for line in capture.get().splitlines() if line.startswith(f" {name} ")) for name in "lr")
+    assert {"123,456", "17", "41", "1.0"} <= set(left.split())
+    assert {"20", "23", "2.0"} <= set(right.split())
+
+
+def test_executors_get_half_their_memory_but_no_more_than_the_machine_has() -> None:
+    assert executor_memory(2 * GIB, 3, 24 * GIB).heap_mib == 1024
+    assert executor_memory(2 * GIB, 3, 24 * GIB).warning is None
+    scarce = executor_memory(8 * GIB, 4, 16 * GIB)
+    assert scarce.heap_mib < 2048
+    assert scarce.warning is not None
+    assert "spec.workers" in scarce.warning
+    assert executor_memory(GIB // 8, 1, 24 * GIB).heap_mib == FLOOR_MIB
+    assert executor_memory(8 * GIB, 100, GIB).heap_mib == FLOOR_MIB

@@ -1,0 +1,107 @@
+"""Alg. 3: every admitted pair of tuples meets in exactly one area, every tuple is written exactly once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from streamjoin.predicate import INT64_MAX, INT64_MIN, MainKind, MainPredicate
+from streamjoin.scheme.models import MODELS, plan_for_tasks
+from streamjoin.scheme.routing import Router
+from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
+from test_scheme import ALL, random_case, unknown
+
+
+def random_tuples(rng: np.random.Generator, scheme: Scheme, left: bool, is_float: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Sorted keys on, beside and between the scheme's bounds, and units likewise."""
+    ranges = [area.left_keys if left else area.right_keys for area in scheme.areas]
+    spans = [area.left_units if left else area.right_units for area in scheme.areas]
+    bounds = sorted({bound for keys in ranges for bound in (keys.low, keys.high) if bound is not None} | {0})
+    if is_float:
+        near = np.concatenate([np.nextafter(bounds, -np.inf), bounds, np.nextafter(bounds, np.inf), [-np.inf, np.inf, 1e9, -1e9]])
+    else:
+        near = np.array([key for bound in bounds for key in (bound - 1, bound, bound + 1) if INT64_MIN <= key <= INT64_MAX])
+        near = np.concatenate([near, [INT64_MIN, INT64_MAX]])
+    keys = np.sort(rng.choice(near, 80))
+    edges = sorted({unit for span in spans for unit in (span.low, span.high - 1)})
+    return keys, rng.choice(np.concatenate([edges, rng.integers(0, UNITS, 5)]), 80).astype(np.uint32)
+
+
+def pairs_of(main: MainPredicate, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Which pairs the predicate admits, in Python's exact integers, or in floats without slack."""
+    admitted = np.ones((len(left), len(right)), bool)
+    for i, one in enumerate(left.tolist()):
+        for j, other in enumerate(right.tolist()):
+            if main.kind is MainKind.RANGE:
+                low = main.low is None or other >= one + main.low
+                high = main.high is None or other <= one + main.high
+                admitted[i, j] = low and high
+            elif main.kind is MainKind.NOT_EQUAL:
+                admitted[i, j] = one != other
+    return admitted
+
+
+def test_every_admitted_pair_meets_once_and_every_tuple_is_written_once() -> None:
+    rng = np.random.default_rng(40)
+    for case in range(80):
+        statistics, main = random_case(rng)
+        scheme = plan_for_tasks(MODELS[case % 3], statistics, main, int(rng.integers(1, 9)))
+        message = f"seed 40, case {case}, {main}, {scheme}"
+        received = []
+        for left in (True, False):
+            keys, units = random_tuples(rng, scheme, left, main.is_float)
+            router = Router(scheme, left)
+            at = np.zeros((len(keys), len(scheme.areas)), np.int64)
+            written = np.zeros(len(keys), np.int64)
+            for area, selection in router.route(keys, units):
+                rows = np.arange(len(keys))[selection]
+                assert len(rows), message
+                assert (np.diff(rows) > 0).all(), message
+                at[rows, area] += 1
+                written[rows[router.writes(area, keys[rows])]] += 1
+            assert (written == 1).all(), message
+            received.append((keys, at))
+        (left_keys, left_at), (right_keys, right_at) = received
+        met = left_at @ right_at.T
+        assert (met <= 1).all(), message
+        assert (met[pairs_of(main, left_keys, right_keys)] == 1).all(), message
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+def test_routing_nothing_reaches_no_area(dtype: type) -> None:
+    assert list(Router(plan_for_tasks("adsp", unknown(), ALL, 6), left=True).route(np.empty(0, dtype), np.empty(0, np.uint32))) == []
+
+
+def test_areas_of_a_row_share_one_selection_and_uncut_units_are_slices() -> None:
+    scheme = plan_for_tasks("square", unknown(), ALL, 6)
+    keys, units = np.zeros(1000, np.int64), np.arange(0, UNITS, UNITS // 1000, dtype=np.uint64)[:1000].astype(np.uint32)
+    selections = [selection for _, selection in Router(scheme, left=True).route(keys, units)]
+    assert len(selections) == 6
+    assert len({id(selection) for selection in selections}) == 2
+    whole = plan_for_tasks("adsp", unknown(), ALL, 1)
+    assert list(Router(whole, left=True).route(keys, units)) == [(0, slice(0, 1000))]
+
+
+def test_a_key_equal_to_a_bound_goes_to_the_upper_area_only() -> None:
+    lower, upper = KeyRange(None, 5), KeyRange(5, None)
+    units = UnitRange()
+    areas = (Area(0, 0, lower, units, lower, units, lower, lower), Area(1, 1, upper, units, upper, units, upper, upper))
+    router = Router(Scheme("hash", 2, areas, ""), left=True)
+    keys = np.array([4, 5, 5, 6])
+    assert list(router.route(keys, np.zeros(4, np.uint32))) == [(0, slice(0, 1)), (1, slice(1, 4))]
+
+
+def test_an_area_that_writes_a_part_of_its_keys_says_which() -> None:
+    held = KeyRange(0, 10)
+    area = Area(0, 0, held, UnitRange(), held, UnitRange(), KeyRange(4, 10), None)
+    scheme = Scheme("adsp", 1, (area,), "")
+    keys = np.array([0, 3, 4, 4, 9])
+    assert Router(scheme, left=True).writes(0, keys) == slice(2, 5)
+    assert Router(scheme, left=False).writes(0, keys) == slice(0, 0)
+
+
+def test_integer_bounds_above_2_to_the_53_are_exact() -> None:
+    bound = 2**60 + 1
+    lower = KeyRange(None, bound)
+    scheme = Scheme("hash", 1, (Area(0, 0, lower, UnitRange(), lower, UnitRange(), lower, lower),), "")
+    assert list(Router(scheme, left=True).route(np.array([bound - 1, bound]), np.zeros(2, np.uint32))) == [(0, slice(0, 1))]

@@ -1,0 +1,410 @@
+"""Schemes are tilings (Def. 3): what ``check`` proves, what it catches, and that every planner's schemes pass, whatever the statistics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from streamjoin.predicate import INT64_MAX, INT64_MIN, Encoding, KeyExpression, MainKind, MainPredicate
+from streamjoin.scheme.models import MODELS, plan_for_capacity, plan_for_tasks
+from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics, loads
+from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, SchemeError, UnitRange
+
+
+def key(encoding: Encoding) -> KeyExpression:
+    return KeyExpression(("k",), (), encoding)
+
+
+def ranged(low: float | None, high: float | None, encoding: Encoding = Encoding.INTEGER, slack: float = 0.0) -> MainPredicate:
+    return MainPredicate(MainKind.RANGE, key(encoding), key(encoding), low, high, slack=slack)
+
+
+ALL = MainPredicate(MainKind.ALL)
+NOT_EQUAL = MainPredicate(MainKind.NOT_EQUAL, key(Encoding.INTEGER), key(Encoding.INTEGER))
+EQUAL = ranged(0, 0, Encoding.HASH)
+
+
+def unknown(left: float = 1000, right: float = 1000) -> Statistics:
+    return Statistics(SideStatistics(left), SideStatistics(right))
+
+
+def sampled(left: np.ndarray, right: np.ndarray, buckets: int = 100) -> Statistics:
+    sides = (SideStatistics(len(keys), Histogram.from_sample(keys, buckets)) for keys in (left, right))
+    return Statistics(*sides)
+
+
+def random_keys(rng: np.random.Generator, encoding: Encoding) -> np.ndarray:
+    """Of any spread: even, in clusters, few and frequent, or at the ends of what can be encoded."""
+    count = int(rng.integers(1, 400))
+    match rng.integers(5):
+        case 0:
+            keys = rng.normal(0, 1000, count)
+        case 1:
+            keys = rng.choice(rng.normal(0, 10_000, 5), count) + rng.normal(0, 3, count)
+        case 2:
+            keys = rng.choice(rng.normal(0, 50, 6), count, p=[0.7, 0.1, 0.1, 0.05, 0.03, 0.02])
+        case 3:
+            keys = rng.exponential(1000, count)
+        case _ if encoding is Encoding.FLOAT:
+            keys = rng.choice([0.0, -1e308, 1e308, np.inf, -np.inf, 5e-324, 1 + 2**-52], count)
+        case _:
+            return rng.choice(np.array([INT64_MIN, INT64_MIN + 1, -1, 0, 1, INT64_MAX - 1, INT64_MAX]), count)
+    if encoding is Encoding.FLOAT:
+        return keys
+    if encoding is Encoding.HASH:
+        return rng.integers(INT64_MIN, INT64_MAX, count, endpoint=True)
+    return np.round(keys).astype(np.int64)
+
+
+def random_case(rng: np.random.Generator) -> tuple[Statistics, MainPredicate]:
+    encoding = [Encoding.INTEGER, Encoding.FLOAT, Encoding.PREFIX, Encoding.HASH][rng.integers(4)]
+    unit = float if encoding is Encoding.FLOAT else int
+    low, high = sorted(unit(number) for number in rng.normal(0, 10 ** rng.uniform(0, 4), 2))
+    kinds = [
+        ranged(low, high, encoding),
+        ranged(None, high, encoding),
+        ranged(low, None, encoding),
+        ranged(0, 0, encoding),
+        ranged(unit(-5), unit(5), encoding, slack=2.0**-50 if encoding is Encoding.FLOAT else 0.0),
+        ranged(unit(5), unit(-5), encoding),
+        MainPredicate(MainKind.NOT_EQUAL, key(encoding), key(encoding)),
+        ALL,
+    ]
+    main = EQUAL if encoding is Encoding.HASH else kinds[rng.integers(len(kinds))]
+    sides = []
+    for _ in range(2):
+        tuples = float(rng.choice([0, 1, 1000, 1e6]))
+        histogram = Histogram.from_sample(random_keys(rng, encoding), int(rng.choice([1, 4, 30, 200])))
+        sides.append(SideStatistics(tuples, None if rng.random() < 0.15 or main is ALL else histogram))
+    return Statistics(*sides), main
+
+
+def test_every_plan_is_a_tiling_whatever_the_statistics() -> None:
+    rng = np.random.default_rng(30)
+    for case in range(120):
+        statistics, main = random_case(rng)
+        tasks = int(rng.choice([1, 2, 3, 7, 12]))
+        for model in MODELS:
+            message = f"seed 30, case {case}, {model}, {tasks} tasks, {main}, {statistics}"
+            scheme = plan_for_tasks(model, statistics, main, tasks)
+            try:
+                scheme.check(main)
+            except SchemeError as error:
+                pytest.fail(f"{message}: {error}")
+            assert 1 <= scheme.tasks <= tasks, message
+            assert Scheme.from_json(json.loads(json.dumps(scheme.to_json()))) == scheme, message
+
+
+def test_no_task_exceeds_the_capacity() -> None:
+    rng = np.random.default_rng(31)
+    for case in range(60):
+        statistics, main = random_case(rng)
+        total = statistics.left.tuples + statistics.right.tuples
+        capacity = max(1.0, total / float(rng.uniform(0.5, 8)))
+        for model in ("adsp", "square"):
+            message = f"seed 31, case {case}, {model}, {capacity=}, {main}, {statistics}"
+            scheme = plan_for_capacity(model, statistics, main, capacity)
+            try:
+                scheme.check(main)
+            except SchemeError as error:
+                pytest.fail(f"{message}: {error}")
+            assert max(loads(scheme, statistics)) <= capacity * (1 + 1e-6), message
+
+
+def test_adsp_never_plans_a_larger_load_than_the_other_models() -> None:
+    rng = np.random.default_rng(32)
+    for case in range(40):
+        statistics, main = random_case(rng)
+        for tasks in (2, 5, 9):
+            largest = {model: max(loads(plan_for_tasks(model, statistics, main, tasks), statistics)) for model in MODELS}
+            assert largest["adsp"] <= min(largest.values()) * 1.005 + 1e-9, f"seed 32, case {case}, {tasks} tasks, {main}, {largest}"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_one_task_holds_everything(model: str) -> None:
+    scheme = plan_for_tasks(model, sampled(np.arange(100), np.arange(100)), ranged(-2, 2), 1)
+    assert scheme.areas == (Area(0, 0, KeyRange(), UnitRange(), KeyRange(), UnitRange(), KeyRange(), KeyRange()),)
+
+
+@pytest.mark.parametrize("model", ["adsp", "hash"])
+@pytest.mark.parametrize("tasks", [1, 2, 3, 7, 64])
+def test_hashed_keys_of_unknown_spread_are_cut_evenly(model: str, tasks: int) -> None:
+    statistics = unknown(3000, 1000)
+    scheme = plan_for_tasks(model, statistics, EQUAL, tasks)
+    scheme.check(EQUAL)
+    assert scheme.tasks == tasks
+    lows = [area.left_keys.low for area in scheme.areas if area.left_keys.low is not None]
+    assert lows == [area.right_keys.low for area in scheme.areas if area.right_keys.low is not None]
+    widths = [high - low for low, high in pairwise([INT64_MIN, *lows, INT64_MAX + 1])]
+    assert max(widths) - min(widths) <= max(widths) * 1e-9
+    assert plan_for_capacity(model, statistics, EQUAL, 4000 / tasks).tasks == tasks
+
+
+@pytest.mark.parametrize("main", [ALL, NOT_EQUAL, ranged(-5, 5)])
+@pytest.mark.parametrize("model", MODELS)
+def test_keys_that_cannot_be_cut_make_one_coverage_area(model: str, main: MainPredicate) -> None:
+    scheme = plan_for_tasks(model, unknown(), main, 6)
+    scheme.check(main)
+    assert scheme.tasks == 6
+    assert {area.coverage for area in scheme.areas} == {0}
+
+
+def test_a_frequent_key_is_cut_by_a_grid_inside_its_coverage_area() -> None:
+    rng = np.random.default_rng(33)
+    keys = np.where(rng.random(20_000) < 0.6, 77, rng.integers(-(10**9), 10**9, 20_000))
+    statistics = sampled(keys, keys, 500)
+    scheme = plan_for_tasks("adsp", statistics, ranged(0, 0), 12)
+    scheme.check(ranged(0, 0))
+    held = [area for area in scheme.areas if area.left_keys == KeyRange(77, 78)]
+    assert len(held) > 1
+    assert max(loads(scheme, statistics)) < 0.6 * max(loads(plan_for_tasks("hash", statistics, ranged(0, 0), 12), statistics))
+
+
+def test_square_is_equation_9() -> None:
+    scheme = plan_for_capacity("square", unknown(6, 6), ALL, 10)
+    assert (scheme.tasks, scheme.summary) == (4, "1 coverage area: <2,2,0>")
+    assert plan_for_tasks("square", unknown(6, 6), ALL, 7).summary == "1 coverage area: <2,3,0>"
+
+
+def test_the_summary_gives_each_shape_as_the_papers_write_it() -> None:
+    assert plan_for_capacity("adsp", unknown(9, 7), ALL, 10).summary == "1 coverage area: <1,2,1,row>"
+    assert plan_for_tasks("hash", unknown(), EQUAL, 3).summary == "3 coverage areas: 3 x <1,1,0>"
+
+
+def test_equal_streams_of_nothing_known_are_planned_for_all_workers() -> None:
+    for main in (EQUAL, ALL, ranged(-3, 3)):
+        assert plan_for_tasks("adsp", unknown(0, 0), main, 6).tasks == 6
+
+
+def test_integers_that_are_histogrammed_for_float_keys_are_converted() -> None:
+    main = ranged(-1.0, 1.0, Encoding.FLOAT)
+    scheme = plan_for_tasks("adsp", sampled(np.arange(100), np.arange(100)), main, 3)
+    scheme.check(main)
+    with pytest.raises(ValueError, match="must be integers"):
+        plan_for_tasks("adsp", sampled(np.arange(100) / 7, np.arange(100)), ranged(-1, 1), 3)
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (lambda: plan_for_tasks("star", unknown(), ALL, 2), "scheme.model: 'star' is unknown; choose one of adsp, square, hash"),
+        (lambda: plan_for_tasks("adsp", unknown(), ALL, 0), "tasks: 0 must be at least 1"),
+        (lambda: plan_for_tasks("adsp", unknown(), ALL, 1025), "at most 1,024"),
+        (lambda: plan_for_capacity("adsp", unknown(), ALL, 0), "capacity: 0 must be positive"),
+        (lambda: plan_for_capacity("square", unknown(1e6, 1e6), ALL, 1), "raise the capacity"),
+        (lambda: plan_for_capacity("adsp", unknown(1e6, 1e6), EQUAL, 1), "raise the capacity"),
+        (lambda: plan_for_capacity("hash", unknown(1e6, 1e6), EQUAL, 1), "raise the capacity"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(refused: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        refused()  # type: ignore[operator]
+
+
+def test_histograms_give_frequent_keys_their_own_bucket_and_share_the_rest_evenly() -> None:
+    rng = np.random.default_rng(34)
+    keys = np.concatenate([np.full(5000, 42), rng.integers(0, 10**6, 10_000)])
+    histogram = Histogram.from_sample(keys, 100, weight=2.0)
+    assert len(histogram.counts) <= 102
+    assert histogram.total == 30_000
+    at = int(np.searchsorted(histogram.bounds, 42, side="right"))
+    assert histogram.bounds[at - 1 : at + 1].tolist() == [42, 43]
+    others = np.delete(histogram.counts, at)
+    assert others.max() < 2.5 * 20_000 / 98
+
+
+@pytest.mark.parametrize("keys", [[], [7], [INT64_MIN, INT64_MAX], [np.inf, -np.inf, 0.0], [1.0, 1.0, np.nextafter(1.0, 2)]])
+def test_histograms_of_odd_samples_are_sound(keys: list[float]) -> None:
+    histogram = Histogram.from_sample(np.array(keys))
+    assert histogram.total == len(keys)
+    assert histogram.share(KeyRange()) == 1.0
+    assert np.isfinite(histogram.bounds).all()
+
+
+def test_shares_of_neighbouring_ranges_add_up() -> None:
+    rng = np.random.default_rng(35)
+    histogram = Histogram.from_sample(rng.integers(INT64_MIN, INT64_MAX, 5000), 50)
+    cuts = np.sort(rng.integers(INT64_MIN, INT64_MAX, 20)).tolist()
+    shares = [histogram.share(KeyRange(*bounds)) for bounds in pairwise([None, *cuts, None])]
+    assert sum(shares) == pytest.approx(1)
+    assert histogram.refined(np.array(cuts)).share(KeyRange(cuts[3], cuts[9])) == pytest.approx(histogram.share(KeyRange(cuts[3], cuts[9])))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "counts"), [([1, 1], [1, 1, 1]), ([2, 1], [1, 1, 1]), ([1], [1]), ([1], [1, -1]), ([np.nan], [1, 1])]
+)
+def test_impossible_histograms_are_refused(bounds: list[float], counts: list[float]) -> None:
+    with pytest.raises(ValueError, match="histogram"):
+        Histogram(np.array(bounds), np.array(counts))
+
+
+DOMAIN = range(-14, 15)
+"""Keys for the brute force; every bound of the schemes below lies well inside."""
+
+
+def admits(main: MainPredicate, left: int, right: int) -> bool:
+    if main.kind is MainKind.RANGE:
+        return (main.low is None or right - left >= main.low) and (main.high is None or right - left <= main.high)
+    return main.kind is MainKind.ALL or left != right
+
+
+def is_tiling(scheme: Scheme, main: MainPredicate) -> bool:
+    """Def. 3 and Alg. 5 by enumerating keys and unit coordinates; no shared code."""
+    if {area.task for area in scheme.areas} != set(range(scheme.tasks)):
+        return False
+    spans = [span for area in scheme.areas for span in (area.left_units, area.right_units)]
+    units = sorted({unit for span in spans for unit in (span.low, span.high)} - {UNITS})
+    if any(span.low >= span.high for span in spans):
+        return False
+
+    def holds(keys: KeyRange | None, at: int) -> bool:
+        return keys is not None and (keys.low is None or at >= keys.low) and (keys.high is None or at < keys.high)
+
+    for left in range(DOMAIN.start * 2, DOMAIN.stop * 2):
+        for unit in units:
+            for keys, span in (("left_writes", "left_units"), ("right_writes", "right_units")):
+                writers = [
+                    area
+                    for area in scheme.areas
+                    if holds(getattr(area, keys), left) and getattr(area, span).low <= unit < getattr(area, span).high
+                ]
+                if len(writers) != 1 or not holds(getattr(writers[0], keys.replace("writes", "keys")), left):
+                    return False
+    for left in DOMAIN:
+        rows = [area for area in scheme.areas if holds(area.left_keys, left)]
+        for right in DOMAIN:
+            areas = [area for area in rows if holds(area.right_keys, right)]
+            for row in units:
+                for column in units:
+                    times = sum(
+                        area.left_units.low <= row < area.left_units.high and area.right_units.low <= column < area.right_units.high
+                        for area in areas
+                    )
+                    if times > 1 or (times == 0 and admits(main, left, right)):
+                        return False
+    return True
+
+
+def damaged(scheme: Scheme, rng: np.random.Generator) -> Scheme:
+    """The scheme with one thing changed, perhaps for no harm."""
+    areas = list(scheme.areas)
+    index = int(rng.integers(len(areas)))
+    area = areas[index]
+    name = str(rng.choice(["left_keys", "right_keys", "left_writes", "right_writes", "left_units", "right_units", "drop", "copy", "task"]))
+    if name == "drop":
+        del areas[index]
+    elif name == "copy":
+        areas.append(area)
+    elif name == "task":
+        areas[index] = replace(area, task=int(rng.integers(scheme.tasks + 1)))
+    else:
+        part = getattr(area, name)
+        if part is None:
+            part = KeyRange()
+        elif name.endswith("writes") and rng.random() < 0.3:
+            part = None
+        elif name.endswith("units"):
+            part = UnitRange(*(min(UNITS, max(0, end + int(rng.choice([-1, 0, 1])) * 2**29)) for end in (part.low, part.high)))
+        else:
+            part = KeyRange(*(None if end is None else end + int(rng.integers(-2, 3)) for end in (part.low, part.high)))
+        coverage = area.coverage
+        for other, held in enumerate(areas):
+            # Areas of a coverage area change their keys together, or else the harm is plain to see.
+            if other == index or (name.endswith("keys") and held.coverage == coverage):
+                areas[other] = replace(held, **{name: part})
+    return Scheme(scheme.model, scheme.tasks, tuple(areas), scheme.summary)
+
+
+def small_schemes(rng: np.random.Generator) -> Iterator[tuple[Scheme, MainPredicate]]:
+    for main in (ranged(-2, 2), ranged(1, None), ranged(None, 0), ranged(0, 0), ranged(3, 5), NOT_EQUAL):
+        for model in ("adsp", "hash"):
+            keys = rng.integers(-9, 10, (2, 30))
+            yield plan_for_tasks(model, sampled(keys[0], keys[1], int(rng.choice([4, 40]))), main, int(rng.integers(2, 6))), main
+
+
+def test_check_agrees_with_enumerating_all_keys_and_units() -> None:
+    rng = np.random.default_rng(36)
+    found = {True: 0, False: 0}
+    for _ in range(4):
+        for scheme, main in small_schemes(rng):
+            assert is_tiling(scheme, main), f"seed 36, {scheme}, {main}"
+            for _ in range(5):
+                suspect = damaged(scheme, rng)
+                try:
+                    suspect.check(main)
+                    verdict = True
+                except SchemeError:
+                    verdict = False
+                assert verdict == is_tiling(suspect, main), f"seed 36, {suspect}, {main}"
+                found[verdict] += 1
+    assert min(found.values()) > 10
+
+
+def whole(**changes: object) -> Scheme:
+    area = Area(0, 0, KeyRange(), UnitRange(), KeyRange(), UnitRange(), KeyRange(), KeyRange())
+    return Scheme("adsp", 1, (replace(area, **changes),), "")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "message"),
+    [
+        (Scheme("adsp", 0, (), ""), "areas: there are none"),
+        (replace(whole(), tasks=2), r"areas\[\].task: \[0\] must be exactly 0..1"),
+        (whole(coverage=-1), "must not be negative"),
+        (whole(left_keys=KeyRange(5, 5)), "is empty; low must be below high"),
+        (whole(left_keys=KeyRange(0.5, None)), "must be a 64-bit integer"),
+        (whole(left_keys=KeyRange(2**63, None)), "must be a 64-bit integer"),
+        (whole(left_units=UnitRange(0, UNITS + 1)), "must be integers with 0 <= low < high"),
+        (whole(left_keys=KeyRange(0, None), left_writes=KeyRange(0, None)), "no area covers every pair"),
+        (whole(left_units=UnitRange(0, 10)), "no area covers every pair"),
+        (whole(left_writes=None), "written by no area"),
+        (whole(left_keys=KeyRange(0, None)), "must lie within the keys that the area holds"),
+    ],
+)
+def test_check_says_what_is_wrong(scheme: Scheme, message: str) -> None:
+    with pytest.raises(SchemeError, match=message):
+        scheme.check(ranged(-2, 2))
+
+
+def test_check_names_areas_that_overlap_and_tuples_written_twice() -> None:
+    twice = Scheme("adsp", 1, whole().areas * 2, "")
+    with pytest.raises(SchemeError, match=r"areas\[0\] and areas\[1\] overlap"):
+        twice.check(ranged(-2, 2))
+    grid = plan_for_tasks("square", unknown(), ALL, 4)
+    all_write = replace(grid, areas=tuple(replace(area, left_writes=KeyRange()) for area in grid.areas))
+    with pytest.raises(SchemeError, match="written twice"):
+        all_write.check(ALL)
+
+
+def test_check_sees_one_missing_pair_at_the_ends_of_int64() -> None:
+    low, high = KeyRange(None, INT64_MAX), KeyRange(INT64_MAX, None)
+    units = UnitRange()
+    areas = (Area(0, 0, low, units, low, units, low, low), Area(1, 1, high, units, high, units, high, high))
+    Scheme("hash", 2, areas, "").check(ranged(0, 0))
+    with pytest.raises(SchemeError, match="no area covers"):
+        Scheme("hash", 2, areas, "").check(ranged(0, 1))
+
+
+def test_check_sees_one_missing_ulp() -> None:
+    keys, beyond = KeyRange(None, 1.0), KeyRange(1.0, None)
+    units = UnitRange()
+    areas = (Area(0, 0, keys, units, keys, units, keys, keys), Area(1, 1, beyond, units, beyond, units, beyond, beyond))
+    Scheme("hash", 2, areas, "").check(ranged(0.0, 0.0, Encoding.FLOAT))
+    with pytest.raises(SchemeError, match="no area covers"):
+        Scheme("hash", 2, areas, "").check(ranged(0.0, 5e-324, Encoding.FLOAT))
+
+
+@pytest.mark.parametrize("value", [None, [], {}, {"model": "adsp", "tasks": 1, "summary": "", "areas": [{}]}, {"model": 1, "areas": 3}])
+def test_what_is_not_a_scheme_is_refused(value: object) -> None:
+    with pytest.raises(SchemeError, match="this is not a scheme"):
+        Scheme.from_json(value)
+
+
+def test_the_areas_of_a_task_are_found() -> None:
+    scheme = plan_for_tasks("adsp", unknown(), ALL, 4)
+    assert [scheme.areas_of(task) for task in range(4)] == [(0,), (1,), (2,), (3,)]
