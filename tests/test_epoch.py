@@ -11,8 +11,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from harness import SECOND, START, Input, driver_for, make_batch, make_job, output_of, run_all
 
+from harness import SECOND, START, Input, driver_for, make_batch, make_job, output_of, run_all
 from streamjoin.epoch.driver import Driver, EpochFailed
 from streamjoin.epoch.inline import InlineRunner
 from streamjoin.epoch.route import route
@@ -191,7 +191,8 @@ def test_files_are_joined_while_they_are_written_and_bad_lines_become_dead_lette
     connection = duckdb.connect()
     expected = connection.execute(
         "SELECT l.id, r.id, round((l.k - r.k) * 100)::INT FROM (SELECT unnest($1, recursive := true)) l, "
-        "(SELECT unnest($2, recursive := true)) r WHERE abs(round(l.k * 100) - round(r.k * 100)) <= 5 AND abs(l.at - r.at) <= 10 AND l.id <> r.id",
+        "(SELECT unnest($2, recursive := true)) r "
+        "WHERE abs(round(l.k * 100) - round(r.k * 100)) <= 5 AND abs(l.at - r.at) <= 10 AND l.id <> r.id",
         [[{"id": i, "k": k, "at": t} for i, k, t in wanted[name]] for name in "lr"],
     ).fetchall()
     rows = [json.loads(line) for path in (tmp_path / "out").glob("*.json") for line in path.read_text().splitlines()]
@@ -218,7 +219,7 @@ def test_blocks_expire_merge_and_stay_few(tmp_path: Path) -> None:
     assert len(blocks) < 60
     assert sum(block.rows for block in blocks if block.side == 0) < 350, "20 s of 10 tuples each, and what has not been dropped yet"
     assert sum(sum(held) for held in driver.checkpoint.held.values()) < 1500
-    stored = [path for path in (tmp_path / "state" / "blocks").rglob("*.arrow")]
+    stored = list((tmp_path / "state" / "blocks").rglob("*.arrow"))
     assert len(stored) < len(blocks) + 20
     assert len(list((tmp_path / "state" / "log").glob("*"))) <= 200
     assert all(load(ObjectStorage(str(tmp_path / "state")), block.name).num_rows == block.rows for block in blocks)

@@ -47,7 +47,7 @@ class Window:
 
     @property
     def has_aux(self) -> bool:
-        """Whether held tuples carry an ``_aux`` column: the slide's multiple at or before the event time, or the count of the other stream."""
+        """Whether held tuples carry ``_aux``: the slide's multiple at or before the event time, or the count of the other stream."""
         return self.kind is WindowKind.ROWS or self.slide_micros > 0
 
     def expired_before(self, *, left_mark: int | None, right_mark: int | None) -> tuple[int | None, int | None]:

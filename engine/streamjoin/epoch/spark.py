@@ -187,8 +187,17 @@ class SparkRunner:
         self._settings.log_directory.mkdir(parents=True, exist_ok=True)
         path = self._settings.log_directory / "failure.txt"
         path.write_text(trace)
-        cause = cause_of(trace)
-        return EpochFailed(f"{what}: {cause} (trace: {path})", trace, permanent="SourceError" in cause)
+        ended = self._java_ended()
+        cause = ended or cause_of(trace)
+        return EpochFailed(f"{what}: {cause} (trace: {path})", trace, permanent=ended is not None or "SourceError" in cause)
+
+    def _java_ended(self) -> str | None:
+        """That Spark's Java process, without which nothing can be tried again, is gone; None while it is there."""
+        from pyspark import SparkContext
+
+        code = SparkContext._gateway.proc.poll() if SparkContext._gateway is not None else None
+        log = self._settings.log_directory / "spark.log"
+        return None if code is None else f"Spark's Java process has ended with code {code}; if {log} does not say why, it ran out of memory"
 
 
 def cause_of(trace: str) -> str:
