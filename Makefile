@@ -14,9 +14,9 @@ help: ## Show this list
 setup: ## Make .venv with Spark and, where none is found, Java
 	@$(PYTHON) tools/setup.py
 
-demo: setup ## Join two made-up streams on Spark, on this machine, and draw the run into out/band/run.png
-	rm -rf out/band
-	$(BIN)/streamjoin run examples/band.yaml --until-idle --picture out/band/run.png
+demo: setup ## Join two made-up streams on Spark, on this machine, and draw the run into out/demo/run.png
+	rm -rf out/demo
+	$(BIN)/streamjoin run examples/demo.yaml --until-idle --picture out/demo/run.png
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check

@@ -107,6 +107,7 @@ def streamjoin(arguments: list[str], out: str, error: str, before: Callable[[], 
         opened = os.open(path, os.O_WRONLY)
         os.dup2(opened, descriptor)
         os.close(opened)
+    sys.stdout, sys.stderr = (open(descriptor, "w", encoding="utf-8", closefd=False) for descriptor in (1, 2))  # noqa: SIM115
     if before is not None:
         before()
     main(arguments, prog_name="streamjoin")
@@ -314,7 +315,7 @@ def test_input_that_cannot_be_read_ends_the_run_at_once_with_its_name(tmp_path: 
     result = run_inline(path, "--until-idle", "--json")
     assert result.exit_code == Exit.SOURCE, result.output
     assert "wrong.parquet" in result.stderr
-    assert "same command goes on" in result.stderr
+    assert "mend the input and run the same command" in result.stderr
     assert json.loads(result.stdout.splitlines()[-1])["exitCode"] == Exit.SOURCE
 
 
@@ -436,6 +437,40 @@ def test_on_a_terminal_the_view_is_live_and_control_c_leaves_a_summary(tmp_path:
     assert "Stopping after the running epoch" in text
     assert "streamjoin run" in text.splitlines()[-1]
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l"), "the cursor is hidden"
+
+
+def test_plan_prints_the_scheme_of_the_first_deployment_and_draws_it(tmp_path: Path) -> None:
+    picture = tmp_path / "scheme.svg"
+    result = invoke("plan", manifest_at(tmp_path), "--output", picture)
+    assert result.exit_code == Exit.DONE, result.output
+    assert "2 tasks" in result.stdout
+    assert "abs(l.k - r.k) <= 1" in result.stdout
+    assert "<svg" in picture.read_text()
+
+
+def test_plan_obeys_statistics_tasks_and_capacity(tmp_path: Path) -> None:
+    path = manifest_at(tmp_path)
+    stats = tmp_path / "stats.json"
+    stats.write_text(json.dumps({"l": {"tuples": 5000, "keys": list(range(100))}, "r": {"tuples": 5000}, "capacity": 2000}))
+    assert re.search(r"fullest is \d+ % full", invoke("plan", path, "--stats", stats).stdout)
+    assert "3 tasks" in invoke("plan", path, "--stats", stats, "--tasks", 3).stdout
+    assert "1 task," in invoke("plan", path, "--stats", stats, "--capacity", 20000).stdout
+    both = invoke("plan", path, "--tasks", 3, "--capacity", 20000)
+    assert both.exit_code == Exit.USAGE
+    assert "--tasks and --capacity" in both.stderr
+
+
+def test_plan_needs_no_place_for_state_and_names_what_is_wrong_with_statistics(tmp_path: Path) -> None:
+    path = manifest_at(tmp_path, checkpoint={"persistentVolumeClaim": "claim"})
+    assert invoke("plan", path).exit_code == Exit.DONE
+    stats = tmp_path / "stats.json"
+    stats.write_text('{"l": {"tuples": -1}, "r": {"tuples": 1}}')
+    result = invoke("plan", path, "--stats", stats)
+    assert result.exit_code == Exit.USAGE
+    assert "left.tuples: -1" in result.stderr
+    undrawable = invoke("plan", path, "--output", tmp_path / "scheme.txt")
+    assert undrawable.exit_code == Exit.USAGE
+    assert "--output" in undrawable.stderr
 
 
 # The loop alone, with a driver that does as it is told.

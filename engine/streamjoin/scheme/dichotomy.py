@@ -257,10 +257,10 @@ def _settled(matrix: Matrix, cuts: _Cuts, capacity: float, chain: list[list[int]
         after_top, after_begin = np.maximum(next_top, cuts.next_top[next_cut]), np.maximum(next_begin, cuts.next_begin[next_cut])
         same = (after_top == after_top[-1]) & (after_begin == after_begin[-1])
         fits = same & (np.maximum(here, there) <= capacity * (1 + TOLERANCE))
-        # Evenly loaded tasks hold the least capacity each. Ties go to the furthest cut.
-        held = np.where(fits, here * tasks + there * next_tasks, np.inf)
-        if np.isfinite(held).any():
-            best = len(held) - 1 - int(np.argmin(held[::-1]))
+        if fits.any():
+            # Evened tasks hold the least capacity each. Ties go to the evenest two, then to the furthest cut.
+            held = np.where(fits, np.round((here * tasks + there * next_tasks) / capacity, 9), np.inf)
+            best = int(np.lexsort((-moved, np.maximum(here, there), held))[0])
             chain[link][2] = int(moved[best])
             chain[link + 1][:2] = int(next_top[best]), int(next_begin[best])
     return tuple(Rectangle(top, int(cuts.bottom[cut]), begin, int(cuts.end[cut])) for top, begin, cut, _ in chain)

@@ -1,0 +1,254 @@
+"""Draws a scheme as the papers do: the tuple matrix with its results in grey, the areas in colour, each with its task's number.
+
+Left keys run down, right keys across, both in order and to the scale of the tuples that they hold, so that a rectangle's size shows how
+many pairs it joins; a coverage area's grid is drawn to the proportion of its unit ranges. Beside it, what each task holds.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from streamjoin.cli import wording
+from streamjoin.cli.planning import coverage_areas, key_text
+from streamjoin.predicate import Bound, KeyExpression, MainPredicate
+from streamjoin.scheme.matrix import Matrix
+from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics, loads
+from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
+
+FORMATS = ("svg", "png")
+INK, MUTED, RESULT, LIMIT = "#222222", "#6b6b6b", "#000000", "#c8362f"
+MATRIX_INCHES = 6.2
+"""The longer side of the matrix."""
+LEFT_MARGIN, TOP_MARGIN, BOTTOM_MARGIN, BARS_WIDTH = 1.45, 1.35, 0.95, 2.3
+"""Inches."""
+MOST_BESIDE = 64
+"""With more tasks, numbers that do not fit stay tiny: beside their areas they would cover each other."""
+MOST_BARS = 128
+"""With more tasks, loads are drawn as one surface."""
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def draw_scheme(
+    path: Path,
+    scheme: Scheme,
+    statistics: Statistics,
+    main: MainPredicate,
+    names: tuple[str, str] = ("left", "right"),
+    capacity_tuples: float | None = None,
+) -> None:
+    """Write the picture to ``path``, whose suffix (svg or png) says how. Raises OSError, and ValueError for another suffix."""
+    form = path.suffix.lower().removeprefix(".")
+    if form not in FORMATS:
+        raise ValueError(f"{path.name}: its suffix must be one of {', '.join('.' + known for known in FORMATS)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(render_scheme(form, scheme, statistics, main, names, capacity_tuples))
+
+
+def render_scheme(
+    form: str,
+    scheme: Scheme,
+    statistics: Statistics,
+    main: MainPredicate,
+    names: tuple[str, str] = ("left", "right"),
+    capacity_tuples: float | None = None,
+) -> bytes:
+    """The picture as svg (with text as text) or png; the same bytes for the same arguments."""
+    settings = {"font.size": 9, "font.family": "DejaVu Sans", "svg.fonttype": "none", "svg.hashsalt": "scheme", "axes.edgecolor": MUTED}
+    with mpl.rc_context(settings):
+        rows = _Axis(statistics.left, [area.left_keys for area in scheme.areas], main.left, names[0])
+        columns = _Axis(statistics.right, [area.right_keys for area in scheme.areas], main.right, names[1])
+        ratio = min(2.0, max(0.5, (statistics.left.tuples or 1) / (statistics.right.tuples or 1)))
+        height, width = (MATRIX_INCHES, MATRIX_INCHES / ratio) if ratio >= 1 else (MATRIX_INCHES * ratio, MATRIX_INCHES)
+        figure = Figure(figsize=(LEFT_MARGIN + width + BARS_WIDTH + 0.95, TOP_MARGIN + height + BOTTOM_MARGIN), dpi=150)
+        size = figure.get_size_inches()
+        bars_height = min(height, 0.35 * scheme.tasks + 0.15)
+        axes = figure.add_axes(_box(size, LEFT_MARGIN, BOTTOM_MARGIN, width, height))
+        bars = figure.add_axes(_box(size, LEFT_MARGIN + width + 0.7, BOTTOM_MARGIN + height - bars_height, BARS_WIDTH, bars_height))
+        held = loads(scheme, statistics)
+        colours = _colours(scheme)
+        _results(axes, Matrix.of(statistics, main), rows, columns)
+        _areas(axes, scheme, rows, columns, colours, (height, width))
+        _matrix_axes(axes, rows, columns, (height, width))
+        _loads(bars, held, colours, capacity_tuples, bars_height)
+        _titles(figure, scheme, main, names)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=form, metadata={"Date": None} if form == "svg" else None)
+        return buffer.getvalue()
+
+
+def _box(size: Array, left: float, bottom: float, width: float, height: float) -> tuple[float, float, float, float]:
+    """Inches as parts of the figure."""
+    return left / size[0], bottom / size[1], width / size[0], height / size[1]
+
+
+class _Axis:
+    """One side's keys laid out by volume: 0 is before the first tuple, 1 behind the last."""
+
+    def __init__(self, side: SideStatistics, held: Sequence[KeyRange], key: KeyExpression | None, name: str) -> None:
+        self.key, self.name, self.tuples = key, name, side.tuples
+        self.histogram = side.histogram if side.histogram is not None and side.histogram.total > 0 else None
+        self.spread = self.histogram or Histogram.even(1024)
+        self.cuts = sorted({bound for keys in held for bound in (keys.low, keys.high) if bound is not None})
+
+    def at(self, bounds: Array) -> Array:
+        """Where these key bounds lie."""
+        return self.spread.below(bounds.astype(self.spread.bounds.dtype)) / self.spread.total
+
+    def ends(self, keys: KeyRange, units: UnitRange | None = None) -> tuple[float, float]:
+        """Where a key range begins and ends, or the part of it that these units take."""
+        low = 0.0 if keys.low is None else float(self.at(np.array([keys.low]))[0])
+        high = 1.0 if keys.high is None else float(self.at(np.array([keys.high]))[0])
+        if units is None:
+            return low, high
+        return low + (high - low) * (units.low / UNITS), low + (high - low) * (units.high / UNITS)
+
+    def ticks(self, inches: float, *, across: bool) -> tuple[list[float], list[str]]:
+        """Positions that leave room for their labels, the keys there: the scheme's cuts, or else the quartiles."""
+        if self.key is None or (not self.cuts and self.histogram is None):
+            return [0.0, 0.5, 1.0], ["0", "0.5", "1"]
+        bounds: list[Bound] = list(self.cuts)
+        if not bounds:
+            assert self.histogram is not None
+            inner = self.histogram.bounds
+            nearest = [int(np.argmin(np.abs(self.at(inner) - part))) for part in (0, 0.25, 0.5, 0.75, 1)] if len(inner) else []
+            bounds = inner[nearest].tolist()
+        labels = [key_text(bound, self.key) for bound in bounds]
+        # A character of a label is about 0.06 inches wide, a line 0.17 high.
+        least = (0.06 * max(map(len, labels), default=0) + 0.15 if across else 0.17) / inches
+        places: list[float] = []
+        texts: list[str] = []
+        for place, text in zip(self.at(np.array(bounds)).tolist(), labels, strict=True):
+            if not places or place - places[-1] >= least:
+                places.append(place)
+                texts.append(text)
+        return places, texts
+
+    @property
+    def label(self) -> str:
+        if self.key is None or (not self.cuts and self.histogram is None):
+            what = "by unit coordinate"
+        else:
+            what = "keys, to the scale of their tuples"
+        return f"{self.name}: {wording.count(self.tuples)} tuples, {what}" if self.tuples else f"{self.name}: {what}"
+
+
+def _results(axes: Any, matrix: Matrix, rows: _Axis, columns: _Axis) -> None:
+    """The band of result cells, as one staircase."""
+    down = np.concatenate([[0.0], rows.at(matrix.row_bounds), [1.0]])
+    across = np.concatenate([[0.0], columns.at(matrix.column_bounds), [1.0]])
+    begin, end = across[matrix.first], across[matrix.last + 1]
+    sides = np.repeat(down, 2)[1:-1]
+    right = np.stack([np.repeat(end, 2), sides], axis=1)
+    left = np.stack([np.repeat(begin, 2), sides], axis=1)[::-1]
+    outline = np.concatenate([right, left])
+    axes.add_collection(PolyCollection([outline], facecolor=RESULT, alpha=0.22, linewidth=0, zorder=2))
+    if matrix.rows * matrix.columns <= 60 * 60:
+        for lines, place in ((down, axes.hlines), (across, axes.vlines)):
+            place(np.unique(lines), 0, 1, color="white", linewidth=0.4, alpha=0.7, zorder=2.5)
+
+
+def _areas(
+    axes: Any, scheme: Scheme, rows: _Axis, columns: _Axis, colours: list[tuple[float, float, float]], inches: tuple[float, float]
+) -> None:
+    digits = len(str(scheme.tasks - 1))
+    for parts in coverage_areas(scheme).values():
+        for area in parts:
+            top, bottom = rows.ends(area.left_keys, area.left_units)
+            begin, end = columns.ends(area.right_keys, area.right_units)
+            axes.add_patch(
+                Rectangle((begin, top), end - begin, bottom - top, facecolor=colours[area.task], edgecolor="white", linewidth=1.0, zorder=1)
+            )
+            # As large as fits, in points; bold digits are about 0.7 as wide as high.
+            room = 72 * min((bottom - top) * inches[0], (end - begin) * inches[1] / (0.7 * digits))
+            size = min(20.0, 0.62 * room)
+            middle = (top + bottom) / 2
+            if size >= 4.5 or scheme.tasks > MOST_BESIDE:
+                if size >= 2:
+                    text = {"ha": "center", "va": "center", "fontweight": "bold", "color": INK, "zorder": 4}
+                    axes.text((begin + end) / 2, middle, str(area.task), fontsize=size, **text)
+            else:
+                # Too small for its number, which then stands beside it, where there is no result.
+                right = begin < 0.1
+                place, side = (end + 0.006, "left") if right else (begin - 0.006, "right")
+                axes.text(place, middle, str(area.task), fontsize=6, color=INK, ha=side, va="center", zorder=4)
+        top, bottom = rows.ends(parts[0].left_keys)
+        begin, end = columns.ends(parts[0].right_keys)
+        width = 1.4 if len(scheme.areas) <= 40 else 0.7
+        axes.add_patch(Rectangle((begin, top), end - begin, bottom - top, fill=False, edgecolor=INK, linewidth=width, zorder=3))
+
+
+def _matrix_axes(axes: Any, rows: _Axis, columns: _Axis, inches: tuple[float, float]) -> None:
+    axes.set_xlim(0, 1)
+    axes.set_ylim(1, 0)
+    axes.xaxis.set_label_position("top")
+    axes.xaxis.tick_top()
+    axes.set_xlabel(columns.label, color=INK, labelpad=6)
+    axes.set_ylabel(rows.label, color=INK, labelpad=7)
+    axes.set_yticks(*rows.ticks(inches[0], across=False))
+    axes.set_xticks(*columns.ticks(inches[1], across=True))
+    axes.tick_params(axis="both", length=3, color=MUTED, labelcolor=MUTED, labelsize=7)
+
+
+def _loads(axes: Any, held: Array, colours: list[tuple[float, float, float]], capacity_tuples: float | None, height: float) -> None:
+    tasks = np.arange(len(held))
+    if len(held) <= MOST_BARS:
+        axes.barh(tasks, held, height=0.8, color=colours)
+    else:
+        axes.fill_betweenx(tasks, held, color="#9db4d8", linewidth=0)
+    axes.set_ylim(len(held) - 0.4, -0.6)
+    axes.set_yticks(tasks if len(held) <= 7.5 * height else [])
+    if len(held) > 7.5 * height:
+        axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes.set_ylabel("task", color=INK)
+    axes.set_title("tuples held by each task", fontsize=9, color=INK, pad=8)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.axvline(held.mean(), color=INK, linewidth=1, linestyle=(0, (4, 3)))
+    axes.set_xlim(0, max(held.max(), capacity_tuples or 0) * 1.06 or 1)
+    if capacity_tuples:
+        axes.axvline(capacity_tuples, color=LIMIT, linewidth=1.2)
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: re.sub(r"\.0+(\D)", r"\1", wording.short(value))))
+    axes.tick_params(axis="both", length=3, color=MUTED, labelcolor=MUTED, labelsize=7)
+    legend = [("largest", held.max(), INK), ("mean (dashed)", held.mean(), INK)]
+    if capacity_tuples:
+        legend.append(("capacity", capacity_tuples, LIMIT))
+    for line, (text, value, colour) in enumerate(legend):
+        for at, part, side in ((0, text, "left"), (1, wording.count(value), "right")):
+            below = {"xytext": (0, -20 - 12 * line), "xycoords": "axes fraction", "textcoords": "offset points", "va": "top"}
+            axes.annotate(part, (at, 0), ha=side, fontsize=8, color=colour, **below)
+
+
+def _titles(figure: Figure, scheme: Scheme, main: MainPredicate, names: tuple[str, str]) -> None:
+    height = figure.get_size_inches()[1]
+    title = f"{names[0]} ⋈ {names[1]} by {scheme.model}: {wording.plural(scheme.tasks, 'task')}"
+    figure.text(0.02, 1 - 0.28 / height, title, fontsize=13, fontweight="bold", color=INK, va="center")
+    predicate = main.text or str(main.kind)
+    line = f"{_cut(predicate, 70)}   ·   {_cut(scheme.summary, 90)}"
+    figure.text(0.02, 1 - 0.56 / height, line, fontsize=9, color=MUTED, va="center")
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _colours(scheme: Scheme) -> list[tuple[float, float, float]]:
+    """One colour a task: hues a golden ratio apart, so that neighbours differ and no number of tasks runs out of them."""
+    colours = []
+    for task in range(scheme.tasks):
+        hue = (0.58 + task * 0.618034) % 1
+        colours.append(colorsys.hls_to_rgb(hue, 0.79 + 0.035 * (task % 3 - 1), 0.58))
+    return colours

@@ -1,0 +1,201 @@
+"""What has been seen of a run, for views, the summary and the picture. Bounded, however long the run.
+
+Always holds: sums and maxima over the kept samples are those of all epochs; only their times become coarser.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from streamjoin.epoch.driver import EpochResult
+
+MOST_SAMPLES = 2048
+RATE_SECONDS = 5.0
+"""Rates are over the last so many seconds."""
+IDLE_SECONDS = 1.5
+"""How long after an epoch's usual time nothing counts as no input."""
+
+Pair = tuple[float | None, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One epoch, or several merged: counts are summed, all else is the worst of them. Times are seconds since the run's start."""
+
+    start: float
+    end: float
+    input: tuple[int, int]
+    output: int
+    seconds: float
+    """The longest epoch."""
+    held: dict[int, tuple[int, int]]
+    utilization: dict[int, float]
+    lag: Pair
+
+    def merged(self, later: Sample) -> Sample:
+        return Sample(
+            start=self.start,
+            end=later.end,
+            input=(self.input[0] + later.input[0], self.input[1] + later.input[1]),
+            output=self.output + later.output,
+            seconds=max(self.seconds, later.seconds),
+            held=later.held,
+            utilization={
+                task: max(self.utilization.get(task, 0.0), later.utilization.get(task, 0.0))
+                for task in self.utilization.keys() | later.utilization.keys()
+            },
+            lag=(_larger(self.lag[0], later.lag[0]), _larger(self.lag[1], later.lag[1])),
+        )
+
+
+def _larger(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else max(one, other)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Totals of this run at a time."""
+
+    at: float
+    input: tuple[int, int] = (0, 0)
+    output: int = 0
+    candidates: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Per second."""
+
+    input: tuple[float, float] = (0.0, 0.0)
+    output: float = 0.0
+    candidates: float = 0.0
+
+
+@dataclass(slots=True)
+class Second:
+    """What a second of a run brought, and the longest epoch that it was part of."""
+
+    input: float = 0.0
+    output: float = 0.0
+    longest: float = 0.0
+
+
+class Durations:
+    """Quantiles of epoch durations to within 1 %, in constant space: counts in buckets that grow by 2 %."""
+
+    _STEP = math.log(1.02)
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+        self.longest = 0.0
+
+    def add(self, seconds: float) -> None:
+        self._counts[round(math.log(max(seconds, 1e-6)) / self._STEP)] += 1
+        self.longest = max(self.longest, seconds)
+
+    def quantile(self, fraction: float) -> float | None:
+        """The duration that ``fraction`` of the epochs did not exceed; None before the first."""
+        wanted = math.ceil(fraction * self._counts.total())
+        for bucket in sorted(self._counts):
+            wanted -= self._counts[bucket]
+            if wanted <= 0:
+                return min(math.exp(bucket * self._STEP), self.longest)
+        return None
+
+
+@dataclass
+class History:
+    """``add`` each epoch's result once, in order. ``origin`` is the wall clock at which the run started."""
+
+    origin: float
+    samples: list[Sample] = field(default_factory=list)
+    epochs: int = 0
+    last: EpochResult | None = None
+    durations: Durations = field(default_factory=Durations)
+    counts: dict[str, list[int]] = field(default_factory=dict)
+    """This run's counters, per stream."""
+    output: int = 0
+    candidates: int = 0
+    read_back: int = 0
+    largest_utilization: float = 0.0
+    began: float | None = None
+    """Start of the first epoch."""
+    ended: float = 0.0
+    """End of the last epoch."""
+    _points: deque[Point] = field(default_factory=deque)
+
+    def add(self, result: EpochResult, finished: float) -> None:
+        """``finished``: the wall clock at which the epoch was done."""
+        end = finished - self.origin
+        started = end - result.duration
+        if self.began is None:
+            self.began = started
+            self._points.append(Point(started))
+        self.ended = end
+        self.epochs += 1
+        self.last = result
+        self.durations.add(result.duration)
+        for name, pair in result.counts.items():
+            total = self.counts.setdefault(name, [0, 0])
+            total[0] += pair[0]
+            total[1] += pair[1]
+        self.output += result.output
+        self.candidates += result.candidates
+        self.read_back += result.read_back
+        self.largest_utilization = max(self.largest_utilization, max(result.utilization.values(), default=0.0))
+        self.samples.append(
+            Sample(
+                started, end, result.counts["input"], result.output, result.duration, result.held, result.utilization, result.lag
+            )
+        )
+        if len(self.samples) > MOST_SAMPLES:
+            halves = zip(self.samples[::2], self.samples[1::2], strict=False)
+            rest = self.samples[-1:] if len(self.samples) % 2 else []
+            self.samples = [one.merged(other) for one, other in halves] + rest
+        left, right = self.counts["input"]
+        self._points.append(Point(end, (left, right), self.output, self.candidates))
+        while len(self._points) > 2 and self._points[1].at <= end - RATE_SECONDS:
+            self._points.popleft()
+
+    def rates(self, now: float) -> Rates:
+        """Over about the last RATE_SECONDS before ``now`` (the wall clock)."""
+        if not self._points:
+            return Rates()
+        latest, until = self._points[-1], self._seen_until(now)
+        before = [point for point in self._points if point.at <= until - RATE_SECONDS]
+        first = before[-1] if before else self._points[0]
+        span = max(until - first.at, 0.1)
+        return Rates(
+            ((latest.input[0] - first.input[0]) / span, (latest.input[1] - first.input[1]) / span),
+            (latest.output - first.output) / span,
+            (latest.candidates - first.candidates) / span,
+        )
+
+    def per_second(self, now: float, seconds: int) -> list[Second]:
+        """The last whole seconds before ``now`` (the wall clock), oldest first. O(samples).
+
+        An epoch's tuples are spread evenly over the time since the epoch before, for that is when they came.
+        """
+        begin = math.floor(self._seen_until(now)) - seconds
+        cells = [Second() for _ in range(seconds)]
+        since: float | None = None
+        for sample in self.samples:
+            start = sample.start if since is None else since
+            since = sample.end
+            span = max(sample.end - start, 1e-3)
+            for second in range(max(math.floor(start), begin), min(math.floor(sample.end) + 1, begin + seconds)):
+                share = max(0.0, min(sample.end, second + 1) - max(start, second)) / span
+                cell = cells[second - begin]
+                cell.input += sum(sample.input) * share
+                cell.output += sample.output * share
+                cell.longest = max(cell.longest, sample.seconds)
+        return cells
+
+    def _seen_until(self, now: float) -> float:
+        """Until when it is known what came: an epoch brings the tuples up to its end, and as long as another may be running, nothing has
+        dried up."""
+        if self.last is None or now - self.origin - self.ended > self.last.duration + IDLE_SECONDS:
+            return now - self.origin
+        return self.ended

@@ -1,0 +1,239 @@
+"""The pace of a run: when the next epoch starts, when a failed one is tried again, and when it is over. Knows no terminal and no signals.
+
+Always holds: whatever happens, the runner is stopped once and exactly one Ended is the last event told; what an epoch had not committed by
+then is done again by the next run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from streamjoin.cli.exits import Failure, failure_of
+from streamjoin.epoch.driver import EpochFailed, EpochResult, Runner
+from streamjoin.epoch.spec import EpochSpec, TaskReport
+
+PAUSES = (0.5, 1.0, 2.0)
+"""Seconds before a failed epoch is tried again: once for each."""
+
+
+class Reason(StrEnum):
+    """Why a run is over."""
+
+    IDLE = "idle"
+    TIME = "time"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Entering:
+    """The driver begins a step of an epoch (see ``epoch.driver``)."""
+
+    step: str
+
+
+@dataclass(frozen=True)
+class Starting:
+    """So many workers are being started."""
+
+    tasks: int
+
+
+@dataclass(frozen=True)
+class Started:
+    tasks: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Done:
+    """An epoch was committed and published; ``finished`` is the wall clock."""
+
+    result: EpochResult
+    finished: float
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Nothing is to be done for now."""
+
+
+@dataclass(frozen=True)
+class Retrying:
+    """An epoch failed and is tried again after a pause."""
+
+    sentence: str
+    attempt: int
+    pause: float
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A line for who watches."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Somebody asked the run to stop; the running epoch is finished first."""
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """The last epoch is over, workers are being stopped."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    reason: Reason
+    failure: Failure | None = None
+    abandoned: bool = False
+    """The running epoch failed when the stop was asked for, and was not tried again."""
+
+
+Event = Entering | Starting | Started | Done | Waiting | Retrying | Notice | Asked | Stopping | Ended
+
+
+class Joining(Protocol):
+    """What the loop needs of ``epoch.driver.Driver``."""
+
+    exhausted: bool
+
+    def start(self) -> None: ...
+
+    def step(self, *, final: bool = False) -> EpochResult | None: ...
+
+    def stop(self) -> None: ...
+
+
+class AnnouncedRunner:
+    """A runner made when the number of its workers is known, that tells when it starts them.
+
+    Workers that cannot be started are no reason to try an epoch again.
+    """
+
+    def __init__(self, make: Callable[[int], Runner], tell: Callable[[Event], None]) -> None:
+        self._make = make
+        self._tell = tell
+        self._runner: Runner | None = None
+        self._tasks = 0
+
+    def start(self, tasks: int) -> None:
+        if self._runner is not None and tasks == self._tasks:
+            return
+        self.stop()
+        self._tell(Starting(tasks))
+        began = time.monotonic()
+        runner = self._make(tasks)
+        try:
+            runner.start(tasks)
+        except EpochFailed as error:
+            error.permanent = True
+            raise
+        finally:
+            self._runner = runner
+        self._tasks = tasks
+        self._tell(Started(tasks, time.monotonic() - began))
+
+    def run(self, spec: EpochSpec, tasks: int) -> list[TaskReport]:
+        assert self._runner is not None, "the driver starts workers before it uses them"
+        return self._runner.run(spec, tasks)
+
+    def stop(self) -> None:
+        runner, self._runner, self._tasks = self._runner, None, 0
+        if runner is not None:
+            runner.stop()
+
+
+class Loop:
+    """``run`` until told to stop, out of time, out of input, or failed. ``tell`` gets every event, in this thread."""
+
+    def __init__(
+        self,
+        driver: Joining,
+        *,
+        interval_seconds: float,
+        stop: threading.Event,
+        tell: Callable[[Event], None],
+        log_directory: Path,
+        until_idle: bool = False,
+        run_seconds: float | None = None,
+        pauses: tuple[float, ...] = PAUSES,
+    ) -> None:
+        self._driver = driver
+        self._interval = interval_seconds
+        self._stop = stop
+        self._tell = tell
+        self._log_directory = log_directory
+        self._until_idle = until_idle
+        self._run_seconds = run_seconds
+        self._pauses = pauses
+
+    def run(self) -> None:
+        ended = Ended(Reason.STOPPED)
+        try:
+            if not self._stop.is_set():
+                self._driver.start()
+                ended = Ended(self._epochs())
+        except Exception as error:
+            if self._stop.is_set() and isinstance(error, EpochFailed):
+                # Who asks all processes of a terminal or container to stop stops the workers too.
+                ended = Ended(Reason.STOPPED, abandoned=True)
+            else:
+                ended = Ended(Reason.FAILED, failure_of(error, traceback.format_exc(), self._log_directory))
+        finally:
+            self._tell(Stopping())
+            with contextlib.suppress(Exception):  # workers that are gone cannot be stopped; what matters is committed
+                self._driver.stop()
+            self._tell(ended)
+
+    def _epochs(self) -> Reason:
+        deadline: float | None = None
+        while not self._stop.is_set():
+            began = time.monotonic()
+            result = self._attempts(final=False)
+            if result is None and self._until_idle:
+                result = self._attempts(final=True)
+                if result is None and self._driver.exhausted:
+                    return Reason.IDLE
+            now = time.monotonic()
+            if self._run_seconds is not None:
+                # Counted from the end of the first step, for that one starts the workers.
+                deadline = now + self._run_seconds if deadline is None else deadline
+                if now >= deadline:
+                    return Reason.TIME
+            if result is not None and sum(result.backlog) > 0:
+                continue
+            wait = max(0.0, began + self._interval - now)
+            if deadline is not None:
+                wait = min(wait, max(0.0, deadline - now))
+            self._tell(Waiting())
+            self._stop.wait(wait)
+        return Reason.STOPPED
+
+    def _attempts(self, *, final: bool) -> EpochResult | None:
+        """One epoch, tried again with growing pauses. Raises what the last attempt raised."""
+        for attempt, pause in enumerate((*self._pauses, None), start=1):
+            try:
+                result = self._driver.step(final=final)
+            except EpochFailed as error:
+                if error.permanent or pause is None or self._stop.is_set():
+                    raise
+                self._tell(Retrying(str(error), attempt, pause))
+                self._stop.wait(pause)
+                if self._stop.is_set():
+                    raise
+                continue
+            if result is not None:
+                self._tell(Done(result, time.time()))
+            return result
+        raise AssertionError("the last attempt returns or raises")

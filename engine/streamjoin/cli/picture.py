@@ -1,0 +1,112 @@
+"""A picture of a run: rates, tau of each worker with its thresholds, epoch times and watermark lag, over the time since the first epoch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, FuncFormatter
+
+from streamjoin.cli import wording
+from streamjoin.cli.history import History, Sample
+from streamjoin.cli.subject import Subject
+
+LEFT, RIGHT, OUT, WARM, HOT, QUIET = "#3b6fd4", "#e08a1e", "#2f9e5b", "#d9a400", "#c8362f", "#888888"
+STYLE = {"font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False}
+MOST_WORKERS_NAMED = 10
+LAG_UNITS = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), (180.0, 60.0, "minutes"))
+"""From how many seconds on lag is given in which unit."""
+
+
+def draw(path: Path, subject: Subject, history: History) -> None:
+    """Write the picture; the file's suffix says how. Raises OSError, and ValueError for a suffix that cannot be drawn."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(10, 9.5), dpi=120, layout="constrained")
+        grid = figure.subplots(4, 1, sharex=True, height_ratios=(3, 3, 2, 2))
+        figure.suptitle(f"{subject.job.name}: {_heading(subject, history)}", fontsize=11, x=0.01, ha="left")
+        times = [sample.end - (history.began or 0.0) for sample in history.samples]
+        _rates(grid[0], subject, history.samples, times)
+        _utilization(grid[1], subject, history.samples, times)
+        _epochs(grid[2], subject, history.samples, times)
+        _lag(grid[3], subject, history.samples, times)
+        grid[3].xaxis.set_major_formatter(FuncFormatter(lambda value, _: wording.clock(max(value, 0))))
+        grid[3].set_xlabel("time since the first epoch")
+        for axes in grid:
+            axes.grid(alpha=0.25, linewidth=0.6)
+            axes.set_ylim(bottom=0)
+            axes.set_axisbelow(True)
+        figure.savefig(path)
+
+
+def _heading(subject: Subject, history: History) -> str:
+    on = subject.on if len(subject.on) <= 90 else subject.on[:89] + "…"
+    tuples, rows = sum(history.counts.get("input", (0, 0))), history.output
+    return f"{on}\n{wording.plural(tuples, 'tuple')} in, {wording.plural(rows, 'row')} out, {wording.plural(history.epochs, 'epoch')}"
+
+
+def _rates(axes: Any, subject: Subject, samples: list[Sample], times: list[float]) -> None:
+    spans = [
+        max(sample.end - (samples[index - 1].end if index else sample.start), 1e-3) for index, sample in enumerate(samples)
+    ]
+    for side, colour in ((0, LEFT), (1, RIGHT)):
+        rates = [sample.input[side] / span for sample, span in zip(samples, spans, strict=True)]
+        axes.plot(times, rates, color=colour, linewidth=1.4, label=f"{subject.streams[side]} in")
+    axes.set_ylabel("tuples in per second")
+    axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+    right = axes.twinx()
+    right.plot(times, [sample.output / span for sample, span in zip(samples, spans, strict=True)], color=OUT, linewidth=1.4, label="out")
+    right.set_ylabel("rows out per second", color=OUT)
+    right.spines["right"].set_visible(True)
+    right.set_ylim(bottom=0)
+    right.yaxis.set_major_formatter(EngFormatter(sep=""))
+    handles = [*axes.get_legend_handles_labels()[0], *right.get_legend_handles_labels()[0]]
+    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False)
+    axes.set_title("rates", loc="left")
+
+
+def _utilization(axes: Any, subject: Subject, samples: list[Sample], times: list[float]) -> None:
+    job = subject.job
+    tasks = sorted({task for sample in samples for task in sample.utilization})
+    colours = mpl.colormaps["viridis"]
+    for index, task in enumerate(tasks):
+        known = [(time, sample.utilization[task]) for time, sample in zip(times, samples, strict=True) if task in sample.utilization]
+        label = f"worker {task}" if len(tasks) <= MOST_WORKERS_NAMED else None
+        axes.plot(*zip(*known, strict=True), color=colours(0.85 * index / max(1, len(tasks) - 1)), linewidth=1.4, label=label)
+    for value, name, colour in ((job.tau1, "tau1", QUIET), (job.tau2, "tau2", WARM), (job.tau3, "tau3", HOT)):
+        axes.axhline(value, color=colour, linestyle="--", linewidth=1, label=f"{name} {value:g}")
+    most = max((tau for sample in samples for tau in sample.utilization.values()), default=0.0)
+    axes.set_ylim(0, max(1.0, most * 1.05))
+    axes.set_title(f"tau: tuples held / {job.capacity_tuples:,}", loc="left")
+    axes.set_ylabel("tau")
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+
+
+def _epochs(axes: Any, subject: Subject, samples: list[Sample], times: list[float]) -> None:
+    interval = subject.job.interval_micros / 1e6
+    axes.vlines(times, 0, [sample.seconds for sample in samples], color="#7a5cc0", linewidth=1.2)
+    axes.plot(times, [sample.seconds for sample in samples], ".", color="#7a5cc0", markersize=4)
+    longest = max((sample.seconds for sample in samples), default=0.0)
+    if interval <= 4 * longest:
+        axes.axhline(interval, color=QUIET, linestyle="--", linewidth=1, label="interval")
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    axes.set_title("epoch time", loc="left")
+    axes.set_ylabel("seconds")
+
+
+def _lag(axes: Any, subject: Subject, samples: list[Sample], times: list[float]) -> None:
+    largest = max((lag for sample in samples for lag in sample.lag if lag is not None), default=0.0)
+    scale, unit = next(((scale, unit) for least, scale, unit in LAG_UNITS if largest >= least), (1.0, "seconds"))
+    for side, colour in ((0, LEFT), (1, RIGHT)):
+        lags = [(time, sample.lag[side]) for time, sample in zip(times, samples, strict=True)]
+        known = [(time, lag / scale) for time, lag in lags if lag is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), color=colour, linewidth=1.4, label=subject.streams[side])
+    axes.set_title("watermark lag", loc="left")
+    axes.set_ylabel(unit)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    else:
+        axes.annotate("the window has no watermarks", (0.5, 0.5), xycoords="axes fraction", ha="center", color=QUIET)

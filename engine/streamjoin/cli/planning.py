@@ -1,0 +1,276 @@
+"""What ``streamjoin plan`` does: reads statistics, makes a scheme from them, and says in words what came out.
+
+The statistics are JSON: per side the tuples that the window holds and, if known, how their keys are spread, as a sample or as a histogram::
+
+    {
+      "left":  {"tuples": 120000, "keys": [17, 17, 23, 99]},
+      "right": {"tuples": 80000, "histogram": {"bounds": [20, 40], "counts": [10, 30, 10]}},
+      "capacity": 50000
+    }
+
+``keys``: values of the side's key, as the main predicate compares them: numbers, texts, times as ISO 8601 or in microseconds, dates as
+ISO 8601 or in days, lists of these where several equalities make one key. ``bounds``: ascending inner bounds of the buckets, of such
+values; ``counts`` are one more. ``left`` and ``right`` may also be called by the streams' names. ``capacity``: tuples that one task
+may hold; the manifest's otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, TypeGuard
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.cli import wording
+from streamjoin.kernel.keys import encode_keys
+from streamjoin.kernel.types import arrow_type
+from streamjoin.predicate import Bound, Encoding, KeyExpression, MainPredicate
+from streamjoin.schema import Column, DataType, Schema, TypeName
+from streamjoin.scheme.models import plan_for_capacity, plan_for_tasks
+from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics, loads
+from streamjoin.scheme.tiling import Area, KeyRange, Scheme
+from streamjoin.window import Window, WindowKind
+
+MOST_LINES = 40
+"""Coverage areas listed in a report."""
+
+
+class StatsError(ValueError):
+    """Statistics that cannot be read; the text names the field, the value and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a statistics file says."""
+
+    statistics: Statistics
+    capacity_tuples: float | None
+
+
+def read_stats(text: str, main: MainPredicate, names: tuple[str, str] = ("left", "right")) -> Stats:
+    """The statistics in this JSON text (see the module), their keys encoded for ``main``. Raises StatsError."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise StatsError(f"line {error.lineno}, column {error.colno}: {error.msg}; the file must be JSON") from error
+    allowed = {"left", "right", "capacity", *names}
+    if not isinstance(value, dict) or not allowed.issuperset(value):
+        unknown = sorted(set(value) - allowed) if isinstance(value, dict) else []
+        raise StatsError(f"{', '.join(unknown) or 'the file'}: must be an object of left, right and capacity")
+    sides = []
+    for side, name, key in (("left", names[0], main.left), ("right", names[1], main.right)):
+        given = value.get(side, value.get(name))
+        if given is None:
+            raise StatsError(f"{side}: is missing; give at least {{\"tuples\": ...}}")
+        sides.append(_side(side, given, key))
+    capacity = value.get("capacity")
+    if capacity is not None and not (_is_number(capacity) and capacity > 0):
+        raise StatsError(f"capacity: {capacity!r} must be a positive number of tuples")
+    return Stats(Statistics(*sides), capacity)
+
+
+def expected_statistics(rates: tuple[float | None, float | None], window: Window) -> Statistics:
+    """What the manifest alone says: the tuples that the window holds at the expected rates; equally many where a rate is unknown.
+
+    Of an unbounded window, which holds ever more, those of one second: their proportion decides the scheme.
+    """
+    if window.kind is WindowKind.ROWS:
+        return Statistics(SideStatistics(window.rows), SideStatistics(window.rows))
+    spans = (window.after_micros, window.before_micros) if window.kind is WindowKind.RANGE else (1e6, 1e6)
+    left, right = ((rate or 0.0) * max(0, span) / 1e6 for rate, span in zip(rates, spans, strict=True))
+    return Statistics(SideStatistics(left or right), SideStatistics(right or left))
+
+
+def make_plan(
+    model: str, statistics: Statistics, main: MainPredicate, *, tasks: int | None = None, capacity_tuples: float | None = None
+) -> Scheme:
+    """The scheme for so many tasks or, without ``tasks``, for a capacity; proven to be a tiling. Raises ValueError."""
+    if tasks is not None:
+        scheme = plan_for_tasks(model, statistics, main, tasks)
+    elif capacity_tuples is not None:
+        scheme = plan_for_capacity(model, statistics, main, capacity_tuples)
+    else:
+        raise ValueError("a plan is made for a number of tasks or for a capacity; give one")
+    scheme.check(main)
+    return scheme
+
+
+def report(
+    scheme: Scheme,
+    statistics: Statistics,
+    main: MainPredicate,
+    names: tuple[str, str] = ("left", "right"),
+    capacity_tuples: float | None = None,
+) -> str:
+    """The scheme in words: what it is made for, what a task holds, and every coverage area. Ends with a newline."""
+    held = loads(scheme, statistics)
+    volumes = (statistics.left.tuples, statistics.right.tuples)
+    lines = [
+        f"{scheme.model}: {wording.plural(scheme.tasks, 'task')}, {scheme.summary}",
+        f"main predicate: {main.text or main.kind} ({main.kind})" + ("" if main.left else ", which no key serves: blocks are compared"),
+        f"{names[0]}: {wording.count(volumes[0])} tuples ({_spread(statistics.left, main)}), "
+        f"{names[1]}: {wording.count(volumes[1])} tuples ({_spread(statistics.right, main)})",
+    ]
+    if sum(volumes) > 0:
+        line = f"load: at most {wording.count(held.max())} tuples a task, {wording.count(held.mean())} on average"
+        if capacity_tuples:
+            line += f"; capacity {wording.count(capacity_tuples)}, so that the fullest is {100 * held.max() / capacity_tuples:.0f} % full"
+        lines += [line, f"replication: a tuple is held by {held.sum() / sum(volumes):.2f} tasks on average"]
+    lines += ["", *_table(scheme, statistics, main, names)]
+    return "\n".join(lines) + "\n"
+
+
+def key_text(bound: Bound, key: KeyExpression | None) -> str:
+    """A key bound as people read it: the value that it encodes, or, of hashed keys, where it lies in the hash range."""
+    if bound is None or key is None:
+        return ""
+    if key.encoding is Encoding.HASH:
+        return f"hash {(int(bound) + 2**63) / 2**64:.1%}"
+    if key.encoding is Encoding.PREFIX:
+        return repr((int(bound) + 2**63).to_bytes(8, "big").rstrip(b"\0").decode(errors="replace"))
+    if key.encoding is Encoding.FLOAT:
+        return f"{bound:.6g}"
+    type_ = key.types[0]
+    try:
+        if type_.name is TypeName.DATE:
+            return str((_EPOCH + timedelta(days=int(bound))).date())
+        if type_.name in (TypeName.TIMESTAMP, TypeName.TIMESTAMP_NTZ):
+            text = (_EPOCH + timedelta(microseconds=int(bound))).isoformat(sep=" ").replace("+00:00", "")
+            return text + ("Z" if type_.name is TypeName.TIMESTAMP else "")
+    except OverflowError:
+        return str(bound)
+    if type_.name is TypeName.DECIMAL:
+        return f"{Decimal(int(bound)).scaleb(-type_.scale):f}"
+    return f"{bound:,}"
+
+
+def coverage_areas(scheme: Scheme) -> Mapping[int, Sequence[Area]]:
+    """The areas by coverage area, in order."""
+    found: dict[int, list[Area]] = {}
+    for area in scheme.areas:
+        found.setdefault(area.coverage, []).append(area)
+    return dict(sorted(found.items()))
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _table(scheme: Scheme, statistics: Statistics, main: MainPredicate, names: tuple[str, str]) -> list[str]:
+    held = loads(scheme, statistics)
+    rows = [("tasks", f"{names[0]} keys", f"{names[1]} keys", names[0], names[1], "fullest task")]
+    areas = coverage_areas(scheme)
+    for number, parts in list(areas.items())[:MOST_LINES]:
+        tasks = sorted({area.task for area in parts})
+        left, right = parts[0].left_keys, parts[0].right_keys
+        rows.append(
+            (
+                f"{tasks[0]}" if len(tasks) == 1 else f"{tasks[0]}-{tasks[-1]}" if tasks[-1] - tasks[0] < len(tasks) else f"in {number}",
+                _range_text(left, main.left),
+                _range_text(right, main.right),
+                wording.count(statistics.left.volume(left)),
+                wording.count(statistics.right.volume(right)),
+                wording.count(max(held[task] for task in tasks)),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) if at < 3 else cell.rjust(width) for at, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        lines.append("  ".join(cells))
+    more = len(areas) - MOST_LINES
+    return [*lines, f"... and {wording.plural(more, 'more coverage area')}"] if more > 0 else lines
+
+
+def _range_text(keys: KeyRange, key: KeyExpression | None) -> str:
+    if keys.low is None and keys.high is None:
+        return "all"
+    if isinstance(keys.low, int) and keys.high == keys.low + 1:
+        return f"only {key_text(keys.low, key)}"
+    if keys.low is None:
+        return f"below {key_text(keys.high, key)}"
+    return f"from {key_text(keys.low, key)}" + ("" if keys.high is None else f" to {key_text(keys.high, key)}")
+
+
+def _spread(side: SideStatistics, main: MainPredicate) -> str:
+    if main.left is None:
+        return "keys do not matter"
+    if side.histogram is not None:
+        return wording.plural(len(side.histogram.counts), "bucket") + " of keys"
+    return "hashed evenly" if main.left.encoding is Encoding.HASH else "keys unknown"
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))
+
+
+def _side(where: str, given: Any, key: KeyExpression | None) -> SideStatistics:
+    if not isinstance(given, dict) or not {"tuples", "keys", "histogram"}.issuperset(given):
+        raise StatsError(f"{where}: {_shown(given)} must be an object of tuples and either keys or histogram")
+    if "keys" in given and "histogram" in given:
+        raise StatsError(f"{where}.histogram: excludes {where}.keys; give one")
+    tuples = given.get("tuples")
+    if not (_is_number(tuples) and tuples >= 0):
+        raise StatsError(f"{where}.tuples: {_shown(tuples)} must be a number of tuples, not negative")
+    if key is None:
+        return SideStatistics(tuples)
+    if "keys" in given:
+        keys = _encoded(f"{where}.keys", given["keys"], key)
+        return SideStatistics(tuples, Histogram.from_sample(keys) if len(keys) else None)
+    if "histogram" not in given:
+        return SideStatistics(tuples)
+    histogram = given["histogram"]
+    where = f"{where}.histogram"
+    if key.encoding is Encoding.HASH:
+        raise StatsError(f"{where}: this join hashes its keys, so that ranges of them mean nothing; give a sample as keys, or neither")
+    if not isinstance(histogram, dict) or set(histogram) != {"bounds", "counts"}:
+        raise StatsError(f"{where}: {_shown(histogram)} must be an object of bounds and counts")
+    counts = histogram["counts"]
+    if not isinstance(counts, list) or not all(map(_is_number, counts)):
+        raise StatsError(f"{where}.counts: {_shown(counts)} must be a list of numbers")
+    try:
+        return SideStatistics(tuples, Histogram(_encoded(f"{where}.bounds", histogram["bounds"], key), np.array(counts, np.float64)))
+    except StatsError:
+        raise
+    except ValueError as error:
+        raise StatsError(f"{where.removesuffix('.histogram')}.{error}") from error
+
+
+def _encoded(where: str, values: Any, key: KeyExpression) -> np.ndarray[Any, np.dtype[Any]]:
+    """The keys of these values: encoded as the join's own tuples are, from columns that hold the key's values."""
+    if not isinstance(values, list):
+        raise StatsError(f"{where}: {_shown(values)} must be a list")
+    columns = [[value] for value in values] if len(key.types) == 1 else values
+    if not all(isinstance(row, list) and len(row) == len(key.types) for row in columns):
+        raise StatsError(f"{where}: each must be a list of {len(key.types)} values, as the key has so many")
+    names = [f"k{number}" for number in range(len(key.types))]
+    arrays = [_column(where, [row[number] for row in columns], type_) for number, type_ in enumerate(key.types)]
+    schema = Schema(tuple(Column(name, type_) for name, type_ in zip(names, key.types, strict=True)))
+    plain = KeyExpression(tuple(names), key.types, key.encoding)
+    keys, valid = encode_keys(pa.RecordBatch.from_arrays(arrays, names), plain, schema)
+    return keys if valid is None else keys[valid]
+
+
+def _column(where: str, values: list[Any], type_: DataType) -> pa.Array:
+    kind = arrow_type(type_)
+    try:
+        if pa.types.is_decimal(kind):
+            return pa.array([None if value is None else round(Decimal(str(value)), type_.scale) for value in values], kind)
+        if pa.types.is_temporal(kind) and all(isinstance(value, str) for value in values):
+            texts = pa.array(values, pa.string())
+            if pa.types.is_timestamp(kind) and kind.tz is not None:
+                moments = [datetime.fromisoformat(value) for value in values]
+                return pa.array([moment if moment.tzinfo else moment.replace(tzinfo=UTC) for moment in moments], kind)
+            return texts.cast(kind)
+        return pa.array(values, kind)
+    except (pa.ArrowException, ArithmeticError, ValueError, TypeError) as error:
+        raise StatsError(f"{where}: must be values of type {type_}: {error}") from error
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

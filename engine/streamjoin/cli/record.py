@@ -1,0 +1,100 @@
+"""A run as JSON, for machines: one object per epoch and one for the summary. ``docs/cli.md`` lists the fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamjoin.cli import wording
+from streamjoin.cli.exits import Exit
+from streamjoin.cli.history import History
+from streamjoin.cli.loop import Ended
+from streamjoin.cli.subject import Subject
+from streamjoin.epoch.driver import EpochResult
+
+COUNTS = ("input", "accepted", "routed", "late", "shed", "rejected", "filtered", "unmatchable")
+
+
+def epoch_record(subject: Subject, result: EpochResult, finished: float) -> dict[str, Any]:
+    """What one epoch did."""
+    steps = {name: _rounded(seconds) for name, seconds in result.seconds.items()}
+    return {
+        "event": "epoch",
+        "epoch": result.epoch,
+        "startedAt": wording.moment(round(result.started_at * 1e6)),
+        "finishedAt": wording.moment(round(finished * 1e6)),
+        "seconds": _rounded(result.duration),
+        "steps": steps,
+        "streams": [
+            {
+                "name": name,
+                **{count: result.counts[count][side] for count in COUNTS},
+                "watermark": wording.moment(result.watermarks[side]),
+                "watermarkLagSeconds": _rounded(result.lag[side]),
+                "backlog": result.backlog[side],
+            }
+            for side, name in enumerate(subject.streams)
+        ],
+        "candidates": result.candidates,
+        "output": result.output,
+        "workers": [
+            {
+                "task": task,
+                "heldLeft": held[0],
+                "heldRight": held[1],
+                "utilization": _rounded(result.utilization[task]),
+                "shedFactor": result.shed[task] if task < len(result.shed) else 0.0,
+            }
+            for task, held in sorted(result.held.items())
+        ],
+        "readBack": result.read_back,
+        "generation": result.generation,
+        "blocks": result.blocks,
+        "totals": result.totals,
+        "warnings": list(result.warnings),
+    }
+
+
+def summary_record(subject: Subject, history: History, ended: Ended, seconds: float, picture: str | None) -> dict[str, Any]:
+    """What the whole run did; ``totals`` are since the checkpoint's first epoch."""
+    span = run_span(history)
+    failure = ended.failure
+    return {
+        "event": "summary",
+        "name": subject.job.name,
+        "reason": ended.reason.value,
+        "exitCode": int(failure.code if failure else Exit.DONE),
+        "error": failure.sentence if failure else None,
+        "seconds": _rounded(seconds),
+        "epochs": history.epochs,
+        "lastEpoch": history.last.epoch if history.last else None,
+        "epochSeconds": {
+            "p50": _rounded(history.durations.quantile(0.5)),
+            "p95": _rounded(history.durations.quantile(0.95)),
+            "max": _rounded(history.durations.longest) if history.epochs else None,
+        },
+        "streams": [
+            {
+                "name": name,
+                **{count: history.counts.get(count, (0, 0))[side] for count in COUNTS},
+                "perSecond": _rounded(history.counts.get("input", (0, 0))[side] / span) if span else None,
+            }
+            for side, name in enumerate(subject.streams)
+        ],
+        "candidates": history.candidates,
+        "output": history.output,
+        "outputPerSecond": _rounded(history.output / span) if span else None,
+        "sink": subject.sink,
+        "maxUtilization": _rounded(history.largest_utilization),
+        "readBack": history.read_back,
+        "totals": history.last.totals if history.last else None,
+        "picture": picture,
+    }
+
+
+def run_span(history: History) -> float | None:
+    """Seconds from the first epoch's start to the last one's end; None before the first."""
+    return None if history.began is None else max(history.ended - history.began, 1e-3)
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)

@@ -1,0 +1,331 @@
+"""``streamjoin run``: the driver and its loop in one thread; signals, clocks and the view in the main one.
+
+Two threads, because the main one alone receives signals, and must answer them while the other waits for Spark. PySpark would
+install a handler of its own for Ctrl-C, which ends jobs, if it were started in the main thread.
+
+Always holds: the first Ctrl-C or SIGTERM lets the running epoch end, the second ends the process at once. With ``--json`` nothing
+but JSON reaches standard output: whatever else is written to it, by sinks or by Java, goes to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import shlex
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from streamjoin.cli.exits import Exit, Failure, failure_of
+from streamjoin.cli.validate import read_text, refusing
+from streamjoin.manifest.validate import load
+
+if TYPE_CHECKING:
+    from streamjoin.cli.history import History
+    from streamjoin.cli.loop import Ended, Event, Loop
+    from streamjoin.cli.subject import Subject
+    from streamjoin.cli.view import View
+    from streamjoin.epoch.driver import Runner
+    from streamjoin.job import Job
+
+SHOW_CURSOR = b"\x1b[?25h"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command's options."""
+
+    manifest: Path
+    runner: str = "spark"
+    until_idle: bool = False
+    seconds: float | None = None
+    as_json: bool = False
+    picture: Path | None = None
+    log_directory: Path | None = None
+
+    @property
+    def command(self) -> str:
+        """The command that goes on from where this one ends."""
+        words = ["streamjoin", "run", str(self.manifest)]
+        words += ["--runner", self.runner] if self.runner != "spark" else []
+        words += ["--until-idle"] if self.until_idle else []
+        return shlex.join(words)
+
+
+def run_manifest(options: Options) -> int:
+    """Carry the command out. Returns the exit code."""
+    try:
+        job = read_job(options.manifest)
+        if job is None:
+            return Exit.DONE
+        if options.picture is not None:
+            require_drawable(options.picture)
+        with standard_output(options.as_json) as out:
+            return _run(options, job, out)
+    except Failure as failure:
+        click.echo(f"streamjoin: {failure.sentence}" if failure.code is not Exit.USAGE else failure.sentence, err=True)
+        return failure.code
+
+
+def read_job(path: Path) -> Job | None:
+    """The manifest's job, or None when it is suspended. Raises Failure with all that is wrong with it."""
+    from streamjoin.job import compile_job
+
+    with refusing(path):
+        manifest = load(read_text(str(path)))
+        if manifest.spec.suspend:
+            click.echo(f"{path}: spec.suspend is true: nothing is run, and the state is kept; set it to false to go on", err=True)
+            return None
+        return anchored(compile_job(manifest))
+
+
+def anchored(job: Job) -> Job:
+    """The job with its relative paths made absolute, from the working directory: executors have others."""
+    from streamjoin.manifest.model import FilesSink, FilesSource
+
+    def absolute(part: Any) -> Any:
+        return part.model_copy(update={"path": os.path.abspath(part.path)}) if isinstance(part, FilesSource | FilesSink) else part
+
+    return replace(
+        job,
+        left=replace(job.left, source=absolute(job.left.source)),
+        right=replace(job.right, source=absolute(job.right.source)),
+        sink=absolute(job.sink),
+        checkpoint=os.path.abspath(job.checkpoint),
+        dead_letter=os.path.abspath(job.dead_letter),
+    )
+
+
+def require_drawable(picture: Path) -> None:
+    """Better now than after an hour. Raises Failure."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    if picture.suffix[1:].lower() not in known:
+        raise Failure(Exit.USAGE, f"--picture: {picture} must end in one of .{', .'.join(sorted(known))}")
+
+
+def _run(options: Options, job: Job, out: TextIO) -> int:
+    from streamjoin.cli.history import History
+    from streamjoin.cli.loop import Entering, Loop
+    from streamjoin.cli.subject import Subject
+    from streamjoin.epoch.driver import Driver
+    from streamjoin.state.storage import ObjectStorage
+
+    log_directory = (options.log_directory or Path(job.checkpoint) / "logs").absolute()
+    began = time.time()
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    stop = threading.Event()
+    try:
+        runner = _announced(options.runner, job, log_directory, events.put)
+        driver = Driver(job, ObjectStorage(job.checkpoint), runner, at=lambda step: events.put(Entering(step)))
+    except Failure:
+        raise
+    except Exception as error:
+        raise failure_of(error, traceback.format_exc(), log_directory) from error
+    loop = Loop(
+        driver,
+        interval_seconds=job.interval_micros / 1e6,
+        stop=stop,
+        tell=events.put,
+        log_directory=log_directory,
+        until_idle=options.until_idle,
+        run_seconds=options.seconds,
+    )
+    subject, history = Subject(job, options.runner, options.command, driver), History(began)
+    view = _view(options, subject, history, out)
+    with answering_signals(stop, events.put), quiet_libraries(log_directory):
+        ended, out_is_gone = _watch(loop, view, history, events, stop)
+    if out_is_gone and not options.as_json:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains that it cannot flush as it exits
+    return _report(options, subject, history, ended, time.time() - began, None if out_is_gone else out)
+
+
+def _announced(runner: str, job: Job, log_directory: Path, tell: Callable[[Event], None]) -> Runner:
+    """The runner by name, its workers started when the driver knows how many. Raises Failure without a Java for Spark."""
+    from streamjoin.cli.loop import AnnouncedRunner, Notice
+
+    if runner == "inline":
+        from streamjoin.epoch.inline import InlineRunner
+
+        return AnnouncedRunner(lambda tasks: InlineRunner(), tell)
+
+    from streamjoin.java import JavaNotFound, find_java
+
+    try:
+        java_home = find_java()
+    except JavaNotFound as missing:
+        raise Failure(Exit.JAVA, f"{missing}; or try --runner inline, which needs none") from missing
+
+    def spark(tasks: int) -> Runner:
+        from streamjoin.cli.machine import executor_memory, machine_bytes
+        from streamjoin.epoch.spark import SparkRunner, SparkSettings
+        from streamjoin.kernel.run import warm
+
+        memory = executor_memory(job.memory_bytes, tasks, machine_bytes())
+        if memory.warning:
+            tell(Notice(f"warning: {memory.warning}"))
+        warm()  # compiled once, here: the executors find it in the cache
+        return SparkRunner(SparkSettings(log_directory, memory.heap_mib, java_home=java_home))
+
+    return AnnouncedRunner(spark, tell)
+
+
+def _view(options: Options, subject: Subject, history: History, out: TextIO) -> View:
+    from rich.console import Console
+
+    from streamjoin.cli.view import JsonView, LineView, LiveView
+
+    if options.as_json:
+        return JsonView(subject, out, sys.stderr)
+    console = Console(file=None if out is sys.stdout else out)
+    if console.is_terminal and not console.is_dumb_terminal:
+        return LiveView(subject, history, console)
+    return LineView(subject, out)
+
+
+def _watch(
+    loop: Loop, view: View, history: History, events: queue.SimpleQueue[Event], stop: threading.Event
+) -> tuple[Ended, bool]:
+    """Run the loop and show what it does, until it has ended; and whether nobody reads standard output any more."""
+    from streamjoin.cli.loop import Done, Ended
+    from streamjoin.cli.view import REFRESH_SECONDS
+
+    thread = threading.Thread(target=loop.run, name="loop", daemon=True)
+    thread.start()
+    out_is_gone = False
+    while True:
+        try:
+            event: Event | None = events.get(timeout=REFRESH_SECONDS)
+        except queue.Empty:
+            event = None
+        if isinstance(event, Done):
+            history.add(event.result, event.finished)
+        if not out_is_gone:
+            try:
+                if event is None:
+                    view.tick()
+                else:
+                    view.show(event)
+            except OSError:
+                out_is_gone = True
+                stop.set()
+        if isinstance(event, Ended):
+            break
+    if not out_is_gone:
+        with contextlib.suppress(OSError):
+            view.close()
+    thread.join()
+    return event, out_is_gone
+
+
+def _report(options: Options, subject: Subject, history: History, ended: Ended, seconds: float, out: TextIO | None) -> int:
+    """Draw the picture and print the summary; ``out`` is None when nobody reads it."""
+    import json
+
+    from streamjoin.cli.record import summary_record
+    from streamjoin.cli.summary import summary_lines
+
+    picture = options.picture if history.epochs else None
+    if picture is not None:
+        from streamjoin.cli.picture import draw
+
+        try:
+            draw(picture, subject, history)
+        except OSError as error:
+            click.echo(f"streamjoin: --picture: {picture} cannot be written: {error.strerror}", err=True)
+            picture = None
+    if out is not None:
+        if options.as_json:
+            lines = [json.dumps(summary_record(subject, history, ended, seconds, str(picture) if picture else None))]
+        else:
+            lines = summary_lines(subject, history, ended, picture)
+        with contextlib.suppress(OSError):
+            print("\n".join(lines), file=out, flush=True)
+    if ended.failure is not None:
+        click.echo(f"streamjoin: {ended.failure.sentence}", err=True)
+        return ended.failure.code
+    return Exit.DONE
+
+
+@contextlib.contextmanager
+def answering_signals(stop: threading.Event, tell: Callable[[Event], None]) -> Iterator[None]:
+    """Let the first Ctrl-C or SIGTERM ask for a stop and the second end the process, as long as this lasts."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    from streamjoin.cli.loop import Asked
+
+    def answer(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            if sys.stdout.isatty():
+                os.write(sys.stdout.fileno(), SHOW_CURSOR)
+            os.write(2, b"\nstreamjoin: stopped at once; the epoch that was running is done again by the next run\n")
+            # Not sys.exit: the other thread may wait for Spark for long. Java ends when its standard input does.
+            os._exit(Exit.INTERRUPTED)
+        stop.set()
+        tell(Asked())
+
+    before = {number: signal.signal(number, answer) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def quiet_libraries(log_directory: Path) -> Iterator[None]:
+    """Keep what libraries print and log to themselves: when Java is gone, PySpark fills standard error with traces."""
+    try:
+        log_directory.mkdir(parents=True, exist_ok=True)
+        log = open(log_directory / "python.log", "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - or nothing, if it cannot be written
+    except OSError:
+        yield
+        return
+    handler = logging.StreamHandler(log)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    with log, contextlib.redirect_stderr(log):
+        logging.getLogger().addHandler(handler)
+        try:
+            yield
+        finally:
+            logging.getLogger().removeHandler(handler)
+
+
+@contextlib.contextmanager
+def standard_output(alone: bool) -> Iterator[TextIO]:
+    """Where the view prints. ``alone``: everybody else's standard output, that of child processes too, is standard error meanwhile."""
+    out = sys.stdout
+    if not alone:
+        yield out
+        return
+    try:
+        saved = os.dup(1) if out.fileno() == 1 else None
+    except (OSError, ValueError):  # a stream in memory
+        saved = None
+    with contextlib.redirect_stdout(sys.stderr):
+        if saved is None:
+            yield out
+            return
+        out.flush()
+        os.dup2(2, 1)
+        alone_out = open(saved, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - closing may fail, see below
+        try:
+            yield alone_out
+        finally:
+            with contextlib.suppress(OSError):  # nobody reads it any more
+                alone_out.close()
+            os.dup2(saved, 1)
+            os.close(saved)

@@ -1,0 +1,72 @@
+"""What a run is about, as views and the summary need it: names, thresholds, and what the driver has decided so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from streamjoin.cli import wording
+from streamjoin.job import Job
+from streamjoin.manifest.model import ConsoleSink
+from streamjoin.predicate import Predicate
+from streamjoin.scheme.tiling import Scheme
+from streamjoin.window import Window, WindowKind
+
+
+class Decided(Protocol):
+    """The driver's decisions; None until the first input has been sampled."""
+
+    predicate: Predicate | None
+    scheme: Scheme | None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A job and how it is run. ``command`` starts it (again)."""
+
+    job: Job
+    runner: str
+    command: str
+    decided: Decided
+
+    @property
+    def streams(self) -> tuple[str, str]:
+        return self.job.left.name, self.job.right.name
+
+    @property
+    def on(self) -> str:
+        return " ".join(self.job.manifest.spec.joins[0].on.split())
+
+    @property
+    def window(self) -> str:
+        return window_text(self.job.window, *self.streams)
+
+    @property
+    def main(self) -> str | None:
+        """The main predicate in words, and whether more is checked on its candidates."""
+        predicate = self.decided.predicate
+        if predicate is None:
+            return None
+        return f"{predicate.main.text or predicate.main.kind} ({predicate.main.kind})" + (" + residual" if predicate.residual else "")
+
+    @property
+    def scheme(self) -> str | None:
+        scheme = self.decided.scheme
+        return None if scheme is None else f"{scheme.model}, {wording.plural(scheme.tasks, 'worker')}: {scheme.summary}"
+
+    @property
+    def sink(self) -> str:
+        """Where the output goes."""
+        sink = self.job.sink
+        return "standard output" if isinstance(sink, ConsoleSink) else f"{wording.path(sink.path)} ({sink.format})"
+
+
+def window_text(window: Window, left: str, right: str) -> str:
+    """``within 10 s``, ``payments from 5 s before to 10 s after orders``, ``100 rows``, ``unbounded``."""
+    if window.kind is WindowKind.ROWS:
+        return f"{window.rows:,} rows"
+    if window.kind is WindowKind.UNBOUNDED:
+        return "unbounded"
+    before, after = (wording.duration(micros / 1e6) for micros in (window.before_micros, window.after_micros))
+    text = f"within {after}" if before == after else f"{right} from {before} before to {after} after {left}"
+    return text + (f", sliding by {wording.duration(window.slide_micros / 1e6)}" if window.slide_micros else "")

@@ -1,0 +1,63 @@
+"""The end of a run in words: what was joined, how fast, where the output is, and how to go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from streamjoin.cli import wording
+from streamjoin.cli.history import History
+from streamjoin.cli.loop import Ended, Reason
+from streamjoin.cli.record import run_span
+from streamjoin.cli.subject import Subject
+
+DROPPED = ("late", "shed", "rejected", "filtered", "unmatchable")
+
+
+def summary_lines(subject: Subject, history: History, ended: Ended, picture: Path | None) -> list[str]:
+    """Plain lines. An error's sentence is not among them."""
+    lines = [_headline(history, ended)]
+    span = run_span(history)
+    if span is not None and history.last is not None:
+        for side, name in enumerate(subject.streams):
+            total = history.counts["input"][side]
+            dropped = [f"{counter} {history.counts[counter][side]:,}" for counter in DROPPED if history.counts[counter][side]]
+            lines.append(_line(name, wording.plural(total, "tuple"), f"{wording.short(total / span)}/s", *dropped))
+        whole = history.last.totals.get("output", [history.output])[0]
+        before = f"{whole:,} since the first epoch" if whole != history.output else ""
+        lines.append(
+            _line("output", wording.plural(history.output, "row"), f"{wording.short(history.output / span)}/s", before, subject.sink)
+        )
+        quantiles = ((0.5, "p50"), (0.95, "p95"))
+        times = [f"{name} {wording.duration(history.durations.quantile(fraction))}" for fraction, name in quantiles]
+        lines.append(
+            _line("epochs", wording.plural(history.epochs, "epoch"), *times, f"longest {wording.duration(history.durations.longest)}")
+        )
+        workers = wording.plural(len(history.last.held), "worker")
+        lines.append(
+            _line("tau", f"at most {history.largest_utilization:.2f}", f"{workers} of {subject.job.capacity_tuples:,} tuples")
+        )
+    if picture is not None:
+        lines.append(_line("picture", str(picture)))
+    if ended.reason is not Reason.IDLE:
+        lines.append(_line("go on", subject.command))
+    return lines
+
+
+def _headline(history: History, ended: Ended) -> str:
+    if history.last is None or history.began is None:
+        done = "Nothing was joined"
+    else:
+        done = f"Epoch {history.last.epoch} is committed, after {wording.clock(history.ended - history.began)}"
+    why = {
+        Reason.IDLE: "all input has been joined",
+        Reason.TIME: "the time is up",
+        Reason.STOPPED: "stopped",
+        Reason.FAILED: "failed",
+    }[ended.reason]
+    if ended.abandoned:
+        why += "; the epoch that was running was given up and will be done again"
+    return f"{done}: {why}"
+
+
+def _line(label: str, *values: str) -> str:
+    return f"  {label:<10}  {', '.join(value for value in values if value)}"

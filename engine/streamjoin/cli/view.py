@@ -1,0 +1,381 @@
+"""How a run shows itself while it runs: a live screen on a terminal, else a line per epoch, or JSON for machines.
+
+Always holds: views are called by one thread, and only read what they are given. A view that cannot write, because the reader of a pipe or
+the terminal went away, raises OSError.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+from typing import Protocol, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from streamjoin.cli import wording
+from streamjoin.cli.history import History
+from streamjoin.cli.loop import Asked, Done, Ended, Entering, Event, Notice, Reason, Retrying, Started, Starting, Stopping, Waiting
+from streamjoin.cli.record import epoch_record
+from streamjoin.cli.subject import Subject
+from streamjoin.epoch.driver import EpochResult
+
+REFRESH_SECONDS = 0.25
+"""How often clocks move."""
+WIDTH, HEIGHT = 100, 30
+"""Where the screen shows everything. It fits 80 by 24 by leaving out what is zero."""
+LABEL_CELLS = 12
+LINES_BESIDE_WORKERS = 19
+"""How many lines the screen has besides one for each worker and warning."""
+GAP = (0, 2, 0, 0)
+COUNTERS = {
+    "late": ("late", "yellow"),
+    "shed": ("shed", "red"),
+    "rejected": ("rejected", "yellow"),
+    "filtered": ("filtered", ""),
+    "unmatchable": ("no key", ""),
+}
+"""What became of tuples that were not joined: the column, and its colour when there are any."""
+
+
+class View(Protocol):
+    """What the run needs of a view."""
+
+    def show(self, event: Event) -> None:
+        """An event happened; ``Done`` has been added to the history before."""
+
+    def tick(self) -> None:
+        """Time has passed."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was, with what was last shown."""
+
+
+def happening(event: Event, runner: str) -> str | None:
+    """What an event that takes a while is, in a few words."""
+    if isinstance(event, Starting):
+        if runner == "inline":
+            return f"starting {wording.plural(event.tasks, 'worker')} in this process ..."
+        return f"starting Spark with {wording.plural(event.tasks, 'executor')} ..."
+    if isinstance(event, Notice):
+        return event.text
+    if isinstance(event, Asked):
+        return "stopping after the running epoch; Ctrl-C again stops at once"
+    if isinstance(event, Retrying):
+        return f"{event.sentence}; attempt {event.attempt} failed, trying again in {wording.duration(event.pause)}"
+    return None
+
+
+class JsonView:
+    """An object a line on ``out``; notes go to ``error``."""
+
+    def __init__(self, subject: Subject, out: TextIO, error: TextIO) -> None:
+        self._subject = subject
+        self._out = out
+        self._error = error
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Done):
+            print(json.dumps(epoch_record(self._subject, event.result, event.finished)), file=self._out, flush=True)
+        elif text := happening(event, self._subject.runner):
+            self._note(text)
+
+    def tick(self) -> None:
+        pass
+
+    def _note(self, text: str) -> None:
+        print(text, file=self._error, flush=True)
+
+    def close(self) -> None:
+        pass
+
+
+class LineView:
+    """A plain line per epoch, without colours: for files, pipes and terminals that can do no more."""
+
+    def __init__(self, subject: Subject, out: TextIO) -> None:
+        self._subject = subject
+        self._out = out
+        self._warned: set[str] = set()
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Done):
+            self._note(epoch_line(event.result))
+            for warning in event.result.warnings:
+                if warning not in self._warned:
+                    self._warned.add(warning)
+                    self._note(f"warning: {warning}")
+        elif text := happening(event, self._subject.runner):
+            self._note(text)
+
+    def tick(self) -> None:
+        pass
+
+    def _note(self, text: str) -> None:
+        print(text, file=self._out, flush=True)
+
+    def close(self) -> None:
+        pass
+
+
+def epoch_line(result: EpochResult) -> str:
+    """An epoch in one line; what is zero and better so is left out."""
+    counts = result.counts
+    parts = [
+        f"in {counts['input'][0]:,} + {counts['input'][1]:,}",
+        f"out {result.output:,}",
+        f"held {sum(map(sum, result.held.values())):,}",
+        f"tau {max(result.utilization.values(), default=0.0):.2f}",
+    ]
+    parts += [f"{name} {sum(counts[name]):,}" for name in ("late", "shed", "rejected") if sum(counts[name])]
+    if sum(result.backlog):
+        parts.append(f"backlog {sum(result.backlog):,}")
+    if result.read_back:
+        parts.append(f"read back by {wording.plural(result.read_back, 'task')}")
+    lags = [lag for lag in result.lag if lag is not None]
+    if lags:
+        parts.append(f"lag {wording.duration(max(lags))}")
+    return f"epoch {result.epoch}: {', '.join(parts)}, took {wording.duration(result.duration)}"
+
+
+class LiveView:
+    """The live screen. Lines printed meanwhile, by sinks for instance, appear above it."""
+
+    def __init__(self, subject: Subject, history: History, console: Console, clock: Callable[[], float] = time.time) -> None:
+        self._screen = Screen(subject, history, unicode=console.encoding.lower().startswith("utf"))
+        self._clock = clock
+        self._console = console
+        first = self._screen.render(clock(), console.width, console.height)
+        self._live = Live(first, console=console, auto_refresh=False, redirect_stderr=False, vertical_overflow="crop")
+        self._live.start()
+
+    def show(self, event: Event) -> None:
+        self._screen.see(event)
+        if isinstance(event, Asked):
+            self.tick()
+        elif text := happening(event, self._screen.subject.runner):
+            self._note(text)
+        elif isinstance(event, Done | Stopping):
+            self.tick()
+
+    def tick(self) -> None:
+        self._live.update(self._screen.render(self._clock(), self._console.width, self._console.height), refresh=True)
+
+    def _note(self, text: str) -> None:
+        self._console.print(Text(text))
+
+    def close(self) -> None:
+        self.tick()
+        self._live.stop()
+
+
+class Screen:
+    """What the live view shows at a moment. ``render`` changes nothing."""
+
+    def __init__(self, subject: Subject, history: History, *, unicode: bool = True) -> None:
+        self.subject = subject
+        self.history = history
+        self._stopping = False
+        self._ended: Ended | None = None
+        self._state = "starting"
+        self._unicode = unicode
+        self._warnings: list[str] = []
+
+    def see(self, event: Event) -> None:
+        if isinstance(event, Starting):
+            self._state = "starting workers"
+        elif isinstance(event, Started | Done):
+            self._state = "running"
+        elif isinstance(event, Waiting):
+            self._state = "running" if self.history.last else "waiting for input"
+        elif isinstance(event, Retrying):
+            self._state = "retrying"
+            self._warn(event.sentence)
+        elif isinstance(event, Stopping):
+            self._state = "stopping workers"
+        elif isinstance(event, Asked):
+            self._stopping = True
+        elif isinstance(event, Ended):
+            self._ended = event
+            self._state = "failed" if event.failure else "done" if event.reason is Reason.IDLE else "stopped"
+        elif isinstance(event, Entering) and event.step == "republish":
+            self._state = "resuming"
+        if isinstance(event, Done):
+            for warning in event.result.warnings:
+                self._warn(warning)
+
+    def _warn(self, text: str) -> None:
+        if text in self._warnings:
+            self._warnings.remove(text)
+        self._warnings = [*self._warnings, text][-2:]
+
+    def render(self, now: float, width: int = WIDTH, height: int = HEIGHT) -> RenderableType:
+        parts: list[RenderableType] = [self._header(now), self._streams(now, width >= WIDTH - 5)]
+        last = self.history.last
+        if last is not None:
+            spare = height - LINES_BESIDE_WORKERS - len(self._warnings)
+            bar, curve = max(10, min(80, width - WIDTH + 46)), max(10, min(60, width - WIDTH + 32))
+            parts += [Text(), self._workers(last, max(1, spare), bar), Text(), self._flow(now, last, curve), self._state_line(last)]
+        parts += [Text(f" ! {warning}", style="yellow", overflow="ellipsis", no_wrap=True) for warning in self._warnings]
+        if self._ended is None:
+            parts += [Text(), Text(f" {self._hint()}", style="dim", no_wrap=True, overflow="ellipsis")]
+        return Group(*parts)
+
+    def _hint(self) -> str:
+        if self._stopping:
+            return "Stopping after the running epoch; Ctrl-C again stops at once."
+        return "Ctrl-C stops after the running epoch; the same command goes on from there."
+
+    def _header(self, now: float) -> RenderableType:
+        subject, last = self.subject, self.history.last
+        facts = Table.grid(padding=(0, 2))
+        facts.add_column(style="dim", no_wrap=True, width=LABEL_CELLS - 2)
+        facts.add_column(overflow="ellipsis", no_wrap=True)
+        facts.add_row("on", Text(subject.on))
+        facts.add_row("main", Text(subject.main or "chosen with the first input", style="" if subject.main else "dim"))
+        facts.add_row("window", Text(subject.window))
+        scheme = subject.scheme or f"{subject.job.model}, cut with the first input"
+        facts.add_row("scheme", Text(scheme + (f" (plan {last.generation})" if last else ""), style="" if subject.scheme else "dim"))
+        state = "stopping" if self._stopping and self._state == "running" else self._state
+        colour = {"running": "green", "done": "green", "retrying": "red", "failed": "red"}.get(state, "yellow")
+        title = Text.assemble((f" {subject.job.name} ", "bold"))
+        mark = "●" if self._unicode else "*"
+        subtitle = Text.assemble((f" {mark} ", colour), (state, colour), (f"  {wording.clock(now - self.history.origin)} ", ""))
+        return Panel(facts, title=title, title_align="left", subtitle=subtitle, subtitle_align="right", border_style="blue")
+
+    def _streams(self, now: float, wide: bool) -> RenderableType:
+        history, last = self.history, self.history.last
+        rates = history.rates(now)
+        totals = last.totals if last else {}
+        counters = [counter for counter in COUNTERS if wide or any(totals.get(counter, ()))]
+        table = Table(box=None, padding=GAP, header_style="dim", expand=True)
+        table.add_column(" stream", no_wrap=True, overflow="ellipsis", width=LABEL_CELLS)
+        for name in ("in/s", "total", *(COUNTERS[counter][0] for counter in counters)):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("watermark", justify="right", no_wrap=True)
+        table.add_column("lag", justify="right", no_wrap=True)
+        for side, name in enumerate(self.subject.streams):
+            values = {counter: totals.get(counter, (0, 0))[side] for counter in ("input", *counters)}
+            table.add_row(
+                Text(f" {name}", style="bold"),
+                Text(wording.count(rates.input[side]), style="cyan"),
+                _number(values["input"]),
+                *(Text(_number(values[counter]), style=COUNTERS[counter][1] if values[counter] else "dim") for counter in counters),
+                _time_of_day(last.watermarks[side] if last else None),
+                wording.duration(last.lag[side] if last else None),
+            )
+        return table
+
+    def _workers(self, last: EpochResult, rows: int, bar: int) -> RenderableType:
+        table = Table(box=None, padding=GAP, header_style="dim")
+        table.add_column(" worker", no_wrap=True, width=LABEL_CELLS)
+        table.add_column(f"held {self.subject.streams[0]}", justify="right", no_wrap=True, overflow="ellipsis", max_width=18)
+        table.add_column(f"held {self.subject.streams[1]}", justify="right", no_wrap=True, overflow="ellipsis", max_width=18)
+        table.add_column("tau", justify="right", no_wrap=True)
+        table.add_column(self._scale(bar), no_wrap=True, min_width=bar)
+        tasks = sorted(last.held)
+        shown = tasks if len(tasks) <= rows else sorted(sorted(tasks, key=lambda task: -last.utilization[task])[: rows - 1])
+        for task in shown:
+            tau = last.utilization[task]
+            left, right = last.held[task]
+            table.add_row(f" {task}", _number(left), _number(right), Text(f"{tau:.2f}", style=self._colour(tau)), self._bar(tau, bar))
+        if len(shown) < len(tasks):
+            table.add_row(Text(f" {len(tasks) - len(shown)} more", style="dim"))
+        return table
+
+    def _colour(self, tau: float) -> str:
+        job = self.subject.job
+        return "red" if tau >= job.tau3 else "yellow" if tau >= job.tau2 else "green" if tau >= job.tau1 else "cyan"
+
+    def _bar(self, tau: float, cells: int) -> Text:
+        """0 to 1 from left to right, each cell in its own zone's colour; the ticks are the thresholds."""
+        job = self.subject.job
+        filled = min(cells, max(1 if tau > 0 else 0, round(tau * cells)))
+        full, empty, tick = ("▇", "·", "│") if self._unicode else ("#", ".", "|")
+        ticks = {round(threshold * cells) for threshold in (job.tau1, job.tau2, job.tau3)}
+        colours = [self._colour((cell + 0.5) / cells) for cell in range(filled)]
+        bar = Text.assemble(*((full * len(list(run)), colour) for colour, run in itertools.groupby(colours)))
+        return bar.append("".join(tick if cell in ticks else empty for cell in range(filled, cells)), style="dim")
+
+    def _scale(self, cells: int) -> str:
+        """The thresholds' names where their ticks are; a name for which there is no room is left out."""
+        job = self.subject.job
+        scale = [" "] * cells
+        taken = -1
+        names = ("τ1", "τ2", "τ3") if self._unicode else ("t1", "t2", "t3")
+        for name, threshold in zip(names, (job.tau1, job.tau2, job.tau3), strict=True):
+            at = min(round(threshold * cells), cells - len(name))
+            if at > taken:
+                scale[at : at + len(name)] = name
+                taken = at + len(name)
+        return "".join(scale)
+
+    def _flow(self, now: float, last: EpochResult, cells: int) -> RenderableType:
+        rates = self.history.rates(now)
+        seconds = self.history.per_second(now, cells)  # a character each
+        table = Table(box=None, padding=GAP, show_header=False)
+        table.add_column(no_wrap=True, width=LABEL_CELLS)
+        table.add_column(justify="right", no_wrap=True, min_width=8, style="cyan")
+        table.add_column(no_wrap=True, min_width=cells)
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        durations = self.history.durations
+        total_in, total_out = sum(last.totals.get("input", [0])), sum(last.totals.get("output", [0]))
+        kept = f", {last.output / last.candidates:.0%} of pairs compared" if last.candidates > last.output else ""
+        for name, value, curve, colour, more in (
+            (" in", f"{wording.short(sum(rates.input))}/s", [second.input for second in seconds], "blue", f"{_number(total_in)} in all"),
+            (
+                " out",
+                f"{wording.short(rates.output)}/s",
+                [second.output for second in seconds],
+                "green",
+                f"{_number(total_out)} in all{kept}",
+            ),
+            (
+                f" epoch {last.epoch}",
+                wording.duration(last.duration),
+                [second.longest for second in seconds],
+                "magenta",
+                f"p50 {wording.duration(durations.quantile(0.5))}, p95 {wording.duration(durations.quantile(0.95))}",
+            ),
+        ):
+            table.add_row(name, value, self._curve(curve, colour), more)
+        return table
+
+    def _state_line(self, last: EpochResult) -> RenderableType:
+        backlog = sum(last.backlog)
+        line = Text(" ", no_wrap=True, overflow="ellipsis")
+        for step in ("plan", "tasks", "commit", "publish"):
+            if step in last.seconds:
+                line.append(f"{step} ", "dim").append(f"{wording.duration(last.seconds[step])}  ")
+        line.append("backlog ", "dim").append(f"{_number(backlog)}  ", "yellow" if backlog else "")
+        line.append("blocks ", "dim").append(f"{_number(last.blocks)}  ")
+        line.append("read back ", "dim").append(_number(self.history.read_back), "yellow" if last.read_back else "")
+        return line
+
+    def _curve(self, values: list[float], colour: str) -> Text:
+        """Heights relative to the largest; seconds before the run are left empty."""
+        levels = "▁▂▃▄▅▆▇█" if self._unicode else "_.-=+*%#"
+        top = max(values, default=0.0)
+        if top <= 0:
+            return Text(" " * len(values))
+        seen = next(index for index, value in enumerate(values) if value > 0)
+        drawn = "".join(levels[min(len(levels) - 1, int(value / top * len(levels)))] for value in values[seen:])
+        return Text(" " * seen + drawn, style=colour)
+
+
+def _number(value: int) -> str:
+    """In full where there is room for it."""
+    return f"{value:,}" if abs(value) < 10_000_000 else wording.short(value)
+
+
+def _time_of_day(micros: int | None) -> str:
+    """``01-31 12:00:30``; years are in the JSON records."""
+    text = wording.moment(micros)
+    if text is None:
+        return "–"
+    return text[5:19].replace("T", " ") if text.endswith("Z") else text

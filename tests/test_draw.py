@@ -1,0 +1,103 @@
+"""The picture of a scheme: that it is one, shows every task and the result band, and is the same every time."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from streamjoin.cli.draw import draw_scheme, render_scheme
+from streamjoin.predicate import Encoding, KeyExpression, MainKind, MainPredicate
+from streamjoin.schema import DataType, TypeName
+from streamjoin.scheme.models import plan_for_capacity, plan_for_tasks
+from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
+
+KEY = KeyExpression(("k",), (DataType(TypeName.BIGINT),), Encoding.INTEGER)
+HASH = KeyExpression(("k",), (DataType(TypeName.BIGINT),), Encoding.HASH)
+BAND = MainPredicate(MainKind.RANGE, KEY, KEY, -50, 50, text="abs(l.k - r.k) <= 50")
+ALL = MainPredicate(MainKind.ALL)
+
+
+def known(left: float = 3000, right: float = 2000) -> Statistics:
+    rng = np.random.default_rng(50)
+    sides = (SideStatistics(tuples, Histogram.from_sample(rng.normal(0, 1000, 5000).astype(np.int64), 200)) for tuples in (left, right))
+    return Statistics(*sides)
+
+
+def texts(svg: bytes) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg.decode())
+
+
+def pixels(png: bytes) -> np.ndarray:
+    return matplotlib.image.imread(io.BytesIO(png), format="png")
+
+
+@pytest.mark.parametrize("tasks", [1, 6, 30])
+@pytest.mark.parametrize(
+    ("main", "statistics"),
+    [
+        (BAND, known()),
+        (MainPredicate(MainKind.RANGE, KEY, KEY, 1, None), known()),
+        (MainPredicate(MainKind.RANGE, HASH, HASH, 0, 0), Statistics(SideStatistics(10), SideStatistics(99))),
+        (ALL, Statistics(SideStatistics(0), SideStatistics(0))),
+    ],
+)
+def test_every_task_has_its_number_in_the_matrix_and_beside_its_bar(tasks: int, main: MainPredicate, statistics: Statistics) -> None:
+    scheme = plan_for_tasks("adsp", statistics, main, tasks)
+    found = texts(render_scheme("svg", scheme, statistics, main))
+    for task in range(scheme.tasks):
+        assert found.count(str(task)) >= 2, (task, found)
+
+
+def test_the_title_says_what_is_joined_how_and_by_how_many() -> None:
+    statistics = known()
+    scheme = plan_for_tasks("adsp", statistics, BAND, 4)
+    found = texts(render_scheme("svg", scheme, statistics, BAND, ("orders", "payments"), 2000))
+    assert "orders ⋈ payments by adsp: 4 tasks" in found
+    assert any("abs(l.k - r.k) &lt;= 50" in text and scheme.summary.replace("<", "&lt;").replace(">", "&gt;") in text for text in found)
+    assert {"largest", "mean (dashed)", "capacity", "2,000"} <= set(found)
+
+
+def test_the_same_scheme_gives_the_same_bytes() -> None:
+    statistics = known()
+    scheme = plan_for_tasks("adsp", statistics, BAND, 4)
+    for form in ("svg", "png"):
+        assert render_scheme(form, scheme, statistics, BAND) == render_scheme(form, scheme, statistics, BAND)
+
+
+def test_results_are_darker_than_what_is_covered_for_nothing() -> None:
+    statistics = known()
+    whole = plan_for_capacity("square", statistics, BAND, 1e9)
+    assert whole.tasks == 1
+    picture = pixels(render_scheme("png", whole, statistics, BAND))[:, :, :3].sum(axis=2)
+    shades, counts = np.unique(picture.round(2), return_counts=True)
+    covered, results = shades[np.argsort(-counts)][1:3]
+    assert results < covered
+    # A band of 100 among keys of deviation 1000 is about a thirtieth of the matrix.
+    share = counts[shades == results] / (counts[shades == results] + counts[shades == covered])
+    assert 0.01 < share < 0.1
+
+
+@pytest.mark.parametrize("form", ["svg", "png"])
+def test_the_suffix_decides_the_format(tmp_path: Path, form: str) -> None:
+    statistics = known()
+    path = tmp_path / "new" / f"plan.{form}"
+    draw_scheme(path, plan_for_tasks("adsp", statistics, BAND, 3), statistics, BAND)
+    assert path.read_bytes()[:5] in (b"<?xml", b"\x89PNG\r")
+
+
+def test_another_suffix_is_refused(tmp_path: Path) -> None:
+    statistics = known()
+    with pytest.raises(ValueError, match=r"plan\.gif: its suffix must be one of \.svg, \.png"):
+        draw_scheme(tmp_path / "plan.gif", plan_for_tasks("adsp", statistics, BAND, 3), statistics, BAND)
+
+
+def test_hundreds_of_tasks_are_drawn() -> None:
+    statistics = known()
+    scheme = plan_for_tasks("hash", statistics, BAND, 200)
+    assert scheme.tasks > 128
+    assert len(render_scheme("png", scheme, statistics, BAND)) > 10_000
