@@ -33,7 +33,7 @@ from streamjoin import java
 from streamjoin.cli import loop, main
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.history import MOST_SAMPLES, RATE_SECONDS, Durations, History
-from streamjoin.cli.loop import Done, Ended, Event, Loop, Reason, Retrying, Starting, Stopping
+from streamjoin.cli.loop import Asked, Done, Ended, Entering, Event, Loop, Reason, Retrying, Starting, Stopping, Waiting
 from streamjoin.cli.machine import FLOOR_MIB, executor_memory
 from streamjoin.cli.subject import Subject
 from streamjoin.cli.view import Screen
@@ -700,6 +700,33 @@ def test_the_screen_fits_its_terminal(tmp_path: Path, width: int, height: int, w
         assert word in text
     if not unicode:
         assert not set(text) & set("▁▂▃▄▅▆▇█●τ")
+
+
+def test_the_view_says_what_the_run_is_about_and_for_how_long(tmp_path: Path) -> None:
+    job = compile_job(load(manifest_at(tmp_path).read_text()))
+    history = History(1000.0)
+    screen = Screen(Subject(job, "spark", "streamjoin run x", SimpleNamespace(predicate=None, scheme=None)), history)
+
+    def shown(*events: Event, at: float) -> str:
+        for event in events:
+            screen.see(event)
+        console = Console(width=100, height=30, color_system=None)
+        with console.capture() as capture:
+            console.print(screen.render(at))
+        return capture.get()
+
+    assert "starting  0:01" in shown(at=1001)
+    assert "starting workers  0:05" in shown(Starting(3), at=1005)
+    assert "waiting for input  0:12" in shown(Waiting(), at=1012)
+    history.add(make_result(13), 1013.5)
+    assert "running  0:14" in shown(Entering("tasks", 1013.1), Done(make_result(13), 1013.5), Waiting(), at=1014)
+    assert "running, tasks for 9.0 s  0:24" in shown(Entering("plan", 1014.9), Entering("tasks", 1015.0), at=1024)
+    assert "retrying" in shown(Retrying("epoch 14: lost", 1, 0.5), at=1025)
+    assert "stopping  0:26" in shown(Waiting(), Asked(), at=1026)
+    assert "stopping workers" in shown(Stopping(), at=1027)
+    final = shown(Ended(Reason.STOPPED), at=1028)
+    assert "stopped" in final
+    assert "Ctrl-C" not in final
 
 
 def test_the_view_shows_what_was_not_joined_and_why(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def pixels(png: bytes) -> np.ndarray:
     [
         (BAND, known()),
         (MainPredicate(MainKind.RANGE, KEY, KEY, 1, None), known()),
-        (MainPredicate(MainKind.RANGE, HASH, HASH, 0, 0), Statistics(SideStatistics(10), SideStatistics(99))),
+        (MainPredicate(MainKind.RANGE, HASH, HASH, 0, 0), Statistics(SideStatistics(70), SideStatistics(99))),
         (ALL, Statistics(SideStatistics(0), SideStatistics(0))),
     ],
 )

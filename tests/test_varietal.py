@@ -82,11 +82,12 @@ def test_the_papers_four_primaries_are_not_always_enough() -> None:
     assert (partition(19, 14, 13).tasks, partition(20, 14, 13).tasks) == (7, 7)
 
 
-def test_a_matrix_that_square_cuts_four_by_four_needs_eleven_to_sixteen_tasks() -> None:
-    half = 10
-    counts = {partition(left, right, 2 * half).tasks for left in range(31, 41) for right in range(31, 41)}
-    assert min(counts) == 11
-    assert max(counts) == 16
+def test_where_square_takes_sixteen_tasks_thirteen_may_do_but_not_with_the_papers_primaries() -> None:
+    half = 20
+    volumes = [(left, right) for left in range(3 * half + 1, 4 * half + 1) for right in range(3 * half + 1, 4 * half + 1)]
+    assert {square(left, right, 2 * half).tasks for left, right in volumes} == {16}
+    assert {four_primaries(left, right, 2 * half) for left, right in volumes} == {11, 12, 14, 15, 16}
+    assert {partition(left, right, 2 * half).tasks for left, right in volumes} == {11, 12, 13, 14, 15, 16}
 
 
 def test_an_even_thin_line_lowers_the_largest_load_and_the_replicated_volume() -> None:

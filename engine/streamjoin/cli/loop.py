@@ -35,9 +35,10 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class Entering:
-    """The driver begins a step of an epoch (see ``epoch.driver``)."""
+    """The driver begins a step of an epoch (see ``epoch.driver``), by the wall clock."""
 
     step: str
+    at: float
 
 
 @dataclass(frozen=True)

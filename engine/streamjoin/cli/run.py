@@ -129,7 +129,7 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
     stop = threading.Event()
     try:
         runner = _announced(options.runner, job, log_directory, events.put)
-        driver = Driver(job, ObjectStorage(job.checkpoint), runner, at=lambda step: events.put(Entering(step)))
+        driver = Driver(job, ObjectStorage(job.checkpoint), runner, at=lambda step: events.put(Entering(step, time.time())))
     except Failure:
         raise
     except Exception as error:

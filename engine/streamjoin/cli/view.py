@@ -25,6 +25,8 @@ from streamjoin.cli.record import epoch_record
 from streamjoin.cli.subject import Subject
 from streamjoin.epoch.driver import EpochResult
 
+LONG_SECONDS = 2.0
+"""A step that takes longer is named."""
 REFRESH_SECONDS = 0.25
 """How often clocks move."""
 WIDTH, HEIGHT = 100, 30
@@ -183,6 +185,8 @@ class Screen:
         self._stopping = False
         self._ended: Ended | None = None
         self._state = "starting"
+        self._step: Entering | None = None
+        """What the driver does; None between epochs, and while it looks for input."""
         self._unicode = unicode
         self._warnings: list[str] = []
 
@@ -192,7 +196,7 @@ class Screen:
         elif isinstance(event, Started | Done):
             self._state = "running"
         elif isinstance(event, Waiting):
-            self._state = "running" if self.history.last else "waiting for input"
+            self._state, self._step = "running", None
         elif isinstance(event, Retrying):
             self._state = "retrying"
             self._warn(event.sentence)
@@ -203,8 +207,8 @@ class Screen:
         elif isinstance(event, Ended):
             self._ended = event
             self._state = "failed" if event.failure else "done" if event.reason is Reason.IDLE else "stopped"
-        elif isinstance(event, Entering) and event.step == "republish":
-            self._state = "resuming"
+        elif isinstance(event, Entering):
+            self._step = event if event.step != "plan" else None
         if isinstance(event, Done):
             for warning in event.result.warnings:
                 self._warn(warning)
@@ -241,12 +245,24 @@ class Screen:
         facts.add_row("window", Text(subject.window))
         scheme = subject.scheme or f"{subject.job.model}, cut with the first input"
         facts.add_row("scheme", Text(scheme + (f" (plan {last.generation})" if last else ""), style="" if subject.scheme else "dim"))
-        state = "stopping" if self._stopping and self._state == "running" else self._state
-        colour = {"running": "green", "done": "green", "retrying": "red", "failed": "red"}.get(state, "yellow")
+        state = self._now_doing(now)
+        colour = {"running": "green", "done": "green", "retrying": "red", "failed": "red"}.get(state.split(",")[0], "yellow")
         title = Text.assemble((f" {subject.job.name} ", "bold"))
         mark = "●" if self._unicode else "*"
         subtitle = Text.assemble((f" {mark} ", colour), (state, colour), (f"  {wording.clock(now - self.history.origin)} ", ""))
         return Panel(facts, title=title, title_align="left", subtitle=subtitle, subtitle_align="right", border_style="blue")
+
+    def _now_doing(self, now: float) -> str:
+        if self._state != "running":
+            return self._state
+        if self._stopping:
+            return "stopping"
+        if self._step is not None and now - self._step.at >= LONG_SECONDS:
+            return f"running, {self._step.step} for {wording.duration(now - self._step.at)}"
+        quiet = 2 * self.subject.job.interval_micros / 1e6 + LONG_SECONDS
+        if self._step is None and now - self.history.origin - self.history.ended > quiet:
+            return "waiting for input"
+        return "running"
 
     def _streams(self, now: float, wide: bool) -> RenderableType:
         history, last = self.history, self.history.last

@@ -8,6 +8,7 @@ cutting, whose number grows like Catalan's. Here it is found in polynomial time,
    corner, and a corner further down and right needs no more tasks, as Alg. 1 never needs fewer for more tuples. So for every number of
    tasks only the furthest corners are kept, and only the furthest cuts are tried: half-planes of volumes
    (``varietal.half_planes``), hence binary searches. O(tasks * corners * half-planes * log buckets), at most ``BEAM`` corners a number.
+   Cuts that are further than they need be then move back to where least is replicated.
 2. *All dichotomies*, for matrices of at most ``EXACT_CELLS`` cells: a cut may also end at another cut, amid results, which in a few cases
    of a hundred saves a task. Rectangles are solved from small to large. O(rows² * columns² * (rows + columns)).
 

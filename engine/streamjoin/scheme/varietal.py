@@ -5,9 +5,9 @@ each task keeps the rest of its capacity for the *secondary* stream (Eq. 10). Th
 of the secondary stream, D_L, needs only P_delta tasks across (Eq. 12), as its line is thin. Eq. 13 counts them all.
 
 Differs from the paper, which probes four P_gamma, floor and ceil of |R| / (V/2) and of |S| / (V/2): here every one is probed. The four are
-not always enough (|R| = 9, |S| = 11, V = 8 needs 7 tasks, not 8), and with them more tuples may need fewer tasks (|S| = 14, V = 13: 8
-tasks for |R| = 19, 7 for |R| = 20). For any one P_gamma, Eq. 13 never falls as a stream grows or the capacity shrinks, so neither does
-the least of all; the area dichotomy relies on that.
+not always enough (|R| = 9, |S| = 11, V = 8 needs 7 tasks, not 8; where Square takes 4 x 4 they never give the 13 that the paper reports),
+and with them more tuples may need fewer tasks (|S| = 14, V = 13: 8 tasks for |R| = 19, 7 for |R| = 20). For any one P_gamma, Eq. 13
+never falls as a stream grows or the capacity shrinks, so neither does the least of all; the area dichotomy relies on that.
 
 Solved for the volumes: m = P_gamma * D_f + P_delta tasks suffice when |D| <= D_f * (V - |P| / P_gamma) + (V - |P| / P_delta). That is a
 half-plane of (|R|, |S|), so m tasks suffice where one of m's half-planes holds: :func:`half_planes`.
