@@ -85,6 +85,8 @@ class FilesSink:
     def sweep(self, may_remove: Callable[[str], bool]) -> int:
         """Removes staged files whose name may be removed. O(staged files)."""
         removed = 0
+        if Path(self.config.path).is_file():
+            raise SinkError(f"{self.config.path}: is a file, and must be a directory for the results; remove it or choose another path")
         with contextlib.suppress(FileNotFoundError), os.scandir(Path(self.config.path) / STAGING) as entries:
             for entry in entries:
                 if entry.is_file(follow_symlinks=False) and may_remove(entry.name):
