@@ -26,6 +26,7 @@ from harness import (
     driver_for,
     make_batch,
     make_job,
+    manifest_text,
     micros,
     oracle,
     output_of,
@@ -33,7 +34,8 @@ from harness import (
 from streamjoin.epoch import inline, join
 from streamjoin.epoch.driver import CheckpointMismatch, Driver, EpochFailed
 from streamjoin.epoch.inline import InlineRunner
-from streamjoin.job import Job
+from streamjoin.job import Job, compile_job
+from streamjoin.manifest import load as load_manifest
 from streamjoin.state.blocks import load
 from streamjoin.state.log import Superseded, read_latest
 from streamjoin.state.storage import ObjectStorage, Storage, StorageError
@@ -68,6 +70,12 @@ def inputs() -> tuple[Input, Input]:
 def job_at(root: Path, **options: Any) -> Job:
     settings: dict[str, Any] = {"types": ("BIGINT", "BIGINT"), "window": {"within": f"{WITHIN}s"}, "workers": 3, "watermark": "1s"}
     return make_job(root, on="abs(l.k - r.k) <= 1", **(settings | options))
+
+
+def manifest_of(root: Path) -> str:
+    return manifest_text(
+        root, on="abs(l.k - r.k) <= 1", types=("BIGINT", "BIGINT"), window={"within": f"{WITHIN}s"}, workers=3, watermark="1s"
+    )
 
 
 def expected(inputs: tuple[Input, Input]) -> Counter:
@@ -307,3 +315,62 @@ def test_a_restart_with_another_model_or_size_goes_on_from_what_is_held(
     assert driver.scheme.model == model
     assert driver.scheme.tasks <= workers
     assert output_of(tmp_path) == expected(inputs)
+
+
+def test_results_that_a_reader_took_away_do_not_keep_the_join_from_going_on(tmp_path: Path, inputs: tuple[Input, Input]) -> None:
+    storage = ObjectStorage(str(tmp_path / "state"))
+    first = driver_for(job_at(tmp_path), inputs, storage, InlineRunner())
+    first.start()
+    taken: Counter = Counter()
+    for _ in range(3):
+        first.step()
+        taken += output_of(tmp_path)
+        for path in (tmp_path / "out").glob("*.parquet"):
+            path.unlink()
+    finish(tmp_path, inputs, storage, InlineRunner())
+    assert taken + output_of(tmp_path) == expected(inputs)
+
+
+def test_two_joins_may_write_into_one_directory_and_a_new_checkpoint_overwrites_nothing(tmp_path: Path) -> None:
+    both: Counter = Counter()
+    for number in range(2):
+        inputs = make_inputs(seed=number)
+        text = manifest_of(tmp_path).replace(str(tmp_path / "state"), str(tmp_path / f"state-{number}"))
+        driver = driver_for(compile_job(load_manifest(text)), inputs, ObjectStorage(str(tmp_path / f"state-{number}")), InlineRunner())
+        driver.start()
+        exhaust(driver)
+        both += expected(inputs)
+    assert output_of(tmp_path) == both
+
+
+def test_staged_files_of_another_join_are_left_alone(tmp_path: Path, inputs: tuple[Input, Input]) -> None:
+    foreign = tmp_path / "out" / "_staging" / "0badc0de-000001-000000000000-00000-12345678-000.parquet"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("not ours")
+    finish(tmp_path, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
+    assert foreign.exists()
+
+
+def test_after_a_commit_of_unknown_outcome_the_driver_commits_nothing_else(tmp_path: Path, inputs: tuple[Input, Input]) -> None:
+    """The entry exists, but no answer came: going on could take another attempt's entry for its own."""
+    storage = FaultyStorage(ObjectStorage(str(tmp_path / "state")), answers_lost_for("create log/0000000000000003"))
+    driver = driver_for(job_at(tmp_path), inputs, storage, InlineRunner())
+    driver.start()
+    with pytest.raises(StorageError):
+        exhaust(driver)
+    with pytest.raises(StorageError, match="not known; start again"):
+        exhaust(driver)
+    check(tmp_path, inputs, finish(tmp_path, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner()), "unknown outcome")
+
+
+def answers_lost_for(call: str) -> Callable[[str, str], str | None]:
+    """The call takes effect, but neither it nor any repetition of it is answered."""
+    done: list[str] = []
+
+    def fault(name: str, path: str) -> str | None:
+        if not f"{name} {path}".startswith(call):
+            return None
+        done.append(path)
+        return "fail-after" if len(done) == 1 else "fail-before"
+
+    return fault

@@ -239,3 +239,12 @@ def test_a_source_that_cannot_be_read_is_a_permanent_failure(tmp_path: Path) -> 
     error = failure.value
     assert not isinstance(error, EpochFailed) or error.permanent
     assert "\n" not in str(error)
+
+
+def test_a_filtered_stream_goes_forward_all_the_same(tmp_path: Path) -> None:
+    """Its watermark follows all of its records, so that the other side's tuples expire."""
+    left = stream([[(e, 0, 1, at(e))] for e in range(30)])
+    right = stream([[(e, 0, 0, at(e))] for e in range(30)])
+    driver = drive(tmp_path, (left, right), window={"within": "2s"}, watermark="0s", where=("v <> 1", None))
+    assert driver.checkpoint.watermarks == (at(29), at(29))
+    assert sum(held for _, held in driver.checkpoint.held.values()) < 10

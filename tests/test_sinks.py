@@ -213,7 +213,7 @@ def test_the_console_shows_the_first_rows_once_they_are_committed() -> None:
     console = pickle.loads(pickle.dumps(ConsoleSink(ConsoleSinkConfig(limit=3), SCHEMA)))
     staged = stage(console, "a", batch(1, 2), batch(3)) + stage(console, "b", batch(4, 5)) + stage(console, "c")
     shown = io.StringIO()
-    console.publish(staged, shown)
+    console.publish(staged, stream=shown)
     assert shown.getvalue().splitlines() == ['{"id":1,"name":"n1"}', '{"id":2,"name":"n2"}', '{"id":3,"name":"n3"}', "... and 2 more rows"]
     assert console.sweep(lambda name: True) == 0
 

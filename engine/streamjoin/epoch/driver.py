@@ -26,7 +26,7 @@ import pyarrow as pa
 from streamjoin.condition import choose
 from streamjoin.elastic.deployment import initial_workers
 from streamjoin.elastic.shedding import shed_factor
-from streamjoin.epoch.spec import Config, EpochSpec, Shared, TaskReport, incarnation_of, share
+from streamjoin.epoch.spec import Config, EpochSpec, Shared, TaskReport, is_attempt_of, share
 from streamjoin.io.base import Source, SourcePlan, Staged
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
@@ -162,7 +162,7 @@ class Driver:
         self.checkpoint = self._log.claim()
         self._require_same_join()
         self._at("republish")
-        self._publish()
+        self._publish(again=True)
         self._at("sweep")
         self.sweep()
         if self.checkpoint.scheme is not None:
@@ -180,7 +180,7 @@ class Driver:
         started = self._clock()
         steps = _Steps()
         if not self._published:
-            self._publish()
+            self._publish(again=True)
         self._at("plan")
         plans = self._plan_input(final)
         self.exhausted = all(plan.exhausted for plan in plans)
@@ -239,8 +239,8 @@ class Driver:
         return len(stray) + self._sink.sweep(self._may_sweep) + self._dead_letters.sweep(self._may_sweep)
 
     def _may_sweep(self, name: str) -> bool:
-        """Whether a block or staged file is of this incarnation or an older one: see ``attempt_name``."""
-        return incarnation_of(name) <= self._log.incarnation
+        """Whether a block or staged file is this checkpoint's, and was not made by a newer driver."""
+        return is_attempt_of(name, self.checkpoint.identity, self._log.incarnation)
 
     def utilization(self) -> dict[int, float]:
         """tau of each task: tuples held / capacity."""
@@ -317,6 +317,11 @@ class Driver:
         )
         scheme = plan_for_tasks(job.model, Statistics(left, right), main, workers)
         scheme.check(main)
+        if self.checkpoint.scheme is not None:
+            before = Scheme.from_json(self.checkpoint.scheme)
+            if (before.model, before.tasks) == (scheme.model, scheme.tasks):  # the model has no scheme for as many workers as were asked
+                self._adopt(before)
+                return
         self.checkpoint = replace(
             self.checkpoint, main=str(main), scheme=scheme.to_json(), generation=self.checkpoint.generation + 1, tokens={}
         )
@@ -351,6 +356,7 @@ class Driver:
         marks = last.watermarks if ranged else last.records
         utilization = self.utilization()
         return EpochSpec(
+            identity=last.identity,
             epoch=last.epoch + 1,
             incarnation=self._log.incarnation,
             config=self._config,
@@ -402,10 +408,10 @@ class Driver:
             fingerprint=job.fingerprint(),
         )
 
-    def _publish(self) -> None:
+    def _publish(self, *, again: bool = False) -> None:
         staged = self.checkpoint.staged
-        self._sink.publish([Staged.from_json(value) for value in staged.get("sink", [])])
-        self._dead_letters.publish([Staged.from_json(value) for value in staged.get("deadLetter", [])])
+        self._sink.publish([Staged.from_json(value) for value in staged.get("sink", [])], again=again)
+        self._dead_letters.publish([Staged.from_json(value) for value in staged.get("deadLetter", [])], again=again)
         self._published = True
 
     def _clean(self, previous: Checkpoint, reports: list[TaskReport]) -> None:

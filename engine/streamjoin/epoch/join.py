@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pyarrow as pa
 from pyarrow import ipc
 
-from streamjoin.epoch.spec import Compiled, EpochSpec, Piece, TaskReport, attempt_name, compiled, plan_of
+from streamjoin.epoch.spec import Compiled, EpochSpec, Piece, TaskReport, attempt_name, compiled, final_name, plan_of
 from streamjoin.kernel.run import Run, merge_runs, tiers
 from streamjoin.scheme.tiling import Area
 from streamjoin.state.blocks import LEFT, RIGHT, SIDES, Block, describe, encode, load
@@ -48,7 +48,7 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
 
     new = _gather(spec, worker, pieces, report)
     clock.lap("gather")
-    sink = config.sink.writer(token, f"{spec.epoch:012d}-{task:05d}")
+    sink = config.sink.writer(token, final_name(spec, task))
     with BlockWriter(spec, config.storage, areas, token, report) as blocks:
         try:
             fresh = {key: HeldRun(run, blocks.write(key, run)) for key, run in new.items()}

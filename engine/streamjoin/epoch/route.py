@@ -19,8 +19,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from streamjoin.epoch.spec import EpochSpec, Piece, Plan, RouteReport, Side, attempt_name, compiled, plan_of, units_of
+from streamjoin.epoch.spec import EpochSpec, Piece, Plan, RouteReport, Side, attempt_name, compiled, final_name, plan_of, units_of
 from streamjoin.io.base import Records, Rejected
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.run import sort_order
@@ -34,7 +35,7 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
     worker, plan = compiled(spec.config), plan_of(spec.scheme)
     which, split = spec.splits[index]
     side, report = worker.sides[which], RouteReport(which)
-    dead = worker.config.dead_letters.writer(attempt_name(spec, index), f"{spec.epoch:012d}-{index:05d}", side.stream.name)
+    dead = worker.config.dead_letters.writer(attempt_name(spec, index), final_name(spec, index), side.stream.name)
     held = []
     for records in worker.config.readers[which].read(split):
         batch, rejected = prepare(spec, side, which, index, records, split.first_record, report)
@@ -56,6 +57,10 @@ def prepare(
     """Phases 2 and 3 for one batch: the held tuples plus a ``_shed`` column in [0, 1), or None when none is left; and the rejected."""
     batch, rows, stream = records.batch, records.offsets(), side.stream
     rejected: list[Rejected] = []
+    if stream.event_time is not None:  # also of what ``where`` drops: a filtered stream goes forward all the same
+        newest = pc.max(batch.column(stream.event_time)).cast(pa.int64()).as_py()
+        if newest is not None:
+            report.time_max = newest if report.time_max is None else max(report.time_max, newest)
     chosen: np.ndarray | None = None
     if side.where is not None:
         chosen = side.where.select({(stream.name, name): batch.column(name) for name in batch.schema.names}, batch.num_rows)
@@ -71,9 +76,6 @@ def prepare(
             batch, rows = batch.take(pa.array(present)), rows[present]
             column = batch.column(stream.event_time)
         moment = column.cast(pa.int64()).to_numpy()
-        if len(moment):
-            newest = int(moment.max())
-            report.time_max = newest if report.time_max is None else max(report.time_max, newest)
     keep = np.ones(batch.num_rows, dtype=bool)
     if moment is not None and spec.late_before[which] is not None:
         keep &= moment >= spec.late_before[which]

@@ -117,7 +117,10 @@ class SparkRunner:
         if sorted(report.task for report in reports) != list(range(tasks)):
             raise EpochFailed(f"epoch {spec.epoch}: {len(reports)} of {tasks} tasks reported")
         if len({report.worker for report in reports}) < tasks <= self.executors():
-            self._place(tasks)  # an executor was lost, its tasks crowd another, and the one that replaced it idles
+            # An executor was lost, its tasks crowd another, and the one that replaced it idles. The epoch is done, whether or not they
+            # can be placed anew.
+            with contextlib.suppress(Exception):
+                self._place(tasks)
         return reports
 
     def executors(self) -> int:

@@ -57,6 +57,8 @@ class Shared:
 class EpochSpec:
     """One epoch's work."""
 
+    identity: str
+    """Of the checkpoint."""
     epoch: int
     incarnation: int
     config: Shared
@@ -94,7 +96,7 @@ class RouteReport:
     routed: int = 0
     """Tuples sent, replicas counted each."""
     time_max: int | None = None
-    """The newest event time, of late tuples too."""
+    """The newest event time, of late and filtered records too."""
     dead_letters: list[Staged] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -224,13 +226,19 @@ def _cached(shared: Shared) -> Compiled | Plan:
 
 
 def attempt_name(spec: EpochSpec, number: int) -> str:
-    """A name that no other attempt of any driver uses, for what attempt at task or split ``number`` makes: see ``incarnation_of``."""
-    return f"{spec.incarnation:06d}-{spec.epoch:012d}-{number:05d}-{uuid.uuid4().hex[:8]}"
+    """A name that no other attempt of any driver of any checkpoint uses, for what an attempt at task or split ``number`` makes."""
+    return f"{spec.identity}-{spec.incarnation:06d}-{spec.epoch:012d}-{number:05d}-{uuid.uuid4().hex[:8]}"
 
 
-def incarnation_of(name: str) -> int:
-    """Which driver's attempt a name from ``attempt_name`` (or one that begins so) belongs to."""
-    return int(name.split("-", 1)[0])
+def final_name(spec: EpochSpec, number: int) -> str:
+    """The name that all attempts at a task or split of an epoch share, for what becomes visible of one of them."""
+    return f"{spec.identity}-{spec.epoch:012d}-{number:05d}"
+
+
+def is_attempt_of(name: str, identity: str, incarnation: int) -> bool:
+    """Whether a name that begins with one of ``attempt_name`` is of this checkpoint, and of this driver or an older one."""
+    parts = name.split("-", 2)
+    return len(parts) == 3 and parts[0] == identity and parts[1].isdecimal() and int(parts[1]) <= incarnation
 
 
 def mix(values: np.ndarray) -> np.ndarray:

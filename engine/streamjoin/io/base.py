@@ -193,8 +193,11 @@ class Sink(Protocol):
         ``stem`` names the published files; it may be the same for all attempts of an epoch's task. Default: ``name``.
         """
 
-    def publish(self, staged: Sequence[Staged]) -> None:
-        """Makes committed files visible; again with the same files is fine. Raises SinkError where one is lost."""
+    def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
+        """Makes committed files visible. Raises SinkError where one is lost.
+
+        ``again``: by a driver that does not know whether its predecessor did; what is gone has been published, and then taken away.
+        """
 
     def sweep(self, may_remove: Callable[[str], bool]) -> int:
         """Removes staged files left behind by a crash, where the name (as given to ``writer``, with a suffix) may go.

@@ -36,9 +36,9 @@ class DeadLetters:
         """A writer for one task's rejected records of one stream; ``name`` and ``stem`` as in a sink."""
         return DeadLetterWriter(self._sink().writer(name, stem), stream)
 
-    def publish(self, staged: Sequence[Staged]) -> None:
+    def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
         """As :meth:`streamjoin.io.base.Sink.publish`."""
-        self._sink().publish(staged)
+        self._sink().publish(staged, again=again)
 
     def sweep(self, may_remove: Callable[[str], bool]) -> int:
         """As :meth:`streamjoin.io.base.Sink.sweep`."""

@@ -68,7 +68,7 @@ class FilesSink:
                 raise ValueError(f"writer name {part!r}: must be a file name without slashes")
         return FilesWriter(self.config, self.schema, name, stem)
 
-    def publish(self, staged: Sequence[Staged]) -> None:
+    def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
         """Renames staged files to their final names. O(files)."""
         root = Path(self.config.path)
         for file in staged:
@@ -76,7 +76,7 @@ class FilesSink:
             try:
                 os.replace(source, target)
             except FileNotFoundError:
-                if not target.exists():
+                if not again and not target.exists():
                     raise SinkError(
                         f"{source}: this committed file is gone and {target} does not exist either; its {file.rows} "
                         "rows are lost to the sink. Keep other programs from deleting files in the sink's directory"
@@ -319,7 +319,7 @@ class ConsoleSink:
     def writer(self, name: str, stem: str | None = None) -> ConsoleWriter:
         return ConsoleWriter(self.config.limit, stem if stem is not None else name)
 
-    def publish(self, staged: Sequence[Staged], stream: TextIO | None = None) -> None:
+    def publish(self, staged: Sequence[Staged], *, again: bool = False, stream: TextIO | None = None) -> None:
         """Prints; what is beyond the limit is only counted."""
         stream = stream if stream is not None else sys.stdout
         lines = [line for file in staged for line in file.text.split("\n") if line][: self.config.limit]

@@ -42,6 +42,8 @@ class Superseded(RuntimeError):  # noqa: N818
 class Checkpoint:
     """All that survives: the state of a join after an epoch. Pairs are (left, right)."""
 
+    identity: str = ""
+    """Unique to the checkpoint, given at its first claim: a part of every name that its drivers give to files."""
     epoch: int = -1
     """The last committed epoch; -1: none yet."""
     positions: tuple[dict[str, Any] | None, dict[str, Any] | None] = (None, None)
@@ -134,6 +136,8 @@ class CommitLog:
         self.incarnation = 0
         self.sequence = -1
         self._verified_at = 0.0
+        self._unknown = False
+        """A create failed for good, and may have taken effect: what the log holds next is not known."""
         self._written: deque[tuple[int, float]] = deque()
         """(sequence, time) of entries that are there, oldest first, so that removing old ones needs no listing."""
 
@@ -145,7 +149,7 @@ class CommitLog:
         while True:
             self._verified_at = self._clock()
             latest = read_latest(self._storage)
-            checkpoint = latest.checkpoint if latest else Checkpoint()
+            checkpoint = latest.checkpoint if latest else Checkpoint(identity=uuid.uuid4().hex[:8])
             self.incarnation = latest.incarnation + 1 if latest else 1
             self.sequence = latest.sequence if latest else -1
             try:
@@ -167,6 +171,8 @@ class CommitLog:
         return latest is not None and latest.incarnation == self.incarnation
 
     def _append(self, kind: str, checkpoint: Checkpoint) -> None:
+        if self._unknown:
+            raise StorageError(f"{self._storage.url}: the outcome of the last commit is not known; start again, which finds out")
         sequence = self.sequence + 1
         now = self._clock()
         entry = Entry(sequence, self.incarnation, self.writer, kind, now, checkpoint)
@@ -180,6 +186,7 @@ class CommitLog:
                 break
             except StorageError:
                 if attempt == ATTEMPTS - 1:
+                    self._unknown = True
                     raise
         if now - self._verified_at > RETAIN_SECONDS / 2:
             beyond = [found for found in self._storage.list("log") if found > path]
