@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import os
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -188,7 +189,22 @@ def run_case(seed: int, root: Path) -> None:
     if model == "hash" and (" OR " in on or "!=" in on):
         model = "square"  # nothing bounds a key there
     inputs = (make_input(kind, rng, epochs, rng.choice([0, 3, 15])), make_input(kind, rng, epochs, rng.choice([0, 3, 15])))
-    job = make_job(root, on=on, types=(KINDS[kind].ddl,) * 2, window=window, model=model, workers=workers, watermark=watermark)
+    where = rng.choice([None, None, "v <> 2"])
+    output = {"select": ["l.rid AS a", "r.rid AS b", "l.k AS left_key", "r.k AS right_key", "l.v + r.v AS sum"]}
+    if rng.random() < 0.3:
+        output["where"] = "l.v <= r.v"
+    expected = f"({expected}){' AND l.v <> 2' if where else ''}{' AND l.v <= r.v' if 'where' in output else ''}"
+    job = make_job(
+        root,
+        on=on,
+        types=(KINDS[kind].ddl,) * 2,
+        window=window,
+        model=model,
+        workers=workers,
+        watermark=watermark,
+        where=(where, None),
+        output=output,
+    )
     runner = InlineRunner()
     driver = driver_for(job, inputs, ObjectStorage(str(root / "state")), runner)
     run_all(driver)
@@ -197,7 +213,13 @@ def run_case(seed: int, root: Path) -> None:
         assert run_all(again) == []
     delay = int(watermark[:-1]) * SECOND if late else None
     want = oracle(inputs, (KINDS[kind].arrow, KINDS[kind].arrow), expected, inside, delay)
-    found = output_of(root)
+    rows = output_of(root)
+    found: Counter[tuple[int, int]] = Counter()
+    tuples = [{row[0]: row for batch in one.batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)} for one in inputs]
+    for (a, b, left_key, right_key, total), count in rows.items():
+        found[a, b] += count
+        left, right = tuples[0][a], tuples[1][b]
+        assert repr((left_key, right_key, total)) == repr((left[1], right[1], left[2] + right[2])), f"STREAMJOIN_SEED={seed}: wrong payload"
     assert found == want, (
         f"STREAMJOIN_SEED={seed}: on {on!r}, window {window}, {model}, {workers} workers, predicate {driver.predicate}:\n"
         f"missing {list((want - found).items())[:5]}\nunexpected {list((found - want).items())[:5]}"

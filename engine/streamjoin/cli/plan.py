@@ -60,6 +60,8 @@ def _plan(job: Job, stats: Path | None, tasks: int | None, capacity: int | None,
     except ValueError as error:
         raise Failure(Exit.FAILED, f"no plan can be made: {error}") from error
     click.echo(report(scheme, given.statistics, main, names, holds), nl=False)
+    for line in _alternatives(job):
+        click.echo(line)
     if output is not None:
         from streamjoin.cli.draw import draw_scheme
 
@@ -68,3 +70,13 @@ def _plan(job: Job, stats: Path | None, tasks: int | None, capacity: int | None,
         except (OSError, ValueError) as error:
             raise Failure(Exit.USAGE, f"--output: {output}: {error}") from error
         click.echo(f"drawn: {output}")
+
+
+def _alternatives(job: Job) -> list[str]:
+    """What else could have been the main predicate, and why each of the other conjuncts could not."""
+    others = [candidate.main for candidate in job.condition.candidates[1:]]
+    lines = [f"not indexed: {conjunct.conjunct}: {conjunct.reason}" for conjunct in job.condition.unmatched]
+    if others:
+        texts = "; ".join(f"{main.text or main.kind}" for main in others)
+        lines.append(f"other candidates: {texts}. A run chooses by a sample of its first input")
+    return lines
