@@ -56,6 +56,8 @@ def main() -> None:
 @click.option("--until-idle", is_flag=True, help="Stop when all input has been joined and no more can come; for finite inputs.")
 @click.option("--for", "seconds", type=Duration(), metavar="DURATION", help="Stop after so long, such as 90s or 1h30m.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per epoch on standard output, and one with the summary.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve metrics for Prometheus; 0: on any free port.")
+@click.option("--metrics-address", metavar="ADDRESS", help="Where to serve them. [default: 127.0.0.1, this machine alone]")
 @click.option("--picture", type=FILE, metavar="FILE.png", help="Draw the run when it ends (png, svg or pdf).")
 @click.option(
     "--log-dir",
@@ -68,13 +70,17 @@ def run(
     until_idle: bool,
     seconds: float | None,
     as_json: bool,
+    metrics_port: int | None,
+    metrics_address: str | None,
     picture: Path | None,
     log_dir: Path | None,
 ) -> None:
     """Run the join that MANIFEST describes, with a live view. Ctrl-C stops it; a second start goes on from there."""
+    if metrics_address is not None and metrics_port is None:
+        raise click.UsageError("--metrics-address says where --metrics-port is; give a port too, or 0 for any free one")
     from streamjoin.cli.run import Options, run_manifest
 
-    options = Options(manifest, runner, until_idle, seconds, as_json, picture, log_dir)
+    options = Options(manifest, runner, until_idle, seconds, as_json, picture, log_dir, metrics_port, metrics_address)
     raise SystemExit(run_manifest(options))
 
 

@@ -107,7 +107,8 @@ Event = Entering | Starting | Started | Done | Waiting | Retrying | Notice | Ask
 class Joining(Protocol):
     """What the loop needs of ``epoch.driver.Driver``."""
 
-    exhausted: bool
+    @property
+    def exhausted(self) -> bool: ...
 
     def start(self) -> None: ...
 

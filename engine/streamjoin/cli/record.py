@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from streamjoin.cli import wording
@@ -49,7 +50,7 @@ def epoch_record(subject: Subject, result: EpochResult, finished: float) -> dict
         "readBack": result.read_back,
         "generation": result.generation,
         "blocks": result.blocks,
-        "totals": result.totals,
+        "totals": _totals(result),
         "warnings": list(result.warnings),
     }
 
@@ -86,7 +87,7 @@ def summary_record(subject: Subject, history: History, ended: Ended, seconds: fl
         "sink": subject.sink,
         "maxUtilization": _rounded(history.largest_utilization),
         "readBack": history.read_back,
-        "totals": history.last.totals if history.last else None,
+        "totals": _totals(history.last) if history.last else None,
         "picture": picture,
     }
 
@@ -94,6 +95,11 @@ def summary_record(subject: Subject, history: History, ended: Ended, seconds: fl
 def run_span(history: History) -> float | None:
     """Seconds from the first epoch's start to the last one's end; None before the first."""
     return None if history.began is None else max(history.ended - history.began, 1e-3)
+
+
+def _totals(result: EpochResult) -> dict[str, list[int]]:
+    """The checkpoint's counters, named as JSON's other fields are."""
+    return {re.sub(r"_(.)", lambda found: found[1].upper(), name): values for name, values in result.totals.items()}
 
 
 def _rounded(seconds: float | None) -> float | None:

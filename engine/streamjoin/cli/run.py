@@ -33,10 +33,10 @@ from streamjoin.manifest.validate import load
 
 if TYPE_CHECKING:
     from streamjoin.cli.history import History
-    from streamjoin.cli.loop import Ended, Event, Loop
+    from streamjoin.cli.loop import Ended, Event, Joining, Loop
     from streamjoin.cli.subject import Subject
     from streamjoin.cli.view import View
-    from streamjoin.epoch.driver import Runner
+    from streamjoin.epoch.driver import Driver, Runner
     from streamjoin.job import Job
 
 SHOW_CURSOR = b"\x1b[?25h"
@@ -53,6 +53,9 @@ class Options:
     as_json: bool = False
     picture: Path | None = None
     log_directory: Path | None = None
+    metrics_port: int | None = None
+    """0: any that is free; None: no metrics."""
+    metrics_address: str | None = None
 
     @property
     def command(self) -> str:
@@ -60,6 +63,8 @@ class Options:
         words = ["streamjoin", "run", str(self.manifest)]
         words += ["--runner", self.runner] if self.runner != "spark" else []
         words += ["--until-idle"] if self.until_idle else []
+        words += ["--metrics-port", str(self.metrics_port)] if self.metrics_port is not None else []
+        words += ["--metrics-address", self.metrics_address] if self.metrics_address is not None else []
         return shlex.join(words)
 
 
@@ -134,22 +139,46 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
         raise
     except Exception as error:
         raise failure_of(error, traceback.format_exc(), log_directory) from error
-    loop = Loop(
-        driver,
-        interval_seconds=job.interval_micros / 1e6,
-        stop=stop,
-        tell=events.put,
-        log_directory=log_directory,
-        until_idle=options.until_idle,
-        run_seconds=options.seconds,
-    )
     subject, history = Subject(job, options.runner, options.command, driver), History(began)
-    view = _view(options, subject, history, out)
-    with answering_signals(stop, events.put), quiet_libraries(log_directory):
-        ended, out_is_gone = _watch(loop, view, history, events, stop)
+    with _measured(options, job, driver) as joining:
+        loop = Loop(
+            joining,
+            interval_seconds=job.interval_micros / 1e6,
+            stop=stop,
+            tell=events.put,
+            log_directory=log_directory,
+            until_idle=options.until_idle,
+            run_seconds=options.seconds,
+        )
+        view = _view(options, subject, history, out)
+        with answering_signals(stop, events.put), quiet_libraries(log_directory):
+            ended, out_is_gone = _watch(loop, view, history, events, stop)
     if out_is_gone and not options.as_json:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains that it cannot flush as it exits
     return _report(options, subject, history, ended, time.time() - began, None if out_is_gone else out)
+
+
+@contextlib.contextmanager
+def _measured(options: Options, job: Job, driver: Driver) -> Iterator[Joining]:
+    """The driver, with its metrics on the port that was asked for as long as this lasts. Raises Failure where it cannot be had."""
+    if options.metrics_port is None:
+        yield driver
+        return
+    from streamjoin.serve.metrics import Metrics
+    from streamjoin.serve.server import MetricsServer
+    from streamjoin.serve.watch import Watched
+
+    address = options.metrics_address or "127.0.0.1"
+    metrics = Metrics(job)
+    try:
+        server = MetricsServer(metrics, address, options.metrics_port)
+    except OSError as error:
+        where = f"port {options.metrics_port} of {address}"
+        remedy = "choose another with --metrics-port, 0 for any free one, or another --metrics-address"
+        raise Failure(Exit.USAGE, f"--metrics-port: {where} cannot be listened on ({error.strerror}); {remedy}") from error
+    with server:
+        click.echo(f"metrics: {server.url}/metrics", err=True)
+        yield Watched(driver, metrics)
 
 
 def _announced(runner: str, job: Job, log_directory: Path, tell: Callable[[Event], None]) -> Runner:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -48,7 +48,11 @@ SWEEP_EVERY = 500
 """Epochs between sweeps for blocks that failed attempts left."""
 GRACE_EPOCHS = 2
 """A replaced block is kept this long: a task of the running epoch may be reading it back."""
-COUNTERS = ("input", "rejected", "filtered", "late", "unmatchable", "shed", "accepted", "routed")
+COUNTERS = (
+    *("input", "rejected", "filtered", "late", "unmatchable", "shed", "accepted", "routed"),
+    *("input_bytes", "routed_bytes", "dead_letter_bytes"),
+)
+"""What routing counts, by stream: fields of RouteReport."""
 
 
 class Runner(Protocol):
@@ -78,6 +82,17 @@ class CheckpointMismatch(RuntimeError):  # noqa: N818
 
 
 @dataclass(frozen=True)
+class TaskWork:
+    """What one task did in an epoch."""
+
+    seconds: dict[str, float]
+    """By step."""
+    output: int
+    candidates: int
+    held_bytes: int
+
+
+@dataclass(frozen=True)
 class EpochResult:
     """What one committed epoch did, for those who watch. Pairs are (left, right)."""
 
@@ -102,6 +117,11 @@ class EpochResult:
     generation: int
     blocks: int
     warnings: tuple[str, ...] = ()
+    committed_at: float | None = None
+    work: dict[int, TaskWork] = field(default_factory=dict)
+    """By task."""
+    stored_blocks: tuple[int, int] = (0, 0)
+    stored_bytes: tuple[int, int] = (0, 0)
 
     @property
     def duration(self) -> float:
@@ -382,8 +402,16 @@ class Driver:
         kept = [block for block in last.blocks if block.name not in replaced and not _expired(block, spec.expired_before)]
         counts = _counts(reports)
         totals = {name: [last.totals.get(name, [0, 0])[side] + counts[name][side] for side in SIDES] for name in COUNTERS}
-        totals["output"] = [last.totals.get("output", [0])[0] + sum(report.output for report in reports)]
-        totals["candidates"] = [last.totals.get("candidates", [0])[0] + sum(report.candidates for report in reports)]
+        once = {
+            "output": sum(report.output for report in reports),
+            "candidates": sum(report.candidates for report in reports),
+            "output_bytes": sum(staged.bytes for report in reports for staged in report.staged),
+            "read_back": _read_back(spec, reports),
+            "read_back_bytes": sum(report.read_back_bytes for report in reports),
+        }
+        totals |= {name: [last.totals.get(name, [0])[0] + count] for name, count in once.items()}
+        for name, pair in zip(("written_blocks", "written_bytes"), stored(b for report in reports for b in report.blocks), strict=True):
+            totals[name] = [last.totals.get(name, [0, 0])[side] + pair[side] for side in SIDES]
         watermarks = list(last.watermarks)
         for side, stream in enumerate((job.left, job.right)):
             seen = [route.time_max for report in reports for route in report.routes if route.side == side and route.time_max is not None]
@@ -406,6 +434,7 @@ class Driver:
                 "deadLetter": [staged.to_json() for staged in dead],
             },
             fingerprint=job.fingerprint(),
+            committed_at=self._clock(),
         )
 
     def _publish(self, *, again: bool = False) -> None:
@@ -453,6 +482,7 @@ class Driver:
         routing = [route.seconds for report in reports for route in report.routes]
         seconds["task.route"] = max(routing, default=0.0)
         counts = _counts(reports)
+        stored_blocks, stored_bytes = stored(self.checkpoint.blocks)
         return EpochResult(
             epoch=spec.epoch,
             started_at=started,
@@ -466,11 +496,15 @@ class Driver:
             lag=(_lag(plans[0], started, self.checkpoint.watermarks[0]), _lag(plans[1], started, self.checkpoint.watermarks[1])),
             backlog=(plans[0].backlog_records, plans[1].backlog_records),
             shed=spec.shed,
-            read_back=sum(report.read_back for report in reports) if spec.base else 0,
+            read_back=_read_back(spec, reports),
             totals=self.checkpoint.totals,
             generation=self.checkpoint.generation,
             blocks=len(self.checkpoint.blocks),
             warnings=plans[0].warnings + plans[1].warnings,
+            committed_at=self.checkpoint.committed_at,
+            work={report.task: TaskWork(report.seconds, report.output, report.candidates, report.held_bytes) for report in reports},
+            stored_blocks=stored_blocks,
+            stored_bytes=stored_bytes,
         )
 
 
@@ -519,6 +553,20 @@ def _counts(reports: list[TaskReport]) -> dict[str, list[int]]:
         for route in report.routes:
             counted[route.side].update({name: getattr(route, name) for name in COUNTERS})
     return {name: [counted[side][name] for side in SIDES] for name in COUNTERS}
+
+
+def stored(blocks: Iterable[Block]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """How many blocks these are and their bytes, each as (left, right)."""
+    count, nbytes = [0, 0], [0, 0]
+    for block in blocks:
+        count[block.side] += 1
+        nbytes[block.side] += block.nbytes
+    return (count[0], count[1]), (nbytes[0], nbytes[1])
+
+
+def _read_back(spec: EpochSpec, reports: list[TaskReport]) -> int:
+    """Tasks that had something to read back and did."""
+    return sum(report.read_back for report in reports) if spec.base else 0
 
 
 def _lag(plan: SourcePlan, now: float, watermark: int | None) -> float | None:

@@ -43,6 +43,7 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
 
     store.forget(but=config.query)
     runs, report.read_back = store.open(config.query, task, spec.tokens.get(task), lambda: _read_back(spec, config.storage, areas))
+    report.read_back_bytes = _nbytes(runs) if report.read_back else 0
     clock.lap("open")
     runs = {key: _unexpired(held, spec.expired_before[key[1]], report) for key, held in runs.items()}
 
@@ -76,6 +77,7 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
         clock.lap("write")
     store.stage(config.query, task, token, held)
     report.held = (_rows(held, LEFT), _rows(held, RIGHT))
+    report.held_bytes = _nbytes(held)
     report.seconds = clock.seconds
     return report
 
@@ -207,3 +209,7 @@ def _in_tiers(
 
 def _rows(runs: TaskRuns, side: int) -> int:
     return sum(held.run.rows for key, of_side in runs.items() if key[1] == side for held in of_side)
+
+
+def _nbytes(runs: TaskRuns) -> int:
+    return sum(held.run.nbytes for of_area in runs.values() for held in of_area)

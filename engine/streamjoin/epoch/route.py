@@ -42,9 +42,11 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
         dead.write(split, records.rejected + rejected)
         report.rejected += len(records.rejected) + len(rejected)
         report.input += records.batch.num_rows + len(records.rejected)
+        report.input_bytes += records.batch.nbytes
         if batch is not None:
             held.append(batch)
     report.dead_letters = dead.close()
+    report.dead_letter_bytes = sum(staged.bytes for staged in report.dead_letters)
     if held:
         yield from cut(spec, plan, which, held, report)
     report.seconds = time.perf_counter() - started
@@ -131,8 +133,10 @@ def cut(spec: EpochSpec, plan: Plan, which: int, tables: list[pa.Table], report:
         else:
             piece = batch.take(pa.array(selection))
         if piece.num_rows:
+            data = piece.serialize()
             report.routed += piece.num_rows
-            yield Piece(areas[area].task, area, which, piece.serialize())
+            report.routed_bytes += data.size
+            yield Piece(areas[area].task, area, which, data)
 
 
 def _others_before(spec: EpochSpec, which: int, positions: np.ndarray) -> np.ndarray:

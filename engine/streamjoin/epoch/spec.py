@@ -95,6 +95,10 @@ class RouteReport:
     accepted: int = 0
     routed: int = 0
     """Tuples sent, replicas counted each."""
+    input_bytes: int = 0
+    """In memory, of the records that parsed."""
+    routed_bytes: int = 0
+    dead_letter_bytes: int = 0
     time_max: int | None = None
     """The newest event time, of late and filtered records too."""
     dead_letters: list[Staged] = field(default_factory=list)
@@ -108,6 +112,8 @@ class TaskReport:
     task: int
     token: str
     held: tuple[int, int] = (0, 0)
+    held_bytes: int = 0
+    """Of the runs, mapped or not."""
     output: int = 0
     candidates: int = 0
     """Pairs that the main predicate admitted."""
@@ -120,6 +126,7 @@ class TaskReport:
     """Which worker it ran on; the runner's name for it."""
     read_back: bool = False
     """The worker did not have the task's runs."""
+    read_back_bytes: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     """By step."""
 

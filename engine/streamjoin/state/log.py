@@ -66,6 +66,8 @@ class Checkpoint:
     staged: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Files that this epoch's commit makes visible, by sink, to be published (again) before the next commit."""
     fingerprint: dict[str, str] = field(default_factory=dict)
+    committed_at: float | None = None
+    """The wall clock at the commit of ``epoch``; None: there was none yet."""
 
     def to_json(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in Checkpoint.__slots__}

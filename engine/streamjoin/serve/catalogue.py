@@ -1,0 +1,160 @@
+"""Every metric: its name, type, labels and meaning. ``python -m streamjoin.serve.catalogue`` prints the tables of ``docs/metrics.md``.
+
+Names keep to Prometheus' conventions: base units, the unit in the name, ``_total`` for counters, ``_ratio`` for fractions. Always holds:
+a metric has the label ``name`` (the StreamJoin's) but for ``streamjoin_build_info``, and at most as many series as there are streams,
+workers or steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """Types of metrics."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One metric."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+    """A sentence, for the exposition and the documentation."""
+    total: str | None = None
+    """The counter of the checkpoint (``Checkpoint.totals``) that it shows, per stream if it has that label; None: it is of this process."""
+
+    @property
+    def unit(self) -> str:
+        """What its values count, as its name's last words say; empty where there is nothing to say (info, numbers)."""
+        words = self.name.removesuffix("_total").split("_")[-2:]
+        return next((word for word in reversed(words) if word in UNITS), "")
+
+
+UNITS = ("seconds", "bytes", "ratio", "tuples", "records", "rows", "pairs", "blocks", "workers")
+
+NAME = ("name",)
+STREAM = ("name", "stream")
+TASK = ("name", "task")
+STEP = ("name", "step")
+
+
+def _gauge(name: str, labels: tuple[str, ...], text: str) -> Described:
+    return Described(f"streamjoin_{name}", Kind.GAUGE, labels, text)
+
+
+def _histogram(name: str, labels: tuple[str, ...], text: str) -> Described:
+    return Described(f"streamjoin_{name}", Kind.HISTOGRAM, labels, text)
+
+
+def _counter(name: str, labels: tuple[str, ...], text: str, total: str | None = None) -> Described:
+    return Described(f"streamjoin_{name}", Kind.COUNTER, labels, text, total)
+
+
+WORKERS = (
+    _gauge("worker_utilization_ratio", TASK, "tau: the tuples that the worker of a task holds / the capacity of a worker."),
+    _gauge("worker_tuples", ("name", "task", "side"), "Tuples of a side (left, right) that a worker holds, replicas included."),
+    _gauge("worker_bytes", TASK, "Size of the tuples that a worker holds; large runs of them are mapped files."),
+    _gauge("worker_shed_ratio", TASK, "Fraction of its tuples that a worker was not sent in the last epoch (load shedding)."),
+    _counter("worker_busy_seconds_total", TASK, "Time that a task's joins have taken, reading back and writing included."),
+    _counter("worker_output_rows_total", TASK, "Rows of output that a task has made."),
+    _counter("worker_candidate_pairs_total", TASK, "Pairs that a task has found by the main predicate."),
+    _gauge("workers", NAME, "Workers of the plan."),
+    _gauge("workers_min", NAME, "The fewest workers allowed: spec.workers.min."),
+    _gauge("workers_max", NAME, "The most workers allowed: spec.workers.max."),
+    _gauge("capacity_tuples", NAME, "Tuples that a worker may hold: spec.workers.capacityTuples."),
+    _gauge("threshold_ratio", ("name", "threshold"), "The thresholds of tau, tau0 to tau3: spec.scaling. tau1 is the target."),
+    _gauge("plan_generation", NAME, "Generation of the plan that all worker metrics of the same scrape are of."),
+    _gauge("plan_info", ("name", "join", "generation", "model"), "Always 1; says which join is run, by which plan and model."),
+)
+STREAMS = (
+    _counter(
+        "input_records_total",
+        STREAM,
+        "Records read. Each becomes exactly one of: dead letter, filtered, late, unmatchable, shed, accepted.",
+        "input",
+    ),
+    _counter("dead_letter_records_total", STREAM, "Records put into the dead letters: not parsed, or without event time.", "rejected"),
+    _counter("filtered_tuples_total", STREAM, "Tuples that the stream's where has left out.", "filtered"),
+    _counter("late_tuples_total", STREAM, "Tuples dropped because they were older than the watermark.", "late"),
+    _counter("unmatchable_tuples_total", STREAM, "Tuples dropped because their key, null or NaN, matches nothing.", "unmatchable"),
+    _counter("shed_tuples_total", STREAM, "Tuples dropped by load shedding.", "shed"),
+    _counter("accepted_tuples_total", STREAM, "Tuples joined.", "accepted"),
+    _counter("routed_tuples_total", STREAM, "Tuples sent to workers, replicas counted each.", "routed"),
+    _counter("input_bytes_total", STREAM, "Size in memory, as Arrow, of the records that parsed.", "input_bytes"),
+    _counter("routed_bytes_total", STREAM, "Size of what was sent to workers.", "routed_bytes"),
+    _counter("dead_letter_bytes_total", STREAM, "Size of the dead letters written.", "dead_letter_bytes"),
+    _counter("candidate_pairs_total", NAME, "Pairs found by the main predicate; what else must hold is checked on them.", "candidates"),
+    _counter("output_rows_total", NAME, "Rows of output.", "output"),
+    _counter("output_bytes_total", NAME, "Size of the output written.", "output_bytes"),
+    _gauge("backlog_records", STREAM, "Records that the last epoch left for later, as the source estimates them."),
+    _gauge("watermark_timestamp_seconds", STREAM, "The watermark, in event time since 1970: no older tuple will be joined."),
+    _gauge("watermark_lag_seconds", STREAM, "How far the watermark is behind the event time of tuples made at the moment of the scrape."),
+    _gauge("source_warnings", NAME, "Warnings of the sources in the last epoch; the run shows their text."),
+    _gauge("stream_info", ("name", "stream", "side"), "Always 1; says which side (left, right) a stream is."),
+)
+EPOCHS = (
+    _gauge("epoch_number", NAME, "The last committed epoch. The checkpoint's first is 0."),
+    _gauge("last_commit_timestamp_seconds", NAME, "When the last epoch was committed, since 1970. Without input there are no epochs."),
+    _gauge(
+        "running_epoch_seconds",
+        NAME,
+        "How long the running attempt at an epoch has taken, starting workers included; 0 between them.",
+    ),
+    _histogram("epoch_duration_seconds", NAME, "Time that an epoch took, starting workers (deploy) not included."),
+    _histogram(
+        "epoch_step_duration_seconds", STEP, "Time by step of an epoch: plan, tasks, commit, publish, clean; deploy, where workers started."
+    ),
+    _histogram(
+        "task_step_duration_seconds",
+        STEP,
+        "Time by step within the tasks of an epoch, of the task that took longest: route; open, gather, join, sink, merge, write.",
+    ),
+    _counter("epoch_failures_total", NAME, "Attempts to start or to run an epoch that failed."),
+    _counter("epoch_retries_total", NAME, "Attempts to run an epoch again after one that failed."),
+)
+STATE = (
+    _gauge("stored_blocks", STREAM, "Blocks of tuples that the last commit names."),
+    _gauge("stored_bytes", STREAM, "Size of the blocks that the last commit names; replicas are not stored."),
+    _counter("written_blocks_total", STREAM, "Blocks written, those of merged runs included.", "written_blocks"),
+    _counter("written_bytes_total", STREAM, "Size of the blocks written.", "written_bytes"),
+    _counter(
+        "read_backs_total", NAME, "Times that a task read its tuples back from blocks, because its worker did not have them.", "read_back"
+    ),
+    _counter("read_back_bytes_total", NAME, "Size of the tuples read back.", "read_back_bytes"),
+)
+PROCESS = (_gauge("build_info", ("version", "python_version"), "Always 1; says which version of StreamJoin is running."),)
+
+SECTIONS = {
+    "Workers and the plan": WORKERS,
+    "Streams and output": STREAMS,
+    "Epochs": EPOCHS,
+    "State": STATE,
+    "The process": PROCESS,
+}
+CATALOGUE: dict[str, Described] = {metric.name: metric for section in SECTIONS.values() for metric in section}
+
+
+def tables() -> str:
+    """One table for each section, as Markdown."""
+    return "\n".join(_table(title, metrics) for title, metrics in SECTIONS.items())
+
+
+def _table(title: str, metrics: tuple[Described, ...]) -> str:
+    lines = [f"### {title}", "", "| metric | type | labels | unit | meaning |", "|---|---|---|---|---|"]
+    for metric in metrics:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        own = " \\*" if metric.kind is Kind.COUNTER and metric.total is None else ""
+        lines.append(f"| `{metric.name}` | {metric.kind}{own} | {labels} | {metric.unit} | {metric.help} |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    print(tables())

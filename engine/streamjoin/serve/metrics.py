@@ -1,0 +1,302 @@
+"""The metrics of one running join, for Prometheus.
+
+Always holds:
+
+- A scrape shows one committed epoch: all that epochs change is of the same commit, so tau and the plan's generation belong together.
+- Only what is committed is counted. Counters of tuples and bytes are the checkpoint's own: they go on where the last process ended, so
+  a restart is no counter reset, and an epoch that was tried five times is counted once. Counters of this process (failures, retries, time)
+  start at 0 with it, which Prometheus takes for a reset, as it should.
+- Nothing is shown of which nothing is known yet: a counter that was 0 before its checkpoint is read would look like a reset.
+- The worker metrics are of the last plan's tasks only: when it shrinks, the others' series end.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from streamjoin import __version__
+from streamjoin.epoch.driver import EpochResult, stored
+from streamjoin.job import Job
+from streamjoin.serve.catalogue import CATALOGUE, Kind
+from streamjoin.state.blocks import SIDES
+from streamjoin.state.log import Checkpoint
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Seconds. From a commit on a local disk to an epoch that reads a large state back."""
+STEPS = ("plan", "tasks", "commit", "publish", "clean")
+SIDE_NAMES = ("left", "right")
+TASK_STEP = "task."
+"""How ``EpochResult.seconds`` marks the steps within tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What the last commit says. Pairs are (left, right); None: not known."""
+
+    epoch: int
+    generation: int
+    committed_at: float | None
+    totals: Mapping[str, Sequence[int]]
+    watermarks: tuple[int | None, int | None]
+    stored_blocks: tuple[int, int]
+    stored_bytes: tuple[int, int]
+    held: Mapping[int, tuple[int, int]]
+    """Empty where the plan is new: what its tasks hold is known after its first epoch."""
+    result: EpochResult | None = None
+    """The epoch that this process ran; None right after a start."""
+
+
+@dataclass(slots=True)
+class Work:
+    """What a worker has done in this process's time."""
+
+    seconds: float = 0.0
+    output: int = 0
+    candidates: int = 0
+
+
+@dataclass
+class Page:
+    """The families of one scrape, in the catalogue's order."""
+
+    families: dict[str, Metric] = field(default_factory=dict)
+
+    def add(self, name: str, value: float, *labels: object) -> None:
+        """A sample of a gauge or counter, with its labels' values in the catalogue's order."""
+        family = self.families.get(name)
+        if family is None:
+            family = self.families[name] = _family(name)
+        family.add_metric([str(label) for label in labels], value)  # type: ignore[attr-defined]
+
+    def copy(self, histogram: Histogram) -> None:
+        """A histogram's samples, without when each series began: Prometheus' text format has no place for that but a metric of its own."""
+        for family in histogram.collect():
+            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            self.families[family.name] = family
+
+    def __iter__(self) -> Iterator[Metric]:
+        return iter([self.families[name] for name in CATALOGUE if name in self.families])
+
+
+class Metrics(Collector):
+    """See the module. Any thread may scrape while another tells what happens."""
+
+    def __init__(self, job: Job, *, clock: Callable[[], float] = time.time) -> None:
+        self._job = job
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._state = "starting"
+        self._committed: Committed | None = None
+        self._work: dict[int, Work] = {}
+        self._failures = self._retries = 0
+        self._running_since: float | None = None
+        self._epochs = _histogram("streamjoin_epoch_duration_seconds")
+        self._steps = _histogram("streamjoin_epoch_step_duration_seconds")
+        self._task_steps = _histogram("streamjoin_task_step_duration_seconds")
+        self._epochs.labels(job.name)
+        for step in STEPS:
+            self._steps.labels(job.name, step)
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
+
+    @property
+    def name(self) -> str:
+        """The StreamJoin's."""
+        return self._job.name
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """The checkpoint has been claimed, and the run goes on from it."""
+        blocks, nbytes = stored(checkpoint.blocks)
+        committed = Committed(
+            epoch=checkpoint.epoch,
+            generation=checkpoint.generation,
+            committed_at=checkpoint.committed_at,
+            totals=checkpoint.totals,
+            watermarks=checkpoint.watermarks,
+            stored_blocks=blocks,
+            stored_bytes=nbytes,
+            held=checkpoint.held if checkpoint.tokens else {},
+        )
+        with self._lock:
+            self._state = "running"
+            self._committed = committed
+
+    def began(self) -> None:
+        """An attempt at an epoch begins."""
+        with self._lock:
+            self._retries += self._state == "retrying"
+            self._running_since = self._clock()
+
+    def observe(self, result: EpochResult) -> None:
+        """The attempt has committed this epoch. O(tasks + steps)."""
+        committed = Committed(
+            epoch=result.epoch,
+            generation=result.generation,
+            committed_at=result.committed_at,
+            totals=result.totals,
+            watermarks=result.watermarks,
+            stored_blocks=result.stored_blocks,
+            stored_bytes=result.stored_bytes,
+            held=result.held,
+            result=result,
+        )
+        name = self._job.name
+        with self._lock:
+            self._settled()
+            self._committed = committed
+            self._work = {task: self._work.get(task) or Work() for task in result.held}
+            for task, done in result.work.items():
+                work = self._work[task]
+                work.seconds += sum(done.seconds.values())
+                work.output += done.output
+                work.candidates += done.candidates
+            self._epochs.labels(name).observe(result.duration)
+            for step, seconds in result.seconds.items():
+                if step.startswith(TASK_STEP):
+                    self._task_steps.labels(name, step.removeprefix(TASK_STEP)).observe(seconds)
+                else:
+                    self._steps.labels(name, step).observe(seconds)
+
+    def idle(self) -> None:
+        """The attempt found nothing new."""
+        with self._lock:
+            self._settled()
+
+    def failed(self, error: BaseException) -> None:
+        """The start, or the attempt, has failed with this error."""
+        with self._lock:
+            self._failures += 1
+            self._running_since = None
+            self._state = "retrying"
+
+    def ended(self) -> None:
+        """No epoch will be run any more."""
+        with self._lock:
+            self._running_since = None
+            self._state = "ended"
+
+    def health(self) -> tuple[bool, dict[str, Any]]:
+        """Whether the join is at work or about to be, and what is to be known of that."""
+        with self._lock:
+            now, committed = self._clock(), self._committed
+            since = None if committed is None or committed.committed_at is None else round(now - committed.committed_at, 3)
+            return self._state != "ended", {
+                "name": self._job.name,
+                "state": self._state,
+                "epoch": None if committed is None or committed.epoch < 0 else committed.epoch,
+                "secondsSinceCommit": since,
+            }
+
+    def describe(self) -> Iterable[Metric]:
+        """What there may be. For the registry."""
+        return [_family(name) for name in CATALOGUE]
+
+    def collect(self) -> Iterable[Metric]:
+        """One scrape. O(tasks + streams + steps)."""
+        with self._lock:
+            return list(self._page())
+
+    def _settled(self) -> None:
+        self._running_since = None
+        self._state = "running"
+
+    def _page(self) -> Page:
+        page, job, name, now = Page(), self._job, self._job.name, self._clock()
+        page.add("streamjoin_build_info", 1, __version__, platform.python_version())
+        page.add("streamjoin_workers_min", job.min_workers, name)
+        page.add("streamjoin_workers_max", job.max_workers, name)
+        page.add("streamjoin_capacity_tuples", job.capacity_tuples, name)
+        for threshold in ("tau0", "tau1", "tau2", "tau3"):
+            page.add("streamjoin_threshold_ratio", getattr(job, threshold), name, threshold)
+        for side, stream in enumerate(self._streams):
+            page.add("streamjoin_stream_info", 1, name, stream, SIDE_NAMES[side])
+        page.add("streamjoin_epoch_failures_total", self._failures, name)
+        page.add("streamjoin_epoch_retries_total", self._retries, name)
+        page.add("streamjoin_running_epoch_seconds", 0 if self._running_since is None else max(0.0, now - self._running_since), name)
+        for histogram in (self._epochs, self._steps, self._task_steps):
+            page.copy(histogram)
+        if self._committed is not None:
+            self._add_committed(page, self._committed, now)
+        return page
+
+    @property
+    def _streams(self) -> tuple[str, str]:
+        return self._job.left.name, self._job.right.name
+
+    def _add_committed(self, page: Page, committed: Committed, now: float) -> None:
+        name, result = self._job.name, committed.result
+        self._add_totals(page, committed.totals)
+        if committed.generation:
+            page.add("streamjoin_plan_generation", committed.generation, name)
+            page.add("streamjoin_plan_info", 1, name, self._job.manifest.spec.joins[0].name, committed.generation, self._job.model)
+        if committed.epoch >= 0:
+            page.add("streamjoin_epoch_number", committed.epoch, name)
+        if committed.committed_at is not None:
+            page.add("streamjoin_last_commit_timestamp_seconds", committed.committed_at, name)
+        for side, stream in enumerate(self._streams):
+            watermark = committed.watermarks[side]
+            if watermark is not None:
+                page.add("streamjoin_watermark_timestamp_seconds", watermark / 1e6, name, stream)
+            page.add("streamjoin_stored_blocks", committed.stored_blocks[side], name, stream)
+            page.add("streamjoin_stored_bytes", committed.stored_bytes[side], name, stream)
+        if committed.held:
+            page.add("streamjoin_workers", len(committed.held), name)
+        for task, held in sorted(committed.held.items()):
+            page.add("streamjoin_worker_utilization_ratio", sum(held) / self._job.capacity_tuples, name, task)
+            for side in SIDES:
+                page.add("streamjoin_worker_tuples", held[side], name, task, SIDE_NAMES[side])
+        if result is not None:
+            self._add_result(page, result, now)
+
+    def _add_totals(self, page: Page, totals: Mapping[str, Sequence[int]]) -> None:
+        name = self._job.name
+        for metric in CATALOGUE.values():
+            if metric.total is None:
+                continue
+            if "stream" in metric.labels:
+                for stream, value in zip(self._streams, totals.get(metric.total, (0, 0)), strict=True):
+                    page.add(metric.name, value, name, stream)
+            else:
+                page.add(metric.name, totals.get(metric.total, (0,))[0], name)
+
+    def _add_result(self, page: Page, result: EpochResult, now: float) -> None:
+        """What is known only of an epoch that this process ran."""
+        name = self._job.name
+        for side, stream in enumerate(self._streams):
+            page.add("streamjoin_backlog_records", result.backlog[side], name, stream)
+            lag = result.lag[side]
+            if lag is not None:
+                page.add("streamjoin_watermark_lag_seconds", lag + max(0.0, now - result.started_at), name, stream)
+        page.add("streamjoin_source_warnings", len(result.warnings), name)
+        for task, work in sorted(self._work.items()):
+            page.add("streamjoin_worker_busy_seconds_total", work.seconds, name, task)
+            page.add("streamjoin_worker_output_rows_total", work.output, name, task)
+            page.add("streamjoin_worker_candidate_pairs_total", work.candidates, name, task)
+        for task, done in sorted(result.work.items()):
+            page.add("streamjoin_worker_bytes", done.held_bytes, name, task)
+        for task, factor in enumerate(result.shed):
+            page.add("streamjoin_worker_shed_ratio", factor, name, task)
+
+
+def _family(name: str) -> Metric:
+    metric = CATALOGUE[name]
+    if metric.kind is Kind.COUNTER:
+        return CounterMetricFamily(name, metric.help, labels=metric.labels)
+    if metric.kind is Kind.GAUGE:
+        return GaugeMetricFamily(name, metric.help, labels=metric.labels)
+    return Metric(name, metric.help, "histogram")
+
+
+def _histogram(name: str) -> Histogram:
+    metric = CATALOGUE[name]
+    return Histogram(name, metric.help, metric.labels, buckets=BUCKETS, registry=None)

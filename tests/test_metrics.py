@@ -1,0 +1,587 @@
+"""The metrics: what a scrape says after real epochs, over restarts and failures; who can ask; and that the documentation is right."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+import shutil
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from click.testing import CliRunner
+from prometheus_client import generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from harness import SECOND, START, FaultyStorage, Input, driver_for, make_batch, make_job, manifest_text
+from streamjoin.cli import main
+from streamjoin.cli.exits import Exit
+from streamjoin.cli.run import Options
+from streamjoin.epoch.driver import Driver, EpochFailed, EpochResult
+from streamjoin.epoch.inline import InlineRunner
+from streamjoin.job import Job
+from streamjoin.serve.catalogue import CATALOGUE, Kind, tables
+from streamjoin.serve.metrics import Metrics
+from streamjoin.serve.server import MetricsServer
+from streamjoin.serve.watch import Watched
+from streamjoin.state.storage import ObjectStorage
+
+DOCUMENT = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text()
+BAND: dict[str, Any] = {"types": ("BIGINT", "BIGINT"), "on": "abs(l.k - r.k) <= 1", "window": {"within": "5s"}, "watermark": "1s"}
+PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path="/usr/bin")
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool; Debian and Ubuntu: apt-get install prometheus")
+
+
+class Scrape:
+    """One exposition: values by name and labels but for ``name``, which is asserted."""
+
+    def __init__(self, text: str) -> None:
+        self.types: dict[str, str] = {}
+        self.labels: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+        self._values: dict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if not sample.name.startswith("streamjoin_"):
+                    continue
+                labels = dict(sample.labels)
+                assert labels.pop("name", "test") == "test"
+                base = re.sub(r"_(bucket|sum|count)$", "", sample.name) if family.type == "histogram" else sample.name
+                self.types[base] = family.type
+                self.labels[base].add(tuple(label for label in sample.labels if label != "le"))
+                self._values[sample.name.removeprefix("streamjoin_")][tuple(labels[label] for label in sorted(labels))] = sample.value
+
+    def __getitem__(self, name: str) -> Any:
+        """By the values of its labels in the labels' order, where there is one only by that; the value itself where there are none."""
+        values = self._values[name]
+        assert values, f"{name} is not there"
+        if set(values) == {()}:
+            return values[()]
+        return {key[0] if len(key) == 1 else key: value for key, value in values.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self._values.get(name))
+
+
+def scrape(metrics: Metrics) -> Scrape:
+    return Scrape(generate_latest(metrics.registry).decode())
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = START / SECOND + 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def some_input(seed: int, *, epochs: int = 6, rows: int = 100) -> Input:
+    """With null keys, null times, late tuples and values that ``where`` leaves out."""
+    rng = random.Random(seed)
+    batches = []
+    for epoch in range(epochs):
+        made: list[tuple[int, Any, int, Any]] = []
+        for row in range(rows):
+            at = START + round((epoch + row / rows - rng.choice([0, 0, 0, 0, 9])) * SECOND)
+            made.append((epoch * rows + row, rng.choice([None, *range(20)]), rng.randint(0, 4), rng.choice([None, *[at] * 9])))
+        batches.append(make_batch(made, pa.int64()))  # type: ignore[arg-type]
+    return Input(batches, [1] * epochs)
+
+
+class Run:
+    """A join with its metrics, and all that it needs."""
+
+    def __init__(self, root: Path, *, storage: Any = None, inputs: tuple[Input, Input] | None = None, **options: Any) -> None:
+        self.clock = Clock()
+        self.job: Job = make_job(root, **(BAND | {"where": ("v <> 2", None)} | options))
+        self.runner = InlineRunner()
+        self.metrics = Metrics(self.job, clock=self.clock)
+        inputs = inputs or (some_input(1), some_input(2))
+        self.driver: Driver = driver_for(self.job, inputs, storage or ObjectStorage(str(root / "state")), self.runner, clock=self.clock)
+        self.watched = Watched(self.driver, self.metrics)
+
+    def steps(self, count: int | None = None) -> list[EpochResult]:
+        """So many epochs, or all."""
+        results: list[EpochResult] = []
+        while len(results) != count:
+            self.clock.now += 1.0
+            result = self.watched.step(final=True)
+            if result is None:
+                break
+            results.append(result)
+        return results
+
+    def scrape(self) -> Scrape:
+        return scrape(self.metrics)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path, capacity=100, shedding={"model": "linear", "base": "0.2"}, scaling={"tau2": 0.5, "tau1": 0.3})
+
+
+def test_a_scrape_says_what_the_last_epoch_says(run: Run) -> None:
+    run.watched.start()
+    last = run.steps()[-1]
+    seen = run.scrape()
+    assert seen["worker_utilization_ratio"] == {str(task): pytest.approx(tau) for task, tau in last.utilization.items()}
+    assert seen["worker_tuples"] == {
+        (side, str(task)): held[index] for task, held in last.held.items() for index, side in enumerate(("left", "right"))
+    }
+    assert seen["workers"] == len(last.held) == 3
+    assert seen["worker_shed_ratio"] == {str(task): factor for task, factor in enumerate(last.shed)}
+    assert any(last.shed), "the test is to see a worker above tau2"
+    assert seen["plan_generation"] == last.generation
+    assert seen["plan_info"] == {(str(last.generation), "j", "adsp"): 1}
+    assert seen["stream_info"] == {("left", "l"): 1, ("right", "r"): 1}
+    assert seen["epoch_number"] == last.epoch
+    assert seen["last_commit_timestamp_seconds"] == last.started_at == last.committed_at
+    assert seen["backlog_records"] == dict(zip("lr", last.backlog, strict=True))
+    assert seen["watermark_timestamp_seconds"] == {s: mark / 1e6 for s, mark in zip("lr", last.watermarks, strict=True) if mark is not None}
+    assert seen["capacity_tuples"] == 100
+    assert seen["threshold_ratio"] == {"tau0": 0.2, "tau1": 0.3, "tau2": 0.5, "tau3": 0.9}
+    assert (seen["workers_min"], seen["workers_max"]) == (3, 3)
+    assert seen["running_epoch_seconds"] == 0
+
+
+def test_counters_are_the_sums_of_all_epochs(run: Run) -> None:
+    run.watched.start()
+    results = run.steps()
+    seen = run.scrape()
+    names = {
+        "input": "input_records",
+        "rejected": "dead_letter_records",
+        **{name: f"{name}_tuples" for name in ("filtered", "late", "unmatchable", "shed", "accepted", "routed")},
+    }
+    for counter, name in names.items():
+        expected = [sum(result.counts[counter][side] for result in results) for side in (0, 1)]
+        assert list(seen[f"{name}_total"].values()) == expected, name
+        assert sum(expected) > 0, f"the test is to see {counter}"
+    for stream in "lr":
+        fates = ("dead_letter_records", "filtered_tuples", "late_tuples", "unmatchable_tuples", "shed_tuples", "accepted_tuples")
+        assert seen["input_records_total"][stream] == sum(seen[f"{name}_total"][stream] for name in fates)
+    assert seen["output_rows_total"] == sum(result.output for result in results) == sum(seen["worker_output_rows_total"].values())
+    assert seen["candidate_pairs_total"] == sum(result.candidates for result in results)
+    assert seen["candidate_pairs_total"] == sum(seen["worker_candidate_pairs_total"].values())
+    assert all(seconds > 0 for seconds in seen["worker_busy_seconds_total"].values())
+
+
+def test_bytes_are_those_of_the_files(run: Run, tmp_path: Path) -> None:
+    """All blocks that were ever written are still there: none is obsolete for long enough."""
+    run.watched.start()
+    run.steps(3)
+    seen = run.scrape()
+    assert seen["output_bytes_total"] == sum(path.stat().st_size for path in (tmp_path / "out").glob("*.parquet"))
+    assert sum(seen["dead_letter_bytes_total"].values()) == sum(p.stat().st_size for p in (tmp_path / "state/dead-letters").glob("*.json*"))
+    blocks = [path.stat().st_size for path in (tmp_path / "state/blocks").rglob("*.arrow")]
+    assert (sum(seen["written_bytes_total"].values()), sum(seen["written_blocks_total"].values())) == (sum(blocks), len(blocks))
+    assert sum(seen["stored_bytes"].values()) <= sum(blocks)
+    assert sum(seen["stored_blocks"].values()) == len(run.driver.checkpoint.blocks)
+    rows = sum(seen["routed_tuples_total"].values())
+    assert 30 * rows < sum(seen["routed_bytes_total"].values()) < 1000 * rows, "key, unit, time and payload, and the batches' own"
+    assert 28 <= sum(seen["input_bytes_total"].values()) / sum(seen["input_records_total"].values()) <= 40, "rid, k, v, at and bitmaps"
+    assert sum(seen["worker_bytes"].values()) >= sum(seen["worker_tuples"].values()) * 20
+
+
+def test_a_worker_that_lost_its_tuples_is_counted_with_what_it_read_back(run: Run) -> None:
+    run.watched.start()
+    run.steps(2)
+    assert run.scrape()["read_backs_total"] == 0, "in the first epoch there was nothing to read back"
+    before = run.scrape()["worker_bytes"]["1"]
+    run.runner.lose(1)
+    run.steps(1)
+    seen = run.scrape()
+    assert seen["read_backs_total"] == 1
+    assert 0 < seen["read_back_bytes_total"] <= before * 1.01
+
+
+def test_counters_of_tuples_go_on_over_a_restart_and_those_of_the_process_begin_again(tmp_path: Path) -> None:
+    inputs = (some_input(1), some_input(2))
+    first = Run(tmp_path, inputs=inputs)
+    first.watched.start()
+    first.steps(3)
+    before = first.scrape()
+    second = Run(tmp_path, inputs=inputs)
+    unread = second.scrape()
+    continued = {m.name.removeprefix("streamjoin_") for m in CATALOGUE.values() if m.total is not None}
+    for name in continued:
+        assert name in before
+        assert name not in unread, f"{name}: as 0 it would look like a reset"
+    second.watched.start()
+    resumed = second.scrape()
+    gauges = {"worker_utilization_ratio", "worker_tuples", "plan_generation", "epoch_number", "stored_bytes"}
+    for name in sorted(continued | gauges):
+        assert resumed[name] == before[name], name
+    assert resumed["last_commit_timestamp_seconds"] == before["last_commit_timestamp_seconds"]
+    assert resumed["epoch_duration_seconds_count"] == 0
+    assert "worker_busy_seconds_total" not in resumed
+    assert "watermark_lag_seconds" not in resumed, "whose clock the events follow is known after the first epoch"
+    rest = second.steps()
+    after = second.scrape()
+    assert after["output_rows_total"] == before["output_rows_total"] + sum(result.output for result in rest)
+    assert after["epoch_duration_seconds_count"] == len(rest)
+    assert after["read_backs_total"] == 3, "each worker of the new process read back once"
+
+
+def test_the_series_of_a_plan_end_with_it(tmp_path: Path) -> None:
+    inputs = (some_input(1), some_input(2))
+    first = Run(tmp_path, inputs=inputs, workers=4)
+    first.watched.start()
+    first.steps(2)
+    before = first.scrape()
+    assert set(before["worker_utilization_ratio"]) == {"0", "1", "2", "3"}
+    second = Run(tmp_path, inputs=inputs, workers=2)
+    second.watched.start()
+    between = second.scrape()
+    assert between["plan_generation"] == before["plan_generation"] + 1
+    assert "worker_utilization_ratio" not in between, "what was measured under the old plan must not appear under the new one"
+    second.steps(1)
+    after = second.scrape()
+    for name in ("worker_utilization_ratio", "worker_busy_seconds_total", "worker_bytes", "worker_shed_ratio"):
+        assert set(after[name]) == {"0", "1"}, name
+    assert after["workers"] == 2
+
+
+def test_work_is_forgotten_with_the_task_that_did_it(run: Run) -> None:
+    """Within one process, as when a plan shrinks while the join runs."""
+    run.watched.start()
+    result = run.steps(1)[0]
+    fewer = {task: result.held[task] for task in (0, 1)}
+    keep = {"held": fewer, "utilization": {task: result.utilization[task] for task in fewer}, "work": {t: result.work[t] for t in fewer}}
+    run.metrics.observe(EpochResult(**{**vars(result), **keep, "epoch": 1, "generation": 2, "shed": (0.0, 0.0)}))
+    seen = run.scrape()
+    assert seen["plan_generation"] == 2
+    for name in ("worker_utilization_ratio", "worker_output_rows_total", "worker_candidate_pairs_total", "worker_bytes"):
+        assert set(seen[name]) == {"0", "1"}, name
+
+
+def test_lag_grows_while_nothing_is_committed(run: Run) -> None:
+    run.watched.start()
+    last = run.steps(2)[-1]
+    at_once = run.scrape()["watermark_lag_seconds"]
+    assert at_once == {stream: pytest.approx(lag) for stream, lag in zip("lr", last.lag, strict=True)}
+    run.clock.now += 30.5
+    later = run.scrape()["watermark_lag_seconds"]
+    assert later == {stream: pytest.approx(lag + 30.5) for stream, lag in at_once.items()}
+
+
+def test_epochs_are_counted_by_step(run: Run) -> None:
+    run.watched.start()
+    results = run.steps()
+    seen = run.scrape()
+    assert seen["epoch_duration_seconds_count"] == len(results)
+    assert seen["epoch_duration_seconds_sum"] == pytest.approx(sum(result.duration for result in results))
+    steps = seen["epoch_step_duration_seconds_count"]
+    assert steps == dict.fromkeys(("plan", "tasks", "commit", "publish", "clean"), len(results)) | {"deploy": 1}
+    assert set(seen["task_step_duration_seconds_count"]) == {"route", "open", "gather", "join", "sink", "merge", "write"}
+    assert seen["task_step_duration_seconds_sum"]["join"] == pytest.approx(sum(result.seconds["task.join"] for result in results))
+    buckets = seen["epoch_duration_seconds_bucket"]
+    assert buckets["+Inf"] == len(results)
+    assert list(buckets.values()) == sorted(buckets.values())
+
+
+def test_failures_and_retries_are_counted_and_nothing_that_they_did(tmp_path: Path) -> None:
+    failing: list[str] = []
+
+    def chooser(name: str, path: str) -> str | None:
+        return "fail-after" if failing and name == "put" and path.startswith("blocks/") else None
+
+    run = Run(tmp_path, storage=FaultyStorage(ObjectStorage(str(tmp_path / "state")), chooser))
+    run.watched.start()
+    run.steps(2)
+    before = run.scrape()
+    failing.append("from now on")
+    for attempt in (1, 2):
+        with pytest.raises(EpochFailed):
+            run.watched.step()
+        seen = run.scrape()
+        assert (seen["epoch_failures_total"], seen["epoch_retries_total"]) == (attempt, attempt - 1)
+        assert run.metrics.health()[0], "it is being tried again"
+        assert run.metrics.health()[1]["state"] == "retrying"
+        for name in ("input_records_total", "written_bytes_total", "output_rows_total", "epoch_duration_seconds_count"):
+            assert seen[name] == before[name], name
+    failing.clear()
+    run.steps()
+    seen = run.scrape()
+    assert (seen["epoch_failures_total"], seen["epoch_retries_total"]) == (2, 2)
+    assert seen["input_records_total"] == {"l": 600, "r": 600}
+    assert run.metrics.health()[1]["state"] == "running"
+
+
+def test_how_long_an_attempt_has_been_running_is_seen_while_it_runs(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    seen: list[float] = []
+
+    def at(step: str) -> None:
+        if step == "commit":
+            run.clock.now += 42.0
+            seen.append(run.scrape()["running_epoch_seconds"])
+
+    run.driver._at = at
+    run.watched.start()
+    run.steps(1)
+    assert seen == [42.0]
+    assert run.scrape()["running_epoch_seconds"] == 0
+
+
+def test_a_start_that_fails_is_counted_and_raised(tmp_path: Path) -> None:
+    first = Run(tmp_path)
+    first.watched.start()
+    first.steps(1)
+    other = Run(tmp_path, on="l.k = r.k")
+    with pytest.raises(RuntimeError, match="on"):
+        other.watched.start()
+    assert other.scrape()["epoch_failures_total"] == 1
+    assert "input_records_total" not in other.scrape()
+
+
+def test_the_catalogue_has_what_is_served_and_nothing_else(run: Run) -> None:
+    run.watched.start()
+    run.steps(2)
+    seen = run.scrape()
+    assert seen.types == {name: metric.kind.value for name, metric in CATALOGUE.items()}
+    for name, metric in CATALOGUE.items():
+        assert {frozenset(labels) for labels in seen.labels[name]} == {frozenset(metric.labels)}, name
+
+
+def test_names_and_labels_keep_to_the_conventions() -> None:
+    for name, metric in CATALOGUE.items():
+        assert re.fullmatch(r"streamjoin(_[a-z]+)+", name), name
+        assert name.endswith("_total") == (metric.kind is Kind.COUNTER), name
+        assert metric.help.endswith("."), name
+        plain = ("_info", "_number", "_generation", "_warnings", "_failures_total", "_retries_total", "_backs_total")
+        assert bool(metric.unit) != name.endswith(plain), name
+
+
+def test_the_documentation_has_the_catalogue() -> None:
+    begin, end = "<!-- metrics: python -m streamjoin.serve.catalogue -->\n", "<!-- end of metrics -->"
+    assert DOCUMENT.split(begin)[1].split(end)[0].strip() == tables().strip()
+
+
+def test_the_documentation_asks_only_for_metrics_that_there_are(run: Run) -> None:
+    run.watched.start()
+    run.steps(1)
+    samples = set(re.findall(r"^(\w+)", generate_latest(run.metrics.registry).decode(), re.MULTILINE))
+    questions = "".join(re.findall(r"```(?:promql|yaml)\n(.*?)```", DOCUMENT, re.DOTALL))
+    asked = set(re.findall(r"\b(?:streamjoin|process)_\w+", questions))
+    assert asked
+    assert asked <= samples
+
+
+@needs_promtool
+def test_promtool_finds_nothing_to_complain_about(run: Run) -> None:
+    assert PROMTOOL is not None
+    run.watched.start()
+    run.steps(2)
+    done = subprocess.run([PROMTOOL, "check", "metrics"], input=generate_latest(run.metrics.registry), capture_output=True, check=False)
+    assert (done.returncode, done.stdout.decode(), done.stderr.decode()) == (0, "", "")
+
+
+@needs_promtool
+@pytest.mark.parametrize(("starts", "check"), [("scrape_configs:", "config"), ("groups:", "rules")])
+def test_promtool_accepts_what_the_documentation_configures(tmp_path: Path, starts: str, check: str) -> None:
+    assert PROMTOOL is not None
+    (block,) = [block for block in re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL) if block.startswith(starts)]
+    path = tmp_path / "prometheus.yml"
+    path.write_text(block)
+    done = subprocess.run([PROMTOOL, "check", check, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+ALERTS: dict[str, list[tuple[str, str, str]]] = {
+    "StreamJoinIsDown": [("up", "0x30", "1x30")],
+    "StreamJoinFails": [("streamjoin_epoch_failures_total", "0 0 1+0x30", "3x30")],
+    "StreamJoinHangs": [("streamjoin_running_epoch_seconds", "0+60x30", "2x30")],
+    "StreamJoinFallsBehind": [("streamjoin_watermark_lag_seconds{stream='l'}", "0+60x30", "500x30")],
+    "StreamJoinHasABacklog": [
+        ("streamjoin_backlog_records{stream='l'}", "0x30", "0x30"),
+        ("streamjoin_backlog_records{stream='r'}", "7x30", "7x8 0x20"),
+    ],
+    "StreamJoinWorkerIsNearlyFull": [
+        ("streamjoin_worker_utilization_ratio{task='0'}", "0.5x30", "0.5x30"),
+        ("streamjoin_worker_utilization_ratio{task='1'}", "0.85x30", "0.75x30"),
+        ("streamjoin_threshold_ratio{threshold='tau1'}", "0.4x30", "0.4x30"),
+        ("streamjoin_threshold_ratio{threshold='tau2'}", "0.8x30", "0.8x30"),
+    ],
+    "StreamJoinHasAllWorkersItMay": [
+        ("streamjoin_worker_utilization_ratio{task='0'}", "0.5x30", "0.5x30"),
+        ("streamjoin_worker_utilization_ratio{task='1'}", "0.85x30", "0.85x30"),
+        ("streamjoin_threshold_ratio{threshold='tau2'}", "0.8x30", "0.8x30"),
+        ("streamjoin_workers", "2x30", "2x30"),
+        ("streamjoin_workers_max", "2x30", "3x30"),
+    ],
+    "StreamJoinSheds": [("streamjoin_shed_tuples_total{stream='l'}", "0+5x30", "5x30")],
+    "StreamJoinGetsDeadLetters": [("streamjoin_dead_letter_records_total{stream='l'}", "0x8 1x20", "1x30")],
+}
+"""For each alert of the documentation, series with which it is on after 11 minutes, and with which it is not; a value a minute."""
+
+
+@needs_promtool
+def test_the_alerts_of_the_documentation_are_on_when_they_should_be(tmp_path: Path) -> None:
+    assert PROMTOOL is not None
+    (block,) = [block for block in re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL) if block.startswith("groups:")]
+    (tmp_path / "rules.yml").write_text(block)
+    assert {rule["alert"] for rule in yaml.safe_load(block)["groups"][0]["rules"]} == set(ALERTS)
+
+    def series(name: str) -> str:
+        metric, _, labels = name.removesuffix("}").partition("{")
+        return f"{metric}{{job='streamjoin',instance='here:9464',name='test',{labels}}}"
+
+    tests = [
+        {
+            "name": f"{alert} {'on' if on else 'off'}",
+            "interval": "1m",
+            "input_series": [{"series": series(name), "values": alarming if on else calm} for name, alarming, calm in given],
+            "promql_expr_test": [
+                {
+                    "expr": f"count(ALERTS{{alertname='{alert}',alertstate='firing'}})",
+                    "eval_time": "11m",
+                    "exp_samples": [{"labels": "{}", "value": 1}] if on else [],
+                }
+            ],
+        }
+        for alert, given in ALERTS.items()
+        for on in (True, False)
+    ]
+    path = tmp_path / "tests.yml"
+    path.write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": tests}))
+    done = subprocess.run([PROMTOOL, "test", "rules", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def get(url: str, **headers: str) -> tuple[int, str, bytes]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:
+            return answer.status, answer.headers["Content-Type"], answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers["Content-Type"], error.read()
+
+
+def test_the_server_answers_prometheus_and_health_checks(run: Run) -> None:
+    with MetricsServer(run.metrics) as server:
+        assert server.url.startswith("http://127.0.0.1:")
+        status, kind, body = get(f"{server.url}/healthz")
+        assert (status, kind) == (200, "application/json")
+        assert json.loads(body) == {"name": "test", "state": "starting", "epoch": None, "secondsSinceCommit": None}
+        run.watched.start()
+        run.steps(2)
+        run.clock.now += 7.0
+        assert json.loads(get(f"{server.url}/healthz")[2]) == {"name": "test", "state": "running", "epoch": 1, "secondsSinceCommit": 7.0}
+        status, kind, body = get(f"{server.url}/metrics")
+        assert (status, kind.split(";")[0]) == (200, "text/plain")
+        assert Scrape(body.decode())["epoch_number"] == 1
+        status, _, body = get(f"{server.url}/metrics", **{"Accept-Encoding": "gzip"})
+        assert Scrape(gzip.decompress(body).decode())["epoch_number"] == 1
+        status, kind, body = get(f"{server.url}/metrics", Accept="application/openmetrics-text; version=1.0.0")
+        assert kind.split(";")[0] == "application/openmetrics-text"
+        assert "streamjoin_input_records" in {family.name for family in parse_openmetrics(body.decode())}
+        body = get(f"{server.url}/metrics?name[]=streamjoin_workers")[2]
+        assert body.decode().splitlines()[-1] == 'streamjoin_workers{name="test"} 3.0'
+        assert get(f"{server.url}/")[0] == 200
+        assert get(f"{server.url}/secret")[0] == 404
+        run.watched.stop()
+        status, _, body = get(f"{server.url}/healthz")
+        assert (status, json.loads(body)["state"]) == (503, "ended")
+    with pytest.raises(urllib.error.URLError):
+        get(f"{server.url}/healthz")
+
+
+def test_a_silent_client_and_one_that_hangs_up_keep_nobody_waiting(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    with MetricsServer(run.metrics) as server:
+        where = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
+        with socket.create_connection(where) as silent:
+            silent.sendall(b"GET /metrics HTT")
+            for _ in range(3):
+                with socket.create_connection(where) as rude:
+                    rude.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert get(f"{server.url}/metrics")[0] == 200
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("address", ["::1", "localhost"])
+def test_the_server_takes_other_addresses(run: Run, address: str) -> None:
+    try:
+        server = MetricsServer(run.metrics, address)
+    except OSError as error:
+        pytest.skip(f"this machine has no {address}: {error}")
+    with server:
+        assert get(f"{server.url}/healthz")[0] == 200
+
+
+def test_scrapes_while_epochs_run_see_whole_epochs(tmp_path: Path) -> None:
+    """At any moment the counters of one scrape add up."""
+    run = Run(tmp_path, inputs=(some_input(1, epochs=8, rows=40), some_input(2, epochs=8, rows=40)))
+    numbers = []
+
+    def at(step: str) -> None:
+        if step in ("tasks", "commit", "publish", "clean"):
+            seen = run.scrape()
+            if "epoch_number" in seen:
+                numbers.append((step, int(seen["epoch_number"])))
+                assert sum(seen["input_records_total"].values()) == (seen["epoch_number"] + 1) * 80
+                assert seen["epoch_duration_seconds_count"] == seen["epoch_number"] + 1
+
+    run.driver._at = at
+    run.watched.start()
+    run.steps()
+    assert ("clean", 5) in numbers, "an epoch is seen when it is over"
+
+
+def manifest_for(root: Path) -> Path:
+    path = root / "manifest.yaml"
+    path.write_text(manifest_text(root, **BAND))
+    for name in "lr":
+        (root / f"in-{name}").mkdir()
+        lines = [json.dumps({"rid": i, "k": i % 7, "v": 1, "at": f"2026-01-01T00:00:{i % 60:02}Z"}) for i in range(60)]
+        (root / f"in-{name}" / "a.json").write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("flags", [["--json"], []])
+def test_the_command_line_serves_metrics_and_says_where(tmp_path: Path, flags: list[str]) -> None:
+    path = manifest_for(tmp_path)
+    result = CliRunner().invoke(main, ["run", str(path), "--runner", "inline", "--until-idle", "--metrics-port", "0", *flags])
+    assert result.exit_code == Exit.DONE, result.output
+    found = re.search(r"^metrics: (http://127\.0\.0\.1:\d+)/metrics$", result.stderr, re.MULTILINE)
+    assert found
+    assert "metrics:" not in result.stdout
+    with pytest.raises(urllib.error.URLError):
+        get(found[1])
+
+
+def test_a_port_that_is_taken_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    path = manifest_for(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = CliRunner().invoke(main, ["run", str(path), "--runner", "inline", "--until-idle", "--metrics-port", port])
+    assert result.exit_code == Exit.USAGE
+    assert f"--metrics-port: port {port} of 127.0.0.1 cannot be listened on (Address already in use); choose another" in result.stderr
+
+
+@pytest.mark.parametrize("address", ["no.such.host.invalid", "a..b", "192.0.2.1"])
+def test_an_address_that_is_not_this_machines_is_refused(tmp_path: Path, address: str) -> None:
+    path = manifest_for(tmp_path)
+    options = ["--runner", "inline", "--until-idle", "--metrics-port", "0", "--metrics-address", address]
+    result = CliRunner().invoke(main, ["run", str(path), *options])
+    assert result.exit_code == Exit.USAGE
+    assert re.search(rf"port 0 of {re.escape(address)} cannot be listened on \(.+\); choose another", result.stderr)
+
+
+def test_an_address_alone_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["run", str(tmp_path / "m.yaml"), "--metrics-address", "0.0.0.0"])
+    assert result.exit_code == Exit.USAGE
+    assert "--metrics-address says where --metrics-port is" in result.stderr
+
+
+def test_the_command_that_goes_on_serves_metrics_too() -> None:
+    options = Options(Path("m.yaml"), metrics_port=9464, metrics_address="0.0.0.0")
+    assert options.command == "streamjoin run m.yaml --metrics-port 9464 --metrics-address 0.0.0.0"
