@@ -22,6 +22,7 @@ from harness import (
     Crash,
     FaultyStorage,
     Input,
+    Root,
     arrivals,
     driver_for,
     make_batch,
@@ -29,6 +30,7 @@ from harness import (
     micros,
     oracle,
     output_of,
+    staged_of,
 )
 from streamjoin.epoch import inline, join
 from streamjoin.epoch.driver import CheckpointMismatch, Driver, EpochFailed
@@ -65,7 +67,7 @@ def inputs() -> tuple[Input, Input]:
     return make_inputs()
 
 
-def job_at(root: Path, **options: Any) -> Job:
+def job_at(root: Root, **options: Any) -> Job:
     settings: dict[str, Any] = {"types": ("BIGINT", "BIGINT"), "window": {"within": f"{WITHIN}s"}, "workers": 3, "watermark": "1s"}
     return make_job(root, on="abs(l.k - r.k) <= 1", **(settings | options))
 
@@ -74,7 +76,7 @@ def expected(inputs: tuple[Input, Input]) -> Counter:
     return oracle(inputs, (pa.int64(), pa.int64()), "abs(l.k - r.k) <= 1", f"abs(l.at - r.at) <= {WITHIN * SECOND}", SECOND)
 
 
-def finish(root: Path, inputs: tuple[Input, Input], storage: Storage, runner: Any, job: Job | None = None, **options: Any) -> Driver:
+def finish(root: Root, inputs: tuple[Input, Input], storage: Storage, runner: Any, job: Job | None = None, **options: Any) -> Driver:
     """Start drivers until one finds nothing more to do; a driver that fails goes on, one that died is replaced."""
     job = job or job_at(root)
     last = ""
@@ -93,7 +95,7 @@ def finish(root: Path, inputs: tuple[Input, Input], storage: Storage, runner: An
     raise AssertionError(f"never finished; the last failure was {last}")
 
 
-def check(root: Path, inputs: tuple[Input, Input], driver: Driver, label: str) -> None:
+def check(root: Root, inputs: tuple[Input, Input], driver: Driver, label: str) -> None:
     """Output and durable state are what they would have been without the fault, and nothing else is left behind."""
     want, found = expected(inputs), output_of(root)
     assert found == want, f"{label}: missing {want - found}, unexpected {found - want}"
@@ -122,7 +124,7 @@ def check(root: Path, inputs: tuple[Input, Input], driver: Driver, label: str) -
     successor = driver_for(job_at(root), inputs, storage, InlineRunner())
     successor.start()
     assert set(storage.list("blocks")) == {block.name for block in checkpoint.blocks}, f"{label}: stray blocks"
-    assert not list((root / "out").glob("_staging/*")), f"{label}: stray staged files"
+    assert not staged_of(root), f"{label}: stray staged files"
 
 
 def kept_rids(tuples: list[Arrived]) -> dict[int, int]:

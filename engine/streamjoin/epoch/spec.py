@@ -97,6 +97,7 @@ class RouteReport:
     """The newest event time, of late tuples too."""
     dead_letters: list[Staged] = field(default_factory=list)
     seconds: float = 0.0
+    storage_retries: int = 0
 
 
 @dataclass
@@ -118,6 +119,8 @@ class TaskReport:
     """Which worker it ran on; the runner's name for it."""
     read_back: bool = False
     """The worker did not have the task's runs."""
+    storage_retries: int = 0
+    """Requests to object stores that had to be repeated."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By step."""
 
