@@ -24,6 +24,7 @@ from streamjoin.job import Job, compile_job
 from streamjoin.manifest import load
 from streamjoin.state.storage import ObjectStorage, Storage, StorageError
 
+
 @dataclass(frozen=True)
 class Remote:
     """A directory in an object store, to be used where tests have a Path."""

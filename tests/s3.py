@@ -21,7 +21,7 @@ from typing import Any
 from harness import Remote
 
 FAULTS = ("500", "503", "slow", "500-after", "drop-before", "drop-after", "halved")
-"""Answers; ``-after``: the work is done all the same. ``drop``: the connection ends. ``halved``: it ends in the middle of the answer."""
+"""A number: that answer, and nothing is done; ``-after``: it is done all the same. ``drop``: the connection ends; ``halved``: within the answer."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class S3Server:
             time.sleep(self.slow_seconds)
         if fault == "drop-before":
             self._drop(environ)
-        if fault in ("500", "503"):
+        if fault is not None and fault.isdigit():
             return self._refuse(start, fault)
         status, headers, answer = self._work(environ)
         if fault == "500-after":
@@ -149,7 +149,8 @@ class S3Server:
 
     @staticmethod
     def _refuse(start: Callable[..., Any], status: str) -> Iterable[bytes]:
-        body = b"<Error><Code>SlowDown</Code></Error>" if status == "503" else b"<Error><Code>InternalError</Code></Error>"
+        code = {"403": "AccessDenied", "409": "ConditionalRequestConflict", "503": "SlowDown"}.get(status, "InternalError")
+        body = f"<Error><Code>{code}</Code></Error>".encode()
         start(f"{status} Refused", [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
         return [body]
 

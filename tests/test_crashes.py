@@ -42,6 +42,13 @@ from streamjoin.state.storage import ObjectStorage, Storage, StorageError
 from streamjoin.state.store import read_back
 
 WITHIN = 4
+OPTIONS: dict[str, Any] = {
+    "on": "abs(l.k - r.k) <= 1",
+    "types": ("BIGINT", "BIGINT"),
+    "window": {"within": f"{WITHIN}s"},
+    "workers": 3,
+    "watermark": "1s",
+}
 STEPS = ("claim", "republish", "sweep", "plan", "deploy", "tasks", "commit", "publish", "clean")
 FAULTS = ("fail-before", "fail-after", "die-before", "die-after")
 
@@ -68,8 +75,7 @@ def inputs() -> tuple[Input, Input]:
 
 
 def job_at(root: Root, **options: Any) -> Job:
-    settings: dict[str, Any] = {"types": ("BIGINT", "BIGINT"), "window": {"within": f"{WITHIN}s"}, "workers": 3, "watermark": "1s"}
-    return make_job(root, on="abs(l.k - r.k) <= 1", **(settings | options))
+    return make_job(root, **(OPTIONS | options))
 
 
 def expected(inputs: tuple[Input, Input]) -> Counter:
@@ -95,7 +101,7 @@ def finish(root: Root, inputs: tuple[Input, Input], storage: Storage, runner: An
     raise AssertionError(f"never finished; the last failure was {last}")
 
 
-def check(root: Root, inputs: tuple[Input, Input], driver: Driver, label: str) -> None:
+def check(root: Root, inputs: tuple[Input, Input], driver: Driver, label: str, job: Job | None = None) -> None:
     """Output and durable state are what they would have been without the fault, and nothing else is left behind."""
     want, found = expected(inputs), output_of(root)
     assert found == want, f"{label}: missing {want - found}, unexpected {found - want}"
@@ -121,7 +127,7 @@ def check(root: Root, inputs: tuple[Input, Input], driver: Driver, label: str) -
         for held in runs.values():
             for run in held:
                 run.run.check()
-    successor = driver_for(job_at(root), inputs, storage, InlineRunner())
+    successor = driver_for(job or job_at(root), inputs, storage, InlineRunner())
     successor.start()
     assert set(storage.list("blocks")) == {block.name for block in checkpoint.blocks}, f"{label}: stray blocks"
     assert not staged_of(root), f"{label}: stray staged files"

@@ -225,12 +225,12 @@ class ObjectStorage:
                 raise
             except (BaseError, OSError, _Unsettled) as error:
                 failure = self._failure(what, path, error)
-                if failure.status == 416 and beyond is not None:
+                if beyond is not None and (failure.status == 416 or "range was invalid" in str(error)):
                     return beyond
                 pause = _pause(attempt)
                 if not failure.passes or time.monotonic() - began + pause > RETRY_SECONDS:
                     raise failure.error from error
-                _log.warning("%s; attempt %d follows in %.1f s", failure.error, attempt + 1, pause)
+                _log.warning("%s; attempt %d follows in %.2f s", failure.text, attempt + 1, pause)
             _count()
             time.sleep(pause)
         raise AssertionError("counting does not end")
@@ -239,26 +239,31 @@ class ObjectStorage:
         """What an error of obstore means, and whether it may pass."""
         where = f"{self.url}/{path}" if path else self.url
         if isinstance(error, _Unsettled):
-            return _Failure(StorageError(f"{where}: another write to it does not end; try again later"), passes=True)
-        text = str(error).split("\n\nDebug source", 1)[0]
+            return _Failure(f"{where}: cannot {what} it (another create of it does not end)", "try again later", passes=True)
+        full = str(error)
+        text = full.split("\n\nDebug source", 1)[0]
         found = re.search(r"status code: (\d{3})", text)
         status = int(found[1]) if found else 0
         code = re.search(r"<Code>(\w+)</Code>", text)
-        cause = " ".join(text.split())[:300] if code is None else f"{status} {code[1]}"
+        broken = next((sentence for pattern, sentence in _BROKEN if pattern in full), " ".join(text.split())[:300])
+        cause = " ".join(filter(None, [found and found[1], code and code[1]])) or broken
         if self.root is None and status < 500:
-            for pattern, sentence in _REFUSALS:
-                if re.search(pattern, str(error)):
-                    return _Failure(StorageError(f"{where}: cannot {what} it: {sentence} ({cause})"), status)
+            for pattern, reason, remedy in _REFUSALS:
+                if re.search(pattern, full):
+                    return _Failure(f"{where}: cannot {what} it: {reason} ({cause})", remedy, status)
         if isinstance(error, FileNotFoundError):
-            return _Failure(Missing(f"{where}: not there"), status)
-        if self.root is None and status in (401, 403):
-            remedy = "grant the credentials that the engine finds in its environment access to it, or set others"
-            return _Failure(StorageError(f"{where}: cannot {what} it: access is refused ({cause}); {remedy}"), status)
-        passes = self.root is None and (status >= 500 or status in _PASSING or "HTTP error" in text)
-        if "kind: Connect" in str(error):
+            return _Failure(f"{where}: not there", kind=Missing)
+        if self.root is not None:
+            return _Failure(f"{where}: cannot {what} it ({cause})")
+        if status in (401, 403):
+            remedy = "grant it to the credentials that the engine finds in its environment, or set others"
+            return _Failure(f"{where}: cannot {what} it: access is refused ({cause})", remedy, status)
+        if "kind: Connect" in full:
             cause = f"{_endpoint(text)} cannot be reached"
-        remedy = "; check the network, and that the endpoint is the right one" if passes else ""
-        return _Failure(StorageError(f"{where}: cannot {what} it ({cause}){remedy}"), status, passes)
+        if status >= 500 or status in _PASSING or "HTTP error" in text:
+            remedy = "check the network, and that this is the right endpoint"
+            return _Failure(f"{where}: cannot {what} it ({cause})", remedy, status, passes=True)
+        return _Failure(f"{where}: cannot {what} it ({cause})", status=status)
 
 
 class _Unsettled(Exception):  # noqa: N818
@@ -267,29 +272,46 @@ class _Unsettled(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    error: StorageError
+    text: str
+    remedy: str = ""
     status: int = 0
+    """Of HTTP; 0 without an answer."""
     passes: bool = False
+    """It may pass by itself."""
+    kind: type[StorageError] = StorageError
+
+    @property
+    def error(self) -> StorageError:
+        return self.kind(f"{self.text}; {self.remedy}" if self.remedy else self.text)
 
 
 _PASSING = (408, 409, 429)
 """Answers below 500 that mean: not now."""
 
+_BROKEN = (
+    ("kind: Timeout", "no answer in time"),
+    ("body error", "the answer broke off"),
+    ("error sending request", "the connection broke"),
+)
+"""What obstore says at length of requests without an answer."""
+
 _REFUSALS = (
-    ("NoSuchBucket|ContainerNotFound|bucket does not exist", "the bucket does not exist; create it, or correct the URL"),
+    ("NoSuchBucket|ContainerNotFound|bucket does not exist", "the bucket does not exist", "create it, or correct the URL"),
     (
-        "latest/api/token|latest/meta-data|169\\.254\\.169\\.254|metadata\\.google\\.internal|MissingCredentials|NoCredentials",
-        "there are no credentials; set them in the environment (docs/storage.md lists the variables), for workers too",
+        r"latest/api/token|latest/meta-data|169\.254\.169\.254|metadata\.google\.internal",
+        "there are no credentials",
+        "set them in the environment, for workers too (docs/storage.md lists the variables)",
     ),
     (
         "redirect without LOCATION|AuthorizationHeaderMalformed|PermanentRedirect",
-        "the bucket is in another region; set AWS_REGION to the bucket's",
+        "the bucket is in another region",
+        "set AWS_REGION to the bucket's",
     ),
-    ("http://.*builder error", "the endpoint is http, not https; set AWS_ALLOW_HTTP=true if that is meant"),
-    ("MissingAccount|Account must be specified", "the account is not known; set AZURE_STORAGE_ACCOUNT_NAME, or use an abfss:// URL"),
-    ("(?s)InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken", "the credentials are not accepted; set valid ones"),
+    ("http://.*builder error", "the endpoint is http, not https", "set AWS_ALLOW_HTTP=true if that is meant"),
+    ("Account must be specified", "the account is not known", "set AZURE_STORAGE_ACCOUNT_NAME, or use an abfss:// URL"),
+    ("InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken", "the credentials are not accepted", "set valid ones"),
 )
-"""What no waiting mends, by what obstore says of it."""
+"""What no waiting mends: a pattern in what obstore says, the reason, and the remedy."""
 
 
 def _endpoint(text: str) -> str:
