@@ -21,7 +21,7 @@ from typing import Any
 from harness import Remote
 
 FAULTS = ("500", "503", "slow", "500-after", "drop-before", "drop-after", "halved")
-"""A number: that answer, and nothing is done; ``-after``: it is done all the same. ``drop``: the connection ends; ``halved``: within the answer."""
+"""A number: that answer, and nothing is done; ``-after``: it is done all the same. ``drop``: the connection ends; ``halved``: midway."""
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,12 @@ import logging
 import pickle
 import random
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,66 @@ def test_one_of_those_who_race_creates(root: Root) -> None:
         assert [b"%d" % number for number in won] == [ObjectStorage(str(root)).get(path)]
 
 
+@pytest.mark.parametrize(
+    ("url", "condition"),
+    [
+        ("s3://box/a", ("If-None-Match", "*")),
+        ("gs://box/a", ("x-goog-if-generation-match", "0")),
+        ("az://box/a", ("If-None-Match", "*")),
+        ("abfss://box@account.dfs.core.windows.net/a", ("If-None-Match", "*")),
+    ],
+)
+def test_each_store_is_told_that_nothing_may_be_there(url: str, condition: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a create rests on, as it goes over the wire; 412 is each store's answer where something is."""
+    requests: list[tuple[str, str | None]] = []
+    answers = iter([(201, {}), (412, {}), (200, {"Content-Length": "1"})])
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            requests.append((self.command, self.headers.get(condition[0])))
+            status, headers = next(answers)
+            self.send_response(status)
+            standard = {"ETag": '"x"', "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT", "x-goog-generation": "1", "Content-Length": "0"}
+            for name, value in (standard | headers).items():
+                self.send_header(name, value)
+            self.end_headers()
+
+        def do_PUT(self) -> None:
+            self.answer()
+
+        def do_HEAD(self) -> None:
+            self.answer()
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        service = {"gcs_base_url": endpoint, "disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+        for name, value in {
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "tester",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(service),
+            "AZURE_STORAGE_ACCOUNT_NAME": "account",
+            "AZURE_STORAGE_ACCOUNT_KEY": "c2VjcmV0",
+            "AZURE_STORAGE_ENDPOINT": endpoint,
+            "AZURE_ALLOW_HTTP": "true",
+        }.items():
+            monkeypatch.setenv(name, value)
+        store = ObjectStorage(url)
+        store.create("x", b"1")
+        with pytest.raises(AlreadyExists):
+            store.create("x", b"1")
+        server.shutdown()
+    assert requests == [("PUT", condition[1]), ("PUT", condition[1]), ("HEAD", None)]
+
+
 def test_large_objects_go_in_parts(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "MULTIPART_BYTES", 1 << 20)
     monkeypatch.setattr(storage, "PART_BYTES", 5 << 20)
@@ -147,6 +209,16 @@ def test_a_create_whose_answer_is_lost_is_found_to_be_there(s3: S3Server) -> Non
     latest = read_latest(store)
     assert latest is not None
     assert (latest.writer, latest.checkpoint.epoch) == (commits.writer, 0)
+
+
+def test_a_create_that_another_s_only_hinders_goes_on(s3: S3Server) -> None:
+    """S3 answers 409 while another create of the object is under way, and that one may fail."""
+    store = ObjectStorage(str(s3.bucket()))
+    faults = iter(["409"])
+    s3.choose = lambda request: next(faults, None)
+    store.create("x", b"mine")
+    assert store.get("x") == b"mine"
+    assert s3.kinds() == Counter({"create": 2, "head": 1, "get": 1})
 
 
 def test_storage_that_stays_away_is_given_up_on_in_time(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
