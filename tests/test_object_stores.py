@@ -425,6 +425,26 @@ def test_of_a_large_parquet_object_only_what_is_needed_is_fetched(s3: S3Server, 
     assert len(read) <= 12
 
 
+def test_many_small_objects_are_fetched_together(s3: S3Server) -> None:
+    """Each footer once, whatever the number of plans, and each object once; several requests are under way at a time."""
+    root = s3.bucket()
+    for number in range(40):
+        out = pa.BufferOutputStream()
+        pq.write_table(pa.table({"id": [number], "name": [str(number)]}), out)
+        ObjectStorage(str(root / "in")).put(f"{number:02d}.parquet", memoryview(out.getvalue()))
+    source = source_at(root, "parquet")
+    s3.requests.clear()
+    s3.choose, s3.slow_seconds = lambda request: "slow", 0.1
+    began = time.monotonic()
+    plans = [source.plan(None, 1000, 0.0) for _ in range(3)]
+    assert s3.kinds() == Counter({"list": 3, "get": 40})
+    found = [row["id"] for split in plans[2].splits for records in source.reader.read(split) for row in records.batch.to_pylist()]
+    s3.choose = lambda request: None
+    assert found == list(range(40))
+    assert s3.kinds() == Counter({"list": 3, "get": 80})
+    assert time.monotonic() - began < 80 * 0.1 / 2
+
+
 def test_an_object_that_is_gone_or_not_what_it_says_is_named(s3: S3Server) -> None:
     root = s3.bucket()
     store = ObjectStorage(str(root / "in"))

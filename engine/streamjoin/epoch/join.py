@@ -32,6 +32,9 @@ from streamjoin.state.log import Entry
 from streamjoin.state.storage import Storage, retries
 from streamjoin.state.store import SCRATCH_BYTES, HeldRun, RunStore, TaskRuns, read_back, settle, slice_keys
 
+UPLOADS = 4
+"""So many blocks are written at once to an object store, which answers late rather than slowly."""
+
 
 def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -> TaskReport:
     """One task's part of the epoch. Raises StorageError, SourceError; safe to call again, here or elsewhere."""
@@ -99,7 +102,8 @@ class BlockWriter:
 
     def __init__(self, spec: EpochSpec, storage: Storage, areas: dict[int, Area], token: str, report: TaskReport) -> None:
         self._spec, self._storage, self._areas, self._token, self._report = spec, storage, areas, token, report
-        self._pool = ThreadPoolExecutor(1)
+        local = storage.local_path("blocks") is not None
+        self._pool = ThreadPoolExecutor(1 if local else UPLOADS)
         self._begun: list[Future[Block]] = []
         self._written: dict[str, Block] = {}
 

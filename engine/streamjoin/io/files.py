@@ -19,9 +19,12 @@ import fnmatch
 import json
 import math
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +39,7 @@ from streamjoin.io.base import (
     SourcePlan,
     Split,
 )
-from streamjoin.io.folder import Folder, Opened, folder_at
+from streamjoin.io.folder import REQUESTS_AT_ONCE, Folder, Opened, folder_at
 from streamjoin.io.lines import (
     BYTE_ORDER_MARK,
     CSV_SPACE,
@@ -70,6 +73,7 @@ SAMPLE_BYTES = 64 << 10
 READ_ROWS = 1 << 16
 """Rows of a Parquet file that are decoded at once, and to which the records of small files are gathered."""
 HEADER_BYTES = 1 << 20
+KEPT_FOOTERS = 1024
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,7 @@ class FilesSource:
         self.config = config
         self._reader = FilesReader(config, schema, exact_counts or config.format == "parquet")
         self._store = SeenStore(snapshots, stream)
+        self._footers = _Footers(self._reader.folder)
         self._matches = _matcher(config.pattern)
         self._turn = 0
         self._quiet_plans = 0
@@ -169,7 +174,7 @@ class FilesSource:
         first = int(position["records"]) if position else 0
         listing = self._list(seen, now, final)
         density = float(position["density"]) if position else 0.0
-        work = _Work(self._reader, now, final, density)
+        work = _Work(self._reader, self._footers, now, final, density)
         work.take(sorted(listing.candidates, key=lambda file: (file.modified_ns, file.name)), limit_records)
         self._waiting = {file.name: file for file in work.waiting}
         hot = {name: since for name, since in self._hot.items() if now - since < HOT_SECONDS}
@@ -256,10 +261,62 @@ class _Listing:
             self.candidates.append(file)
 
 
+@dataclass(frozen=True)
+class _Footer:
+    """The end of a Parquet file."""
+
+    size: int
+    """The file's."""
+    metadata: Any
+    schema: pa.Schema
+
+
+class _Footers:
+    """Reads footers: of local files one by one, of objects some at once, to be found again by the next plans."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._kept: OrderedDict[tuple[str, int, int], _Footer] = OrderedDict()
+
+    def ahead(self, files: Sequence[Listed], index: int) -> None:
+        """Fetches what will be taken from ``files[index]`` on, if that one is not here yet."""
+        if self._folder.grows or _listed(files[index]) in self._kept:
+            return
+        missing = [file for file in files[index : index + REQUESTS_AT_ONCE] if _listed(file) not in self._kept]
+        with ThreadPoolExecutor(len(missing)) as pool:
+            for file, footer in zip(missing, pool.map(self._tried, missing), strict=True):
+                if footer is not None:
+                    self._kept[_listed(file)] = footer
+        while len(self._kept) > KEPT_FOOTERS:
+            self._kept.popitem(last=False)
+
+    def take(self, file: Listed) -> _Footer:
+        """Raises OSError and pyarrow's exceptions."""
+        return self._kept.get(_listed(file)) or self._read(file)
+
+    def _tried(self, file: Listed) -> _Footer | None:
+        try:
+            return self._read(file)
+        except (pa.ArrowException, OSError):
+            return None  # it may be mended until it is taken; what is wrong is told then
+
+    def _read(self, file: Listed) -> _Footer:
+        with self._folder.parquet(file.name, file.size, planning=True) as opened:
+            size: int = opened.size()
+            footer = pq.ParquetFile(opened)
+            return _Footer(size, footer.metadata, footer.schema_arrow)
+
+
+def _listed(file: Listed) -> tuple[str, int, int]:
+    """What tells an object from one that replaces it."""
+    return file.name, file.size, file.modified_ns
+
+
 class _Work:
     """Gathers what one plan takes."""
 
-    def __init__(self, reader: FilesReader, now: float, final: bool, density: float) -> None:
+    def __init__(self, reader: FilesReader, footers: _Footers, now: float, final: bool, density: float) -> None:
+        self._footers = footers
         self._config = reader.config
         self._reader = reader
         self._folder = reader.folder
@@ -293,13 +350,17 @@ class _Work:
         wanted = math.ceil(min(waiting, limit_records) / SPLITS_PER_PLAN)
         self._piece_records = max(LEAST_SPLIT_RECORDS, min(wanted, SPLIT_RECORDS))
         taken = 0
-        for file in files:
+        for index, file in enumerate(files):
             if self._room <= 0 or taken == self._config.max_files_per_epoch:
                 self.left_records += self._unread(file) / self.density
                 self.waiting.append(file)
                 continue
             try:
-                entry = self._take_parquet(file) if self._config.format == "parquet" else self._take_text(file)
+                if self._config.format == "parquet":
+                    self._footers.ahead(files, index)
+                    entry = self._take_parquet(file)
+                else:
+                    entry = self._take_text(file)
             except FileNotFoundError:
                 continue
             except PermissionError as error:
@@ -389,12 +450,8 @@ class _Work:
             yield Piece(low, high, max(1, round((high - low) / self.density)))
 
     def _take_parquet(self, file: Listed) -> Entry:
-        size: int
         try:
-            with self._folder.parquet(file.name, file.size, planning=True) as opened:
-                size = opened.size()
-                footer = pq.ParquetFile(opened)
-                metadata, schema = footer.metadata, footer.schema_arrow
+            footer = self._footers.take(file)
         except (FileNotFoundError, PermissionError, StorageError):
             raise
         except (pa.ArrowException, OSError) as error:
@@ -406,7 +463,8 @@ class _Work:
             else:
                 self.unfinished = True
             return file.entry
-        self._reader.columns(file.name, schema)
+        size, metadata = footer.size, footer.metadata
+        self._reader.columns(file.name, footer.schema)
         self._opened_bytes += size
         self._opened_rows += metadata.num_rows
         if self._opened_rows:
@@ -467,12 +525,14 @@ class FilesReader:
             yield _together(gathered)
 
     def _records(self, split: FilesSplit) -> Iterator[Records]:
-        read = self._parquet if self.config.format == "parquet" else self._text
+        parquet = self.config.format == "parquet"
+        read = self._parquet if parquet else self._text
         formats: dict[bytes, TextFormat] = {}
         before = 0
-        for part in split.ranges:
+        parts = [(part.name, 0, part.size) if parquet else (part.name, part.start, part.end) for part in split.ranges]
+        for part, folder in zip(split.ranges, self.folder.ahead(parts), strict=True):
             counted = 0
-            for count, found in read(part, formats):
+            for count, found in read(folder, part, formats):
                 for records in found:
                     yield shifted(records, before + counted)
                 counted += count
@@ -483,11 +543,11 @@ class FilesReader:
                 )
             before += counted
 
-    def _text(self, part: FileRange, formats: dict[bytes, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
+    def _text(self, folder: Folder, part: FileRange, formats: dict[bytes, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
         try:
-            file = self.folder.open(part.name)
+            file = folder.open(part.name)
         except FileNotFoundError:
-            raise gone(self.folder.path(part.name)) from None
+            raise gone(folder.path(part.name)) from None
         with contextlib.closing(file):
             text = self._format(file, formats)
             for block_start, raw in read_range(file, part.start, part.end):
@@ -514,11 +574,11 @@ class FilesReader:
                 formats[line] = CsvFormat(self.schema, self.config.delimiter, header, file.path)
         return formats[line]
 
-    def _parquet(self, part: FileRange, formats: dict[bytes, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
-        path = self.folder.path(part.name)
+    def _parquet(self, folder: Folder, part: FileRange, formats: dict[bytes, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
+        path = folder.path(part.name)
         try:
-            opened = self.folder.parquet(part.name, part.size, planning=False)
-            with opened, pq.ParquetFile(opened, coerce_int96_timestamp_unit="us", pre_buffer=not self.folder.grows) as file:
+            opened = folder.parquet(part.name, part.size, planning=False)
+            with opened, pq.ParquetFile(opened, coerce_int96_timestamp_unit="us", pre_buffer=not folder.grows) as file:
                 columns = self.columns(part.name, file.schema_arrow)
                 last = file.metadata.num_row_groups
                 groups = range(min(part.start, last), min(part.end, last))

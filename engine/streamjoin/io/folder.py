@@ -6,8 +6,11 @@ a listing says all that is to be known of them, so that nothing is asked twice.
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -19,9 +22,14 @@ from streamjoin.manifest.location import is_url
 from streamjoin.state.storage import Listed, Missing, ObjectStorage
 
 WHOLE_BYTES = 4 << 20
-"""A Parquet object up to this size is fetched in one request; of a larger one the footer and the columns that are read."""
+"""A Parquet object up to this size is fetched in one request; of a larger one the footer and the columns that are read.
+
+Text up to this size is fetched at once and ahead of its turn.
+"""
 FOOTER_BYTES = 64 << 10
 """The end of a Parquet object that is fetched first; nearly every footer lies in it."""
+REQUESTS_AT_ONCE = 8
+"""For a plan that looks into many objects, and for a task that reads many small ones."""
 
 
 class Entry(Protocol):
@@ -68,6 +76,9 @@ class Folder(Protocol):
     def parquet(self, name: str, size: int, *, planning: bool) -> Any:
         """What ``pyarrow.parquet.ParquetFile`` reads, as a context manager. ``planning``: nothing but the footer is wanted."""
 
+    def ahead(self, parts: Sequence[tuple[str, int, int]]) -> Iterator[Folder]:
+        """For each of these (name, start, end) in turn, the folder to read it through: a store fetches small ones ahead of their turn."""
+
 
 def folder_at(where: str) -> Folder:
     """``where``: a place, as ``manifest.location`` writes it."""
@@ -102,6 +113,9 @@ class LocalFolder:
     def parquet(self, name: str, size: int, *, planning: bool) -> Any:
         return pa.OSFile(self.path(name))
 
+    def ahead(self, parts: Sequence[tuple[str, int, int]]) -> Iterator[Folder]:
+        return itertools.repeat(self, len(parts))
+
 
 class _LocalFile:
     def __init__(self, path: str) -> None:
@@ -124,8 +138,9 @@ class StoreFolder:
 
     grows = False
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, held: _Held | None = None) -> None:
         self._root = root
+        self._held = held
 
     def __reduce__(self) -> tuple[Callable[[str], StoreFolder], tuple[str]]:
         return StoreFolder, (self._root,)
@@ -141,13 +156,45 @@ class StoreFolder:
         return f"{self._root}/{name}"
 
     def open(self, name: str, size: int = 0, modified_ns: int = 0) -> Opened:
-        return _StoreFile(self._storage, name, self.path(name), size, modified_ns)
+        held = self._held if self._held is not None and self._held.name == name else None
+        return _StoreFile(self._storage, name, self.path(name), (size, modified_ns), held)
 
     def parquet(self, name: str, size: int, *, planning: bool) -> Any:
-        file = _StoreFile(self._storage, name, self.path(name), size, 0)
+        file = self.open(name, size)
         if size <= WHOLE_BYTES and not planning:
             return pa.BufferReader(file.pread(size, 0))
         return pa.PythonFile(_Ranges(file, size), mode="r")
+
+    def ahead(self, parts: Sequence[tuple[str, int, int]]) -> Iterator[Folder]:
+        if len(parts) == 1:
+            yield self
+            return
+        left = iter(parts)
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+            begun: deque[Future[StoreFolder]] = deque()
+            for _ in parts:
+                begun.extend(pool.submit(self._holding, *part) for part in itertools.islice(left, REQUESTS_AT_ONCE - len(begun)))
+                yield begun.popleft().result()
+
+    def _holding(self, name: str, start: int, end: int) -> StoreFolder:
+        """This folder with a part of a file in memory, if it is small and there."""
+        if end - start > WHOLE_BYTES:
+            return self
+        try:
+            return StoreFolder(self._root, _Held(name, start, self._storage.get_range(name, start, end)))
+        except Missing:
+            return self
+
+
+@dataclass(frozen=True)
+class _Held:
+    name: str
+    start: int
+    data: bytes
+
+    def part(self, count: int, offset: int) -> bytes | None:
+        at = offset - self.start
+        return self.data[at : at + count] if at >= 0 and at + count <= len(self.data) else None
 
 
 @dataclass(frozen=True)
@@ -174,16 +221,20 @@ class _StoreEntry:
 
 
 class _StoreFile:
-    def __init__(self, storage: ObjectStorage, name: str, path: str, size: int, modified_ns: int) -> None:
+    def __init__(self, storage: ObjectStorage, name: str, path: str, status: tuple[int, int], held: _Held | None) -> None:
         self.path = path
         self._storage = storage
         self._name = name
-        self._status = size, modified_ns
+        self._status = status
+        self._held = held
 
     def status(self) -> tuple[int, int]:
         return self._status
 
     def pread(self, count: int, offset: int) -> bytes:
+        held = self._held.part(count, offset) if self._held is not None else None
+        if held is not None:
+            return held
         try:
             return self._storage.get_range(self._name, offset, offset + count)
         except Missing as error:
@@ -198,7 +249,7 @@ class _Ranges:
 
     closed = False
 
-    def __init__(self, file: _StoreFile, size: int) -> None:
+    def __init__(self, file: Opened, size: int) -> None:
         self._file = file
         self._size = size
         self._at = 0
