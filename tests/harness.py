@@ -22,8 +22,23 @@ from streamjoin.epoch.driver import Driver, EpochResult
 from streamjoin.io.base import Position, Records, SourcePlan, Split
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest import load
-from streamjoin.state.storage import Storage, StorageError
+from streamjoin.state.storage import ObjectStorage, Storage, StorageError
 
+
+@dataclass(frozen=True)
+class Remote:
+    """A directory in an object store, to be used where tests have a Path."""
+
+    url: str
+
+    def __truediv__(self, name: str) -> Remote:
+        return Remote(f"{self.url}/{name}")
+
+    def __str__(self) -> str:
+        return self.url
+
+
+Root = Path | Remote
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND
 
@@ -87,7 +102,7 @@ class Input:
 
 
 def manifest_text(
-    root: Path,
+    root: Root,
     *,
     on: str,
     types: tuple[str, str],
@@ -136,7 +151,7 @@ def manifest_text(
     )
 
 
-def make_job(root: Path, **options: Any) -> Job:
+def make_job(root: Root, **options: Any) -> Job:
     return compile_job(load(manifest_text(root, **options)))
 
 
@@ -165,12 +180,22 @@ def run_all(driver: Driver, *, epochs: int = 10_000) -> list[EpochResult]:
     raise AssertionError("the input never ended")
 
 
-def output_of(root: Path) -> Counter[tuple[Any, ...]]:
+def output_of(root: Root) -> Counter[tuple[Any, ...]]:
     """The rows that a reader of the files sink sees, as a multiset."""
     found: Counter[tuple[Any, ...]] = Counter()
-    for path in sorted((root / "out").glob("*.parquet")):
-        found.update(zip(*(column.to_pylist() for column in pq.read_table(path).columns), strict=True))
+    if isinstance(root, Remote):
+        storage = ObjectStorage(str(root / "out"))
+        files: list[Any] = [pa.BufferReader(storage.get(item.name)) for item in storage.list_folder()]
+    else:
+        files = sorted((root / "out").glob("*.parquet"))
+    for file in files:
+        found.update(zip(*(column.to_pylist() for column in pq.read_table(file).columns), strict=True))
     return found
+
+
+def staged_of(root: Root) -> list[str]:
+    """The files of the sink that are not published."""
+    return ObjectStorage(str(root / "out")).list("_staging")
 
 
 @dataclass
@@ -284,6 +309,10 @@ class FaultyStorage:
 
     def delete(self, path: str) -> None:
         self._call("delete", path)
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.delete(path)
 
     def local_path(self, path: str) -> Path | None:
         return self._inner.local_path(path)

@@ -204,8 +204,8 @@ CASES = [
         "a required field that is null",
         "path: in/orders",
         "path: null",
-        "spec.streams[0].source.files.path: is missing; give the directory, or a single file, as a local path or a "
-        "file:// URL",
+        "spec.streams[0].source.files.path: is missing; give the directory, as a local path or a URL "
+        "(file, s3, gs, abfss, az)",
     ),
     # Choices and bounds.
     bad(
@@ -496,11 +496,11 @@ CASES = [
         "spec.streams[1].source: has files and generator; keep one",
     ),
     bad(
-        "a source in a cloud",
+        "a source in HDFS",
         "path: in/orders",
-        'path: "s3a://bucket/orders/"',
-        'spec.streams[0].source.files.path: "s3a://bucket/orders/" begins with s3a:, which this version cannot use; '
-        "give a local path or a file:// URL",
+        'path: "hdfs://name/orders/"',
+        'spec.streams[0].source.files.path: "hdfs://name/orders/" begins with hdfs:, for which there is no client here; '
+        "mount HDFS and give the path, or give a local path or a file://, s3://, gs://, abfss:// or az:// URL",
     ),
     bad(
         "a file URL with a host",
@@ -844,11 +844,25 @@ CASES = [
         "spec.checkpoint: has location and persistentVolumeClaim; keep one",
     ),
     bad(
-        "a checkpoint in a cloud",
+        "a checkpoint without a bucket",
         "location: out/state",
-        'location: "s3://bucket/state"',
-        'spec.checkpoint.location: "s3://bucket/state" begins with s3:, which this version cannot use; '
-        "give a local path or a file:// URL",
+        'location: "s3:///state"',
+        'spec.checkpoint.location: "s3:///state" does not say where in the store; write it as s3://bucket/path',
+    ),
+    bad(
+        "a checkpoint in a store that nobody knows",
+        "location: out/state",
+        'location: "ftp://host/state"',
+        'spec.checkpoint.location: "ftp://host/state" begins with ftp:, which is no store that is known; '
+        "give a local path or a file://, s3://, gs://, abfss:// or az:// URL",
+    ),
+    bad(
+        "a sink in the checkpoint's folder of a bucket",
+        "path: out/matches",
+        'path: "s3://bucket/state/out"',
+        'spec.checkpoint.location: "s3a://bucket/state/" holds spec.joins[0].output.sink.files.path (s3://bucket/state/out); '
+        "give each a directory of its own",
+        also=("location: out/state", 'location: "s3a://bucket/state/"'),
     ),
     bad(
         "a sink in a source's directory",

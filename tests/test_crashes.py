@@ -22,6 +22,7 @@ from harness import (
     Crash,
     FaultyStorage,
     Input,
+    Root,
     arrivals,
     driver_for,
     make_batch,
@@ -30,6 +31,7 @@ from harness import (
     micros,
     oracle,
     output_of,
+    staged_of,
 )
 from streamjoin.epoch import inline, join
 from streamjoin.epoch.driver import CheckpointMismatch, Driver, EpochFailed
@@ -42,6 +44,13 @@ from streamjoin.state.storage import ObjectStorage, Storage, StorageError
 from streamjoin.state.store import read_back
 
 WITHIN = 4
+OPTIONS: dict[str, Any] = {
+    "on": "abs(l.k - r.k) <= 1",
+    "types": ("BIGINT", "BIGINT"),
+    "window": {"within": f"{WITHIN}s"},
+    "workers": 3,
+    "watermark": "1s",
+}
 STEPS = ("claim", "republish", "sweep", "plan", "deploy", "tasks", "commit", "publish", "clean")
 FAULTS = ("fail-before", "fail-after", "die-before", "die-after")
 
@@ -67,9 +76,8 @@ def inputs() -> tuple[Input, Input]:
     return make_inputs()
 
 
-def job_at(root: Path, **options: Any) -> Job:
-    settings: dict[str, Any] = {"types": ("BIGINT", "BIGINT"), "window": {"within": f"{WITHIN}s"}, "workers": 3, "watermark": "1s"}
-    return make_job(root, on="abs(l.k - r.k) <= 1", **(settings | options))
+def job_at(root: Root, **options: Any) -> Job:
+    return make_job(root, **(OPTIONS | options))
 
 
 def manifest_of(root: Path) -> str:
@@ -82,7 +90,7 @@ def expected(inputs: tuple[Input, Input]) -> Counter:
     return oracle(inputs, (pa.int64(), pa.int64()), "abs(l.k - r.k) <= 1", f"abs(l.at - r.at) <= {WITHIN * SECOND}", SECOND)
 
 
-def finish(root: Path, inputs: tuple[Input, Input], storage: Storage, runner: Any, job: Job | None = None, **options: Any) -> Driver:
+def finish(root: Root, inputs: tuple[Input, Input], storage: Storage, runner: Any, job: Job | None = None, **options: Any) -> Driver:
     """Start drivers until one finds nothing more to do; a driver that fails goes on, one that died is replaced."""
     job = job or job_at(root)
     last = ""
@@ -101,7 +109,7 @@ def finish(root: Path, inputs: tuple[Input, Input], storage: Storage, runner: An
     raise AssertionError(f"never finished; the last failure was {last}")
 
 
-def check(root: Path, inputs: tuple[Input, Input], driver: Driver, label: str) -> None:
+def check(root: Root, inputs: tuple[Input, Input], driver: Driver, label: str, job: Job | None = None) -> None:
     """Output and durable state are what they would have been without the fault, and nothing else is left behind."""
     want, found = expected(inputs), output_of(root)
     assert found == want, f"{label}: missing {want - found}, unexpected {found - want}"
@@ -127,10 +135,10 @@ def check(root: Path, inputs: tuple[Input, Input], driver: Driver, label: str) -
         for held in runs.values():
             for run in held:
                 run.run.check()
-    successor = driver_for(job_at(root), inputs, storage, InlineRunner())
+    successor = driver_for(job or job_at(root), inputs, storage, InlineRunner())
     successor.start()
     assert set(storage.list("blocks")) == {block.name for block in checkpoint.blocks}, f"{label}: stray blocks"
-    assert not list((root / "out").glob("_staging/*")), f"{label}: stray staged files"
+    assert not staged_of(root), f"{label}: stray staged files"
 
 
 def kept_rids(tuples: list[Arrived]) -> dict[int, int]:

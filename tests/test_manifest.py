@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from streamjoin.job import compile_job
 from streamjoin.manifest import Manifest, ManifestError, Problem, check, load, parse
-from streamjoin.manifest.location import local_path, within
+from streamjoin.manifest.location import place, within
 from streamjoin.manifest.model import SchemaGenerator
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
 from streamjoin.manifest.reference import tables
@@ -379,18 +379,27 @@ def test_amounts_of_cpu(text: str, millis: int, cores: int) -> None:
         ("FILE:///data", "/data"),
         ("a:b", "a:b"),
         (".", "."),
+        ("s3://bucket/a//b/", "s3://bucket/a/b"),
+        ("S3A://Bucket", "s3://Bucket"),
+        ("s3://bucket/a%20b", "s3://bucket/a%20b"),
+        ("gs://bucket/a b", "gs://bucket/a b"),
+        ("abfs://box@Account.dfs.core.windows.net/a", "abfss://box@account.dfs.core.windows.net/a"),
+        ("az://box/a/", "az://box/a"),
     ],
 )
 def test_where_a_location_is(location: str, path: str) -> None:
-    assert local_path(location) == path
+    assert place(location) == path
+    assert place(path) == path
 
 
 @pytest.mark.parametrize(
-    "location", ["", " a", "s3://b/k", "hdfs://x/y", "file://host/data", "file://", "~/a", "a\0b", "gs:/x"]
-)
-def test_what_is_no_local_path(location: str) -> None:
+    "location",
+    ["", " a", "file://host/data", "file://", "~/a", "a\0b", "hdfs://x/y", "ftp://x/y", "gs:/x", "s3:///x", "s3://b/../x", "s3://b/a?x=1",
+     "abfss://box/a", "az://box@account/a"],
+)  # fmt: skip
+def test_what_is_no_place(location: str) -> None:
     with pytest.raises(ValueError, match=";"):
-        local_path(location)
+        place(location)
 
 
 @pytest.mark.parametrize(
@@ -408,6 +417,11 @@ def test_what_is_no_local_path(location: str) -> None:
         ("../a", "..", True),
         ("../../a", "..", False),
         ("..a", ".", True),
+        ("s3://b/a", "s3://b", True),
+        ("s3://b/ab", "s3://b/a", False),
+        ("s3://b/a", "gs://b/a", False),
+        ("s3://b/a", ".", False),
+        ("s3:", "s3://b", False),
     ],
 )
 def test_what_lies_within_what(inner: str, outer: str, is_within: bool) -> None:

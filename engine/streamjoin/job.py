@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from streamjoin.condition import Condition
 from streamjoin.manifest import resolve
-from streamjoin.manifest.location import local_path
+from streamjoin.manifest.location import place
 from streamjoin.manifest.model import (
     ConsoleSink,
     FilesSink,
@@ -51,7 +51,7 @@ class StreamJob:
     expected_rate: float | None
     """Tuples per second."""
     source: SourceModel
-    """As in the manifest, but for ``path``, which is a plain local path."""
+    """As in the manifest, but for ``path``, which is a place as ``manifest.location`` writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Job:
     where: Expression | None
     """Which results to keep."""
     sink: SinkModel
-    """As in the manifest, but for ``path``, which is a plain local path, and ``compression``, which is never None."""
+    """As in the manifest, but for ``path``, which is a place, and ``compression``, which is never None."""
     model: str
     capacity_tuples: int
     min_workers: int
@@ -120,7 +120,7 @@ def compile_job(manifest: Manifest) -> Job:
     if spec.checkpoint.location is None:
         message = "is missing; a run outside Kubernetes needs a directory for its state"
         raise ManifestError((Problem("spec.checkpoint.location", None, message),))
-    checkpoint = local_path(spec.checkpoint.location)
+    checkpoint = place(spec.checkpoint.location)
     join = spec.joins[0]
     schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
     condition = resolve.condition(join.on, schemas)
@@ -163,7 +163,7 @@ def compile_job(manifest: Manifest) -> Job:
         max_tuples=spec.epoch.max_tuples,
         checkpoint=checkpoint,
         dead_letter=(
-            f"{checkpoint}/{DEAD_LETTERS}" if spec.dead_letter is None else local_path(spec.dead_letter.location)
+            f"{checkpoint}/{DEAD_LETTERS}" if spec.dead_letter is None else place(spec.dead_letter.location)
         ),
         manifest=manifest,
     )
@@ -187,7 +187,7 @@ def _source(source: Source) -> SourceModel:
     if source.generator is not None:
         return source.generator
     assert source.files is not None, "a valid manifest has one source"
-    return source.files.model_copy(update={"path": local_path(source.files.path)})
+    return source.files.model_copy(update={"path": place(source.files.path)})
 
 
 def _sink(sink: Sink) -> SinkModel:
@@ -196,7 +196,7 @@ def _sink(sink: Sink) -> SinkModel:
     assert sink.files is not None, "a valid manifest has one sink"
     default = "snappy" if sink.files.format == "parquet" else "none"
     return sink.files.model_copy(
-        update={"path": local_path(sink.files.path), "compression": sink.files.compression or default}
+        update={"path": place(sink.files.path), "compression": sink.files.compression or default}
     )
 
 

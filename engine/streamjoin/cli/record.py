@@ -48,6 +48,7 @@ def epoch_record(subject: Subject, result: EpochResult, finished: float) -> dict
             for task, held in sorted(result.held.items())
         ],
         "readBack": result.read_back,
+        "storageRetries": result.storage_retries,
         "generation": result.generation,
         "blocks": result.blocks,
         "totals": _totals(result),

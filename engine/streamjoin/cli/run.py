@@ -97,19 +97,30 @@ def read_job(path: Path) -> Job | None:
 
 def anchored(job: Job) -> Job:
     """The job with its relative paths made absolute, from the working directory: executors have others."""
+    from streamjoin.manifest.location import is_url
     from streamjoin.manifest.model import FilesSink, FilesSource
 
+    def anchor(where: str) -> str:
+        return where if is_url(where) else os.path.abspath(where)
+
     def absolute(part: Any) -> Any:
-        return part.model_copy(update={"path": os.path.abspath(part.path)}) if isinstance(part, FilesSource | FilesSink) else part
+        return part.model_copy(update={"path": anchor(part.path)}) if isinstance(part, FilesSource | FilesSink) else part
 
     return replace(
         job,
         left=replace(job.left, source=absolute(job.left.source)),
         right=replace(job.right, source=absolute(job.right.source)),
         sink=absolute(job.sink),
-        checkpoint=os.path.abspath(job.checkpoint),
-        dead_letter=os.path.abspath(job.dead_letter),
+        checkpoint=anchor(job.checkpoint),
+        dead_letter=anchor(job.dead_letter),
     )
+
+
+def default_log_directory(job: Job) -> Path:
+    """In the checkpoint where that is on this machine: Spark cannot log into an object store."""
+    from streamjoin.manifest.location import is_url
+
+    return Path("streamjoin-logs", job.name) if is_url(job.checkpoint) else Path(job.checkpoint, "logs")
 
 
 def require_drawable(picture: Path) -> None:
@@ -128,7 +139,7 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
     from streamjoin.epoch.driver import Driver
     from streamjoin.state.storage import ObjectStorage
 
-    log_directory = (options.log_directory or Path(job.checkpoint) / "logs").absolute()
+    log_directory = (options.log_directory or default_log_directory(job)).absolute()
     began = time.time()
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     stop = threading.Event()

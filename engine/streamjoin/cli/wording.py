@@ -65,6 +65,8 @@ def plural(number: int, noun: str) -> str:
 
 
 def path(absolute: str) -> str:
-    """Relative to the working directory where it lies below it."""
+    """Relative to the working directory where it lies below it; URLs as they are."""
+    if not os.path.isabs(absolute):
+        return absolute
     relative = os.path.relpath(absolute)
     return absolute if relative.startswith("..") else relative

@@ -37,9 +37,9 @@ from streamjoin.predicate import KeyExpression, MainPredicate, Predicate
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import Scheme
-from streamjoin.state.blocks import LEFT, SIDES, Block, load
+from streamjoin.state.blocks import LEFT, SIDES, Block, load_all
 from streamjoin.state.log import Checkpoint, CommitLog, path_of
-from streamjoin.state.storage import Storage
+from streamjoin.state.storage import Storage, retries
 from streamjoin.window import WindowKind
 
 SAMPLE_RECORDS = 50_000
@@ -122,6 +122,8 @@ class EpochResult:
     """By task."""
     stored_blocks: tuple[int, int] = (0, 0)
     stored_bytes: tuple[int, int] = (0, 0)
+    storage_retries: int = 0
+    """Requests to object stores that had to be repeated, by the tasks that finished and by the driver."""
 
     @property
     def duration(self) -> float:
@@ -197,7 +199,7 @@ class Driver:
         ``final``: no more input will come, so what waits for its end (a last line without a newline) is taken as it is.
         Raises EpochFailed (try again or stop), Superseded and StorageError (stop), SourceError (stop: the input needs mending).
         """
-        started = self._clock()
+        started, repeated = self._clock(), retries()
         steps = _Steps()
         if not self._published:
             self._publish(again=True)
@@ -216,6 +218,7 @@ class Driver:
         assert self.scheme is not None
         spec = self._spec(plans, splits)
         steps.lap("plan")
+        repeated -= retries()
         self._at("tasks")
         try:
             reports = self._runner.run(spec, self.scheme.tasks)
@@ -223,6 +226,7 @@ class Driver:
             self._failed = True
             raise
         steps.lap("tasks")
+        repeated += retries()  # what an inline runner's tasks repeated is in their reports
         previous, checkpoint = self.checkpoint, self._after(spec, plans, reports)
         self._at("commit")
         self._log.commit(checkpoint)
@@ -234,7 +238,7 @@ class Driver:
         self._at("clean")
         self._clean(previous, reports)
         steps.lap("clean")
-        return self._result(spec, plans, reports, started, steps.seconds)
+        return self._result(spec, plans, reports, started, steps.seconds, retries() - repeated)
 
     def sweep(self) -> int:
         """Remove what no commit names: blocks and staged outputs of attempts that failed. Returns how many. O(stored objects).
@@ -254,8 +258,7 @@ class Driver:
         snapshots = [path for path in self._storage.list("sources") if path not in used]
         if snapshots and self._log.is_held():  # asked after listing, so that none of them can be a newer driver's
             stray += snapshots
-        for path in stray:
-            self._storage.delete(path)
+        self._storage.delete_many(stray)
         return len(stray) + self._sink.sweep(self._may_sweep) + self._dead_letters.sweep(self._may_sweep)
 
     def _may_sweep(self, name: str) -> bool:
@@ -454,8 +457,7 @@ class Driver:
         self._garbage.append(_Garbage(self.checkpoint.epoch, obsolete))
         try:
             while self._garbage and self._garbage[0].epoch <= self.checkpoint.epoch - GRACE_EPOCHS:
-                for name in self._garbage[0].names:
-                    self._storage.delete(name)
+                self._storage.delete_many(self._garbage[0].names)
                 self._garbage.pop(0)
             self._log.trim()
             if self._failed or self.checkpoint.epoch % SWEEP_EVERY == SWEEP_EVERY - 1:
@@ -474,7 +476,13 @@ class Driver:
             )
 
     def _result(
-        self, spec: EpochSpec, plans: tuple[SourcePlan, SourcePlan], reports: list[TaskReport], started: float, seconds: dict[str, float]
+        self,
+        spec: EpochSpec,
+        plans: tuple[SourcePlan, SourcePlan],
+        reports: list[TaskReport],
+        started: float,
+        seconds: dict[str, float],
+        repeated: int,
     ) -> EpochResult:
         for report in reports:
             for step, spent in report.seconds.items():
@@ -497,6 +505,7 @@ class Driver:
             backlog=(plans[0].backlog_records, plans[1].backlog_records),
             shed=spec.shed,
             read_back=_read_back(spec, reports),
+            storage_retries=repeated + sum(report.storage_retries + sum(r.storage_retries for r in report.routes) for report in reports),
             totals=self.checkpoint.totals,
             generation=self.checkpoint.generation,
             blocks=len(self.checkpoint.blocks),
@@ -616,7 +625,8 @@ def _block_keys(storage: Storage, blocks: list[Block], main: MainPredicate) -> n
     if main.left is None or not blocks:
         return np.empty(0, dtype=np.int64)
     every = max(1, sum(block.rows for block in blocks) // SAMPLE_RECORDS)
-    return np.concatenate([load(storage, block.name).column("_key").to_numpy()[::every] for block in blocks])
+    loaded = load_all(storage, [block.name for block in blocks])
+    return np.concatenate([batch.column("_key").to_numpy()[::every] for batch in loaded])
 
 
 def _output_schema(job: Job) -> pa.Schema:

@@ -29,13 +29,16 @@ from streamjoin.kernel.run import Run, merge_runs, tiers
 from streamjoin.scheme.tiling import Area
 from streamjoin.state.blocks import LEFT, RIGHT, SIDES, Block, describe, encode, load
 from streamjoin.state.log import Entry
-from streamjoin.state.storage import Storage
+from streamjoin.state.storage import Storage, retries
 from streamjoin.state.store import SCRATCH_BYTES, HeldRun, RunStore, TaskRuns, read_back, settle, slice_keys
+
+UPLOADS = 4
+"""So many blocks are written at once to an object store, which answers late rather than slowly."""
 
 
 def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -> TaskReport:
     """One task's part of the epoch. Raises StorageError, SourceError; safe to call again, here or elsewhere."""
-    clock = Steps()
+    clock, repeated = Steps(), retries()
     worker, plan = compiled(spec.config), plan_of(spec.scheme)
     config, areas = worker.config, plan.areas.get(task, {})
     token = attempt_name(spec, task)
@@ -79,6 +82,7 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
     report.held = (_rows(held, LEFT), _rows(held, RIGHT))
     report.held_bytes = _nbytes(held)
     report.seconds = clock.seconds
+    report.storage_retries = retries() - repeated
     return report
 
 
@@ -100,7 +104,8 @@ class BlockWriter:
 
     def __init__(self, spec: EpochSpec, storage: Storage, areas: dict[int, Area], token: str, report: TaskReport) -> None:
         self._spec, self._storage, self._areas, self._token, self._report = spec, storage, areas, token, report
-        self._pool = ThreadPoolExecutor(1)
+        local = storage.local_path("blocks") is not None
+        self._pool = ThreadPoolExecutor(1 if local else UPLOADS)
         self._begun: list[Future[Block]] = []
         self._written: dict[str, Block] = {}
 
@@ -137,9 +142,13 @@ class BlockWriter:
         self._report.blocks = list(self._written.values())
 
     def backed(self, held: HeldRun) -> HeldRun:
-        """A new run, when large, on mapped pages that the system may evict: its block's where that is all of it, else a scratch file's."""
+        """A new run, when large, on mapped pages that the system may evict.
+
+        Its block's, where that is all of it and on this machine; else a scratch file's: what was just written need not be fetched.
+        """
         block = self._written[held.blocks[0]] if held.blocks else None
-        if held.run.nbytes > SCRATCH_BYTES and block is not None and block.rows == held.run.rows:
+        whole = block is not None and block.rows == held.run.rows and self._storage.local_path(block.name) is not None
+        if block is not None and whole and held.run.nbytes > SCRATCH_BYTES:
             return HeldRun(Run.of(load(self._storage, block.name)), held.blocks)
         return HeldRun(Run.of(settle(held.run.batch)), held.blocks)
 

@@ -26,12 +26,13 @@ from streamjoin.io.base import Records, Rejected
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.run import sort_order
 from streamjoin.state.blocks import LEFT
+from streamjoin.state.storage import retries
 from streamjoin.window import WindowKind
 
 
 def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
     """All pieces of split ``index`` of the epoch, then its report. Memory: the split, once as read and once as held."""
-    started = time.perf_counter()
+    started, repeated = time.perf_counter(), retries()
     worker, plan = compiled(spec.config), plan_of(spec.scheme)
     which, split = spec.splits[index]
     side, report = worker.sides[which], RouteReport(which)
@@ -50,6 +51,7 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
     if held:
         yield from cut(spec, plan, which, held, report)
     report.seconds = time.perf_counter() - started
+    report.storage_retries = retries() - repeated
     yield Piece(index % plan.scheme.tasks, -1, which, pa.py_buffer(pickle.dumps(report)))
 
 

@@ -103,6 +103,7 @@ class RouteReport:
     """The newest event time, of late and filtered records too."""
     dead_letters: list[Staged] = field(default_factory=list)
     seconds: float = 0.0
+    storage_retries: int = 0
 
 
 @dataclass
@@ -127,6 +128,8 @@ class TaskReport:
     read_back: bool = False
     """The worker did not have the task's runs."""
     read_back_bytes: int = 0
+    storage_retries: int = 0
+    """Requests to object stores that had to be repeated."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By step."""
 

@@ -24,7 +24,7 @@ from streamjoin.io.generator import (
 from streamjoin.io.sinks import ConsoleSink, ConsoleSinkConfig, FilesSink, FilesSinkConfig
 from streamjoin.kernel.types import arrow_schema
 from streamjoin.manifest import model
-from streamjoin.manifest.location import local_path
+from streamjoin.manifest.location import place
 from streamjoin.schema import Schema
 
 SECOND = 1_000_000
@@ -48,7 +48,7 @@ def make_source(
     declared = arrow_schema(schema)
     if isinstance(source, model.FilesSource):
         config = FilesSourceConfig(
-            path=local_path(source.path),
+            path=place(source.path),
             format=source.format,
             max_files_per_epoch=source.max_files_per_epoch,
             pattern=source.pattern,
@@ -73,7 +73,7 @@ def make_sink(sink: model.FilesSink | model.ConsoleSink, schema: pa.Schema) -> S
     """The sink that an output's manifest describes, for results of ``schema``."""
     if isinstance(sink, model.ConsoleSink):
         return ConsoleSink(ConsoleSinkConfig(sink.limit), schema)
-    return FilesSink(FilesSinkConfig(local_path(sink.path), sink.format, sink.compression), schema)
+    return FilesSink(FilesSinkConfig(place(sink.path), sink.format, sink.compression), schema)
 
 
 def _rate(rate: model.Rate) -> Rate:

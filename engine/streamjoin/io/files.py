@@ -1,4 +1,4 @@
-"""A source of files that appear, and grow, in a directory: Parquet, JSON lines or CSV.
+"""A source of files that appear, and grow, in a directory or an object store's folder: Parquet, JSON lines or CSV.
 
 A plan takes files in the order of (modification time, name), from where the position says that each has been read to:
 Parquet by row groups once the footer is there, text by complete lines while the file still grows. Splits are ranges
@@ -13,14 +13,18 @@ read and did not change lately are looked at in turns, so that growth of an old 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import fnmatch
 import json
 import math
-import os
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +39,7 @@ from streamjoin.io.base import (
     SourcePlan,
     Split,
 )
+from streamjoin.io.folder import REQUESTS_AT_ONCE, Folder, Opened, folder_at
 from streamjoin.io.lines import (
     BYTE_ORDER_MARK,
     CSV_SPACE,
@@ -42,6 +47,7 @@ from streamjoin.io.lines import (
     LineFile,
     Piece,
     count_records,
+    first_line,
     gone,
     read_range,
     records_from,
@@ -49,6 +55,7 @@ from streamjoin.io.lines import (
 from streamjoin.io.seen import Entry, SeenFiles, SeenStore, referenced
 from streamjoin.io.text import CsvFormat, JsonFormat, TextFormat, parse_block, raw_text, shifted
 from streamjoin.io.values import from_arrow, plain, readable, sql_name
+from streamjoin.state.storage import StorageError
 
 SPLIT_RECORDS = 1_000_000
 SPLIT_BYTES = 64 << 20
@@ -66,6 +73,7 @@ SAMPLE_BYTES = 64 << 10
 READ_ROWS = 1 << 16
 """Rows of a Parquet file that are decoded at once, and to which the records of small files are gathered."""
 HEADER_BYTES = 1 << 20
+KEPT_FOOTERS = 1024
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,7 @@ class FilesSourceConfig:
     """A files source as the manifest describes it."""
 
     path: str
-    """A local directory; those below it are not read."""
+    """A place, as ``manifest.location`` writes it; directories below it are not read."""
     format: str
     """parquet, json or csv."""
     max_files_per_epoch: int = 1000
@@ -99,6 +107,8 @@ class FileRange:
     start: int
     end: int
     records: int
+    size: int = 0
+    """The whole file's, when it was planned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +151,7 @@ class FilesSource:
         self.config = config
         self._reader = FilesReader(config, schema, exact_counts or config.format == "parquet")
         self._store = SeenStore(snapshots, stream)
+        self._footers = _Footers(self._reader.folder)
         self._matches = _matcher(config.pattern)
         self._turn = 0
         self._quiet_plans = 0
@@ -163,7 +174,7 @@ class FilesSource:
         first = int(position["records"]) if position else 0
         listing = self._list(seen, now, final)
         density = float(position["density"]) if position else 0.0
-        work = _Work(self._reader, now, final, density or GUESSED_RECORD_BYTES)
+        work = _Work(self._reader, self._footers, now, final, density)
         work.take(sorted(listing.candidates, key=lambda file: (file.modified_ns, file.name)), limit_records)
         self._waiting = {file.name: file for file in work.waiting}
         hot = {name: since for name, since in self._hot.items() if now - since < HOT_SECONDS}
@@ -187,7 +198,6 @@ class FilesSource:
 
     def _list(self, seen: SeenFiles, now: float, final: bool) -> _Listing:
         """The directory's files, and which of them may have something new."""
-        path = self.config.path
         known = len(seen.settled) + len(seen.delta) + len(self._waiting)
         turns = 1 if final else max(1, -(-known // RECHECKED))
         turn = self._turn = (self._turn + 1) % turns
@@ -195,35 +205,28 @@ class FilesSource:
         hot = self._hot
         settled, delta = seen.settled, seen.delta
         parquet = self.config.format == "parquet"
-        try:
-            for entry in os.scandir(path):
-                name = entry.name
-                if name[0] in "._" or not self._matches(name):
+        for entry in self._reader.folder.scan():
+            name = entry.name
+            if name[0] in "._" or not self._matches(name):
+                continue
+            listing.names.append(name)
+            consumed: Entry = delta[name] if name in delta else settled.get(name, 0)
+            if consumed is None:
+                continue
+            if turns > 1 and hash(name) % turns != turn and name not in hot:
+                if consumed and type(consumed) is int:
                     continue
-                listing.names.append(name)
-                consumed: Entry = delta[name] if name in delta else settled.get(name, 0)
-                if consumed is None:
+                waiting = self._waiting.get(name)
+                if waiting is not None and waiting.entry == consumed:
+                    listing.candidates.append(waiting)
                     continue
-                if turns > 1 and hash(name) % turns != turn and name not in hot:
-                    if consumed and type(consumed) is int:
-                        continue
-                    waiting = self._waiting.get(name)
-                    if waiting is not None and waiting.entry == consumed:
-                        listing.candidates.append(waiting)
-                        continue
-                try:
-                    if not entry.is_file():
-                        continue
-                    status = entry.stat()
-                except FileNotFoundError:
+            try:
+                if not entry.is_file():
                     continue
-                listing.add(Listed(status.st_mtime_ns, name, status.st_size, consumed), parquet)
-        except FileNotFoundError:
-            raise SourceError(f"files.path: {path} does not exist; create the directory, or correct the path") from None
-        except NotADirectoryError:
-            raise SourceError(f"files.path: {path} is a file; give its directory, and its name as files.pattern") from None
-        except PermissionError as error:
-            raise SourceError(f"files.path: {path} cannot be read ({error.strerror}); grant the engine's user access to it") from None
+                status = entry.stat()
+            except FileNotFoundError:
+                continue
+            listing.add(Listed(status.st_mtime_ns, name, status.st_size, consumed), parquet)
         return listing
 
 
@@ -258,12 +261,65 @@ class _Listing:
             self.candidates.append(file)
 
 
+@dataclass(frozen=True)
+class _Footer:
+    """The end of a Parquet file."""
+
+    size: int
+    """The file's."""
+    metadata: Any
+    schema: pa.Schema
+
+
+class _Footers:
+    """Reads footers: of local files one by one, of objects some at once, to be found again by the next plans."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._kept: OrderedDict[tuple[str, int, int], _Footer] = OrderedDict()
+
+    def ahead(self, files: Sequence[Listed], index: int) -> None:
+        """Fetches what will be taken from ``files[index]`` on, if that one is not here yet."""
+        if self._folder.grows or _listed(files[index]) in self._kept:
+            return
+        missing = [file for file in files[index : index + REQUESTS_AT_ONCE] if _listed(file) not in self._kept]
+        with ThreadPoolExecutor(len(missing)) as pool:
+            for file, footer in zip(missing, pool.map(self._tried, missing), strict=True):
+                if footer is not None:
+                    self._kept[_listed(file)] = footer
+        while len(self._kept) > KEPT_FOOTERS:
+            self._kept.popitem(last=False)
+
+    def take(self, file: Listed) -> _Footer:
+        """Raises OSError and pyarrow's exceptions."""
+        return self._kept.get(_listed(file)) or self._read(file)
+
+    def _tried(self, file: Listed) -> _Footer | None:
+        try:
+            return self._read(file)
+        except (pa.ArrowException, OSError):
+            return None  # it may be mended until it is taken; what is wrong is told then
+
+    def _read(self, file: Listed) -> _Footer:
+        with self._folder.parquet(file.name, file.size, planning=True) as opened:
+            size: int = opened.size()
+            footer = pq.ParquetFile(opened)
+            return _Footer(size, footer.metadata, footer.schema_arrow)
+
+
+def _listed(file: Listed) -> tuple[str, int, int]:
+    """What tells an object from one that replaces it."""
+    return file.name, file.size, file.modified_ns
+
+
 class _Work:
     """Gathers what one plan takes."""
 
-    def __init__(self, reader: FilesReader, now: float, final: bool, density: float) -> None:
+    def __init__(self, reader: FilesReader, footers: _Footers, now: float, final: bool, density: float) -> None:
+        self._footers = footers
         self._config = reader.config
         self._reader = reader
+        self._folder = reader.folder
         self._exact = reader.exact
         self._now = now
         self._final = final
@@ -271,8 +327,9 @@ class _Work:
         self._piece_records = LEAST_SPLIT_RECORDS
         self._room = 0
         self._opened_bytes = self._opened_rows = 0
-        self.density = density
+        self.density = density or GUESSED_RECORD_BYTES
         """Bytes per record."""
+        self._samples = SAMPLED_FILES if reader.folder.grows or not density else 1  # each costs a request of a store
         self.changed: dict[str, Entry] = {}
         self.left_records = 0.0
         """An estimate of what is complete but not taken."""
@@ -287,23 +344,27 @@ class _Work:
     def take(self, files: Sequence[Listed], limit_records: int) -> None:
         """Takes from files in this order, up to the limits. O(files taken), and O(bytes) where records are counted."""
         if self._config.format != "parquet":
-            self._sample(files[:SAMPLED_FILES])
+            self._sample(files[: self._samples])
         self._room = limit_records
         waiting = sum(self._unread(file) for file in files) / self.density
         wanted = math.ceil(min(waiting, limit_records) / SPLITS_PER_PLAN)
         self._piece_records = max(LEAST_SPLIT_RECORDS, min(wanted, SPLIT_RECORDS))
         taken = 0
-        for file in files:
+        for index, file in enumerate(files):
             if self._room <= 0 or taken == self._config.max_files_per_epoch:
                 self.left_records += self._unread(file) / self.density
                 self.waiting.append(file)
                 continue
             try:
-                entry = self._take_parquet(file) if self._config.format == "parquet" else self._take_text(file)
+                if self._config.format == "parquet":
+                    self._footers.ahead(files, index)
+                    entry = self._take_parquet(file)
+                else:
+                    entry = self._take_text(file)
             except FileNotFoundError:
                 continue
             except PermissionError as error:
-                raise SourceError(f"{self._path(file)}: {error.strerror}; grant the engine's user access to it") from None
+                raise SourceError(f"{self._folder.path(file.name)}: {error.strerror}; grant the engine's user access to it") from None
             if entry != file.entry:
                 self.changed[file.name] = entry
                 taken += 1
@@ -321,7 +382,7 @@ class _Work:
                 ranges, records, size = [], 0, 0
             if ranges and ranges[-1].name == piece.name and ranges[-1].end == piece.start:
                 last = ranges[-1]
-                ranges[-1] = FileRange(last.name, last.start, piece.end, last.records + piece.records)
+                ranges[-1] = replace(last, end=piece.end, records=last.records + piece.records)
             else:
                 ranges.append(piece)
             records += piece.records
@@ -329,11 +390,8 @@ class _Work:
         if ranges:
             yield FilesSplit(first_record=first_record, records=records, ranges=tuple(ranges))
 
-    def _path(self, file: Listed) -> str:
-        return os.path.join(self._config.path, file.name)
-
     def _is_settled(self, modified_ns: int) -> bool:
-        return self._final or self._now - modified_ns / 1e9 >= self._config.settle_seconds
+        return self._final or not self._folder.grows or self._now - modified_ns / 1e9 >= self._config.settle_seconds
 
     @staticmethod
     def _unread(file: Listed) -> int:
@@ -346,6 +404,8 @@ class _Work:
             try:
                 with self._open(file) as lines:
                     sampled_bytes, sampled_records = lines.sample(_consumed(file), SAMPLE_BYTES)
+            except StorageError:
+                raise
             except OSError:
                 continue
             total_bytes += sampled_bytes
@@ -354,13 +414,14 @@ class _Work:
             self.density = total_bytes / total_records
 
     def _open(self, file: Listed) -> LineFile:
-        return LineFile(self._path(file), self._config.space, self._config.has_header)
+        opened = self._folder.open(file.name, file.size, file.modified_ns)
+        return LineFile(opened, self._config.space, self._config.has_header)
 
     def _take_text(self, file: Listed) -> Entry:
         start = _consumed(file)
         with self._open(file) as lines:
             size, modified_ns = lines.status()
-            end = lines.last_line_end(start, size)
+            end = lines.last_line_end(start, size) if self._folder.grows else size
             if end < size:
                 if self._is_settled(modified_ns):
                     end = size
@@ -371,7 +432,8 @@ class _Work:
             for piece in self._cut(lines, start, end):
                 at = piece.end
                 if piece.records:
-                    self._pieces.append((FileRange(file.name, piece.start, piece.end, piece.records), piece.end - piece.start))
+                    part = FileRange(file.name, piece.start, piece.end, piece.records, size)
+                    self._pieces.append((part, piece.end - piece.start))
                     self._room -= piece.records
         if at < end:
             self.left_records += (end - at) / self.density
@@ -388,16 +450,9 @@ class _Work:
             yield Piece(low, high, max(1, round((high - low) / self.density)))
 
     def _take_parquet(self, file: Listed) -> Entry:
-        path = self._path(file)
-        size: int
         try:
-            with pa.OSFile(path) as opened:
-                size = opened.size()
-                footer = pq.ParquetFile(opened)
-                metadata, schema = footer.metadata, footer.schema_arrow
-        except FileNotFoundError:
-            raise
-        except PermissionError:
+            footer = self._footers.take(file)
+        except (FileNotFoundError, PermissionError, StorageError):
             raise
         except (pa.ArrowException, OSError) as error:
             if self._is_settled(file.modified_ns):
@@ -408,7 +463,8 @@ class _Work:
             else:
                 self.unfinished = True
             return file.entry
-        self._reader.columns(file.name, schema)
+        size, metadata = footer.size, footer.metadata
+        self._reader.columns(file.name, footer.schema)
         self._opened_bytes += size
         self._opened_rows += metadata.num_rows
         if self._opened_rows:
@@ -417,7 +473,8 @@ class _Work:
         while group < metadata.num_row_groups and self._room > 0:
             row_group = metadata.row_group(group)
             if row_group.num_rows:
-                self._pieces.append((FileRange(file.name, group, group + 1, row_group.num_rows), row_group.total_byte_size))
+                part = FileRange(file.name, group, group + 1, row_group.num_rows, size)
+                self._pieces.append((part, row_group.total_byte_size))
                 self._room -= row_group.num_rows
             group += 1
         if group == metadata.num_row_groups:
@@ -448,6 +505,11 @@ class FilesReader:
     exact: bool
     """Whether the planned counts are exact, so that other ones mean a changed file."""
 
+    @cached_property
+    def folder(self) -> Folder:
+        """Where the files are."""
+        return folder_at(self.config.path)
+
     def read(self, split: FilesSplit) -> Iterator[Records]:
         """See :class:`streamjoin.io.base.Reader`. O(bytes); holds one block of a file and the batch it gathers."""
         gathered: list[Records] = []
@@ -463,43 +525,45 @@ class FilesReader:
             yield _together(gathered)
 
     def _records(self, split: FilesSplit) -> Iterator[Records]:
-        read = self._parquet if self.config.format == "parquet" else self._text
+        parquet = self.config.format == "parquet"
+        read = self._parquet if parquet else self._text
         formats: dict[bytes, TextFormat] = {}
         before = 0
-        for part in split.ranges:
+        parts = [(part.name, 0, part.size) if parquet else (part.name, part.start, part.end) for part in split.ranges]
+        for part, folder in zip(split.ranges, self.folder.ahead(parts), strict=True):
             counted = 0
-            for count, found in read(part, formats):
+            for count, found in read(folder, part, formats):
                 for records in found:
                     yield shifted(records, before + counted)
                 counted += count
             if self.exact and counted != part.records:
                 raise SourceError(
-                    f"{self._path(part.name)}: had {part.records} records from {part.start} to {part.end} when it was "
+                    f"{self.folder.path(part.name)}: had {part.records} records from {part.start} to {part.end} when it was "
                     f"planned, and {counted} now; files may only grow"
                 )
             before += counted
 
-    def _path(self, name: str) -> str:
-        return os.path.join(self.config.path, name)
+    def _text(self, folder: Folder, part: FileRange, formats: dict[bytes, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
+        try:
+            file = folder.open(part.name)
+        except FileNotFoundError:
+            raise gone(folder.path(part.name)) from None
+        with contextlib.closing(file):
+            text = self._format(file, formats)
+            for block_start, raw in read_range(file, part.start, part.end):
+                skipped, block = records_from(block_start, raw, self.config.has_header)
+                offset = block_start + skipped
+                found = parse_block(text, block, self.schema, printable(part.name), offset)
+                yield count_records(block, text.space), found
 
-    def _text(self, part: FileRange, formats: dict[bytes, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
-        path = self._path(part.name)
-        text = self._format(path, formats)
-        for block_start, raw in read_range(path, part.start, part.end):
-            skipped, block = records_from(block_start, raw, self.config.has_header)
-            offset = block_start + skipped
-            found = parse_block(text, block, self.schema, printable(part.name), offset)
-            yield count_records(block, text.space), found
-
-    def _format(self, path: str, formats: dict[bytes, TextFormat]) -> TextFormat:
+    def _format(self, file: Opened, formats: dict[bytes, TextFormat]) -> TextFormat:
         """How the file is written, which for CSV its first line says."""
         line = b""
         if self.config.has_header:
             try:
-                with open(path, "rb") as file:
-                    line = file.readline(HEADER_BYTES).removeprefix(BYTE_ORDER_MARK).rstrip(b"\r\n")
+                line = first_line(file, HEADER_BYTES).removeprefix(BYTE_ORDER_MARK).rstrip(b"\r\n")
             except FileNotFoundError:
-                raise gone(path) from None
+                raise gone(file.path) from None
         if line not in formats:
             if self.config.format == "json":
                 formats[line] = JsonFormat(self.schema)
@@ -507,13 +571,14 @@ class FilesReader:
                 header = None
                 if self.config.has_header:
                     header = next(csv.reader([line.decode(errors="replace")], delimiter=self.config.delimiter), [])
-                formats[line] = CsvFormat(self.schema, self.config.delimiter, header, path)
+                formats[line] = CsvFormat(self.schema, self.config.delimiter, header, file.path)
         return formats[line]
 
-    def _parquet(self, part: FileRange, formats: dict[bytes, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
-        path = self._path(part.name)
+    def _parquet(self, folder: Folder, part: FileRange, formats: dict[bytes, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
+        path = folder.path(part.name)
         try:
-            with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+            opened = folder.parquet(part.name, part.size, planning=False)
+            with opened, pq.ParquetFile(opened, coerce_int96_timestamp_unit="us", pre_buffer=not folder.grows) as file:
                 columns = self.columns(part.name, file.schema_arrow)
                 last = file.metadata.num_row_groups
                 groups = range(min(part.start, last), min(part.end, last))
@@ -523,6 +588,8 @@ class FilesReader:
                     row += batch.num_rows
         except FileNotFoundError:
             raise gone(path) from None
+        except StorageError:
+            raise
         except (pa.ArrowException, OSError) as error:
             raise SourceError(f"{path}: cannot be read as Parquet ({str(error)[:300]}); remove or repair the file") from None
 
@@ -550,7 +617,7 @@ class FilesReader:
             exact = [item for item in matches if item.name == declared.name]
             if len(exact) == 1:
                 matches = exact
-            place = f"{self._path(name)}: column {declared.name}"
+            place = f"{self.folder.path(name)}: column {declared.name}"
             if not matches:
                 raise SourceError(
                     f"{place}: is missing (the schema declares it as {sql_name(declared.type)}); the file has "

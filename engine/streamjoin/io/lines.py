@@ -6,13 +6,13 @@ a line of white space is blank, in CSV only an empty one is.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from streamjoin.io.base import SourceError
+from streamjoin.io.folder import Opened
 
 BLOCK_BYTES = 4 << 20
 """How much of a file is in memory at a time, unless one line is longer."""
@@ -56,30 +56,39 @@ def record_lines(block: bytes, space: bytes) -> tuple[np.ndarray, np.ndarray]:
     return starts[written], ends[written]
 
 
-def read_range(path: str, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+def read_range(file: Opened, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """The bytes from ``start`` to ``end`` in blocks that end after a newline (the last one where the range ends).
 
     Yields each block's offset in the file, too. Raises SourceError where the file is gone or shorter than ``end``.
     """
     try:
-        with open(path, "rb", buffering=0) as file:
-            file.seek(start)
-            offset, left = start, end - start
-            carry: list[bytes] = []
-            while left:
-                data = file.read(min(BLOCK_BYTES, left))
-                if not data:
-                    raise SourceError(f"{path}: ends {left} bytes before byte {end}, to which it was to be read; files may only grow")
-                left -= len(data)
-                cut = data.rfind(b"\n") + 1 if left else len(data)
-                if not cut:
-                    carry.append(data)
-                    continue
-                block = b"".join([*carry, data[:cut]])
-                yield offset, block
-                offset, carry = offset + len(block), [data[cut:]]
+        offset, left = start, end - start
+        carry: list[bytes] = []
+        while left:
+            data = file.pread(min(BLOCK_BYTES, left), end - left)
+            if not data:
+                raise SourceError(f"{file.path}: ends {left} bytes before byte {end}, to which it was to be read; files may only grow")
+            left -= len(data)
+            cut = data.rfind(b"\n") + 1 if left else len(data)
+            if not cut:
+                carry.append(data)
+                continue
+            block = b"".join([*carry, data[:cut]])
+            yield offset, block
+            offset, carry = offset + len(block), [data[cut:]]
     except FileNotFoundError:
-        raise gone(path) from None
+        raise gone(file.path) from None
+
+
+def first_line(file: Opened, limit: int) -> bytes:
+    """The bytes up to the first newline, at most ``limit``. O(length of the line)."""
+    line, step = b"", 1 << 16
+    while len(line) < limit and (data := file.pread(min(step, limit - len(line)), len(line))):
+        line += data
+        if b"\n" in data:
+            break
+        step *= 4
+    return line.partition(b"\n")[0]
 
 
 def gone(path: str) -> SourceError:
@@ -98,9 +107,9 @@ class Piece:
 class LineFile:
     """An open text file, for planning. Offsets are bytes."""
 
-    def __init__(self, path: str, space: bytes, header: bool) -> None:
-        """``header``: the first line is not a record. Raises FileNotFoundError."""
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(self, file: Opened, space: bytes, header: bool) -> None:
+        """``header``: the first line is not a record. Closes the file when left."""
+        self._file = file
         self._space = space
         self._header = header
 
@@ -108,19 +117,18 @@ class LineFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+        self._file.close()
 
     def status(self) -> tuple[int, int]:
         """Size, and time of the last change in nanoseconds since 1970."""
-        status = os.fstat(self._descriptor)
-        return status.st_size, status.st_mtime_ns
+        return self._file.status()
 
     def last_line_end(self, start: int, end: int) -> int:
         """The end of the last complete line within the range; ``start`` where there is none. O(length of the rest)."""
         high, step = end, 1 << 16
         while high > start:
             low = max(start, high - step)
-            found = os.pread(self._descriptor, high - low, low).rfind(b"\n")
+            found = self._file.pread(high - low, low).rfind(b"\n")
             if found >= 0:
                 return low + found + 1
             high, step = low, min(step * 4, BLOCK_BYTES)
@@ -133,7 +141,7 @@ class LineFile:
         # A newline just before `at` means that a line starts there.
         low, step = at - 1, 1 << 16
         while low < end:
-            data = os.pread(self._descriptor, min(step, end - low), low)
+            data = self._file.pread(min(step, end - low), low)
             found = data.find(b"\n")
             if found >= 0:
                 return low + found + 1
@@ -144,7 +152,7 @@ class LineFile:
 
     def sample(self, start: int, size: int) -> tuple[int, int]:
         """Bytes and records at ``start``, to guess how long records are."""
-        data = os.pread(self._descriptor, size, start)
+        data = self._file.pread(size, start)
         whole = data[: data.rfind(b"\n") + 1] or data
         return len(whole), self._count(start, whole)
 
@@ -159,7 +167,7 @@ class LineFile:
         """Pieces of at most ``piece_records`` records, ``limit`` in all, counted exactly. O(bytes)."""
         piece_start, piece_count, at = start, 0, start
         while at < end and limit > 0:
-            block = os.pread(self._descriptor, min(BLOCK_BYTES, end - at), at)
+            block = self._file.pread(min(BLOCK_BYTES, end - at), at)
             if not block:
                 break
             if at + len(block) < end:
@@ -167,7 +175,7 @@ class LineFile:
                 cut = block.rfind(b"\n") + 1
                 if not cut:
                     line_end = self.next_line_start(at + len(block) + 1, end)
-                    block += os.pread(self._descriptor, line_end - at - len(block), at + len(block))
+                    block += self._file.pread(line_end - at - len(block), at + len(block))
                 else:
                     block = block[:cut]
             count = self._count(at, block)

@@ -1,8 +1,9 @@
-"""Sinks: Parquet or JSON files in a directory, and the console.
+"""Sinks: Parquet or JSON files in a directory or an object store's folder, and the console.
 
-Always holds for files: they are written under ``<root>/_staging`` and moved by an atomic rename into ``<root>`` when
-the driver publishes them, so that a reader of ``<root>`` (readers skip names that begin with an underscore) sees
-complete, committed files only. Publishing twice is the same as once. A writer holds at most one row group in memory.
+Always holds for files: they are written under ``<root>/_staging`` and appear in ``<root>`` in one step when the driver
+publishes them, so that a reader of ``<root>`` (readers skip names that begin with an underscore) sees complete,
+committed files only; see ``io.staging``. Publishing twice is the same as once. A writer holds at most one row group in
+memory.
 
 JSON is one object per line. What JSON's numbers cannot say exactly is a string: decimals, timestamps (ISO 8601), dates,
 bytes (base64), NaN and the infinities. The JSON source reads all of these back. Durations are microseconds.
@@ -13,11 +14,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 import pyarrow as pa
@@ -25,8 +24,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streamjoin.io.base import SinkError, Staged
+from streamjoin.io.staging import STAGING, StagedFile, Staging, staging_at
+from streamjoin.state.storage import StorageError
 
-STAGING = "_staging"
 ROW_GROUP_ROWS = 128 * 1024
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 JSON_CHUNK_ROWS = 16 * 1024
@@ -38,7 +38,7 @@ class FilesSinkConfig:
     """A files sink as the manifest describes it."""
 
     path: str
-    """A local directory; it is made when first needed."""
+    """A place, as ``manifest.location`` writes it. A local directory is made when first needed."""
     format: str
     """parquet or json."""
     compression: str | None = None
@@ -59,6 +59,7 @@ class FilesSink:
             raise SinkError(f"files.format: {config.format!r} is not known; use parquet or json")
         self.config = config
         self.schema = schema
+        self._staging = staging_at(config.path)
 
     def writer(self, name: str, stem: str | None = None) -> FilesWriter:
         """See :class:`streamjoin.io.base.Sink`. Makes no file before the first rows come."""
@@ -66,34 +67,17 @@ class FilesSink:
         for part in (name, stem):
             if not part or "/" in part or "\0" in part:
                 raise ValueError(f"writer name {part!r}: must be a file name without slashes")
-        return FilesWriter(self.config, self.schema, name, stem)
+        return FilesWriter(self.config, self._staging, self.schema, name, stem)
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
-        """Renames staged files to their final names. O(files)."""
-        root = Path(self.config.path)
-        for file in staged:
-            source, target = root / file.path, root / file.final
-            try:
-                os.replace(source, target)
-            except FileNotFoundError:
-                if not again and not target.exists():
-                    raise SinkError(
-                        f"{source}: this committed file is gone and {target} does not exist either; its {file.rows} "
-                        "rows are lost to the sink. Keep other programs from deleting files in the sink's directory"
-                    ) from None
+        """Brings staged files to their final names. O(files)."""
+        self._staging.publish(staged, again=again)
 
     def sweep(self, may_remove: Callable[[str], bool]) -> int:
         """Removes staged files whose name may be removed. O(staged files)."""
-        removed = 0
-        if Path(self.config.path).is_file():
-            raise SinkError(f"{self.config.path}: is a file, and must be a directory for the results; remove it or choose another path")
-        with contextlib.suppress(FileNotFoundError), os.scandir(Path(self.config.path) / STAGING) as entries:
-            for entry in entries:
-                if entry.is_file(follow_symlinks=False) and may_remove(entry.name):
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(entry.path)
-                        removed += 1
-        return removed
+        found = [f"{STAGING}/{name}" for name in self._staging.staged() if may_remove(name)]
+        self._staging.remove(found)
+        return len(found)
 
 
 class _Encoder(Protocol):
@@ -141,15 +125,16 @@ class _JsonEncoder:
 class FilesWriter:
     """Coalesces batches to row groups, and rolls over to another file where one grows too big."""
 
-    def __init__(self, config: FilesSinkConfig, schema: pa.Schema, name: str, stem: str) -> None:
+    def __init__(self, config: FilesSinkConfig, staging: Staging, schema: pa.Schema, name: str, stem: str) -> None:
         self._config = config
+        self._staging = staging
         self._schema = schema
         self._name = name
         self._stem = stem
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
         self._pending_bytes = 0
-        self._stream: pa.NativeFile | None = None
+        self._file: StagedFile | None = None
         self._encoder: _Encoder | None = None
         self._rows = 0
         self._done: list[Staged] = []
@@ -184,15 +169,12 @@ class FilesWriter:
         self._finished = True
         self._pending = []
         self._encoder = None
-        root = Path(self._config.path)
-        if self._stream is not None:
-            with contextlib.suppress(OSError):
-                self._stream.close()
-            self._stream = None
+        if self._file is not None:
+            self._file.abandon()
+            self._file = None
             self._done.append(self._staged())
-        for staged in self._done:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(root / staged.path)
+        with contextlib.suppress(StorageError):  # what made the writer give up matters more; the sweep finds these files
+            self._staging.remove([staged.path for staged in self._done])
         self._done = []
 
     def _flush(self) -> None:
@@ -202,33 +184,24 @@ class FilesWriter:
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
         self._open().write(table)
         self._rows += table.num_rows
-        if self._stream is not None and self._stream.tell() >= self._config.roll_bytes:
+        if self._file is not None and self._file.stream.tell() >= self._config.roll_bytes:
             self._finish_file()
 
     def _open(self) -> _Encoder:
         if self._encoder is None:
-            root = Path(self._config.path)
-            try:
-                (root / STAGING).mkdir(parents=True, exist_ok=True)
-                self._stream = pa.OSFile(str(root / self._staged().path), "wb")
-            except OSError as error:
-                raise SinkError(f"files.path: {root} cannot be written ({error}); correct the path or the access to it") from error
+            self._file = self._staging.create(self._staged().path)
             if self._config.format == "parquet":
-                self._encoder = _ParquetEncoder(self._stream, self._schema, self._config.compression or "snappy")
+                self._encoder = _ParquetEncoder(self._file.stream, self._schema, self._config.compression or "snappy")
             else:
-                self._encoder = _JsonEncoder(self._stream, self._config.compression or "none")
+                self._encoder = _JsonEncoder(self._file.stream, self._config.compression or "none")
         return self._encoder
 
     def _finish_file(self) -> None:
-        if self._encoder is None or self._stream is None:
+        if self._encoder is None or self._file is None:
             return
         self._encoder.close()
-        if not self._stream.closed:
-            self._stream.close()
-        staged = self._staged()
-        size = (Path(self._config.path) / staged.path).stat().st_size
-        self._done.append(replace(staged, bytes=size))
-        self._encoder, self._stream, self._rows = None, None, 0
+        self._done.append(replace(self._staged(), bytes=self._file.finish()))
+        self._encoder, self._file, self._rows = None, None, 0
 
     def _staged(self) -> Staged:
         suffix = f"-{len(self._done):03d}.{self._config.extension}"

@@ -1,7 +1,7 @@
-"""Where files are: what a manifest may give as a path, and which paths get in each other's way.
+"""Where files are: what a manifest may give as a place, and which places get in each other's way.
 
-Always holds: everything here is about the text of a path. Nothing looks at a file system, so links are not followed and
-relative paths are compared only with relative ones.
+Always holds: everything here is about the text of a place. Nothing looks at a file system or a store, so links are not followed,
+relative paths are compared only with relative ones, and a container reached under two names counts as two.
 """
 
 from __future__ import annotations
@@ -11,15 +11,23 @@ import re
 from urllib.parse import unquote
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/")
+_ALIASES = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfss", "abfss": "abfss", "az": "az"}
+_BUCKETS = {
+    "s3": "s3://bucket/path",
+    "gs": "gs://bucket/path",
+    "az": "az://container/path",
+    "abfss": "abfss://container@account.dfs.core.windows.net/path",
+}
+_KINDS = "give a local path or a file://, s3://, gs://, abfss:// or az:// URL"
 
 
-def local_path(location: str) -> str:
-    """The plain path that a local path or a ``file://`` URL means, without ``.``, ``..`` inside and a slash at the end.
+def place(location: str) -> str:
+    """The place that a local path or a URL means, written in one way: a plain path, or a URL without a slash at the end.
 
     Raises ValueError, saying what is wrong and what to write, for anything else.
     """
     if not location or location != location.strip():
-        raise ValueError("is not a path; give a local path or a file:// URL, without spaces around it")
+        raise ValueError("is not a place; give a local path or a URL, without spaces around it")
     if "\0" in location:
         raise ValueError("contains a NUL character; remove it")
     if location.startswith("~"):
@@ -27,9 +35,33 @@ def local_path(location: str) -> str:
     scheme = _SCHEME.match(location)
     if scheme is None:
         return _normal(location)
-    if scheme[1].lower() != "file":
-        raise ValueError(f"begins with {scheme[1]}:, which this version cannot use; give a local path or a file:// URL")
-    rest = location[scheme.end() - 1 :]
+    name, rest = scheme[1].lower(), location[scheme.end() - 1 :]
+    if name == "file":
+        return _file(rest)
+    if name == "hdfs":
+        raise ValueError(f"begins with hdfs:, for which there is no client here; mount HDFS and give the path, or {_KINDS}")
+    if name not in _ALIASES:
+        raise ValueError(f"begins with {scheme[1]}:, which is no store that is known; {_KINDS}")
+    return _object(_ALIASES[name], rest)
+
+
+def is_url(where: str) -> bool:
+    """Whether a place (as from :func:`place`) is in an object store, rather than a path on this machine."""
+    return _SCHEME.match(where) is not None
+
+
+def within(inner: str, outer: str) -> bool:
+    """Whether ``inner`` is ``outer`` or lies below it, both as from :func:`place`; no if only one is relative, or in a store."""
+    if posixpath.isabs(inner) != posixpath.isabs(outer) or is_url(inner) != is_url(outer):
+        return False
+    if inner == outer:
+        return True
+    prefix = "" if outer == "." else outer.rstrip("/") + "/"
+    below = inner[len(prefix) :]
+    return inner.startswith(prefix) and below != ".." and not below.startswith("../")
+
+
+def _file(rest: str) -> str:
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")
         if host not in ("", "localhost"):
@@ -40,15 +72,16 @@ def local_path(location: str) -> str:
     return _normal(unquote(rest))
 
 
-def within(inner: str, outer: str) -> bool:
-    """Whether ``inner`` is ``outer`` or lies below it, both as from :func:`local_path`; no if only one is relative."""
-    if posixpath.isabs(inner) != posixpath.isabs(outer):
-        return False
-    if inner == outer:
-        return True
-    prefix = "" if outer == "." else outer.rstrip("/") + "/"
-    below = inner[len(prefix) :]
-    return inner.startswith(prefix) and below != ".." and not below.startswith("../")
+def _object(scheme: str, rest: str) -> str:
+    bucket, _, path = rest[2:].partition("/")
+    if not rest.startswith("//") or not bucket or (scheme == "abfss") != ("@" in bucket):
+        raise ValueError(f"does not say where in the store; write it as {_BUCKETS[scheme]}")
+    if "?" in path or "#" in path:
+        raise ValueError("contains ? or #, which end a URL's path; choose another path")
+    parts = [part for part in path.split("/") if part]
+    if "." in parts or ".." in parts:
+        raise ValueError("contains . or .. as a directory, which object stores do not have; write the path itself")
+    return "/".join([f"{scheme}://{bucket.lower() if scheme == 'abfss' else bucket}", *parts])
 
 
 def _normal(path: str) -> str:

@@ -28,7 +28,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import GenerateJsonSchema
 
-from streamjoin.manifest.location import local_path
+from streamjoin.manifest.location import place
 from streamjoin.manifest.quantity import Cpu, Duration, Memory, Quantity
 
 API_VERSION = "streamjoin.dev/v1alpha1"
@@ -108,7 +108,7 @@ def _instant(value: str) -> str:
 
 
 def _location(value: str) -> str:
-    local_path(value)
+    place(value)
     return value
 
 
@@ -159,7 +159,7 @@ class FilesSource(Part):
     """Files that appear in one directory, and, for json and csv, that grow there."""
 
     path: Location
-    """The directory, or a single file, as a local path or a file:// URL; directories below it are not read."""
+    """The directory, as a local path or a URL (file, s3, gs, abfss, az); directories below it are not read."""
     format: Literal["parquet", "json", "csv"]
     """How the files are written: parquet, json (one object a line) or csv."""
     max_files_per_epoch: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
@@ -356,7 +356,7 @@ class FilesSink(Part):
     """New files in one directory, complete when they appear."""
 
     path: Location
-    """The directory, as a local path or a file:// URL; it is made when missing."""
+    """The directory, as a local path or a URL (file, s3, gs, abfss, az); it is made when missing."""
     format: Literal["parquet", "json"] = "parquet"
     """How to write: parquet, or json (one object a line)."""
     compression: Literal["snappy", "zstd", "none"] | None = None
@@ -480,7 +480,7 @@ class Checkpoint(Part):
     """Where state is kept: exactly one of the fields."""
 
     location: Location | None = None
-    """A directory, as a local path or a file:// URL; it belongs to this join alone."""
+    """A directory, as a local path or a URL (file, s3, gs, abfss, az); it belongs to this join alone."""
     persistent_volume_claim: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = None
     """The name of a claim, on Kubernetes."""
 
@@ -489,7 +489,7 @@ class DeadLetter(Part):
     """Where records go that do not parse."""
 
     location: Location
-    """A directory, as a local path or a file:// URL."""
+    """A directory, as a local path or a URL (file, s3, gs, abfss, az)."""
 
 
 class Pods(Part):

@@ -17,7 +17,7 @@ from typing import Any
 from streamjoin.manifest import model, resolve
 from streamjoin.manifest.fields import until_refused
 from streamjoin.manifest.generated import generator_problems
-from streamjoin.manifest.location import local_path, within
+from streamjoin.manifest.location import place, within
 from streamjoin.manifest.model import Manifest, Part
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.quantity import Duration
@@ -411,7 +411,7 @@ def _places(manifest: Manifest) -> Check:
         places.append((f"spec.joins[{index}].output.sink.files.path", _given(join, "output", "sink", "files", "path")))
     places.append(("spec.checkpoint.location", _given(manifest, "spec", "checkpoint", "location")))
     places.append(("spec.deadLetter.location", _given(manifest, "spec", "dead_letter", "location")))
-    known = [(field, given, local_path(given)) for field, given in places if isinstance(given, str)]
+    known = [(field, given, place(given)) for field, given in places if isinstance(given, str)]
     for position, (field, given, path) in enumerate(known):
         for other_field, other_given, other in known[:position]:
             both_read = field.startswith("spec.streams") and other_field.startswith("spec.streams")

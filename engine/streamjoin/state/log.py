@@ -10,11 +10,14 @@ Why this is exactly once, and what a crash does:
   :class:`Superseded` and must not publish anything more. A claim by a newer driver therefore stops the older at its next commit.
 - A create whose answer was lost is repeated; finding an entry with our own writer id means that it had succeeded.
 - Old entries are removed only once they are ``RETAIN_SECONDS`` old and ``RETAIN_ENTRIES`` behind. A driver that slept longer than half of
-  that lists the log after its create: an entry beyond its own means that it wrote into a hole in the past.
+  that, before its create or in it, lists the log after it: an entry beyond its own means that it wrote into a hole in the past.
+- A store that lets an object be created twice (some imitations of S3 do not know the condition) would break all of this in silence, so a
+  driver that claims a log in an object store tries that first.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -30,6 +33,8 @@ from streamjoin.state.storage import AlreadyExists, Missing, Storage, StorageErr
 
 RETAIN_ENTRIES = 32
 RETAIN_SECONDS = 600.0
+TRIM_ENTRIES = 16
+"""So many are removed at once, in one request."""
 ATTEMPTS = 4
 FORMAT = 1
 
@@ -155,9 +160,10 @@ class CommitLog:
             self.incarnation = latest.incarnation + 1 if latest else 1
             self.sequence = latest.sequence if latest else -1
             try:
-                self._append("claim", checkpoint)
+                data = self._append("claim", checkpoint)
             except Superseded:
                 continue  # the previous driver committed, or another one claimed, in between: read again
+            self._require_exclusive(data)
             kept = [int(path.rsplit("/", 1)[1].split(".")[0]) for path in self._storage.list("log")]
             self._written = deque((sequence, self._clock()) for sequence in kept)
             return checkpoint
@@ -172,7 +178,7 @@ class CommitLog:
         latest = read_latest(self._storage)
         return latest is not None and latest.incarnation == self.incarnation
 
-    def _append(self, kind: str, checkpoint: Checkpoint) -> None:
+    def _append(self, kind: str, checkpoint: Checkpoint) -> bytes:
         if self._unknown:
             raise StorageError(f"{self._storage.url}: the outcome of the last commit is not known; start again, which finds out")
         sequence = self.sequence + 1
@@ -190,12 +196,27 @@ class CommitLog:
                 if attempt == ATTEMPTS - 1:
                     self._unknown = True
                     raise
-        if now - self._verified_at > RETAIN_SECONDS / 2:
+        if self._clock() - self._verified_at > RETAIN_SECONDS / 2:
             beyond = [found for found in self._storage.list("log") if found > path]
             if beyond:
                 self._require_own(beyond[-1])
         self._verified_at = now
         self.sequence = sequence
+        return data
+
+    def _require_exclusive(self, data: bytes) -> None:
+        """Raises StorageError where our own entry, which is there, can be created again."""
+        path = path_of(self.sequence)
+        if self._storage.local_path(path) is not None:
+            return
+        try:
+            self._storage.create(path, data)
+        except AlreadyExists:
+            return
+        raise StorageError(
+            f"{self._storage.url}: this store creates an object that exists already, so nothing would keep two drivers apart; "
+            "use one that knows conditional writes (If-None-Match), which docs/storage.md lists"
+        )
 
     def _require_own(self, path: str) -> None:
         try:
@@ -212,6 +233,10 @@ class CommitLog:
 
     def trim(self) -> None:
         """Remove entries that nobody can need: see the module for what makes that safe."""
-        while len(self._written) > RETAIN_ENTRIES and self._clock() - self._written[0][1] > RETAIN_SECONDS:
-            self._storage.delete(path_of(self._written[0][0]))
-            self._written.popleft()
+        surplus = len(self._written) - RETAIN_ENTRIES
+        behind, before = itertools.islice(self._written, max(0, surplus)), self._clock() - RETAIN_SECONDS
+        old = [sequence for sequence, written in behind if written < before]
+        if len(old) >= TRIM_ENTRIES:
+            self._storage.delete_many([path_of(sequence) for sequence in old])
+            for _ in old:
+                self._written.popleft()

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from streamjoin.kernel.run import Run
 from streamjoin.scheme.tiling import Area, KeyRange
-from streamjoin.state.blocks import LEFT, SIDES, Block, encode, load, map_scratch
+from streamjoin.state.blocks import LEFT, SIDES, Block, encode, load_all, map_scratch
 from streamjoin.state.storage import Storage
 
 SCRATCH_BYTES = 1 << 20
@@ -76,16 +76,17 @@ def read_back(
     O(blocks x areas) plus the tuples that must be copied: blocks that lie wholly inside are mapped, not read.
     """
     found: dict[tuple[int, int], list[HeldRun]] = {(index, side): [] for index in areas for side in SIDES}
+    wanted = []
     for block in blocks:
         bound = expired_before[block.side]
         if bound is not None and block.time_max is not None and block.time_max < bound:
             continue
-        batch = None
-        for index, area in areas.items():
-            if not block.overlaps(area):
-                continue
-            batch = batch if batch is not None else load(storage, block.name)
-            part = cut(batch, area, block.side, block)
+        overlapped = [index for index, area in areas.items() if block.overlaps(area)]
+        if overlapped:
+            wanted.append((block, overlapped))
+    for (block, overlapped), batch in zip(wanted, load_all(storage, [block.name for block, _ in wanted]), strict=True):
+        for index in overlapped:
+            part = cut(batch, areas[index], block.side, block)
             if part.num_rows:
                 own = block.generation == generation and block.area == index
                 found[index, block.side].append(HeldRun(Run.of(part), (block.name,) if own else ()))

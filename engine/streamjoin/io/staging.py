@@ -1,0 +1,205 @@
+"""Where a files sink stages and publishes: a local directory, or a folder of an object store.
+
+Always holds: a file is written under ``_staging`` and becomes visible under its final name whole, in one step: by a rename where it is
+local, by a copy within the store elsewhere (a store's objects appear whole or not at all). Publishing again is the same as once; a
+staged file is removed only when the published one is there.
+
+In an object store a file is first written to a scratch file on this machine, which no crash leaves behind, and uploaded when finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from streamjoin.io.base import SinkError, Staged
+from streamjoin.manifest.location import is_url
+from streamjoin.state.storage import Missing, ObjectStorage
+
+STAGING = "_staging"
+COPIES_AT_ONCE = 8
+
+
+class StagedFile(Protocol):
+    """A file that is being written."""
+
+    stream: pa.NativeFile
+
+    def finish(self) -> int:
+        """Makes it durable; its size in bytes."""
+
+    def abandon(self) -> None:
+        """Stops writing and leaves nothing open."""
+
+
+class Staging(Protocol):
+    """A sink's root. Paths are relative to it. Picklable."""
+
+    def create(self, path: str) -> StagedFile:
+        """Raises SinkError where nothing can be written."""
+
+    def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
+        """Raises SinkError where a committed file is gone, unless it may have been published before (``again``)."""
+
+    def staged(self) -> Iterable[str]:
+        """The names of the files that are staged."""
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Removes staged files; nothing happens for those that are not there."""
+
+
+def staging_at(root: str) -> Staging:
+    """``root``: a place, as ``manifest.location`` writes it."""
+    return StoreStaging(root) if is_url(root) else LocalStaging(root)
+
+
+class LocalStaging:
+    """A directory; it is made when first needed."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root)
+
+    def create(self, path: str) -> StagedFile:
+        try:
+            (self._root / STAGING).mkdir(parents=True, exist_ok=True)
+            return _LocalFile(self._root / path)
+        except OSError as error:
+            raise SinkError(f"files.path: {self._root} cannot be written ({error}); correct the path or the access to it") from error
+
+    def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
+        for file in staged:
+            source, target = self._root / file.path, self._root / file.final
+            try:
+                os.replace(source, target)
+            except FileNotFoundError:
+                if not again and not target.exists():
+                    raise _lost(str(source), str(target), file.rows) from None
+
+    def staged(self) -> Iterable[str]:
+        if self._root.is_file():
+            raise SinkError(f"{self._root}: is a file, and must be a directory for the results; remove it or choose another path")
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._root / STAGING) as entries:
+            return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+        return []
+
+    def remove(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._root / path)
+
+
+class _LocalFile:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.stream = pa.OSFile(str(path), "wb")
+
+    def finish(self) -> int:
+        if not self.stream.closed:
+            self.stream.close()
+        return self._path.stat().st_size
+
+    def abandon(self) -> None:
+        with contextlib.suppress(OSError):
+            self.stream.close()
+
+
+class StoreStaging:
+    """A folder of an object store. Raises StorageError besides what the protocol says."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def __reduce__(self) -> tuple[Callable[[str], StoreStaging], tuple[str]]:
+        return StoreStaging, (self._root,)
+
+    @cached_property
+    def _storage(self) -> ObjectStorage:
+        return ObjectStorage(self._root)
+
+    def create(self, path: str) -> StagedFile:
+        return _ScratchFile(self._storage, path)
+
+    def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
+        """One copy a file, some at once, and one removal for all. O(files)."""
+        if not staged:
+            return
+        with ThreadPoolExecutor(min(COPIES_AT_ONCE, len(staged))) as pool:
+            copied = list(pool.map(lambda file: self._copy(file, again), staged))
+        self._storage.delete_many([file.path for file, is_new in zip(staged, copied, strict=True) if is_new])
+
+    def _copy(self, file: Staged, again: bool) -> bool:
+        """Whether there was something to copy."""
+        try:
+            self._storage.copy(file.path, file.final)
+        except Missing:
+            if not again and self._storage.size(file.final) is None:
+                raise _lost(f"{self._root}/{file.path}", f"{self._root}/{file.final}", file.rows) from None
+            return False
+        return True
+
+    def staged(self) -> Iterable[str]:
+        return [path.rsplit("/", 1)[1] for path in self._storage.list(STAGING)]
+
+    def remove(self, paths: Sequence[str]) -> None:
+        self._storage.delete_many(paths)
+
+
+class _ScratchFile:
+    def __init__(self, storage: ObjectStorage, path: str) -> None:
+        self._storage = storage
+        self._path = path
+        self._file = tempfile.TemporaryFile(prefix="streamjoin-")  # noqa: SIM115 - closed when finished or abandoned
+        self.stream = pa.PythonFile(_Unclosed(self._file.fileno()), mode="w")
+
+    def finish(self) -> int:
+        self._file.flush()
+        size = os.fstat(self._file.fileno()).st_size
+        with self._file:
+            self._storage.put(self._path, memoryview(mmap.mmap(self._file.fileno(), size, prot=mmap.PROT_READ)))
+        return size
+
+    def abandon(self) -> None:
+        self._file.close()
+
+
+class _Unclosed:
+    """The writing end of a descriptor that outlives what writes to it."""
+
+    closed = False
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._written = 0
+
+    def write(self, data: bytes | memoryview) -> int:
+        view = memoryview(data).cast("B")
+        done = 0
+        while done < len(view):
+            done += os.write(self._descriptor, view[done:])
+        self._written += done
+        return done
+
+    def tell(self) -> int:
+        return self._written
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _lost(source: str, target: str, rows: int) -> SinkError:
+    return SinkError(
+        f"{source}: this committed file is gone and {target} does not exist either; its {rows} "
+        "rows are lost to the sink. Keep other programs from deleting files in the sink's directory"
+    )
