@@ -306,7 +306,8 @@ def test_failures_and_retries_are_counted_and_nothing_that_they_did(tmp_path: Pa
         seen = run.scrape()
         assert (seen["epoch_failures_total"], seen["epoch_retries_total"]) == (attempt, attempt - 1)
         assert run.metrics.health()[0], "it is being tried again"
-        assert run.metrics.health()[1]["state"] == "retrying"
+        facts = run.metrics.health()[1]
+        assert (facts["state"], facts["lastError"]) == ("retrying", "EpochFailed")
         for name in ("input_records_total", "written_bytes_total", "output_rows_total", "epoch_duration_seconds_count"):
             assert seen[name] == before[name], name
     failing.clear()
@@ -471,11 +472,12 @@ def test_the_server_answers_prometheus_and_health_checks(run: Run) -> None:
         assert server.url.startswith("http://127.0.0.1:")
         status, kind, body = get(f"{server.url}/healthz")
         assert (status, kind) == (200, "application/json")
-        assert json.loads(body) == {"name": "test", "state": "starting", "epoch": None, "secondsSinceCommit": None}
+        assert json.loads(body) == {"name": "test", "state": "starting", "epoch": None, "secondsSinceCommit": None, "lastError": None}
         run.watched.start()
         run.steps(2)
         run.clock.now += 7.0
-        assert json.loads(get(f"{server.url}/healthz")[2]) == {"name": "test", "state": "running", "epoch": 1, "secondsSinceCommit": 7.0}
+        facts = json.loads(get(f"{server.url}/healthz")[2])
+        assert (facts["state"], facts["epoch"], facts["secondsSinceCommit"]) == ("running", 1, 7.0)
         status, kind, body = get(f"{server.url}/metrics")
         assert (status, kind.split(";")[0]) == (200, "text/plain")
         assert Scrape(body.decode())["epoch_number"] == 1

@@ -98,6 +98,7 @@ class Metrics(Collector):
         self._committed: Committed | None = None
         self._work: dict[int, Work] = {}
         self._failures = self._retries = 0
+        self._last_error: str | None = None
         self._running_since: float | None = None
         self._epochs = _histogram("streamjoin_epoch_duration_seconds")
         self._steps = _histogram("streamjoin_epoch_step_duration_seconds")
@@ -176,6 +177,7 @@ class Metrics(Collector):
         """The start, or the attempt, has failed with this error."""
         with self._lock:
             self._failures += 1
+            self._last_error = type(error).__name__
             self._running_since = None
             self._state = "retrying"
 
@@ -195,6 +197,7 @@ class Metrics(Collector):
                 "state": self._state,
                 "epoch": None if committed is None or committed.epoch < 0 else committed.epoch,
                 "secondsSinceCommit": since,
+                "lastError": self._last_error,
             }
 
     def describe(self) -> Iterable[Metric]:
