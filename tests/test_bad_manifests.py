@@ -204,8 +204,8 @@ CASES = [
         "a required field that is null",
         "path: in/orders",
         "path: null",
-        "spec.streams[0].source.files.path: is missing; give the directory, or a single file, as a local path or a "
-        "file:// URL",
+        "spec.streams[0].source.files.path: is missing; give the directory, as a local path or a URL "
+        "(file, s3, gs, abfss, az)",
     ),
     # Choices and bounds.
     bad(
