@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -105,9 +106,12 @@ def band_options() -> dict[str, Any]:
 
 
 def executors() -> list[psutil.Process]:
-    return [
-        process for process in psutil.Process().children(recursive=True) if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
-    ]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it may end while it is looked at
+            if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
 
 
 def test_an_executor_that_is_killed_loses_nothing(runner: SparkRunner, tmp_path: Path) -> None:
