@@ -33,7 +33,7 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
     started = time.perf_counter()
     worker, plan = compiled(spec.config), plan_of(spec.scheme)
     which, split = spec.splits[index]
-    side, report = worker.sides[which], RouteReport(which)
+    side, report = worker.sides[which], RouteReport(which, partition=split.partition)
     dead = worker.config.dead_letters.writer(attempt_name(spec, index), f"{spec.epoch:012d}-{index:05d}", side.stream.name)
     held = []
     for records in worker.config.readers[which].read(split):

@@ -95,6 +95,8 @@ class RouteReport:
     """Tuples sent, replicas counted each."""
     time_max: int | None = None
     """The newest event time, of late tuples too."""
+    partition: int | None = None
+    """The split's."""
     dead_letters: list[Staged] = field(default_factory=list)
     seconds: float = 0.0
 
