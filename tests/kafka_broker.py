@@ -95,8 +95,10 @@ def libraries() -> Path:
 class KafkaBroker:
     """A broker that can be killed and started again on the same data and port. A context manager."""
 
-    def __init__(self, *, heap_mib: int = 512, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, *, heap_mib: int = 512, fast: bool = False, settings: dict[str, str] | None = None) -> None:
+        """``fast``: let Java compile well, which costs seconds at the start. ``settings``: more lines of server.properties."""
         self._jars = libraries()
+        self._compiler = [] if fast else ["-XX:TieredStopAtLevel=1"]
         self._root = Path(tempfile.mkdtemp(prefix="kafka-"))
         self._heap = f"-Xmx{heap_mib}m"
         self._process: subprocess.Popen[bytes] | None = None
@@ -184,7 +186,7 @@ class KafkaBroker:
 
     def _command(self, main: str) -> list[str]:
         log4j = f"-Dlog4j2.configurationFile={self._root / 'log4j2.xml'}"
-        return ["java", self._heap, "-XX:+UseSerialGC", log4j, "-cp", f"{self._jars}/*", main]
+        return ["java", self._heap, "-XX:+UseSerialGC", *self._compiler, log4j, "-cp", f"{self._jars}/*", main]
 
     def _java(self, main: str, *arguments: str) -> None:
         done = subprocess.run([*self._command(main), *arguments], capture_output=True, text=True, timeout=START_SECONDS, check=False)

@@ -645,6 +645,34 @@ def test_a_driver_process_is_killed_between_producing_and_committing(moment: str
     assert (repeats > 0) == (moment == "half-sent")
 
 
+@pytest.mark.spark
+def test_a_join_on_spark_reads_and_writes_topics_from_its_tasks(broker: KafkaBroker, tmp_path: Path) -> None:
+    """Killed when its first epoch has been committed, and run again."""
+    join = Joined(broker, tmp_path, epoch=2000)
+    join.feed(800)
+    command = [sys.executable, str(TESTS / "victim.py"), str(tmp_path)]
+    killed, done = (
+        subprocess.run([*command, *moment], capture_output=True, text=True, timeout=140, check=False)
+        for moment in (("publish", "1"), ("never", "0"))
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
+    assert done.stdout.endswith("done\n"), done.stdout + done.stderr
+    assert join.found() == (join.expected(), 0)
+
+
+def test_a_full_queue_is_waited_for(broker: KafkaBroker, topic: Callable[..., str], tmp_path: Path) -> None:
+    name = topic(2)
+    client = KafkaClient(broker.servers, name, (("queue.buffering.max.messages", "100"),))
+    for key in (None, "a"):
+        sink = KafkaSink(KafkaSinkConfig(client, f"full-{key}", key), RESULT, ObjectStorage(str(tmp_path / str(key))))
+        writer = sink.writer("000001-000000000000-00000-x", "000000000000-00000")
+        writer.write(results(0, 3000))
+        sink.publish(writer.close())
+    found = consumed(broker, name)
+    assert {identity for identity, _, _ in found} == {f"full-{key}/0/0/{row}" for key in (None, "a") for row in range(3000)}
+    assert len(found) == 6000
+
+
 def test_the_broker_dies_and_comes_back(tmp_path: Path) -> None:
     with running_broker() as broker:
         join = Joined(broker, tmp_path, timeout="2s")

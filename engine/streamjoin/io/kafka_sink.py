@@ -12,6 +12,7 @@ good: the staged records that the commit names do not change. It is the record's
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -167,30 +168,41 @@ class KafkaSink:
                     yield values, batch.column("key").to_pylist(), identities
 
     def _enqueue(self, producer: Any, values: list[bytes], keys: list[bytes | None], identities: list[bytes] | None) -> None:
+        """Hands records to librdkafka, which sends them meanwhile; waits where its queue is full. O(records), in order."""
         topic, produce = self.config.client.topic, producer.produce
-        for index, (value, key) in enumerate(zip(values, keys, strict=True)):
-            deadline: float | None = None
-            while True:
-                try:
-                    if identities is None:
-                        produce(topic, value, key)
-                    else:
-                        produce(topic, value, key, headers=[(HEADER, identities[index])])
-                    break
-                except BufferError:  # librdkafka's queue is full
-                    now = time.monotonic()
-                    deadline = deadline or now + self.config.client.timeout_seconds + MARGIN_SECONDS
-                    if now > deadline:
-                        raise self._silent() from None
-                    producer.poll(WAIT_SECONDS)
-                    self._raise_failed()
-                except KafkaException as error:
-                    found = error_of(error)
-                    if found is None:
-                        raise
-                    raise self.config.client.failure(found, SinkError, f"no record of {len(value)} bytes could be sent") from None
+        headers: Iterator[list[tuple[str, bytes]] | None]
+        headers = itertools.repeat(None) if identities is None else ([(HEADER, identity)] for identity in identities)
+        for value, key, header in zip(values, keys, headers, strict=False):
+            try:
+                if header is None:
+                    produce(topic, value, key)
+                else:
+                    produce(topic, value, key, headers=header)
+            except BufferError:
+                self._wait_to_enqueue(producer, value, key, header)
+            except KafkaException as error:
+                raise self._refused(error, value) from None
         producer.poll(0)
         self._raise_failed()
+
+    def _wait_to_enqueue(self, producer: Any, value: bytes, key: bytes | None, header: list[tuple[str, bytes]] | None) -> None:
+        """The same for one record when the queue is full."""
+        deadline = time.monotonic() + self.config.client.timeout_seconds + MARGIN_SECONDS
+        while time.monotonic() < deadline:
+            producer.poll(WAIT_SECONDS)
+            self._raise_failed()
+            try:
+                producer.produce(self.config.client.topic, value, key, headers=header or [])
+                return
+            except BufferError:
+                continue
+            except KafkaException as error:
+                raise self._refused(error, value) from None
+        raise self._silent()
+
+    def _refused(self, error: KafkaException, value: bytes) -> Exception:
+        found = error_of(error)
+        return error if found is None else self.config.client.failure(found, SinkError, f"no record of {len(value)} bytes could be sent")
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and not self._failed:

@@ -38,9 +38,16 @@ READ_MESSAGES = 20_000
 """So many are taken from librdkafka at once, if they are there within POLL_SECONDS."""
 POLL_SECONDS = 0.02
 PAUSE_SECONDS = 0.1
-PREFETCH_KIB = 16_384
-LONGEST_FETCH_MILLIS = 100
-"""A consumer that is sent to another place must wait for its request that is under way at the end of the old one: no longer than this."""
+FETCHING = {
+    # What a consumer holds that was not asked for yet is bounded by its size alone, ...
+    "queued.max.messages.kbytes": 16_384,
+    "queued.min.messages": 1_000_000,
+    # ... and when there is room again it goes on at once: librdkafka would pause for a second, which is most of the time of a fast reader.
+    "fetch.queue.backoff.ms": 5,
+    # A consumer that is sent to another place must wait for its request that is under way at the end of the old one: no longer than this.
+    "fetch.wait.max.ms": 100,
+}
+"""How consumers fetch, unless the user's options say otherwise."""
 SESSIONS = 4
 """Consumers that a process keeps of one source: each goes on where it stopped without asking for the same records again."""
 BEHIND_SECONDS = 5.0
@@ -428,8 +435,7 @@ class _Session:
             "isolation.level": "read_committed",
             "error_cb": self._error,
         }
-        defaults = {"queued.max.messages.kbytes": PREFETCH_KIB, "fetch.wait.max.ms": LONGEST_FETCH_MILLIS}
-        self._consumer = config.client.make(lambda settings: Consumer(defaults | settings), own, SourceError)
+        self._consumer = config.client.make(lambda settings: Consumer(FETCHING | settings), own, SourceError)
         self.stands_at: tuple[int, int] | None = None
         """(partition, offset) that would be read next without asking again."""
 
