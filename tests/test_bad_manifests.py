@@ -478,16 +478,52 @@ CASES = [
     ),
     # Sources.
     bad(
-        "a kafka source",
+        "a kafka source without servers",
         "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
         "kafka: {topic: orders}",
-        "spec.streams[0].source.kafka: is not supported by this version; use files or generator",
+        "spec.streams[0].source.kafka.bootstrapServers: is missing; give where to find the brokers",
+    ),
+    bad(
+        "a topic's name",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: "orders, payments"}',
+        'spec.streams[0].source.kafka.topic: "orders, payments" is not the name of a topic; use letters, digits, ., _ and -',
+    ),
+    bad(
+        "an option that would move offsets",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, options: {enable.auto.commit: true}}',
+        "spec.streams[0].source.kafka.options[enable.auto.commit]: true would move offsets past the checkpoint, which alone says what"
+        " has been read; remove it",
+    ),
+    bad(
+        "an option that is a field",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, options: {group.id: mine}}',
+        'spec.streams[0].source.kafka.options[group.id]: "mine" is groupId here; remove it',
+    ),
+    bad(
+        "an option that is a function",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, options: {error_cb: x}}',
+        "spec.streams[0].source.kafka.options[error_cb]: is a function of a program, which a manifest cannot give; remove it",
+    ),
+    bad(
+        "a raw stream with columns that records do not have",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, format: raw}',
+        *(
+            f'spec.streams[0].schema: "{name}" is not a column of raw records; they are key, value, topic, partition, offset and timestamp'
+            for name in ("id", "amount", "currency", "at")
+        ),
+        'spec.streams[0].schema: "offset INT" must be BIGINT',
+        also=('currency STRING, at TIMESTAMP"', 'currency STRING, at TIMESTAMP, offset INT"'),
     ),
     bad(
         "no source",
         "        files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}\n",
         "          {}\n",
-        "spec.streams[0].source: is empty; give one of files or generator",
+        "spec.streams[0].source: is empty; give one of files, generator or kafka",
     ),
     bad(
         "two sources",
@@ -769,16 +805,28 @@ CASES = [
         "spec.joins[0].output.select: [] must have at least 1 entry; give the output's columns",
     ),
     bad(
-        "a kafka sink",
+        "a kafka sink without a topic",
         "sink: {files: {path: out/matches, format: parquet}}",
-        "sink: {kafka: {topic: matches}}",
-        "spec.joins[0].output.sink.kafka: is not supported by this version; use files or console",
+        'sink: {kafka: {bootstrapServers: "b:9092"}}',
+        "spec.joins[0].output.sink.kafka.topic: is missing; give the topic",
+    ),
+    bad(
+        "a key that is not written",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        'sink: {kafka: {bootstrapServers: "b:9092", topic: matches, key: orderid}}',
+        'spec.joins[0].output.sink.kafka.key: "orderid" is not a column of the output; did you mean order_id?',
+    ),
+    bad(
+        "an option that would lose results",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        'sink: {kafka: {bootstrapServers: "b:9092", topic: matches, options: {acks: 1}}}',
+        "spec.joins[0].output.sink.kafka.options[acks]: 1 is what makes each result arrive; remove it",
     ),
     bad(
         "no sink",
         "sink: {files: {path: out/matches, format: parquet}}",
         "sink: {}",
-        "spec.joins[0].output.sink: is empty; give one of files or console",
+        "spec.joins[0].output.sink: is empty; give one of files, console or kafka",
     ),
     bad(
         "two sinks",

@@ -17,6 +17,8 @@ from streamjoin.manifest.model import (
     FilesSink,
     FilesSource,
     GeneratorSource,
+    KafkaSink,
+    KafkaSource,
     Manifest,
     Sink,
     Source,
@@ -31,8 +33,8 @@ from streamjoin.window import Window, WindowKind
 DEAD_LETTERS = "dead-letters"
 """The directory within the checkpoint where records go that do not parse, unless the manifest says otherwise."""
 
-SourceModel = FilesSource | GeneratorSource
-SinkModel = FilesSink | ConsoleSink
+SourceModel = FilesSource | GeneratorSource | KafkaSource
+SinkModel = FilesSink | ConsoleSink | KafkaSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class StreamJob:
     """Which tuples to take."""
     event_time: str | None
     watermark_micros: int
+    idle_micros: int
+    """How long a partition of the stream may be silent before it is not waited for; of no meaning without partitions."""
     expected_rate: float | None
     """Tuples per second."""
     source: SourceModel
@@ -178,6 +182,7 @@ def _stream_job(stream: Stream, schema: Schema, needs: tuple[resolve.Need, ...])
         where=None if stream.where is None else parse_boolean(stream.where, {stream.name: schema}),
         event_time=None if event_time is None else event_time.name,
         watermark_micros=stream.watermark.micros,
+        idle_micros=0 if stream.source.kafka is None else stream.source.kafka.idle_timeout.micros,
         expected_rate=stream.expected_rate,
         source=_source(stream.source),
     )
@@ -186,6 +191,8 @@ def _stream_job(stream: Stream, schema: Schema, needs: tuple[resolve.Need, ...])
 def _source(source: Source) -> SourceModel:
     if source.generator is not None:
         return source.generator
+    if source.kafka is not None:
+        return source.kafka
     assert source.files is not None, "a valid manifest has one source"
     return source.files.model_copy(update={"path": place(source.files.path)})
 
@@ -193,6 +200,8 @@ def _source(source: Source) -> SourceModel:
 def _sink(sink: Sink) -> SinkModel:
     if sink.console is not None:
         return sink.console
+    if sink.kafka is not None:
+        return sink.kafka
     assert sink.files is not None, "a valid manifest has one sink"
     default = "snappy" if sink.files.format == "parquet" else "none"
     return sink.files.model_copy(
@@ -202,6 +211,8 @@ def _sink(sink: Sink) -> SinkModel:
 
 def _source_identity(source: SourceModel) -> str:
     """A position in one directory or kind of source says nothing about another."""
+    if isinstance(source, KafkaSource):
+        return f"{source.format} records of Kafka topic {source.topic}"
     return f"{source.format} files in {source.path}" if isinstance(source, FilesSource) else "generator"
 
 

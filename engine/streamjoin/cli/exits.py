@@ -34,14 +34,14 @@ class Failure(Exception):  # noqa: N818 - what the user is told, not an error of
 
 
 _CAUSE = re.compile(r"^[^:]+: ([A-Z]\w*): ")
-_OF_CAUSE = {"SourceError": Exit.SOURCE, "StorageError": Exit.STORAGE, "Missing": Exit.STORAGE}
+_OF_CAUSE = {"SourceError": Exit.SOURCE, "UnavailableError": Exit.SOURCE, "StorageError": Exit.STORAGE, "Missing": Exit.STORAGE}
 """Exceptions in tasks, which the runners report by name, whose remedy is not to be found in the join."""
 
 
 def code_of(error: BaseException) -> Exit:
     """The exit code for an error of the driver."""
     from streamjoin.epoch.driver import CheckpointMismatch, EpochFailed
-    from streamjoin.io.base import SinkError, SourceError
+    from streamjoin.io.base import SinkError, SourceError, UnavailableError
     from streamjoin.state.log import Superseded
     from streamjoin.state.storage import StorageError
 
@@ -50,6 +50,7 @@ def code_of(error: BaseException) -> Exit:
         return _OF_CAUSE.get(cause[1], Exit.FAILED) if cause else Exit.FAILED
     for kind, code in (
         (SourceError, Exit.SOURCE),
+        (UnavailableError, Exit.SOURCE),
         (Superseded, Exit.SUPERSEDED),
         (CheckpointMismatch, Exit.MISMATCH),
         (StorageError, Exit.STORAGE),

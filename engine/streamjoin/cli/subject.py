@@ -7,7 +7,7 @@ from typing import Protocol
 
 from streamjoin.cli import wording
 from streamjoin.job import Job
-from streamjoin.manifest.model import ConsoleSink
+from streamjoin.manifest.model import ConsoleSink, KafkaSink
 from streamjoin.predicate import Predicate
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.window import Window, WindowKind
@@ -58,6 +58,8 @@ class Subject:
     def sink(self) -> str:
         """Where the output goes."""
         sink = self.job.sink
+        if isinstance(sink, KafkaSink):
+            return f"Kafka topic {sink.topic}"
         return "standard output" if isinstance(sink, ConsoleSink) else f"{wording.path(sink.path)} ({sink.format})"
 
 

@@ -13,7 +13,9 @@ When nothing is new, nothing is written. When a commit's outcome is unknown, or 
 
 from __future__ import annotations
 
+import functools
 import time
+import traceback
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -27,7 +29,8 @@ from streamjoin.condition import choose
 from streamjoin.elastic.deployment import initial_workers
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.spec import Config, EpochSpec, Shared, TaskReport, is_attempt_of, share
-from streamjoin.io.base import Source, SourcePlan, Staged
+from streamjoin.epoch.watermark import advance
+from streamjoin.io.base import Follower, Source, SourcePlan, Staged, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
 from streamjoin.job import Job, StreamJob
@@ -38,7 +41,7 @@ from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.state.blocks import LEFT, SIDES, Block, load_all
-from streamjoin.state.log import Checkpoint, CommitLog, path_of
+from streamjoin.state.log import Checkpoint, CommitLog, Newest, path_of
 from streamjoin.state.storage import Storage, retries
 from streamjoin.window import WindowKind
 
@@ -68,7 +71,7 @@ class Runner(Protocol):
 
 
 class EpochFailed(RuntimeError):  # noqa: N818
-    """An epoch's tasks failed; nothing was committed, and the epoch can be tried again. One line; ``detail`` has the trace."""
+    """An epoch failed, uncommitted or committed but not yet published, and can be tried again. One line; ``detail`` has the trace."""
 
     def __init__(self, message: str, detail: str = "", *, permanent: bool = False) -> None:
         super().__init__(message)
@@ -131,6 +134,23 @@ class EpochResult:
         return sum(seconds for step, seconds in self.seconds.items() if "." not in step and step != "deploy")
 
 
+_Step = Callable[..., EpochResult | None]
+
+
+def _trying_again(step: _Step) -> _Step:
+    """What cannot be reached now fails the epoch, not the driver."""
+
+    @functools.wraps(step)
+    def tried(driver: Driver, *, final: bool = False) -> EpochResult | None:
+        try:
+            return step(driver, final=final)
+        except UnavailableError as error:
+            epoch = driver.checkpoint.epoch + driver.is_published
+            raise EpochFailed(f"epoch {epoch}: UnavailableError: {error}", traceback.format_exc()) from error
+
+    return tried
+
+
 @dataclass
 class _Garbage:
     epoch: int
@@ -160,7 +180,7 @@ class Driver:
         self._at = at
         self._log = CommitLog(storage, clock=clock)
         self._sources = sources or _sources(job, StorageSnapshots(storage))
-        self._sink = make_sink(job.sink, _output_schema(job))
+        self._sink = make_sink(job.sink, _output_schema(job), storage=storage, query=job.name)
         self._dead_letters = DeadLetters(job.dead_letter)
         self._query = uuid.uuid4().hex
         self.checkpoint = Checkpoint()
@@ -193,6 +213,12 @@ class Driver:
     def stop(self) -> None:
         self._runner.stop()
 
+    @property
+    def is_published(self) -> bool:
+        """Whether everything that the last commit staged is visible."""
+        return self._published
+
+    @_trying_again
     def step(self, *, final: bool = False) -> EpochResult | None:
         """Run one epoch, or return None (and write nothing) when no source has anything new.
 
@@ -415,19 +441,15 @@ class Driver:
         totals |= {name: [last.totals.get(name, [0])[0] + count] for name, count in once.items()}
         for name, pair in zip(("written_blocks", "written_bytes"), stored(b for report in reports for b in report.blocks), strict=True):
             totals[name] = [last.totals.get(name, [0, 0])[side] + pair[side] for side in SIDES]
-        watermarks = list(last.watermarks)
-        for side, stream in enumerate((job.left, job.right)):
-            seen = [route.time_max for report in reports for route in report.routes if route.side == side and route.time_max is not None]
-            if seen:
-                mark = max(seen) - stream.watermark_micros
-                watermarks[side] = mark if watermarks[side] is None else max(mark, watermarks[side])  # type: ignore[type-var]
+        (left, left_partitions), (right, right_partitions) = (self._advance(side, reports) for side in SIDES)
         dead = [staged for report in reports for route in report.routes for staged in route.dead_letters]
         return replace(
             last,
             epoch=spec.epoch,
             positions=(plans[0].position, plans[1].position),
             records=spec.records_after,
-            watermarks=(watermarks[0], watermarks[1]),
+            watermarks=(left, right),
+            partitions=(left_partitions, right_partitions),
             blocks=tuple(kept + [block for report in reports for block in report.blocks]),
             held={report.task: report.held for report in reports},
             tokens={report.task: report.token for report in reports},
@@ -440,11 +462,27 @@ class Driver:
             committed_at=self._clock(),
         )
 
+    def _advance(self, side: int, reports: list[TaskReport]) -> tuple[int | None, dict[int, Newest]]:
+        """A stream's watermark and partitions after the epoch."""
+        stream = (self.job.left, self.job.right)[side]
+        return advance(
+            self.checkpoint.watermarks[side],
+            self.checkpoint.partitions[side],
+            (route for report in reports for route in report.routes if route.side == side),
+            delay_micros=stream.watermark_micros,
+            idle_seconds=stream.idle_micros / 1e6,
+            now=self._clock(),
+        )
+
     def _publish(self, *, again: bool = False) -> None:
         staged = self.checkpoint.staged
         self._sink.publish([Staged.from_json(value) for value in staged.get("sink", [])], again=again)
         self._dead_letters.publish([Staged.from_json(value) for value in staged.get("deadLetter", [])], again=again)
         self._published = True
+        for side in SIDES:
+            source, position = self._sources[side], self.checkpoint.positions[side]
+            if position is not None and isinstance(source, Follower):
+                source.committed(position)
 
     def _clean(self, previous: Checkpoint, reports: list[TaskReport]) -> None:
         """Remove what the commit made obsolete. A failure here loses nothing: the next sweep finds what is left."""
@@ -539,7 +577,7 @@ def _sources(job: Job, snapshots: StorageSnapshots) -> tuple[Source, Source]:
 
     def source(stream: StreamJob) -> Source:
         return make_source(
-            stream.source, stream.schema, stream.event_time, snapshots=snapshots, exact_counts=exact, stream=stream.name
+            stream.source, stream.schema, stream.event_time, snapshots=snapshots, exact_counts=exact, stream=stream.name, query=job.name
         )
 
     return source(job.left), source(job.right)

@@ -35,7 +35,7 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
     started, repeated = time.perf_counter(), retries()
     worker, plan = compiled(spec.config), plan_of(spec.scheme)
     which, split = spec.splits[index]
-    side, report = worker.sides[which], RouteReport(which)
+    side, report = worker.sides[which], RouteReport(which, partition=split.partition)
     dead = worker.config.dead_letters.writer(attempt_name(spec, index), final_name(spec, index), side.stream.name)
     held = []
     for records in worker.config.readers[which].read(split):

@@ -101,6 +101,8 @@ class RouteReport:
     dead_letter_bytes: int = 0
     time_max: int | None = None
     """The newest event time, of late and filtered records too."""
+    partition: int | None = None
+    """The split's."""
     dead_letters: list[Staged] = field(default_factory=list)
     seconds: float = 0.0
     storage_retries: int = 0

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,10 @@ class SinkError(RuntimeError):
     """A sink that cannot keep its promise, such as a committed file that is gone."""
 
 
+class UnavailableError(RuntimeError):
+    """What a source or sink needs cannot be reached now. The same epoch may be tried again later."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Split:
     """A piece of a stream that one task reads; each kind of source adds its own fields."""
@@ -45,6 +49,8 @@ class Split:
     """The dense position in the stream of the split's first record."""
     records: int
     """How many records it has, rejected ones included; an estimate unless the source counts exactly."""
+    partition: int | None = None
+    """Which of the stream's parts it is of, where each has event times of its own; None where the stream is one."""
 
     @property
     def name(self) -> str:
@@ -109,7 +115,7 @@ class Reader(Protocol):
     """The part of a source that lives in tasks. Picklable."""
 
     def read(self, split: Any) -> Iterator[Records]:
-        """The split's records, in batches of at most ``MAX_BATCH_ROWS`` rows. Raises SourceError."""
+        """The split's records, in batches of at most ``MAX_BATCH_ROWS`` rows. Raises SourceError, UnavailableError."""
 
 
 class Source(Protocol):
@@ -122,11 +128,19 @@ class Source(Protocol):
         """The next splits after ``position`` (None: from the start), of about ``limit_records`` records.
 
         ``now`` is the wall clock in seconds since 1970. ``final``: no more input will come, so take what is otherwise
-        left for later. Raises SourceError.
+        left for later. Raises SourceError, UnavailableError.
         """
 
     def referenced(self, position: Position | None) -> frozenset[str]:
         """The names of the snapshots that ``position`` needs; all others that this source put may be deleted."""
+
+
+@runtime_checkable
+class Follower(Protocol):
+    """A source that tells others how far it has been read. What it tells them decides nothing."""
+
+    def committed(self, position: Position) -> None:
+        """``position`` is durable. Raises nothing; called again for the same position after a restart."""
 
 
 class Snapshots(Protocol):
@@ -194,7 +208,7 @@ class Sink(Protocol):
         """
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
-        """Makes committed files visible. Raises SinkError where one is lost.
+        """Makes committed files visible. Raises SinkError where one is lost, UnavailableError.
 
         ``again``: by a driver that does not know whether its predecessor did; what is gone has been published, and then taken away.
         """

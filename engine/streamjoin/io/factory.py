@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 
 from streamjoin.io.base import Sink, Snapshots, Source
@@ -26,24 +28,29 @@ from streamjoin.kernel.types import arrow_schema
 from streamjoin.manifest import model
 from streamjoin.manifest.location import place
 from streamjoin.schema import Schema
+from streamjoin.state.storage import Storage
+
+if TYPE_CHECKING:
+    from streamjoin.io.kafka_client import KafkaClient
 
 SECOND = 1_000_000
 
 
 def make_source(
-    source: model.FilesSource | model.GeneratorSource,
+    source: model.FilesSource | model.GeneratorSource | model.KafkaSource,
     schema: Schema,
     event_time: str | None,
     *,
     snapshots: Snapshots,
     exact_counts: bool,
     stream: str = "",
+    query: str = "",
 ) -> Source:
     """The source that a stream's manifest describes.
 
     ``snapshots`` keeps positions that are too large for a commit. ``exact_counts``: record positions must be dense and
-    exact, as windows of rows need. ``stream``: keeps its snapshots apart from another stream's. Raises SourceError where
-    model and schema do not fit.
+    exact, as windows of rows need. ``stream``: keeps its snapshots apart from another stream's. ``query``: the join's name.
+    Raises SourceError where model and schema do not fit.
     """
     declared = arrow_schema(schema)
     if isinstance(source, model.FilesSource):
@@ -57,6 +64,12 @@ def make_source(
             settle_seconds=source.settle.micros / SECOND,
         )
         return FilesSource(config, declared, snapshots, exact_counts, stream=stream)
+    if isinstance(source, model.KafkaSource):
+        from streamjoin.io.kafka_source import KafkaSource, KafkaSourceConfig
+
+        group = source.group_id or f"streamjoin-{query}"
+        kafka = KafkaSourceConfig(_kafka_client(source), group, source.format, source.starting_offsets, source.on_data_loss)
+        return KafkaSource(kafka, declared)
     generator = GeneratorConfig(
         rate=_rate(source.rate),
         columns={name: _values(column) for name, column in source.columns.items()},
@@ -69,11 +82,28 @@ def make_source(
     return GeneratorSource(generator, declared, event_time)
 
 
-def make_sink(sink: model.FilesSink | model.ConsoleSink, schema: pa.Schema) -> Sink:
-    """The sink that an output's manifest describes, for results of ``schema``."""
+def make_sink(
+    sink: model.FilesSink | model.ConsoleSink | model.KafkaSink, schema: pa.Schema, *, storage: Storage | None = None, query: str = ""
+) -> Sink:
+    """The sink that an output's manifest describes, for results of ``schema``.
+
+    ``storage`` is the checkpoint's, where a sink without files stages; ``query`` the join's name.
+    """
+    if isinstance(sink, model.KafkaSink):
+        from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
+
+        assert storage is not None, "a Kafka sink stages its records in the checkpoint"
+        return KafkaSink(KafkaSinkConfig(_kafka_client(sink), query, sink.key), schema, storage)
     if isinstance(sink, model.ConsoleSink):
         return ConsoleSink(ConsoleSinkConfig(sink.limit), schema)
     return FilesSink(FilesSinkConfig(place(sink.path), sink.format, sink.compression), schema)
+
+
+def _kafka_client(kafka: model.KafkaSource | model.KafkaSink) -> KafkaClient:
+    from streamjoin.io.kafka_client import KafkaClient
+
+    options = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in kafka.options.items()}
+    return KafkaClient(kafka.bootstrap_servers, kafka.topic, tuple(sorted(options.items())), kafka.timeout.micros / SECOND)
 
 
 def _rate(rate: model.Rate) -> Rate:

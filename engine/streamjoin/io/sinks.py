@@ -216,19 +216,24 @@ def json_lines(batch: pa.RecordBatch) -> pa.Buffer | bytes:
     """The batch as JSON lines, UTF-8. All columns are formatted and joined vectorised; O(bytes)."""
     if batch.num_rows == 0:
         return b""
-    if batch.num_columns == 0:
-        return b"{}\n" * batch.num_rows
-    parts: list[Any] = []
-    for index, field in enumerate(batch.schema):
-        parts.append(("{" if index == 0 else ",") + json.dumps(field.name, ensure_ascii=False) + ":")
-        parts.append(pc.fill_null(_json_values(batch.column(index)), "null"))
-    lines = pc.binary_join_element_wise(*parts, "}\n", "")
+    lines = json_texts(batch, "\n")
     # The strings of an array lie one after another in its data buffer, which thus is the text of the file.
     _, offsets, data = lines.buffers()
     first = int.from_bytes(offsets[4 * lines.offset : 4 * lines.offset + 4].to_pybytes(), sys.byteorder)
     end = 4 * (lines.offset + len(lines))
     last = int.from_bytes(offsets[end : end + 4].to_pybytes(), sys.byteorder)
     return data[first:last]
+
+
+def json_texts(batch: pa.RecordBatch, end: str = "") -> pa.Array:
+    """Each row as the text of a JSON object, with ``end`` after it. Together at most 2 GB."""
+    if batch.num_columns == 0:
+        return pa.repeat("{}" + end, batch.num_rows)
+    parts: list[Any] = []
+    for index, field in enumerate(batch.schema):
+        parts.append(("{" if index == 0 else ",") + json.dumps(field.name, ensure_ascii=False) + ":")
+        parts.append(pc.fill_null(_json_values(batch.column(index)), "null"))
+    return pc.binary_join_element_wise(*parts, "}" + end, "")
 
 
 def _json_values(column: pa.Array) -> pa.Array:

@@ -150,6 +150,8 @@ Tau = Annotated[float, Field(gt=0, le=1)]
 Location = Annotated[str, StringConstraints(min_length=1), AfterValidator(_location)]
 Sql = Annotated[str, StringConstraints(min_length=1)]
 FreeForm = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
+Options = dict[str, Scalar]
+"""Settings of a library, by name."""
 
 # Strict models take only tuples for tuples, and YAML has only lists: the sequence alone is read leniently.
 Texts = Annotated[tuple[Sql, ...], Field(strict=False)]
@@ -303,6 +305,29 @@ class GeneratorSource(Part):
         return instant_micros(self.start)
 
 
+class KafkaSource(Part):
+    """Records of one Kafka topic, of all its partitions and those that are added."""
+
+    bootstrap_servers: Annotated[str, StringConstraints(min_length=1)]
+    """Where to find the brokers: host:port, more of them after commas."""
+    topic: Annotated[str, StringConstraints(min_length=1, max_length=249)]
+    """The topic."""
+    format: Literal["json", "raw"] = "json"
+    """json: a record's value is one JSON object; raw: the columns are those of the record, such as key, value, offset and timestamp."""
+    starting_offsets: Literal["earliest", "latest"] = "earliest"
+    """Where a new checkpoint begins; partitions that are added later are read from their start."""
+    on_data_loss: Literal["fail", "skip"] = "fail"
+    """When retention has removed records that were not read yet: fail, or skip them, counted in a warning."""
+    group_id: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
+    """The consumer group that is told the offsets of each commit, for lag monitors. By default streamjoin- and the resource's name."""
+    idle_timeout: PositiveSpan = Duration.parse("30s")
+    """A partition that has had no record for this long does not hold the stream's watermark back."""
+    timeout: PositiveSpan = Duration.parse("30s")
+    """How long brokers may be out of reach before an epoch fails; a failed epoch is tried again."""
+    options: Options = {}
+    """Settings of librdkafka, such as security.protocol; a value file:/path is the content of that file."""
+
+
 class Source(Part):
     """Where a stream's tuples come from: exactly one of the fields."""
 
@@ -310,8 +335,8 @@ class Source(Part):
     """Files in a directory."""
     generator: GeneratorSource | None = None
     """Made-up tuples, to try things and to measure."""
-    kafka: FreeForm | None = None
-    """A Kafka topic. Not supported by this version."""
+    kafka: KafkaSource | None = None
+    """A Kafka topic."""
 
 
 class Stream(Part):
@@ -370,6 +395,21 @@ class ConsoleSink(Part):
     """How many rows of an epoch are shown; the others are only counted."""
 
 
+class KafkaSink(Part):
+    """One Kafka topic: each result as a JSON object, with an identity by which readers drop repeats."""
+
+    bootstrap_servers: Annotated[str, StringConstraints(min_length=1)]
+    """Where to find the brokers: host:port, more of them after commas."""
+    topic: Annotated[str, StringConstraints(min_length=1, max_length=249)]
+    """The topic."""
+    key: Annotated[str, StringConstraints(min_length=1)] | None = None
+    """The output's column that becomes the records' key, and so chooses their partition."""
+    timeout: PositiveSpan = Duration.parse("30s")
+    """How long brokers may be out of reach before an epoch fails; its results are sent when they are back."""
+    options: Options = {}
+    """Settings of librdkafka, such as security.protocol; a value file:/path is the content of that file."""
+
+
 class Sink(Part):
     """Where results go: exactly one of the fields."""
 
@@ -377,8 +417,8 @@ class Sink(Part):
     """Files in a directory: each result exactly once."""
     console: ConsoleSink | None = None
     """Standard output."""
-    kafka: FreeForm | None = None
-    """A Kafka topic. Not supported by this version."""
+    kafka: KafkaSink | None = None
+    """A Kafka topic: each result at least once, with an identity that tells repeats."""
 
 
 class Output(Part):

@@ -17,6 +17,7 @@ from typing import Any
 from streamjoin.manifest import model, resolve
 from streamjoin.manifest.fields import until_refused
 from streamjoin.manifest.generated import generator_problems
+from streamjoin.manifest.kafka import kafka_client_problems, raw_problems
 from streamjoin.manifest.location import place, within
 from streamjoin.manifest.model import Manifest, Part
 from streamjoin.manifest.problem import Problem, closest, listed
@@ -41,19 +42,22 @@ def problems(manifest: Manifest) -> list[Problem]:
         schema, wrong = _schema(field, stream)
         schemas.append(schema)
         checks.append(iter(wrong))
-        checks.append(_source(f"{field}.source", stream))
+        checks += [_source(f"{field}.source", stream), kafka_client_problems(f"{field}.source.kafka", _given(stream, "source", "kafka"))]
         if schema is not None:
             checks += [_event_time(field, stream, schema), _stream_where(field, stream, schema)]
             checks += [_select(field, stream, schema), _generator(f"{field}.source", stream, schema)]
+            checks.append(raw_problems(field, _given(stream, "source", "kafka"), schema))
         checks.append(_watermark(field, stream))
     for index, join in enumerate(joins):
         field = f"spec.joins[{index}]"
         checks += [_window(f"{field}.window", join), _event_times(f"{field}.window", join, streams)]
-        checks.append(_sink(f"{field}.output.sink", join))
+        kafka = _given(join, "output", "sink", "kafka")
+        checks += [_sink(f"{field}.output.sink", join), kafka_client_problems(f"{field}.output.sink.kafka", kafka)]
         by_name = _schemas_by_name(streams, schemas)
         if by_name is not None:
             checks += [_on(field, join, manifest, by_name), _output_where(field, join, by_name)]
             checks += [_output_select(field, join, by_name), _held(field, join, manifest, by_name)]
+            checks.append(_record_key(f"{field}.output.sink.kafka.key", join, manifest, by_name))
     checks += [_checkpoint(manifest), _places(manifest)]
     return [problem for check in checks for problem in until_refused(check)]
 
@@ -202,10 +206,7 @@ def _one_of(field: str, part: Part, names: Sequence[str]) -> Check:
 
 def _source(field: str, stream: model.Stream) -> Check:
     source = stream.source
-    if "kafka" in source.model_fields_set:
-        yield Problem(f"{field}.kafka", None, "is not supported by this version; use files or generator")
-        return
-    yield from _one_of(field, source, ("files", "generator"))
+    yield from _one_of(field, source, ("files", "generator", "kafka"))
     files = _given(source, "files")
     if isinstance(files, model.FilesSource):
         yield from _files_source(f"{field}.files", files)
@@ -288,10 +289,7 @@ def _event_times(field: str, join: model.Join, streams: Sequence[model.Stream]) 
 
 def _sink(field: str, join: model.Join) -> Check:
     sink = join.output.sink
-    if "kafka" in sink.model_fields_set:
-        yield Problem(f"{field}.kafka", None, "is not supported by this version; use files or console")
-        return
-    yield from _one_of(field, sink, ("files", "console"))
+    yield from _one_of(field, sink, ("files", "console", "kafka"))
     files = sink.files
     if files is not None and files.format == "json" and files.compression not in (None, "none"):
         message = "is only for format parquet; remove it, or write parquet"
@@ -331,6 +329,23 @@ def _output_select(field: str, join: model.Join, schemas: Mapping[str, Schema]) 
             other = f"{field}.output.select[{first[name.casefold()]}]"
             yield Problem(here, text, f"makes a second column {name} (the first is {other}); name it with AS")
         first.setdefault(name.casefold(), index)
+
+
+def _record_key(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
+    kafka = join.output.sink.kafka
+    if kafka is None or kafka.key is None:
+        return
+    selects = {stream.name: stream.select for stream in manifest.spec.streams}
+    output = join.output.select
+    try:
+        columns = resolve.default_output(selects, schemas) if output is None else resolve.given_output(output, schemas)
+    except (SqlError, KeyError):
+        return
+    names = [name for name, _ in columns]
+    if names and kafka.key.casefold() not in {name.casefold() for name in names}:
+        close = closest(kafka.key, names)
+        remedy = f"did you mean {close}?" if close else f"the columns are {listed(names, 'and')}"
+        yield Problem(field, kafka.key, f"is not a column of the output; {remedy}")
 
 
 def _held(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:

@@ -44,6 +44,16 @@ class Superseded(RuntimeError):  # noqa: N818
 
 
 @dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest record of a stream's partition."""
+
+    time_max: int
+    """Its event time, in microseconds."""
+    seen_at: float
+    """When the epoch ended that read the partition's last record; seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """All that survives: the state of a join after an epoch. Pairs are (left, right)."""
 
@@ -57,6 +67,8 @@ class Checkpoint:
     """Records that each stream has delivered, filtered and rejected ones included."""
     watermarks: tuple[int | None, int | None] = (None, None)
     """No tuple that will be joined is older; microseconds."""
+    partitions: tuple[dict[int, Newest], dict[int, Newest]] = field(default_factory=lambda: ({}, {}))
+    """How far each partition of a stream has come in event time; empty for streams without partitions."""
     main: str | None = None
     """The main predicate, written out; chosen among the condition's candidates with the first plan, then fixed: blocks lie in its order."""
     generation: int = 0
@@ -77,6 +89,7 @@ class Checkpoint:
     def to_json(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in Checkpoint.__slots__}
         values["blocks"] = [block.to_json() for block in self.blocks]
+        values["partitions"] = [{number: [newest.time_max, newest.seen_at] for number, newest in side.items()} for side in self.partitions]
         return values
 
     @classmethod
@@ -84,6 +97,8 @@ class Checkpoint:
         read = dict(values)
         for name in ("positions", "records", "watermarks"):
             read[name] = tuple(read[name])
+        sides = read.get("partitions") or [{}, {}]
+        read["partitions"] = tuple({int(number): Newest(*newest) for number, newest in side.items()} for side in sides)
         read["blocks"] = tuple(Block.from_json(block) for block in read["blocks"])
         read["held"] = {int(task): tuple(held) for task, held in read["held"].items()}
         read["tokens"] = {int(task): token for task, token in read["tokens"].items()}

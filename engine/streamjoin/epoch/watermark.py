@@ -1,0 +1,45 @@
+"""How a stream's watermark advances: by its newest event time, or, where it is made of partitions, by that of the partition that is
+furthest behind. The partitions of a topic are not read in step, and what is still to be read of one must not be late because of another.
+
+Always holds: a watermark never goes back. A partition counts from its first record on, for as long as it had one within the idle time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from streamjoin.epoch.spec import RouteReport
+from streamjoin.state.log import Newest
+
+
+def advance(
+    watermark: int | None,
+    partitions: Mapping[int, Newest],
+    routes: Iterable[RouteReport],
+    *,
+    delay_micros: int,
+    idle_seconds: float,
+    now: float,
+) -> tuple[int | None, dict[int, Newest]]:
+    """A stream's watermark and partitions after an epoch that ended at ``now`` (seconds since 1970) and read what ``routes`` saw of it.
+
+    O(partitions + routes). ``idle_seconds`` matters to streams of partitions only.
+    """
+    newest: list[int] = []
+    after = dict(partitions)
+    for route in routes:
+        if route.time_max is None:
+            continue
+        if route.partition is None:
+            newest.append(route.time_max)
+        else:
+            before = after.get(route.partition)
+            time_max = route.time_max if before is None else max(before.time_max, route.time_max)
+            after[route.partition] = Newest(time_max, now)
+    active = [partition.time_max for partition in after.values() if now - partition.seen_at <= idle_seconds]
+    if active:
+        newest.append(min(active))
+    marks = [watermark] if watermark is not None else []
+    if newest:
+        marks.append(max(newest) - delay_micros)
+    return max(marks, default=None), after

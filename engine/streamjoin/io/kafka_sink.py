@@ -1,0 +1,294 @@
+"""A sink of one Kafka topic: each result is a record with a JSON object, sent by the driver once its epoch is committed.
+
+Tasks stage encoded records as objects in the checkpoint's ``outbox``; no result is on the topic before its epoch's commit. The driver sends
+them by an idempotent producer, waits for all acknowledgements, and notes that in the outbox, so a driver that starts again sends only what
+was not noted. One that died in between sends records again: under the same identity, in the same order of each task.
+
+Always holds: a record's identity is ``<query>/<epoch>/<task>/<row>``, counted from 0 within an epoch's task, and belongs to one result for
+good: the staged records that the commit names do not change. It is the record's key; or, where a column is the key, its header
+``streamjoin-id``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from pyarrow import ipc
+
+from streamjoin.io.base import SinkError, Staged
+from streamjoin.io.kafka_client import KafkaClient, LastError, error_of
+from streamjoin.io.sinks import json_texts
+from streamjoin.state.storage import Missing, Storage
+
+OUTBOX = "outbox"
+SENT = ".sent"
+"""What is appended to an epoch's first object for the note that all of them have been sent."""
+HEADER = "streamjoin-id"
+CHUNK_ROWS = 16 * 1024
+"""So many rows become text at a time; rows of more than 128 KiB would not fit the 2 GB of Arrow's strings, nor a Kafka record."""
+OBJECT_ROWS = 256 * 1024
+OBJECT_BYTES = 32 * 1024 * 1024
+QUEUE_RECORDS = 500_000
+QUEUE_KIB = 256 * 1024
+WAIT_SECONDS = 0.05
+MARGIN_SECONDS = 5.0
+"""librdkafka gives a record up after the timeout; so much later at the latest it says so."""
+
+
+@dataclass(frozen=True)
+class KafkaSinkConfig:
+    """A Kafka sink as the manifest describes it."""
+
+    client: KafkaClient
+    query: str
+    """The join's name, with which identities begin."""
+    key: str | None = None
+    """The column that becomes the records' key, without regard to case."""
+
+
+class KafkaSink:
+    """See the module. Pickles without its producer."""
+
+    def __init__(self, config: KafkaSinkConfig, schema: pa.Schema, storage: Storage) -> None:
+        """Asks nothing of the brokers yet. Raises SinkError where ``schema`` lacks the key."""
+        self.config = config
+        self.schema = schema
+        self._storage = storage
+        self._producer: Any = None
+        self._failed: list[KafkaError] = []
+        self._last_error = LastError()
+        self._note: str | None = None
+        """What says that the last epoch's records have been sent; it must stay until the next epoch's have."""
+        names = [name.casefold() for name in schema.names]
+        if config.key is not None and config.key.casefold() not in names:
+            raise SinkError(f"kafka.key: {config.key} is not a column of the output; it has {', '.join(schema.names)}")
+        self._key = None if config.key is None else names.index(config.key.casefold())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_producer": None, "_failed": []}
+
+    def writer(self, name: str, stem: str | None = None) -> KafkaWriter:
+        """See :class:`streamjoin.io.base.Sink`. ``stem`` ends with ``<epoch>-<task>``."""
+        epoch, task = (int(part) for part in (stem if stem is not None else name).split("-")[-2:])
+        return KafkaWriter(self._storage, self.schema, self._key, name, f"{self.config.query}/{epoch}/{task}")
+
+    def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
+        """Sends what is staged unless it is noted that it was sent. Returns when the brokers have it all; O(records)."""
+        if not staged:
+            return
+        note = staged[0].path + SENT
+        if not self._exists(note):
+            self._send(staged)
+            self._storage.put(note, b"sent")
+        for name in [file.path for file in staged] + [self._note] * (self._note not in (None, note)):
+            self._storage.delete(str(name))
+        self._note = note
+
+    def sweep(self, may_remove: Callable[[str], bool]) -> int:
+        """Removes staged objects whose name may be removed, but for the note of the last epoch. O(staged objects)."""
+        stray = [path for path in self._storage.list(OUTBOX) if path != self._note and may_remove(path.rsplit("/", 1)[1])]
+        for path in stray:
+            self._storage.delete(path)
+        return len(stray)
+
+    def _exists(self, path: str) -> bool:
+        try:
+            self._storage.get(path)
+        except Missing:
+            return False
+        return True
+
+    def _send(self, staged: Sequence[Staged]) -> None:
+        try:
+            producer = self._connected()
+            for file in staged:
+                for records in self._batches(file):
+                    self._enqueue(producer, *records)
+            if producer.flush(self.config.client.timeout_seconds + MARGIN_SECONDS):
+                raise self._silent()
+            self._raise_failed()
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _connected(self) -> Any:
+        if self._producer is None:
+            self._last_error = LastError()
+            own = {
+                "enable.idempotence": True,
+                "acks": "all",
+                "message.timeout.ms": int(self.config.client.timeout_seconds * 1000),
+                "delivery.report.only.error": True,
+                "on_delivery": self._delivered,
+                "error_cb": self._last_error,
+            }
+            defaults = {"linger.ms": 5, "queue.buffering.max.messages": QUEUE_RECORDS, "queue.buffering.max.kbytes": QUEUE_KIB}
+            self._producer = self.config.client.make(lambda settings: Producer(defaults | settings), own, SinkError)
+        return self._producer
+
+    def _abandon(self) -> None:
+        """A producer that has failed may hold records still; the next one starts without."""
+        producer, self._producer, self._failed = self._producer, None, []
+        if producer is not None:
+            with contextlib.suppress(KafkaException):
+                producer.purge()
+                producer.flush(WAIT_SECONDS)
+
+    def _batches(self, file: Staged) -> Iterator[tuple[list[bytes], list[bytes | None], list[bytes] | None]]:
+        """Values, keys, and identities where these are not the keys."""
+        try:
+            data = self._storage.get(file.path)
+        except Missing:
+            raise SinkError(
+                f"{self._storage.url}/{file.path}: these {file.rows} committed records are gone, and there is no note that they were sent."
+                " If another driver has taken over this checkpoint, it has sent them; else they are lost. Keep other programs from"
+                " deleting files in the checkpoint"
+            ) from None
+        prefix, _, first = file.final.rpartition("/")
+        row = int(first)
+        with ipc.open_file(pa.BufferReader(data)) as reader:
+            for index in range(reader.num_record_batches):
+                batch = reader.get_batch(index)
+                numbers = pa.array(np.arange(row, row + batch.num_rows)).cast(pa.string())
+                identities = pc.binary_join_element_wise(prefix, numbers, "/").cast(pa.binary()).to_pylist()
+                row += batch.num_rows
+                values = batch.column("value").to_pylist()
+                if self.config.key is None or batch.num_columns == 1:
+                    yield values, identities, None
+                else:
+                    yield values, batch.column("key").to_pylist(), identities
+
+    def _enqueue(self, producer: Any, values: list[bytes], keys: list[bytes | None], identities: list[bytes] | None) -> None:
+        """Hands records to librdkafka, which sends them meanwhile; waits where its queue is full. O(records), in order."""
+        topic, produce = self.config.client.topic, producer.produce
+        headers: Iterator[list[tuple[str, bytes]] | None]
+        headers = itertools.repeat(None) if identities is None else ([(HEADER, identity)] for identity in identities)
+        for value, key, header in zip(values, keys, headers, strict=False):
+            try:
+                if header is None:
+                    produce(topic, value, key)
+                else:
+                    produce(topic, value, key, headers=header)
+            except BufferError:
+                self._wait_to_enqueue(producer, value, key, header)
+            except KafkaException as error:
+                raise self._refused(error, value) from None
+        producer.poll(0)
+        self._raise_failed()
+
+    def _wait_to_enqueue(self, producer: Any, value: bytes, key: bytes | None, header: list[tuple[str, bytes]] | None) -> None:
+        """The same for one record when the queue is full."""
+        deadline = time.monotonic() + self.config.client.timeout_seconds + MARGIN_SECONDS
+        while time.monotonic() < deadline:
+            producer.poll(WAIT_SECONDS)
+            self._raise_failed()
+            try:
+                producer.produce(self.config.client.topic, value, key, headers=header or [])
+                return
+            except BufferError:
+                continue
+            except KafkaException as error:
+                raise self._refused(error, value) from None
+        raise self._silent()
+
+    def _refused(self, error: KafkaException, value: bytes) -> Exception:
+        found = error_of(error)
+        return error if found is None else self.config.client.failure(found, SinkError, f"no record of {len(value)} bytes could be sent")
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and not self._failed:
+            self._failed.append(error)
+
+    def _raise_failed(self) -> None:
+        if self._failed:
+            error = self._failed[0]
+            if error.code() == KafkaError._MSG_TIMED_OUT:
+                raise self._silent()
+            raise self.config.client.failure(error, SinkError, "not all records were taken")
+
+    def _silent(self) -> Exception:
+        return self.config.client.unavailable("not all records were acknowledged", self._last_error.text)
+
+
+class KafkaWriter:
+    """Stages one task's results as Arrow files of (value) or (value, key), each of bounded size."""
+
+    def __init__(self, storage: Storage, schema: pa.Schema, key: int | None, name: str, prefix: str) -> None:
+        self._storage = storage
+        self._schema = schema
+        self._key = key
+        self._name = name
+        self._prefix = prefix
+        fields = [pa.field("value", pa.binary())] + ([] if key is None else [pa.field("key", pa.binary())])
+        self._staged_schema = pa.schema(fields)
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._pending_bytes = 0
+        self._rows = 0
+        self._done: list[Staged] = []
+        self._finished = False
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Takes a batch; amortised O(bytes)."""
+        if self._finished:
+            raise SinkError(f"writer {self._name}: closed already; ask the sink for another")
+        if not batch.schema.equals(self._schema):
+            raise SinkError(f"writer {self._name}: a batch's columns {batch.schema.names} are not the sink's {self._schema.names}")
+        for start in range(0, batch.num_rows, CHUNK_ROWS):
+            chunk = batch.slice(start, CHUNK_ROWS)
+            columns = [json_texts(chunk).cast(pa.binary())]
+            if self._key is not None:
+                columns.append(_key_bytes(chunk.column(self._key)))
+            encoded = pa.record_batch(columns, schema=self._staged_schema)
+            self._pending.append(encoded)
+            self._pending_rows += encoded.num_rows
+            self._pending_bytes += encoded.nbytes
+            if self._pending_rows >= OBJECT_ROWS or self._pending_bytes >= OBJECT_BYTES:
+                self._put()
+
+    def close(self) -> list[Staged]:
+        """Finishes; what was staged, in order."""
+        if not self._finished:
+            self._put()
+            self._finished = True
+        return list(self._done)
+
+    def abort(self) -> None:
+        """Removes every object of this writer."""
+        self._finished = True
+        self._pending = []
+        for staged in self._done:
+            self._storage.delete(staged.path)
+        self._done = []
+
+    def _put(self) -> None:
+        if not self._pending:
+            return
+        buffer = pa.BufferOutputStream()
+        with ipc.new_file(buffer, self._staged_schema, options=ipc.IpcWriteOptions(compression="lz4")) as writer:
+            for batch in self._pending:
+                writer.write_batch(batch)
+        data = buffer.getvalue()
+        path = f"{OUTBOX}/{self._name}-{len(self._done):03d}.arrow"
+        self._storage.put(path, memoryview(data))
+        self._done.append(Staged(path, f"{self._prefix}/{self._rows}", self._pending_rows, data.size))
+        self._rows += self._pending_rows
+        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+
+
+def _key_bytes(column: pa.Array) -> pa.Array:
+    """A record's key: text and bytes as they are, other values as JSON writes them; null is no key."""
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        return column.cast(pa.binary())
+    texts = json_texts(pa.record_batch([column], names=["k"]))
+    bare = pc.replace_substring_regex(texts, r'^\{"k":"?(.*?)"?\}$', r"\1")
+    return pc.if_else(column.is_valid(), bare, pa.scalar(None, pa.string())).cast(pa.binary())

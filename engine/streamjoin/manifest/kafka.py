@@ -1,0 +1,85 @@
+"""What a Kafka source or sink must be together: options that leave results exact, raw columns that a record has.
+
+Always holds: an option that passes here cannot change which records are read, or how often, or whether a result is lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from streamjoin.manifest.model import KafkaSink, KafkaSource
+from streamjoin.manifest.problem import Problem, closest, listed
+from streamjoin.schema import Schema, TypeName
+
+RAW_COLUMNS: Mapping[str, tuple[TypeName, ...]] = {
+    "key": (TypeName.BINARY, TypeName.STRING),
+    "value": (TypeName.BINARY, TypeName.STRING),
+    "topic": (TypeName.STRING,),
+    "partition": (TypeName.INT,),
+    "offset": (TypeName.BIGINT,),
+    "timestamp": (TypeName.TIMESTAMP,),
+}
+"""The columns that a stream of format raw may have, and as what."""
+
+_SERVERS = "is bootstrapServers here; remove it"
+_OFFSETS = "would move offsets past the checkpoint, which alone says what has been read; remove it"
+_BOTH: Mapping[str, str] = {
+    "bootstrap.servers": _SERVERS,
+    "metadata.broker.list": _SERVERS,
+}
+_SOURCE: Mapping[str, str] = {
+    "group.id": "is groupId here; remove it",
+    "auto.offset.reset": "would jump over records; say startingOffsets and onDataLoss instead",
+    "enable.auto.commit": _OFFSETS,
+    "auto.commit.enable": _OFFSETS,
+    "enable.auto.offset.store": _OFFSETS,
+    "enable.partition.eof": "is how the end of a partition is known; remove it",
+    "isolation.level": "is read_committed, so that no record is joined whose transaction is aborted later; remove it",
+    "group.instance.id": "is for members of a group, and partitions are assigned by the engine; remove it",
+    "group.protocol": "is for members of a group, and partitions are assigned by the engine; remove it",
+    "partition.assignment.strategy": "is for members of a group, and partitions are assigned by the engine; remove it",
+}
+_DELIVERY = "is what makes each result arrive; remove it"
+_SINK: Mapping[str, str] = {
+    "enable.idempotence": _DELIVERY,
+    "acks": _DELIVERY,
+    "request.required.acks": _DELIVERY,
+    "retries": _DELIVERY,
+    "message.send.max.retries": _DELIVERY,
+    "delivery.report.only.error": _DELIVERY,
+    "enable.gapless.guarantee": _DELIVERY,
+    "message.timeout.ms": "is timeout here; remove it",
+    "delivery.timeout.ms": "is timeout here; remove it",
+    "transactional.id": "has no meaning: records carry an identity by which readers drop repeats; remove it",
+}
+_CALLBACKS = re.compile(r".*_cb|logger|on_delivery|on_commit")
+
+
+def kafka_client_problems(field: str, kafka: KafkaSource | KafkaSink | None) -> Iterator[Problem]:
+    """The topic's name and the options."""
+    if kafka is None:
+        return
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", kafka.topic) or kafka.topic in (".", ".."):
+        yield Problem(f"{field}.topic", kafka.topic, "is not the name of a topic; use letters, digits, ., _ and -")
+    refused = {**_BOTH, **(_SOURCE if isinstance(kafka, KafkaSource) else _SINK)}
+    for name, value in kafka.options.items():
+        here = f"{field}.options[{name}]"
+        if name in refused:
+            yield Problem(here, value, refused[name])
+        elif _CALLBACKS.fullmatch(name):
+            yield Problem(here, None, "is a function of a program, which a manifest cannot give; remove it")
+
+
+def raw_problems(field: str, kafka: KafkaSource | None, schema: Schema) -> Iterator[Problem]:
+    """The schema of a stream of raw records."""
+    if kafka is None or kafka.format != "raw":
+        return
+    for column in schema.columns:
+        types = RAW_COLUMNS.get(column.name.casefold())
+        if types is None:
+            close = closest(column.name, list(RAW_COLUMNS))
+            remedy = f"did you mean {close}?" if close else f"they are {listed(list(RAW_COLUMNS), 'and')}"
+            yield Problem(f"{field}.schema", column.name, f"is not a column of raw records; {remedy}")
+        elif column.type.name not in types:
+            yield Problem(f"{field}.schema", f"{column.name} {column.type}", f"must be {listed([str(name) for name in types])}")

@@ -1,0 +1,206 @@
+"""A real Kafka broker on this machine, for tests and benchmarks: one KRaft node in a directory of its own, on free ports of 127.0.0.1.
+
+Kafka itself comes by Maven into ``~/.cache/streamjoin-tests`` (43 MB, once; ``STREAMJOIN_TEST_CACHE`` names another directory), so this
+needs ``java`` (17 or newer) and, the first time, ``mvn``.
+
+Always holds: leaving a :class:`KafkaBroker` ends its process and no other; what it cannot have it says by :class:`NoBroker`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+VERSION = "4.1.0"
+START_SECONDS = 60
+FETCH_SECONDS = 300
+
+POM = f"""\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>streamjoin</groupId><artifactId>kafka-for-tests</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version></dependency>
+  </dependencies>
+</project>
+"""
+
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={root}/data
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+group.initial.rebalance.delay.ms=0
+log.retention.check.interval.ms=1000
+log.segment.delete.delay.ms=100
+"""
+
+LOG4J = """\
+<Configuration status="error"><Appenders><Console name="out"><PatternLayout pattern="%d %p %c{1}: %m%n"/></Console></Appenders>
+<Loggers><Root level="warn"><AppenderRef ref="out"/></Root></Loggers></Configuration>
+"""
+
+
+class NoBroker(RuntimeError):  # noqa: N818
+    """This machine has no broker to offer; the text says what is missing."""
+
+
+def libraries() -> Path:
+    """The directory of Kafka's jars, fetched on first use. Raises NoBroker."""
+    if shutil.which("java") is None:
+        raise NoBroker("no java (17 or newer) on the PATH, which a Kafka broker needs")
+    cache = Path(os.environ.get("STREAMJOIN_TEST_CACHE") or Path.home() / ".cache" / "streamjoin-tests")
+    target = cache / f"kafka-{VERSION}"
+    if target.is_dir():
+        return target
+    if shutil.which("mvn") is None:
+        raise NoBroker(f"no mvn on the PATH to fetch Kafka {VERSION} with, and {target} does not exist")
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as directory:
+        (Path(directory) / "pom.xml").write_text(POM)
+        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=jars"]
+        try:
+            done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            raise NoBroker(f"mvn did not fetch Kafka {VERSION} within {FETCH_SECONDS} s") from None
+        if done.returncode:
+            raise NoBroker(f"mvn cannot fetch Kafka {VERSION}: {(done.stdout + done.stderr).strip()[-300:]}")
+        try:
+            os.rename(Path(directory) / "jars", target)
+        except OSError:
+            if not target.is_dir():  # or another process was faster
+                raise
+    return target
+
+
+class KafkaBroker:
+    """A broker that can be killed and started again on the same data and port. A context manager."""
+
+    def __init__(self, *, heap_mib: int = 512, fast: bool = False, settings: dict[str, str] | None = None) -> None:
+        """``fast``: let Java compile well, which costs seconds at the start. ``settings``: more lines of server.properties."""
+        self._jars = libraries()
+        self._compiler = [] if fast else ["-XX:TieredStopAtLevel=1"]
+        self._root = Path(tempfile.mkdtemp(prefix="kafka-"))
+        self._heap = f"-Xmx{heap_mib}m"
+        self._process: subprocess.Popen[bytes] | None = None
+        port, controller = free_ports(2)
+        self.servers = f"127.0.0.1:{port}"
+        lines = "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
+        (self._root / "server.properties").write_text(PROPERTIES.format(port=port, controller=controller, root=self._root) + lines)
+        (self._root / "log4j2.xml").write_text(LOG4J)
+
+    def __enter__(self) -> KafkaBroker:
+        try:
+            properties = str(self._root / "server.properties")
+            identity = uuid.uuid4().hex[:22]
+            self._java("kafka.tools.StorageTool", "format", "--cluster-id", identity, "--config", properties)
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def start(self) -> None:
+        """Start the process and wait until it answers. Raises NoBroker with the end of its log."""
+        with (self._root / "broker.log").open("ab") as log:
+            command = [*self._command("kafka.Kafka"), str(self._root / "server.properties")]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise NoBroker(f"the Kafka broker did not start: {(self._root / 'broker.log').read_text()[-500:]}")
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        """End the process as a power cut would (SIGKILL)."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def create_topic(self, name: str, partitions: int = 1, **config: str) -> str:
+        """A new topic; settings with _ for the dot. Returns its name."""
+        from confluent_kafka.admin import NewTopic
+
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        self._settled(self.admin.create_topics([NewTopic(name, partitions, 1, config=settings)]))
+        return name
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Let the topic have so many partitions in all."""
+        from confluent_kafka.admin import NewPartitions
+
+        self._settled(self.admin.create_partitions([NewPartitions(name, partitions)]))
+
+    def delete_records(self, name: str, partition: int, before: int) -> None:
+        """What retention does: records before the offset are gone."""
+        from confluent_kafka import TopicPartition
+
+        self._settled(self.admin.delete_records([TopicPartition(name, partition, before)]))
+
+    @cached_property
+    def admin(self) -> Any:
+        """A confluent_kafka AdminClient."""
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+
+    @staticmethod
+    def _settled(futures: dict[Any, Any]) -> None:
+        for future in futures.values():
+            future.result(timeout=30)
+
+    def _answers(self) -> bool:
+        from confluent_kafka import KafkaException
+
+        host, port = self.servers.split(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+            self.admin.list_topics(timeout=5)
+        except (OSError, KafkaException):
+            return False
+        return True
+
+    def _command(self, main: str) -> list[str]:
+        log4j = f"-Dlog4j2.configurationFile={self._root / 'log4j2.xml'}"
+        return ["java", self._heap, "-XX:+UseSerialGC", *self._compiler, log4j, "-cp", f"{self._jars}/*", main]
+
+    def _java(self, main: str, *arguments: str) -> None:
+        done = subprocess.run([*self._command(main), *arguments], capture_output=True, text=True, timeout=START_SECONDS, check=False)
+        if done.returncode:
+            raise NoBroker(f"{main} failed: {(done.stdout + done.stderr).strip()[-500:]}")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

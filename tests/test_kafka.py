@@ -1,0 +1,733 @@
+"""Kafka as source and as sink, against a real broker that the tests start, kill and start again.
+
+What must hold is checked from outside: by a consumer of its own, which drops repeats by the documented identity, and by an oracle in
+DuckDB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from harness import SECOND, START, Crash
+from kafka_broker import KafkaBroker, NoBroker
+from streamjoin.epoch.driver import Driver, EpochFailed
+from streamjoin.epoch.inline import InlineRunner
+from streamjoin.io.base import SinkError, SourceError, Staged, UnavailableError
+from streamjoin.io.kafka_client import KafkaClient
+from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
+from streamjoin.io.kafka_source import KafkaSource, KafkaSourceConfig, fair_shares
+from streamjoin.job import Job, compile_job
+from streamjoin.manifest import load
+from streamjoin.state.storage import ObjectStorage
+
+TESTS = Path(__file__).parent
+DECLARED = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+NAMES = iter(range(1_000_000))
+pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+
+
+@contextlib.contextmanager
+def running_broker() -> Iterator[KafkaBroker]:
+    with contextlib.ExitStack() as stack:
+        try:
+            started = stack.enter_context(KafkaBroker())
+        except NoBroker as missing:
+            pytest.skip(str(missing))
+        yield started
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[KafkaBroker]:
+    with running_broker() as started:
+        yield started
+
+
+@pytest.fixture
+def topic(broker: KafkaBroker) -> Callable[..., str]:
+    """Makes a topic that no other test uses."""
+    return lambda partitions=1, **config: broker.create_topic(f"topic-{next(NAMES)}", partitions, **config)
+
+
+def produce(broker: KafkaBroker, name: str, records: Sequence[Any], partition: int = 0) -> None:
+    """Records as (key, value), or values alone; what is no bytes is written as JSON."""
+    producer = Producer({"bootstrap.servers": broker.servers, "linger.ms": 0})
+    for record in records:
+        key, value = record if isinstance(record, tuple) else (None, record)
+        text = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
+        producer.produce(name, text, key, partition)
+    assert producer.flush(30) == 0
+
+
+def rows(first: int, count: int) -> list[dict[str, Any]]:
+    return [{"id": i, "k": i % 7, "at": f"2026-01-01T00:00:{i % 60:02d}Z"} for i in range(first, first + count)]
+
+
+def source_of(broker: KafkaBroker, name: str, schema: pa.Schema = DECLARED, *, timeout: float = 20.0, **options: Any) -> KafkaSource:
+    return KafkaSource(KafkaSourceConfig(KafkaClient(broker.servers, name, (), timeout), f"group-{name}", **options), schema)
+
+
+def read_plan(source: KafkaSource, plan: Any) -> tuple[list[dict[str, Any]], list[Any]]:
+    """The records of a plan's splits, with their position in the stream as ``n``, and the rejected ones."""
+    found, rejected = [], []
+    for split in plan.splits:
+        for records in source.reader.read(split):
+            for offset, row in zip(records.offsets(), records.batch.to_pylist(), strict=True):
+                found.append(row | {"n": split.first_record + int(offset)})
+            rejected += records.rejected
+    return found, rejected
+
+
+def ids(found: Sequence[dict[str, Any]]) -> list[int]:
+    return [row["id"] for row in found]
+
+
+# --- the source ---
+
+
+def test_every_record_is_planned_once_within_limits_that_partitions_share(broker: KafkaBroker, topic: Callable[..., str]) -> None:
+    name = topic(3)
+    for partition, count in enumerate((1000, 10, 300)):
+        produce(broker, name, rows(10_000 * partition, count), partition)
+    source = source_of(broker, name)
+    position, seen = None, []
+    for limit in (100, 600, 600, 600):
+        plan = source.plan(position, limit, 0.0)
+        assert plan == source_of(broker, name).plan(position, limit, 0.0), "a plan depends on nothing but the position and the topic"
+        assert plan.records <= limit
+        seen += read_plan(source, plan)[0]
+        position = json.loads(json.dumps(plan.position))
+        assert plan.end_record == len(seen)
+        assert plan.backlog_records == 1310 - len(seen)
+        if limit == 100:
+            assert {split.partition: split.records for split in plan.splits} == {0: 45, 1: 10, 2: 45}
+    assert sorted(ids(seen)) == sorted([*range(1000), *range(10_000, 10_010), *range(20_000, 20_300)])
+    assert sorted(row["n"] for row in seen) == list(range(1310))
+    assert plan.exhausted
+    assert not source.plan(position, 100, 0.0).splits
+    assert position == {"topic": name, "offsets": {"0": 1000, "1": 10, "2": 300}, "records": 1310, "skipped": 0}
+
+
+def test_shares_are_fair_and_leave_nobody_out() -> None:
+    rng = random.Random(5)
+    for _ in range(500):
+        available = {partition: rng.choice([0, 1, rng.randint(0, 1000)]) for partition in range(rng.randint(1, 9))}
+        limit = rng.randint(1, 2000)
+        shares = fair_shares(available, limit)
+        hungry = [shares[p] for p in available if shares[p] < available[p]]
+        assert all(shares[p] >= min(1, available[p]) for p in available)
+        assert sum(shares.values()) <= max(limit, sum(count > 0 for count in available.values()))
+        assert not hungry or (max(shares.values()) <= min(hungry) + 1 and sum(shares.values()) >= limit - len(available))
+
+
+def test_what_breaks_the_schema_is_rejected_with_its_offset(broker: KafkaBroker, topic: Callable[..., str]) -> None:
+    name = topic()
+    values: list[Any] = [
+        {"id": 0, "k": 1, "at": "2026-01-01T00:00:00Z"},
+        b"not json",
+        None,
+        b"",
+        b" \n ",
+        b'{"id": 5,\n "k": 2,\n "at": null}\n',
+        b'{"id": 6, "k": "a\nb"}',
+        b'{"id": 7} {"id": 7}',
+        {"id": "x", "k": 1},
+        b"\xff\xfe",
+        {"id": 10, "k": None, "other": [1, {"a": 2}]},
+        b'{"id": 11}\n{"id": 12}',
+    ]
+    produce(broker, name, values)
+    source = source_of(broker, name)
+    found, rejected = read_plan(source, source.plan(None, 100, 0.0))
+    assert [(row["id"], row["n"]) for row in found] == [(0, 0), (5, 5), (10, 10)]
+    assert sorted(r.position for r in rejected) == [1, 2, 3, 4, 6, 7, 8, 9, 11]
+    by_position = {r.position: r for r in rejected}
+    assert by_position[1].raw == "not json"
+    assert by_position[1].place == f"{name} partition 0 offset 1"
+    assert by_position[2].error == "has no value (a tombstone)"
+    assert by_position[3].error == "is empty"
+    assert by_position[6].raw == '{"id": 6, "k": "a\nb"}', "as it was, line break and all"
+    assert 'column id: "x" is not a value of BIGINT' in by_position[8].error
+    assert by_position[9].raw.startswith("base64:")
+
+
+def test_raw_records_are_columns(broker: KafkaBroker, topic: Callable[..., str]) -> None:
+    name = topic(2)
+    before = time.time()
+    produce(broker, name, [(b"k0", b"v0"), (None, b"\xff"), (b"k2", None)], 1)
+    instant = pa.timestamp("us", "UTC")
+    schema = pa.schema(
+        [
+            ("key", pa.string()),
+            ("value", pa.binary()),
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", instant),
+        ]
+    )
+    source = source_of(broker, name, schema, format="raw")
+    found, rejected = read_plan(source, source.plan(None, 100, 0.0))
+    assert not rejected
+    assert [(r["key"], r["value"], r["topic"], r["partition"], r["offset"]) for r in found] == [
+        ("k0", b"v0", name, 1, 0),
+        (None, b"\xff", name, 1, 1),
+        ("k2", None, name, 1, 2),
+    ]
+    assert all(before - 60 < r["timestamp"].timestamp() < time.time() + 60 for r in found)
+    as_text = source_of(broker, name, pa.schema([("offset", pa.int64()), ("value", pa.string())]), format="raw")
+    found, rejected = read_plan(as_text, as_text.plan(None, 100, 0.0))
+    assert [(row["offset"], row["value"]) for row in found] == [(0, "v0"), (2, None)]
+    assert [(item.position, item.error) for item in rejected] == [(1, "column value: is not UTF-8 (byte 0)")]
+
+
+def test_any_range_reads_the_same_also_where_offsets_have_gaps(broker: KafkaBroker, topic: Callable[..., str]) -> None:
+    """Transactions leave gaps, aborted ones larger ones; consumers are kept and used again for other ranges."""
+    name = topic(2)
+    writing = Producer({"bootstrap.servers": broker.servers, "transactional.id": name, "linger.ms": 0})
+    writing.init_transactions(30)
+    for turn in range(6):
+        for aborted, part in ((False, rows(turn * 100, 50)), (True, rows(50_000, 20))):
+            writing.begin_transaction()
+            for row in part:
+                writing.produce(name, json.dumps(row).encode(), partition=0)
+            writing.flush(30)
+            if aborted:
+                writing.abort_transaction(30)
+            else:
+                writing.commit_transaction(30)
+        produce(broker, name, rows(10_000 + turn * 100, 70), 1)
+    source = source_of(broker, name)
+    plan = source.plan(None, 10_000, 0.0)
+    found, rejected = read_plan(source, plan)
+    committed = [range(turn * 100, turn * 100 + 50) for turn in range(6)] + [range(10_000 + t * 100, 10_070 + t * 100) for t in range(6)]
+    assert sorted(ids(found)) == sorted(number for numbers in committed for number in numbers)
+    assert not rejected
+    assert len({row["n"] for row in found}) == len(found)
+    assert plan.end_record == sum(split.end - split.start for split in plan.splits) > len(found)
+    by_offset = {}
+    for split in plan.splits:
+        for records in source.reader.read(split):
+            for offset, number in zip(records.offsets(), records.batch.column("id").to_pylist(), strict=True):
+                by_offset[split.partition, split.start + int(offset)] = number
+    rng = random.Random(11)
+    for _ in range(60):
+        whole = rng.choice(plan.splits)
+        start = rng.randint(whole.start, whole.end - 1)
+        end = rng.choice([whole.end, rng.randint(start + 1, whole.end)])
+        part = type(whole)(first_record=0, records=end - start, partition=whole.partition, topic=name, start=start, end=end)
+        got = [
+            (start + int(offset), number)
+            for records in source.reader.read(part)
+            for offset, number in zip(records.offsets(), records.batch.column("id").to_pylist(), strict=True)
+        ]
+        assert got == sorted((o, n) for (p, o), n in by_offset.items() if p == whole.partition and start <= o < end), (part, "seed 11")
+        if rng.random() < 0.3:
+            next(iter(source.reader.read(part)), None)  # a reader that is given up
+
+
+def test_open_transactions_are_left_for_later(broker: KafkaBroker, topic: Callable[..., str]) -> None:
+    name = topic()
+    produce(broker, name, rows(0, 10))
+    writing = Producer({"bootstrap.servers": broker.servers, "transactional.id": f"open-{name}"})
+    writing.init_transactions(30)
+    writing.begin_transaction()
+    writing.produce(name, json.dumps(rows(10, 1)[0]).encode())
+    writing.flush(30)
+    produce(broker, name, rows(20, 5))
+    source = source_of(broker, name)
+    plan = source.plan(None, 100, 0.0)
+    assert ids(read_plan(source, plan)[0]) == list(range(10))
+    writing.commit_transaction(30)
+    rest = source.plan(plan.position, 100, 0.0)
+    assert ids(read_plan(source, rest)[0]) == [10, 20, 21, 22, 23, 24]
+
+
+def test_latest_begins_with_what_comes_and_new_partitions_are_read_from_their_start(broker: KafkaBroker, topic: Callable[..., str]) -> None:
+    name = topic(1)
+    produce(broker, name, rows(0, 10))
+    source = source_of(broker, name, starting_offsets="latest")
+    assert not source.plan(None, 100, 0.0).splits
+    produce(broker, name, rows(100, 3))
+    broker.add_partitions(name, 2)
+    wait_for(lambda: "1" in source.plan(None, 100, 0.0).position["offsets"], "the new partition")
+    produce(broker, name, rows(200, 4), 1)
+    plan = source.plan(None, 100, 0.0)
+    assert ids(read_plan(source, plan)[0]) == [100, 101, 102, 200, 201, 202, 203]
+    assert not source_of(broker, name, starting_offsets="latest").plan(plan.position, 100, 0.0).splits
+
+
+def test_what_retention_took_is_an_error_or_a_counted_skip(broker: KafkaBroker, topic: Callable[..., str]) -> None:
+    name = topic(2)
+    produce(broker, name, rows(0, 100), 0)
+    produce(broker, name, rows(1000, 10), 1)
+    first = source_of(broker, name).plan(None, 20, 0.0)
+    assert first.position["offsets"]["0"] == 10
+    broker.delete_records(name, 0, 60)
+    with pytest.raises(SourceError, match=rf"{name}.*partition 0 begins at offset 60, and 10 .* 50 records .*onDataLoss: skip"):
+        source_of(broker, name).plan(first.position, 1000, 0.0)
+    source = source_of(broker, name, on_data_loss="skip")
+    plan = source.plan(first.position, 1000, 0.0)
+    assert "removed 50 records of partition 0" in plan.warnings[0]
+    assert plan.position["skipped"] == 50
+    assert ids(read_plan(source, plan)[0]) == list(range(60, 100))
+    assert source.plan(plan.position, 1000, 0.0).warnings == ()
+    gone = first.splits[0]
+    stale = type(gone)(first_record=0, records=5, partition=0, topic=name, start=10, end=15)
+    with pytest.raises(UnavailableError, match="were there when the epoch was planned"):
+        list(source.reader.read(stale))
+
+
+def test_a_topic_that_is_another_one_is_refused(broker: KafkaBroker, topic: Callable[..., str]) -> None:
+    name = topic()
+    produce(broker, name, rows(0, 5))
+    source = source_of(broker, name, timeout=1.0)
+    position = source.plan(None, 100, 0.0).position
+    for offsets, complaint in (({"0": 50}, "ends at offset 5, and was read up to 50"), ({"0": 5, "3": 1}, "partition 3 is gone")):
+        with pytest.raises(SourceError, match=f"{complaint}.*choose a new checkpoint.location|{complaint}.*Choose a new"):
+            source.plan(position | {"offsets": offsets}, 100, 0.0)
+    with pytest.raises(SourceError, match=r"no-such-topic.*create the topic"):
+        source_of(broker, "no-such-topic").plan(None, 100, 0.0)
+
+
+def test_nobody_there_is_an_error_that_names_the_servers() -> None:
+    client = KafkaClient("127.0.0.1:9", "orders", (), 1.5)
+    source = KafkaSource(KafkaSourceConfig(client, "g"), DECLARED)
+    began = time.monotonic()
+    with pytest.raises(UnavailableError, match=r"orders on 127\.0\.0\.1:9: no answer within 1.5 s .*; see whether the brokers are up"):
+        source.plan(None, 100, 0.0)
+    assert time.monotonic() - began < 10
+
+
+def test_options_reach_librdkafka_and_secrets_come_from_files(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("secret\n")
+    client = KafkaClient("b:1", "t", (("sasl.password", f"file:{tmp_path}/password"), ("sasl.username", "me")))
+    settings = client.settings({"group.id": "g"}, SourceError)
+    assert (settings["sasl.password"], settings["sasl.username"], settings["bootstrap.servers"]) == ("secret", "me", "b:1")
+    assert "secret" not in repr(client)
+    with pytest.raises(SourceError, match=r"kafka\.options\[sasl\.password\]: /no/where cannot be read \(No such file or directory\)"):
+        KafkaClient("b:1", "t", (("sasl.password", "file:/no/where"),)).settings({}, SourceError)
+    wrong = KafkaSource(KafkaSourceConfig(KafkaClient("b:1", "t", (("no.such.option", "1"),)), "g"), DECLARED)
+    with pytest.raises(SourceError, match=r"no\.such\.option"):
+        wrong.plan(None, 10, 0.0)
+
+
+def test_commits_are_told_to_the_group(broker: KafkaBroker, topic: Callable[..., str]) -> None:
+    name = topic(2)
+    source = source_of(broker, name)
+    source.committed({"offsets": {"0": 5, "1": 7}})
+    source.committed({"offsets": {"0": 6, "1": 7}})
+    wait_for(lambda: group_offsets(broker, f"group-{name}", name, 2) == [6, 7], "the group's offsets")
+
+
+def group_offsets(broker: KafkaBroker, group: str, name: str, partitions: int) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": group})
+    found = consumer.committed([TopicPartition(name, partition) for partition in range(partitions)], timeout=10)
+    consumer.close()
+    return [item.offset for item in found]
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come within {seconds} s"
+        time.sleep(0.05)
+
+
+# --- the sink ---
+
+RESULT = pa.schema([("a", pa.int64()), ("name", pa.string()), ("price", pa.decimal128(10, 2))])
+
+
+def results(first: int, count: int) -> pa.RecordBatch:
+    numbers = range(first, first + count)
+    values = [[*numbers], [None if i % 5 == 0 else f'n"{i}' for i in numbers], [None] * count]
+    return pa.record_batch([pa.array(v, item.type) for v, item in zip(values, RESULT, strict=True)], schema=RESULT)
+
+
+def sink_of(broker: KafkaBroker, name: str, root: Path, key: str | None = None, timeout: float = 20.0) -> KafkaSink:
+    client = KafkaClient(broker.servers, name, (), timeout)
+    return KafkaSink(KafkaSinkConfig(client, "pairs", key), RESULT, ObjectStorage(str(root)))
+
+
+def consumed(broker: KafkaBroker, name: str) -> list[tuple[str, bytes | None, bytes]]:
+    """All records of a topic as (identity, key, value), by a consumer that knows the documentation only."""
+    consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": "check", "enable.partition.eof": True})
+    partitions = consumer.list_topics(name, timeout=10).topics[name].partitions
+    consumer.assign([TopicPartition(name, partition, 0) for partition in partitions])
+    found, ended = [], set()
+    deadline = time.monotonic() + 30
+    while len(ended) < len(partitions):
+        assert time.monotonic() < deadline
+        for message in consumer.consume(1000, 0.2):
+            if message.error() is not None:
+                ended.add(message.partition())
+                continue
+            headers = dict(message.headers() or [])
+            identity = headers.get("streamjoin-id", message.key())
+            found.append((identity.decode(), message.key(), message.value()))
+    consumer.close()
+    return found
+
+
+def test_results_are_sent_with_identities_only_when_they_are_published(
+    broker: KafkaBroker, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    name, storage = topic(3), ObjectStorage(str(tmp_path))
+    sink = sink_of(broker, name, tmp_path)
+    staged = []
+    for task in range(2):
+        writer = sink.writer(f"000001-000000000007-0000{task}-abc", f"000000000007-0000{task}")
+        writer.write(results(100 * task, 30))
+        writer.write(results(100 * task + 30, 3))
+        staged += writer.close()
+    assert consumed(broker, name) == []
+    staged = [Staged.from_json(json.loads(json.dumps(file.to_json()))) for file in staged]
+    sink.publish(staged)
+    found = consumed(broker, name)
+    assert {identity for identity, _, _ in found} == {f"pairs/7/{task}/{row}" for task in range(2) for row in range(33)}
+    for identity, key, value in found:
+        task, row = (int(part) for part in identity.split("/")[2:])
+        assert key == identity.encode()
+        assert json.loads(value) == {"a": 100 * task + row, "name": results(100 * task + row, 1)[1][0].as_py(), "price": None}
+    sink.publish(staged)
+    sink_of(broker, name, tmp_path).publish(staged)
+    assert len(consumed(broker, name)) == 66, "what has been sent is noted, also for the next driver"
+    assert storage.list("outbox") == [f"{staged[0].path}.sent"]
+    assert sink.sweep(lambda stem: True) == 0, "the note stays until the next epoch has been published"
+    writer = sink.writer("000001-000000000008-00000-abc", "000000000008-00000")
+    writer.write(results(0, 1))
+    after = writer.close()
+    sink.publish(after)
+    assert storage.list("outbox") == [f"{after[0].path}.sent"]
+
+
+def test_a_column_may_be_the_key(broker: KafkaBroker, topic: Callable[..., str], tmp_path: Path) -> None:
+    for column, wanted in (("NAME", [None, b'n"1', b'n"2']), ("a", [b"0", b"1", b"2"]), ("price", [None, None, None])):
+        name = topic()
+        sink = sink_of(broker, name, tmp_path / column, key=column)
+        writer = sink.writer("000001-000000000000-00000-x", "000000000000-00000")
+        writer.write(results(0, 3))
+        sink.publish(writer.close())
+        assert [(identity, key) for identity, key, _ in consumed(broker, name)] == [(f"pairs/0/0/{i}", key) for i, key in enumerate(wanted)]
+
+
+def test_staged_results_are_removed_by_abort_and_sweep_and_missed_when_lost(
+    broker: KafkaBroker, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    sink, storage = sink_of(broker, topic(), tmp_path), ObjectStorage(str(tmp_path))
+    writer = sink.writer("000001-000000000000-00000-x", "000000000000-00000")
+    writer.write(results(0, 3))
+    writer.close()
+    writer.abort()
+    assert storage.list("outbox") == []
+    writer = sink.writer("000001-000000000000-00000-y", "000000000000-00000")
+    writer.write(results(0, 3))
+    staged = writer.close()
+    assert sink.sweep(lambda stem: not stem.startswith("000001-000000000000-00000-y")) == 0
+    assert sink.sweep(lambda stem: stem.startswith("000001-000000000000-00000-y")) == 1
+    with pytest.raises(SinkError, match=r"outbox/.*: these 3 committed records are gone"):
+        sink.publish(staged)
+
+
+def test_what_the_brokers_refuse_is_told_with_its_remedy(broker: KafkaBroker, topic: Callable[..., str], tmp_path: Path) -> None:
+    big = sink_of(broker, topic(), tmp_path / "big")
+    writer = big.writer("000001-000000000000-00000-x", "000000000000-00000")
+    writer.write(pa.record_batch([pa.array([1]), pa.array(["x" * 2_000_000]), pa.array([None], RESULT.field(2).type)], schema=RESULT))
+    staged = writer.close()
+    with pytest.raises(SinkError, match=r"raise message\.max\.bytes"):
+        big.publish(staged)
+    missing = sink_of(broker, "no-such-topic", tmp_path / "missing", timeout=2.0)
+    writer = missing.writer("000001-000000000000-00000-x", "000000000000-00000")
+    writer.write(results(0, 3))
+    staged = writer.close()
+    with pytest.raises((SinkError, UnavailableError), match="no-such-topic on"):
+        missing.publish(staged)
+
+
+# --- whole joins ---
+
+JOIN = """
+apiVersion: streamjoin.dev/v1alpha1
+kind: StreamJoin
+metadata: {{name: pairs}}
+spec:
+  streams:
+    - name: l
+      source: {{kafka: {{bootstrapServers: "{servers}", topic: {left}, timeout: {timeout}}}}}
+      schema: "rid BIGINT, k BIGINT, at TIMESTAMP"
+      eventTime: at
+      watermark: {watermark}
+    - name: r
+      source: {{kafka: {{bootstrapServers: "{servers}", topic: {right}, timeout: {timeout}}}}}
+      schema: "rid BIGINT, k BIGINT, at TIMESTAMP"
+      eventTime: at
+      watermark: {watermark}
+  joins:
+    - "on": "abs(l.k - r.k) <= 1"
+      window: {{within: 4s}}
+      output:
+        select: ["l.rid AS a", "r.rid AS b"]
+        sink: {{kafka: {{bootstrapServers: "{servers}", topic: {out}, timeout: {timeout}}}}}
+  workers: {{min: 2, max: 2, capacityTuples: 100000}}
+  epoch: {{maxTuples: {epoch}}}
+  checkpoint: {{location: "{root}/state"}}
+"""
+
+
+class Joined:
+    """A join from two topics to a third, what was put in, and what must come out."""
+
+    def __init__(
+        self, broker: KafkaBroker, root: Path, *, partitions: int = 2, watermark: str = "1h", timeout: str = "20s", epoch: int = 200
+    ) -> None:
+        self.broker = broker
+        self.root = root
+        self.topics = [broker.create_topic(f"join-{side}-{next(NAMES)}", partitions) for side in ("l", "r", "out")]
+        self.partitions = partitions
+        left, right, out = self.topics
+        text = JOIN.format(
+            servers=broker.servers, left=left, right=right, out=out, root=root, watermark=watermark, timeout=timeout, epoch=epoch
+        )
+        (root / "join.yaml").write_text(text)
+        self.job: Job = compile_job(load(text))
+        self.rows: tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]] = ([], [])
+        self.rng = random.Random(17)
+
+    def feed(self, count: int, seconds: int = 10) -> None:
+        """So many more records on each side and partition."""
+        for side, name in enumerate(self.topics[:2]):
+            for partition in range(self.partitions):
+                values = []
+                for _ in range(count):
+                    row = (len(self.rows[side]), self.rng.randint(0, 60), START + self.rng.randint(0, seconds * SECOND))
+                    self.rows[side].append(row)
+                    moment = datetime.fromtimestamp(row[2] // SECOND, UTC).replace(microsecond=row[2] % SECOND)
+                    values.append({"rid": row[0], "k": row[1], "at": moment.isoformat()})
+                produce(self.broker, name, values, partition)
+
+    def driver(self, runner: Any = None, **options: Any) -> Driver:
+        return Driver(self.job, ObjectStorage(self.job.checkpoint), runner or InlineRunner(), **options)
+
+    def expected(self) -> Counter[tuple[int, int]]:
+        connection = duckdb.connect()
+        for name, of_side in zip("lr", self.rows, strict=True):
+            rid, k, at = zip(*of_side, strict=True)
+            connection.register(f"{name}_rows", pa.table({"rid": rid, "k": k, "at": at}))
+        query = f"SELECT l.rid, r.rid FROM l_rows l, r_rows r WHERE abs(l.k - r.k) <= 1 AND abs(l.at - r.at) <= {4 * SECOND}"
+        return Counter(connection.execute(query).fetchall())
+
+    def found(self) -> tuple[Counter[tuple[int, int]], int]:
+        """The results after dropping repeats, and how many repeats there were."""
+        by_identity: dict[str, bytes] = {}
+        repeats = 0
+        for identity, _, value in consumed(self.broker, self.topics[2]):
+            if identity in by_identity:
+                assert by_identity[identity] == value, "an identity belongs to one result"
+                repeats += 1
+            by_identity[identity] = value
+        values = [json.loads(value) for value in by_identity.values()]
+        return Counter((value["a"], value["b"]) for value in values), repeats
+
+
+def finish(driver: Driver) -> None:
+    while driver.step(final=True) is not None:
+        pass
+
+
+def test_a_consumer_sees_the_oracles_rows_and_bad_records_are_dead_letters(broker: KafkaBroker, tmp_path: Path) -> None:
+    join = Joined(broker, tmp_path)
+    driver = join.driver()
+    driver.start()
+    for turn in range(3):
+        join.feed(60)
+        if turn == 1:
+            produce(broker, join.topics[0], [b"not json", {"rid": "x"}, {"rid": 1, "k": 1, "at": None}], 1)
+        finish(driver)
+    found, repeats = join.found()
+    assert found == join.expected()
+    assert sum(found.values()) > 1000
+    assert repeats == 0
+    letters = [json.loads(line) for path in (tmp_path / "state/dead-letters").glob("*.json") for line in path.read_text().splitlines()]
+    assert [letter["stream"] for letter in letters] == ["l"] * 3
+    assert {letter["raw"] for letter in letters} >= {"not json", '{"rid": "x"}'}
+    assert all(join.topics[0] in letter["split"] for letter in letters)
+    assert set(driver.checkpoint.partitions[0]) == {0, 1}
+    wait_for(lambda: group_offsets(broker, "streamjoin-pairs", join.topics[0], 2) == [180, 183], "the group's offsets")
+    restarted = join.driver()
+    restarted.start()
+    finish(restarted)
+    assert join.found() == (found, 0), "a driver that was stopped between epochs repeats nothing"
+
+
+def test_new_partitions_are_joined_too(broker: KafkaBroker, tmp_path: Path) -> None:
+    join = Joined(broker, tmp_path, partitions=1)
+    driver = join.driver()
+    driver.start()
+    join.feed(80)
+    finish(driver)
+    for name in join.topics[:2]:
+        broker.add_partitions(name, 3)
+    join.partitions = 3
+    wait_for(lambda: len(driver._sources[0].plan(driver.checkpoint.positions[0], 10, 0.0).position["offsets"]) == 3, "the partitions")
+    join.feed(50)
+    finish(driver)
+    assert join.found() == (join.expected(), 0)
+
+
+@pytest.mark.parametrize("step", ["tasks", "commit", "publish", "clean", "sent"])
+def test_a_driver_that_dies_at_any_step_loses_nothing_and_repeats_only_under_the_same_identity(
+    step: str, broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``sent``: the records are with the brokers, and the note of it is not."""
+    join = Joined(broker, tmp_path, epoch=150)
+    join.feed(100)
+    visits = iter(range(1000))
+
+    def die(at: str) -> None:
+        if at == step and next(visits) == 1:
+            raise Crash(at)
+
+    put = ObjectStorage.put
+
+    def dying_put(storage: ObjectStorage, path: str, data: Any) -> None:
+        if path.endswith(".sent"):
+            die("sent")
+        put(storage, path, data)
+
+    monkeypatch.setattr(ObjectStorage, "put", dying_put)
+    first = join.driver(at=die)
+    first.start()
+    with pytest.raises(Crash):
+        finish(first)
+    second = join.driver()
+    second.start()
+    finish(second)
+    found, repeats = join.found()
+    assert found == join.expected()
+    assert (repeats > 0) == (step == "sent")
+    assert len(ObjectStorage(join.job.checkpoint).list("outbox")) <= 1
+
+
+@pytest.mark.parametrize("moment", ["staged", "half-sent"])
+def test_a_driver_process_is_killed_between_producing_and_committing(moment: str, broker: KafkaBroker, tmp_path: Path) -> None:
+    """SIGKILL when an epoch's results are staged and not committed; and when they are committed and only some of them are sent."""
+    join = Joined(broker, tmp_path, epoch=400)
+    join.feed(200)
+    command = [sys.executable, str(TESTS / "kafka_victim.py"), str(tmp_path)]
+    killed, done = (
+        subprocess.run([*command, when], capture_output=True, text=True, timeout=100, check=False, env=os.environ)
+        for when in (moment, "never")
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
+    assert done.stdout.endswith("done\n"), done.stdout + done.stderr
+    found, repeats = join.found()
+    assert found == join.expected()
+    assert (repeats > 0) == (moment == "half-sent")
+
+
+@pytest.mark.spark
+def test_a_join_on_spark_reads_and_writes_topics_from_its_tasks(broker: KafkaBroker, tmp_path: Path) -> None:
+    """Killed when its first epoch has been committed, and run again."""
+    join = Joined(broker, tmp_path, epoch=2000)
+    join.feed(800)
+    command = [sys.executable, str(TESTS / "victim.py"), str(tmp_path)]
+    killed, done = (
+        subprocess.run([*command, *moment], capture_output=True, text=True, timeout=140, check=False)
+        for moment in (("publish", "1"), ("never", "0"))
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
+    assert done.stdout.endswith("done\n"), done.stdout + done.stderr
+    assert join.found() == (join.expected(), 0)
+
+
+def test_a_full_queue_is_waited_for(broker: KafkaBroker, topic: Callable[..., str], tmp_path: Path) -> None:
+    name = topic(2)
+    client = KafkaClient(broker.servers, name, (("queue.buffering.max.messages", "100"),))
+    for key in (None, "a"):
+        sink = KafkaSink(KafkaSinkConfig(client, f"full-{key}", key), RESULT, ObjectStorage(str(tmp_path / str(key))))
+        writer = sink.writer("000001-000000000000-00000-x", "000000000000-00000")
+        writer.write(results(0, 3000))
+        sink.publish(writer.close())
+    found = consumed(broker, name)
+    assert {identity for identity, _, _ in found} == {f"full-{key}/0/0/{row}" for key in (None, "a") for row in range(3000)}
+    assert len(found) == 6000
+
+
+def test_the_broker_dies_and_comes_back(tmp_path: Path) -> None:
+    with running_broker() as broker:
+        join = Joined(broker, tmp_path, timeout="2s")
+        driver = join.driver()
+        driver.start()
+        join.feed(60)
+        finish(driver)
+        join.feed(60)
+        broker.kill()
+        with pytest.raises(EpochFailed, match=r"UnavailableError: Kafka topic join-l-.* on 127.*: no answer within 2 s") as failure:
+            driver.step()
+        assert not failure.value.permanent
+        broker.start()
+        broker_is_back(driver)
+        join.feed(40)
+
+        def kill(at: str) -> None:
+            if at == "publish":
+                broker.kill()
+
+        driver._at = kill
+        with pytest.raises(EpochFailed, match=r"UnavailableError: Kafka topic join-out-.*: not all records were acknowledged within 2 s"):
+            finish(driver)
+        driver._at = lambda step: None
+        broker.start()
+        broker_is_back(driver)
+        found, _ = join.found()
+        assert found == join.expected()
+
+
+def broker_is_back(driver: Driver) -> None:
+    """Step until the input has ended, over failures, as the command line's loop does."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            finish(driver)
+            return
+        except EpochFailed as error:
+            if error.permanent or time.monotonic() > deadline:
+                raise
+
+
+def test_records_of_a_partition_behind_are_not_late(broker: KafkaBroker, tmp_path: Path) -> None:
+    """One partition's event times run ahead by an hour; the other's still find their partners."""
+    join = Joined(broker, tmp_path, watermark="0s", epoch=100_000)
+    driver = join.driver()
+    driver.start()
+    ahead = [{"rid": 10_000 + i, "k": 1_000_000, "at": f"2026-01-01T01:00:{i:02d}Z"} for i in range(10)]
+    behind = [{"rid": i, "k": 5, "at": f"2026-01-01T00:00:{i:02d}Z"} for i in range(10)]
+    for at in range(10):
+        for name in join.topics[:2]:
+            produce(broker, name, ahead[at : at + 1], 0)
+            produce(broker, name, behind[at : at + 1], 1)
+        finish(driver)
+    assert driver.checkpoint.totals["late"] == [0, 0]
+    found, _ = join.found()
+    assert {(a, b) for a, b in found if a < 100 and b < 100} == {(a, b) for a in range(10) for b in range(10) if abs(a - b) <= 4}
+    assert driver.checkpoint.watermarks[0] == 1_767_225_609 * SECOND

@@ -1,0 +1,38 @@
+"""How watermarks advance: whole streams by their newest record, partitions by the one furthest behind, and never back."""
+
+from __future__ import annotations
+
+from streamjoin.epoch.spec import RouteReport
+from streamjoin.epoch.watermark import advance
+from streamjoin.state.log import Checkpoint, Newest
+
+
+def seen(*times: tuple[int | None, int | None]) -> list[RouteReport]:
+    """(partition, newest event time) of each split."""
+    return [RouteReport(0, time_max=time, partition=partition) for partition, time in times]
+
+
+def test_a_stream_without_partitions_goes_by_its_newest_record() -> None:
+    assert advance(None, {}, seen(), delay_micros=5, idle_seconds=0, now=0) == (None, {})
+    assert advance(None, {}, seen((None, 100), (None, 300), (None, None)), delay_micros=5, idle_seconds=0, now=0) == (295, {})
+    assert advance(295, {}, seen((None, 200)), delay_micros=5, idle_seconds=0, now=0) == (295, {})
+
+
+def test_the_partition_furthest_behind_holds_the_watermark_until_it_is_idle() -> None:
+    mark, partitions = advance(None, {}, seen((0, 100), (0, 120), (1, 500)), delay_micros=10, idle_seconds=30, now=1000)
+    assert (mark, partitions) == (110, {0: Newest(120, 1000), 1: Newest(500, 1000)})
+    mark, partitions = advance(mark, partitions, seen((1, 700)), delay_micros=10, idle_seconds=30, now=1030)
+    assert mark == 110, "partition 0 was silent for 30 s, and is waited for"
+    mark, partitions = advance(mark, partitions, seen((1, 650)), delay_micros=10, idle_seconds=30, now=1031)
+    assert mark == 690, "partition 0 is idle, and partition 1's newest record stays its newest"
+    mark, partitions = advance(mark, partitions, seen((0, 130)), delay_micros=10, idle_seconds=30, now=1032)
+    assert mark == 690, "back again, it cannot take the watermark back"
+    assert partitions == {0: Newest(130, 1032), 1: Newest(700, 1031)}
+
+
+def test_a_checkpoint_keeps_its_partitions_and_older_ones_have_none() -> None:
+    checkpoint = Checkpoint(partitions=({0: Newest(5, 1.5), 12: Newest(7, 2.0)}, {}))
+    values = checkpoint.to_json()
+    assert Checkpoint.from_json(values) == checkpoint
+    del values["partitions"]
+    assert Checkpoint.from_json(values).partitions == ({}, {})
