@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 from collections import Counter
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -248,3 +250,28 @@ def test_a_filtered_stream_goes_forward_all_the_same(tmp_path: Path) -> None:
     driver = drive(tmp_path, (left, right), window={"within": "2s"}, watermark="0s", where=("v <> 1", None))
     assert driver.checkpoint.watermarks == (at(29), at(29))
     assert sum(held for _, held in driver.checkpoint.held.values()) < 10
+
+
+def test_large_runs_lie_on_mapped_pages_that_the_system_may_evict(tmp_path: Path) -> None:
+    """State larger than memory works because what is held is the page cache's, not the process's."""
+    rows, epochs = 100_000, 6
+    rng = np.random.default_rng(1)
+
+    def one() -> Input:
+        batches = []
+        for epoch in range(epochs):
+            moments = pa.array(np.full(rows, at(epoch))).cast(pa.timestamp("us", "UTC"))
+            columns = [pa.array(np.arange(rows)), pa.array(rng.integers(0, 1 << 40, rows)), pa.array(np.zeros(rows, np.int32)), moments]
+            batches.append(pa.RecordBatch.from_arrays(columns, names=["rid", "k", "v", "at"]))
+        return Input(batches, [1] * epochs)
+
+    inputs = (one(), one())
+    before = pa.total_allocated_bytes()
+    runner = InlineRunner()
+    job = make_job(tmp_path, window={"within": "100s"}, watermark="0s", workers=2, **BIGINTS)
+    driver = driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), runner)
+    results = run_all(driver)
+    gc.collect()
+    held = sum(work.held_bytes for work in results[-1].work.values())
+    assert held > 2 * rows * epochs * 24
+    assert pa.total_allocated_bytes() - before < held / 4
