@@ -28,6 +28,7 @@ import pyarrow as pa
 from streamjoin.condition import choose
 from streamjoin.elastic.deployment import initial_workers
 from streamjoin.elastic.shedding import shed_factor
+from streamjoin.epoch.join import Steps
 from streamjoin.epoch.spec import Config, EpochSpec, Shared, TaskReport, is_attempt_of, share
 from streamjoin.epoch.watermark import advance
 from streamjoin.io.base import Follower, Source, SourcePlan, Staged, UnavailableError
@@ -226,7 +227,7 @@ class Driver:
         Raises EpochFailed (try again or stop), Superseded and StorageError (stop), SourceError (stop: the input needs mending).
         """
         started, repeated = self._clock(), retries()
-        steps = _Steps()
+        steps = Steps()
         if not self._published:
             self._publish(again=True)
         self._at("plan")
@@ -581,17 +582,6 @@ def _sources(job: Job, snapshots: StorageSnapshots) -> tuple[Source, Source]:
         )
 
     return source(job.left), source(job.right)
-
-
-class _Steps:
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, step: str) -> None:
-        now = time.perf_counter()
-        self.seconds[step] = self.seconds.get(step, 0.0) + now - self._last
-        self._last = now
 
 
 def _counts(reports: list[TaskReport]) -> dict[str, list[int]]:
