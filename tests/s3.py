@@ -23,6 +23,8 @@ from harness import Remote
 FAULTS = ("500", "503", "slow", "500-after", "drop-before", "drop-after", "halved")
 """A number: that answer, and nothing is done; ``-after``: it is done all the same. ``drop``: the connection ends; ``halved``: midway."""
 
+_NUMBERS = itertools.count()
+
 
 @dataclass(frozen=True)
 class Request:
@@ -52,7 +54,6 @@ class S3Server:
     choose: Callable[[Request], str | None] = lambda request: None
     slow_seconds: float = 0.05
     knows_conditions: bool = True
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
@@ -81,8 +82,8 @@ class S3Server:
         }
 
     def bucket(self) -> Remote:
-        """A new bucket."""
-        name = f"bucket-{next(self._numbers)}"
+        """A new bucket. The servers of a process share what moto holds, so its name is unique to the process."""
+        name = f"bucket-{next(_NUMBERS)}"
         urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")).read()
         self.requests.clear()
         return Remote(f"s3://{name}")
