@@ -429,7 +429,7 @@ class Driver:
         """The checkpoint after the epoch."""
         last, job = self.checkpoint, self.job
         replaced = {name for report in reports for name in report.replaced}
-        kept = [block for block in last.blocks if block.name not in replaced and not _expired(block, spec.expired_before)]
+        kept = [block for block in last.blocks if block.name not in replaced and not block.is_expired(spec.expired_before)]
         counts = _counts(reports)
         totals = {name: [last.totals.get(name, [0, 0])[side] + counts[name][side] for side in SIDES] for name in COUNTERS}
         once = {
@@ -609,11 +609,6 @@ def _read_back(spec: EpochSpec, reports: list[TaskReport]) -> int:
 def _lag(plan: SourcePlan, now: float, watermark: int | None) -> float | None:
     event_now = now * 1e6 if plan.event_now is None else plan.event_now
     return None if watermark is None else (event_now - watermark) / 1e6
-
-
-def _expired(block: Block, expired_before: tuple[int | None, int | None]) -> bool:
-    bound = expired_before[block.side]
-    return bound is not None and block.time_max is not None and block.time_max < bound
 
 
 def key_of(main: MainPredicate, side: int) -> KeyExpression | None:

@@ -55,6 +55,11 @@ class Block:
     def from_json(cls, values: list[Any]) -> Block:
         return cls(*values)
 
+    def is_expired(self, expired_before: tuple[int | None, int | None]) -> bool:
+        """Whether all of its tuples are older than the bound of its side (None: nothing expires)."""
+        bound = expired_before[self.side]
+        return bound is not None and self.time_max is not None and self.time_max < bound
+
     def overlaps(self, area: Area) -> bool:
         """Whether the area may hold some of the block's tuples. O(1)."""
         keys = area.left_keys if self.side == LEFT else area.right_keys

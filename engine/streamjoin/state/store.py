@@ -78,8 +78,7 @@ def read_back(
     found: dict[tuple[int, int], list[HeldRun]] = {(index, side): [] for index in areas for side in SIDES}
     wanted = []
     for block in blocks:
-        bound = expired_before[block.side]
-        if bound is not None and block.time_max is not None and block.time_max < bound:
+        if block.is_expired(expired_before):
             continue
         overlapped = [index for index, area in areas.items() if block.overlaps(area)]
         if overlapped:
