@@ -20,6 +20,7 @@ from streamjoin.io.deadletter import DeadLetters
 from streamjoin.job import Job, StreamJob
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.joiner import Joiner
+from streamjoin.kernel.keys import mix
 from streamjoin.kernel.types import arrow_schema
 from streamjoin.predicate import KeyExpression, Predicate
 from streamjoin.scheme.routing import Router
@@ -27,8 +28,6 @@ from streamjoin.scheme.tiling import Area, Scheme
 from streamjoin.sql import parse_boolean
 from streamjoin.state.blocks import Block
 from streamjoin.state.storage import Storage
-
-SEED = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
@@ -251,15 +250,6 @@ def is_attempt_of(name: str, identity: str, incarnation: int) -> bool:
     """Whether a name that begins with one of ``attempt_name`` is of this checkpoint, and of this driver or an older one."""
     parts = name.split("-", 2)
     return len(parts) == 3 and parts[0] == identity and parts[1].isdecimal() and int(parts[1]) <= incarnation
-
-
-def mix(values: np.ndarray) -> np.ndarray:
-    """splitmix64's finaliser: uint64 -> uint64, bijective, uniform. Steele et al., OOPSLA 2014."""
-    with np.errstate(over="ignore"):
-        z = values + SEED
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
 
 
 def units_of(epoch: int, split: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

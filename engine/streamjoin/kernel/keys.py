@@ -50,7 +50,7 @@ def encode_keys(batch: pa.RecordBatch, key: KeyExpression, schema: Schema) -> tu
             return (_of_texts(array, first_words) ^ _SIGN).view(np.int64), validity(array)
         case Encoding.HASH:
             parts = [_hashes(evaluator, type_, columns, count) for evaluator, type_ in zip(evaluators, key.types, strict=True)]
-            hashes = reduce(lambda chain, part: _mix(chain * _FIRST ^ part), (hashed for hashed, _ in parts))
+            hashes = reduce(lambda chain, part: mix(chain * _FIRST ^ part), (hashed for hashed, _ in parts))
             return hashes.view(np.int64), reduce(both, (valid for _, valid in parts))
 
 
@@ -104,7 +104,7 @@ def first_words(offsets: Any, data: Any, out: Any) -> None:
         out[i] = word
 
 
-def _mix(words: Array) -> Array:
+def mix(words: Array) -> Array:
     """SplitMix64's output after the states ``words``: a permutation of the 64-bit numbers."""
     mixed = words + _GAMMA
     mixed ^= mixed >> np.uint64(30)
@@ -118,17 +118,17 @@ def _mix(words: Array) -> Array:
 def _hashes(evaluator: Evaluator, type_: DataType, columns: Columns, count: int) -> tuple[Array, Array | None]:
     if is_float(type_):
         values, valid = _floats(evaluator, columns, count)
-        return _mix(values.view(np.uint64)), valid
+        return mix(values.view(np.uint64)), valid
     if type_.name is TypeName.DECIMAL and type_.precision > 18:
         array = evaluator.decimals(columns, type_, count)
         limbs = view(array, np.dtype([("low", "<u8"), ("high", "<u8")]))
-        return _mix(_mix(limbs["low"]) ^ limbs["high"]), validity(array)
+        return mix(mix(limbs["low"]) ^ limbs["high"]), validity(array)
     if is_exact(type_) or is_point(type_):
         integers, valid = evaluator.integers(columns, type_.scale, count)
-        return _mix(integers.view(np.uint64)), valid
+        return mix(integers.view(np.uint64)), valid
     array = evaluator.evaluate(columns, count)
     if type_ == BOOLEAN:
-        return _mix(array.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64)), validity(array)
+        return mix(array.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64)), validity(array)
     return _of_texts(array, hash_texts), validity(array)
 
 
