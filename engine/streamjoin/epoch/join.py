@@ -30,7 +30,7 @@ from streamjoin.scheme.tiling import Area
 from streamjoin.state.blocks import LEFT, RIGHT, SIDES, Block, describe, encode, load
 from streamjoin.state.log import Entry
 from streamjoin.state.storage import Storage, retries
-from streamjoin.state.store import SCRATCH_BYTES, HeldRun, RunStore, TaskRuns, read_back, settle, slice_keys
+from streamjoin.state.store import SCRATCH_BYTES, HeldRun, RunStore, TaskRuns, holds, read_back, settle, slice_keys
 
 UPLOADS = 4
 """So many blocks are written at once to an object store, which answers late rather than slowly."""
@@ -56,10 +56,11 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
     with BlockWriter(spec, config.storage, areas, token, report) as blocks:
         try:
             fresh = {key: HeldRun(run, blocks.write(key, run)) for key, run in new.items()}
+            kept_fresh = {key: run for key, run in fresh.items() if holds(areas[key[0]], key[1])}
             joiner = worker.joiner
             seen = joiner.candidates_seen
-            for area in areas:
-                for left, right in _pairs(area, runs, fresh):
+            for index, area in areas.items():
+                for left, right in _pairs(index, area, runs, fresh):
                     for batch in joiner.join(left, right):
                         report.output += batch.num_rows
                         sink.write(batch)
@@ -74,7 +75,7 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
         clock.lap("merge")
         blocks.wait()
         held = {
-            key: (*kept, *(blocks.backed(run) for run in merged), *([blocks.backed(fresh[key])] if key in fresh else []))
+            key: (*kept, *(blocks.backed(run) for run in merged), *([blocks.backed(kept_fresh[key])] if key in kept_fresh else []))
             for key, (kept, merged) in tiered.items()
         }
         clock.lap("write")
@@ -183,13 +184,13 @@ def _gather(spec: EpochSpec, worker: Compiled, pieces: Iterable[Piece], report: 
     return {key: runs[0] if len(runs) == 1 else merge_runs(runs) for key, runs in parts.items()}
 
 
-def _pairs(area: int, runs: TaskRuns, fresh: dict[tuple[int, int], HeldRun]) -> Iterable[tuple[Run, Run]]:
-    left, right = fresh.get((area, LEFT)), fresh.get((area, RIGHT))
+def _pairs(index: int, area: Area, runs: TaskRuns, fresh: dict[tuple[int, int], HeldRun]) -> Iterable[tuple[Run, Run]]:
+    left, right = fresh.get((index, LEFT)), fresh.get((index, RIGHT))
     if left is not None:
-        yield from ((left.run, held.run) for held in runs[area, RIGHT])
+        yield from ((left.run, held.run) for held in runs[index, RIGHT])
     if right is not None:
-        yield from ((held.run, right.run) for held in runs[area, LEFT])
-        if left is not None:
+        yield from ((held.run, right.run) for held in runs[index, LEFT])
+        if left is not None and area.holds_left:
             yield left.run, right.run
 
 

@@ -3,8 +3,12 @@
 An :class:`Area` is a rectangle: the left tuples whose key lies in ``left_keys`` and whose unit coordinate lies in ``left_units``, against
 the right tuples of ``right_keys`` and ``right_units``. A *coverage area* is the set of areas with one pair of key ranges.
 
-Always holds, and ``Scheme.check`` proves (A-DSP, Def. 3): no two areas share a pair of tuples; every pair that the main
-predicate admits lies in an area; every tuple of a side is written durably by exactly one area (``left_writes`` / ``right_writes``).
+An area usually holds both of its sides. One that holds a single side is only probed by the other, whose tuples pass through: so are the
+workers of a join-biclique. A pair is found in an area when the later of the two arrives and the earlier is held there.
+
+Always holds, and ``Scheme.check`` proves (A-DSP, Def. 3): no two areas find the same pair of tuples; every pair that the main
+predicate admits is found in an area, whichever tuple comes first; every tuple of a side is written durably by exactly one area, which
+holds it (``left_writes`` / ``right_writes``).
 """
 
 from __future__ import annotations
@@ -59,6 +63,9 @@ class Area:
     right_units: UnitRange
     left_writes: KeyRange | None
     right_writes: KeyRange | None
+    holds_left: bool = True
+    """Whether left tuples stay for right ones to come, or only probe. Pairs that arrive together belong to the areas that hold left."""
+    holds_right: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +94,8 @@ class Scheme:
                 {
                     "task": area.task,
                     "coverage": area.coverage,
-                    "left": _side_json(area.left_keys, area.left_units, area.left_writes),
-                    "right": _side_json(area.right_keys, area.right_units, area.right_writes),
+                    "left": _side_json(area.left_keys, area.left_units, area.left_writes, area.holds_left),
+                    "right": _side_json(area.right_keys, area.right_units, area.right_writes, area.holds_right),
                 }
                 for area in self.areas
             ],
@@ -106,6 +113,8 @@ class Scheme:
                     *_side_of(area["right"])[:2],
                     _side_of(area["left"])[2],
                     _side_of(area["right"])[2],
+                    _holds(area["left"]),
+                    _holds(area["right"]),
                 )
                 for area in value["areas"]
             )
@@ -143,17 +152,24 @@ class Scheme:
 
     def _check_disjoint(self, left: _Axis, right: _Axis) -> None:
         for index in range(len(self.areas) - 1):
-            clash = left.overlaps(index) & right.overlaps(index)
+            clash = left.overlaps(index) & right.overlaps(index) & (left.held_with(index) | right.held_with(index))
             if clash.any():
                 other = index + 1 + int(np.argmax(clash))
                 raise SchemeError(f"areas[{index}] and areas[{other}] overlap: {self.areas[index]} and {self.areas[other]}")
 
     def _check_complete(self, left: _Axis, right: _Axis, main: MainPredicate) -> None:
-        # The areas are disjoint, so a cell of keys is covered entirely when the units covered add up to UNITS². That is 2**64,
+        first, last = _reached(left, right, main)
+        self._check_covered(left, right, left, first, last, main)
+        if not np.array_equal(left.holds, right.holds):
+            self._check_covered(left, right, right, first, last, main)
+
+    def _check_covered(self, left: _Axis, right: _Axis, holder: _Axis, first: np.ndarray, last: np.ndarray, main: MainPredicate) -> None:
+        """That those areas that hold this side cover every pair that can match."""
+        # These areas are disjoint, so a cell of keys is covered entirely when the units covered add up to UNITS². That is 2**64,
         # hence two words.
         high = np.zeros((left.cells + 1, right.cells + 1), np.int64)
         low = np.zeros((left.cells + 1, right.cells + 1), np.int64)
-        for index in range(len(self.areas)):
+        for index in np.flatnonzero(holder.holds).tolist():
             a, b, c, d = left.low[index], left.high[index], right.low[index], right.high[index]
             volume = int(left.unit_high[index] - left.unit_low[index]) * int(right.unit_high[index] - right.unit_low[index])
             for word, part in ((high, volume >> 32), (low, volume & 0xFFFFFFFF)):
@@ -163,7 +179,6 @@ class Scheme:
                 word[b, c] -= part
         high, low = (word.cumsum(axis=0).cumsum(axis=1)[:-1, :-1] for word in (high, low))
         covered = (high + (low >> 32) == UNITS) & (low & 0xFFFFFFFF == 0)
-        first, last = _reached(left, right, main)
         # gaps[i, j]: how many of row i's first j cells are not covered.
         gaps = np.zeros((left.cells, right.cells + 1), np.int64)
         np.cumsum(~covered, axis=1, out=gaps[:, 1:])
@@ -172,8 +187,9 @@ class Scheme:
         if missing.any():
             row = int(np.argmax(missing > 0))
             column = int(first[row]) + int(np.argmin(covered[row, first[row] : last[row] + 1]))
+            which = "no area" if holder.holds.all() else f"no area that holds {holder.name} tuples"
             raise SchemeError(
-                f"no area covers every pair of left keys {_text(left.cell(row))} and right keys {_text(right.cell(column))}, "
+                f"{which} covers every pair of left keys {_text(left.cell(row))} and right keys {_text(right.cell(column))}, "
                 f"which {main.text or main.kind} admits"
             )
 
@@ -182,8 +198,9 @@ def _text(keys: KeyRange) -> str:
     return f"[{'-inf' if keys.low is None else keys.low}, {'inf' if keys.high is None else keys.high})"
 
 
-def _side_json(keys: KeyRange, units: UnitRange, writes: KeyRange | None) -> dict[str, Any]:
+def _side_json(keys: KeyRange, units: UnitRange, writes: KeyRange | None, holds: bool) -> dict[str, Any]:
     return {
+        "holds": holds,
         "keys": [keys.low, keys.high],
         "units": [units.low, units.high],
         "writes": None if writes is None else [writes.low, writes.high],
@@ -197,6 +214,13 @@ def _side_of(value: Any) -> tuple[KeyRange, UnitRange, KeyRange | None]:
             raise TypeError(f"{bound!r} is not a key")
     low, high = units
     return KeyRange(*keys), UnitRange(int(low), int(high)), None if writes is None else KeyRange(*writes)
+
+
+def _holds(value: Any) -> bool:
+    holds = value.get("holds", True)
+    if not isinstance(holds, bool):
+        raise TypeError(f"holds: {holds!r} must be true or false")
+    return holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +239,8 @@ class _Axis:
     write_low: np.ndarray
     """As ``low``; both 0 for an area that writes nothing."""
     write_high: np.ndarray
+    holds: np.ndarray
+    """Per area, whether it holds this side. bool."""
 
     @property
     def cells(self) -> int:
@@ -226,6 +252,7 @@ class _Axis:
         keys = [area.left_keys if left else area.right_keys for area in areas]
         units = [area.left_units if left else area.right_units for area in areas]
         writes = [area.left_writes if left else area.right_writes for area in areas]
+        holds = [area.holds_left if left else area.holds_right for area in areas]
         for index, (held, span, written) in enumerate(zip(keys, units, writes, strict=True)):
             where = f"areas[{index}].{name}"
             _check_range(f"{where}_keys", held, is_float)
@@ -235,6 +262,8 @@ class _Axis:
                 _check_range(f"{where}_writes", written, is_float)
                 if not _within(written, held):
                     raise SchemeError(f"{where}_writes: {_text(written)} must lie within the keys that the area holds, {_text(held)}")
+                if not holds[index]:
+                    raise SchemeError(f"{where}_writes: {_text(written)} must be left to an area that holds {name} tuples")
         # Python's numbers compare exactly, whatever their size.
         bounds = sorted({bound for held in (*keys, *writes) if held is not None for bound in (held.low, held.high) if bound is not None})
         number = {bound: index + 1 for index, bound in enumerate(bounds)}
@@ -255,6 +284,7 @@ class _Axis:
             unit_high=np.array([span.high for span in units], np.int64),
             write_low=cells(writes, lows=True),
             write_high=cells(writes, lows=False),
+            holds=np.array(holds, bool),
         )
 
     def overlaps(self, index: int) -> np.ndarray:
@@ -267,6 +297,11 @@ class _Axis:
             & (self.unit_low[index] < self.unit_high[after])
         )
         return shared
+
+    def held_with(self, index: int) -> np.ndarray:
+        """For every later area, whether both it and area ``index`` hold this side."""
+        both: np.ndarray = self.holds[index + 1 :] & self.holds[index]
+        return both
 
     def cell(self, number: int) -> KeyRange:
         return KeyRange(self.bounds[number - 1] if number > 0 else None, self.bounds[number] if number < len(self.bounds) else None)

@@ -80,7 +80,7 @@ def read_back(
     for block in blocks:
         if block.is_expired(expired_before):
             continue
-        overlapped = [index for index, area in areas.items() if block.overlaps(area)]
+        overlapped = [index for index, area in areas.items() if holds(area, block.side) and block.overlaps(area)]
         if overlapped:
             wanted.append((block, overlapped))
     for (block, overlapped), batch in zip(wanted, load_all(storage, [block.name for block, _ in wanted]), strict=True):
@@ -90,6 +90,11 @@ def read_back(
                 own = block.generation == generation and block.area == index
                 found[index, block.side].append(HeldRun(Run.of(part), (block.name,) if own else ()))
     return {key: tuple(runs) for key, runs in found.items()}
+
+
+def holds(area: Area, side: int) -> bool:
+    """Whether the area keeps this side's tuples, or is only probed by them."""
+    return area.holds_left if side == LEFT else area.holds_right
 
 
 def cut(batch: pa.RecordBatch, area: Area, side: int, block: Block) -> pa.RecordBatch:
