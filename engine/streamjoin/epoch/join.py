@@ -2,7 +2,8 @@
 
 Phases:
 
-1. open the runs that the last commit left to this task, reading them back if this process lacks them; drop the expired;
+1. open the runs that the last commit left to this task, reading them back if this process lacks them, or those that the epoch in flight
+   has just staged here; drop the expired;
 2. gather the new tuples: one sorted run per area and side; begin to write those that this area stores;
 3. join: new left x held right, held left x new right, new left x new right. Every pair has a later tuple, or arrives together,
    so each is found exactly once; and each pair of coordinates belongs to exactly one area;
@@ -24,7 +25,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pyarrow as pa
 from pyarrow import ipc
 
-from streamjoin.epoch.spec import Compiled, EpochSpec, Piece, TaskReport, attempt_name, compiled, final_name, plan_of
+from streamjoin.epoch.spec import Compiled, Config, EpochSpec, Piece, TaskReport, attempt_name, compiled, final_name, plan_of
 from streamjoin.kernel.run import Run, merge_runs, tiers
 from streamjoin.scheme.tiling import Area
 from streamjoin.state.blocks import LEFT, RIGHT, SIDES, Block, describe, encode, load
@@ -44,9 +45,7 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
     token = attempt_name(spec, task)
     report = TaskReport(task, token)
 
-    store.forget(but=config.query)
-    runs, report.read_back = store.open(config.query, task, spec.tokens.get(task), lambda: _read_back(spec, config.storage, areas))
-    report.read_back_bytes = _nbytes(runs) if report.read_back else 0
+    runs = _open(spec, task, config, areas, store, report)
     clock.lap("open")
     runs = {key: _unexpired(held, spec.expired_before[key[1]], report) for key, held in runs.items()}
 
@@ -79,7 +78,7 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
             for key, (kept, merged) in tiered.items()
         }
         clock.lap("write")
-    store.stage(config.query, task, token, held)
+    store.stage(config.query, task, spec.epoch, token, held)
     report.held = (_rows(held, LEFT), _rows(held, RIGHT))
     report.held_bytes = _nbytes(held)
     report.seconds = clock.seconds
@@ -152,6 +151,22 @@ class BlockWriter:
         if block is not None and whole and held.run.nbytes > SCRATCH_BYTES:
             return HeldRun(Run.of(load(self._storage, block.name)), held.blocks)
         return HeldRun(Run.of(settle(held.run.batch)), held.blocks)
+
+
+def _open(spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport) -> TaskRuns:
+    """Phase 1: the runs that the epoch before left to this task."""
+    store.retain(config.query, set(spec.tokens.values()), spec.epoch if spec.follows is None else spec.follows)
+    if spec.follows is not None:
+        report.opened, runs = store.following(config.query, task, spec.follows)
+        return runs
+    report.opened = spec.tokens.get(task)
+    found = None if report.opened is None else store.get(config.query, report.opened)
+    if found is not None:
+        return found
+    report.opened, report.read_back = None, True
+    runs = _read_back(spec, config.storage, areas)
+    report.read_back_bytes = _nbytes(runs)
+    return runs
 
 
 def _read_back(spec: EpochSpec, storage: Storage, areas: dict[int, Area]) -> TaskRuns:
