@@ -155,5 +155,5 @@ def loads(scheme: Scheme, statistics: Statistics) -> Array:
                 continue
             if (left, keys) not in volumes:
                 volumes[left, keys] = (statistics.left if left else statistics.right).volume(keys)
-            held[area.task] += volumes[left, keys] * ((units.high - units.low) / UNITS)
+            held[area.task] += volumes[left, keys] * (units.size / UNITS)
     return held

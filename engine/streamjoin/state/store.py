@@ -120,10 +120,9 @@ def cut(batch: pa.RecordBatch, area: Area, side: int, block: Block) -> pa.Record
     keys = area.left_keys if side == LEFT else area.right_keys
     units = area.left_units if side == LEFT else area.right_units
     batch = slice_keys(batch, keys)
-    if units.low <= block.unit_min and block.unit_max < units.high:
+    if any(low <= block.unit_min and block.unit_max < high for low, high in units.parts):
         return batch
-    unit = batch.column("_unit").to_numpy()
-    chosen = np.flatnonzero((unit >= units.low) & (unit < units.high))
+    chosen = np.flatnonzero(units.contains(batch.column("_unit").to_numpy()))
     return settle(batch.take(pa.array(chosen)))
 
 
