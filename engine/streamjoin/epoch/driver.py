@@ -80,7 +80,7 @@ class Running(Protocol):
         """One report per task, once all are over. Raises EpochFailed when a task failed for good."""
 
     def cancel(self) -> None:
-        """End what can be ended and wait for the rest, so that nothing is written any more. Never raises."""
+        """Wait until it has ended, so that nothing is written any more; its result is not wanted. Never raises."""
 
 
 class Runner(Protocol):
@@ -403,6 +403,8 @@ class Driver:
         try:
             reports = flight.running.result()
             opened = {report.task: report.opened for report in reports if report.task < flight.scheme.tasks}
+            if any(report.predecessor_missing for report in reports):
+                raise EpochFailed(f"epoch {flight.spec.epoch}: a task was begun before the same task of the epoch before it")
             if flight.spec.follows is not None and opened != self.checkpoint.tokens:
                 raise EpochFailed(f"epoch {flight.spec.epoch}: it went on from runs that were not committed")
         except EpochFailed as error:

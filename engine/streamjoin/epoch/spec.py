@@ -152,6 +152,9 @@ class TaskReport:
     token: str
     opened: str | None = None
     """The attempt that it went on from; None: it read its runs back, or there were none."""
+    predecessor_missing: bool = False
+    """It did nothing, as the epoch that it follows has left no runs here. Not an exception: that would end Spark's Python worker, and
+    the runs of the epochs before with it."""
     held: tuple[int, int] = (0, 0)
     held_bytes: int = 0
     """Of the runs, mapped or not."""
