@@ -121,7 +121,7 @@ def test_adsp_never_plans_a_larger_load_than_the_other_models() -> None:
     for case in range(40):
         statistics, main = random_case(rng)
         for tasks in (2, 5, 9):
-            matrices = [model for model in MODELS if model not in ("biclique", "chain")]
+            matrices = [model for model in MODELS if model not in ("readj", "biclique", "chain")]
             largest = {model: max(loads(plan_for_tasks(model, statistics, main, tasks), statistics)) for model in matrices}
             assert largest["adsp"] <= min(largest.values()) * 1.005 + 1e-9, f"seed 32, case {case}, {tasks} tasks, {main}, {largest}"
 
