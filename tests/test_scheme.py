@@ -106,9 +106,9 @@ def test_no_task_exceeds_the_capacity() -> None:
         statistics, main = random_case(rng)
         total = statistics.left.tuples + statistics.right.tuples
         capacity = max(1.0, total / float(rng.uniform(0.5, 8)))
-        for model in ("adsp", "square"):
+        for model in ("adsp", "square", "dynamic", "biclique", "chain"):
             message = f"seed 31, case {case}, {model}, {capacity=}, {main}, {statistics}"
-            scheme = plan_for_capacity(model, statistics, main, capacity)
+            scheme = plan_for_capacity(model, statistics, main, capacity, options=Options(groups=1 + case % 4))
             try:
                 scheme.check(main)
             except SchemeError as error:
@@ -171,6 +171,73 @@ def test_square_is_equation_9() -> None:
     scheme = plan_for_capacity("square", unknown(6, 6), ALL, 10)
     assert (scheme.tasks, scheme.summary) == (4, "1 coverage area: <2,2,0>")
     assert plan_for_tasks("square", unknown(6, 6), ALL, 7).summary == "1 coverage area: <2,3,0>"
+
+
+def test_adsp_square_and_dynamic_need_13_16_and_64_tasks_as_in_the_paper() -> None:
+    needed = {model: plan_for_capacity(model, unknown(7, 29), ALL, 8.0).tasks for model in ("adsp", "square", "dynamic", "biclique")}
+    assert needed == {"adsp": 13, "square": 16, "dynamic": 64, "biclique": 5}
+
+
+def test_dynamic_doubles_one_side_and_halves_the_other_as_the_ratio_moves() -> None:
+    shapes = [plan_for_tasks("dynamic", unknown(left, 1000), ALL, 19).summary for left in (250, 1000, 4000, 16000)]
+    assert shapes == ["1 coverage area: <2,8,0>", "1 coverage area: <4,4,0>", "1 coverage area: <8,2,0>", "1 coverage area: <16,1,0>"]
+
+
+def test_dynamic_splits_by_four_on_overflow_and_merges_four_into_one() -> None:
+    current = plan_for_tasks("dynamic", unknown(100, 100), ALL, 2)
+    grown = plan_for_capacity("dynamic", unknown(150, 150), ALL, 400.0, current=current)
+    assert grown.tasks == 8
+    assert plan_for_capacity("dynamic", unknown(130, 130), ALL, 400.0, current=grown).tasks == 2
+    assert plan_for_capacity("dynamic", unknown(160, 160), ALL, 400.0, current=grown).tasks == 8
+    assert plan_for_capacity("dynamic", unknown(100, 100), ALL, 400.0).tasks == 1
+
+
+def test_readj_moves_only_keys_of_the_fullest_and_nothing_below_sigma() -> None:
+    rng = np.random.default_rng(37)
+    keys = rng.integers(0, 100_000, 20_000)
+    first = plan_for_tasks("readj", sampled(keys, keys, 500), ranged(0, 0), 8)
+    hot = np.concatenate([keys, rng.integers(0, 5_000, 2_000)])
+    shifted = sampled(hot, hot, 500)
+    before = loads(first, shifted)
+    assert before.max() > 1.5 * before.mean()
+    after = plan_for_tasks("readj", shifted, ranged(0, 0), 8, options=Options(sigma=0.1), current=first)
+    after.check(ranged(0, 0))
+    assert loads(after, shifted).max() <= 1.11 * loads(after, shifted).mean()
+    for area in first.areas:
+        within = [
+            after.areas[index].task
+            for index in range(len(after.areas))
+            if (after.areas[index].left_keys.low or 0) <= (area.left_keys.low or 0)
+            and (area.left_keys.high or 10**6) <= (after.areas[index].left_keys.high or 10**6)
+        ]
+        assert within == [area.task] or area.task == before.argmax()
+    tolerant = plan_for_tasks("readj", shifted, ranged(0, 0), 8, options=Options(sigma=2.0), current=first)
+    assert [area.left_keys for area in tolerant.areas] == [area.left_keys for area in first.areas]
+
+
+def test_a_biclique_holds_every_tuple_once_and_groups_are_sent_only_what_they_may_match() -> None:
+    rng = np.random.default_rng(38)
+    statistics = sampled(rng.integers(0, 10**6, 6000), rng.integers(0, 10**6, 2000), 500)
+    main = ranged(-100, 100)
+    sent = []
+    for groups in (1, 2, 4):
+        scheme = plan_for_tasks("biclique", statistics, main, 16, options=Options(groups=groups))
+        scheme.check(main)
+        held = loads(scheme, statistics)
+        assert held.sum() == pytest.approx(8000)
+        assert held.max() <= 1.05 * held.mean()
+        to_left = [statistics.right.volume(area.right_keys) for area in scheme.areas if area.holds_left]
+        to_right = [statistics.left.volume(area.left_keys) for area in scheme.areas if area.holds_right]
+        sent.append(sum(to_left) + sum(to_right))
+    assert sent[1] == pytest.approx(sent[0] / 2, rel=0.05)
+    assert sent[2] == pytest.approx(sent[0] / 4, rel=0.05)
+
+
+def test_parameters_that_no_model_can_take_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"scheme.sigma: -1 must be"):
+        Options(sigma=-1)
+    with pytest.raises(ValueError, match=r"scheme.groups: 0 must be at least 1"):
+        Options(groups=0)
 
 
 def test_the_summary_gives_each_shape_as_the_papers_write_it() -> None:

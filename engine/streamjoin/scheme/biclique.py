@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,14 +28,22 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def biclique(matrix: Matrix, tasks: int, groups: int) -> Scheme:
     """The scheme of ``tasks`` >= 2 tasks whose largest load is smallest, in at most ``groups`` groups a side, as keys and tasks allow."""
-    return _biclique(matrix, [_Side.of(sums, min(groups, tasks // 2)) for sums in (matrix.row_sums, matrix.column_sums)], tasks)
+    for_left = min(range(1, tasks), key=lambda left: (max(matrix.left / left, matrix.right / (tasks - left)), left))
+    most = min(groups, for_left, tasks - for_left)
+    return _scheme(matrix, [_Side.of(matrix.row_sums, most, for_left), _Side.of(matrix.column_sums, most, tasks - for_left)])
 
 
 def biclique_for(matrix: Matrix, capacity_tuples: float, groups: int, most: int) -> Scheme | None:
     """The scheme of fewest tasks, of which none holds more than ``capacity_tuples``; None where those are more than ``most``."""
-    sides = [_Side.of(sums, groups) for sums in (matrix.row_sums, matrix.column_sums)]
-    tasks = sum(max(1, math.ceil(volume / capacity_tuples - EPSILON)) for side in sides for volume in side.volumes)
-    return _biclique(matrix, sides, tasks) if tasks <= most else None
+    sides = []
+    for sums in (matrix.row_sums, matrix.column_sums):
+        least = max(1, math.ceil(float(sums[-1]) / capacity_tuples - EPSILON))
+        if least > most:
+            return None
+        # One more for each group is enough, whatever its share.
+        found = (_Side.of(sums, min(groups, workers), workers) for workers in range(least, least + groups + 1))
+        sides.append(next(side for side in found if side.load <= capacity_tuples * (1 + EPSILON)))
+    return _scheme(matrix, sides) if sum(sum(side.workers) for side in sides) <= most else None
 
 
 def chain(tasks: int) -> Scheme:
@@ -51,38 +60,57 @@ def chain(tasks: int) -> Scheme:
     return Scheme("chain", tasks, tuple(areas), f"{tasks} workers, each with a part of both sides")
 
 
+@dataclass(frozen=True, slots=True)
 class _Side:
-    """One side's keys in groups: where each begins and ends, in buckets, and the tuples of each."""
+    """One side's keys in groups: where they are cut, in buckets, and how many workers each has."""
 
-    def __init__(self, cuts: list[int], sums: Array) -> None:
-        self.cuts = cuts
-        self.volumes: list[float] = np.diff(sums[cuts]).tolist()
+    cuts: list[int]
+    workers: list[int]
+    load: float
+    """The most that a worker holds."""
 
     @classmethod
-    def of(cls, sums: Array, groups: int) -> _Side:
-        """At most so many groups of about equal volume; fewer where a bucket would be cut."""
-        goals = sums[-1] * np.arange(1, groups) / groups
-        after = np.clip(np.searchsorted(sums, goals), 1, len(sums) - 1)
-        nearest = np.where(goals - sums[after - 1] < sums[after] - goals, after - 1, after)
-        return cls(sorted({0, *nearest.tolist(), len(sums) - 1}), sums)
+    def of(cls, sums: Array, groups: int, workers: int) -> _Side:
+        """At most so many groups; fewer where a bucket would be cut."""
+        # Either the keys are cut to fit the workers, or the workers are dealt to fit the keys; a frequent key may call for the latter.
+        even = [workers // groups + (group < workers % groups) for group in range(groups)]
+        cuts = _cuts(sums, np.cumsum(even)[:-1] / workers)
+        fitted = cls._with(sums, cuts, even if len(cuts) == groups + 1 else _dealt(np.diff(sums[cuts]).tolist(), workers))
+        cuts = _cuts(sums, np.arange(1, groups) / groups)
+        return min(fitted, cls._with(sums, cuts, _dealt(np.diff(sums[cuts]).tolist(), workers)), key=lambda side: side.load)
+
+    @classmethod
+    def _with(cls, sums: Array, cuts: list[int], workers: list[int]) -> _Side:
+        return cls(cuts, workers, float((np.diff(sums[cuts]) / workers).max()))
 
 
-def _biclique(matrix: Matrix, sides: list[_Side], workers: int) -> Scheme:
-    # Every group needs a worker; each further one goes where a worker holds most.
-    counts = [[1] * len(side.volumes) for side in sides]
-    heap = [(-volume, side, group) for side in (0, 1) for group, volume in enumerate(sides[side].volumes)]
+def _cuts(sums: Array, shares: Array) -> list[int]:
+    """The bounds of buckets nearest to these shares of the tuples."""
+    goals = sums[-1] * shares
+    after = np.clip(np.searchsorted(sums, goals), 1, len(sums) - 1)
+    nearest = np.where(goals - sums[after - 1] < sums[after] - goals, after - 1, after)
+    return sorted({0, *nearest.tolist(), len(sums) - 1})
+
+
+def _dealt(volumes: list[float], workers: int) -> list[int]:
+    """Every group needs a worker; each further one goes where a worker holds most."""
+    counts = [1] * len(volumes)
+    heap = [(-volume, group) for group, volume in enumerate(volumes)]
     heapq.heapify(heap)
-    for _ in range(workers - len(heap)):
-        _, side, group = heap[0]
-        counts[side][group] += 1
-        heapq.heapreplace(heap, (-sides[side].volumes[group] / counts[side][group], side, group))
+    for _ in range(workers - len(volumes)):
+        _, group = heap[0]
+        counts[group] += 1
+        heapq.heapreplace(heap, (-volumes[group] / counts[group], group))
+    return counts
 
+
+def _scheme(matrix: Matrix, sides: list[_Side]) -> Scheme:
     areas: list[Area] = []
     tasks = coverage = 0
     whole = UnitRange()
-    for side, of_side in enumerate(sides):
-        for begin, end, count in zip(of_side.cuts[:-1], of_side.cuts[1:], counts[side], strict=True):
-            if side == 0:
+    for number, side in enumerate(sides):
+        for begin, end, count in zip(side.cuts[:-1], side.cuts[1:], side.workers, strict=True):
+            if number == 0:
                 left = matrix.row_keys(begin, end)
                 right = matrix.column_keys(int(matrix.first[begin]), int(matrix.last[end - 1]) + 1)
             else:
@@ -91,11 +119,11 @@ def _biclique(matrix: Matrix, sides: list[_Side], workers: int) -> Scheme:
             for part in even_parts(0, UNITS, count):
                 areas.append(
                     Area(tasks, coverage, left, part, right, whole, left, None, holds_right=False)
-                    if side == 0
+                    if number == 0
                     else Area(tasks, coverage, left, whole, right, part, None, right, holds_left=False)
                 )
                 tasks += 1
             coverage += 1
-    left_workers, right_workers = map(sum, counts)
-    grouped = f", in {len(counts[0])} and {len(counts[1])} groups" if len(counts[0]) + len(counts[1]) > 2 else ""
-    return Scheme("biclique", tasks, tuple(areas), f"{left_workers} left and {right_workers} right workers{grouped}")
+    left_groups, right_groups = (len(side.workers) for side in sides)
+    grouped = f", in {left_groups} and {right_groups} groups" if left_groups + right_groups > 2 else ""
+    return Scheme("biclique", tasks, tuple(areas), f"{sum(sides[0].workers)} left and {sum(sides[1].workers)} right workers{grouped}")
