@@ -213,7 +213,9 @@ def _aligned(new: _Cut, olds: Sequence[_Cut]) -> list[UnitRange]:
 
     best: tuple[float, dict[int, UnitRange]] | None = None
     for old in olds:
-        worth = np.array([[min(a.size, b.size) * min(m, n) for b, n in old] for a, m in new], np.float64)
+        # What a pair can share: the smaller of the two shares, in as many tasks as both lines have.
+        (sizes, areas), (old_sizes, old_areas) = (np.array([(units.size, count) for units, count in cut], np.float64).T for cut in (new, old))
+        worth = np.minimum.outer(sizes, old_sizes) * np.minimum.outer(areas, old_areas)
         np.fill_diagonal(worth, worth.diagonal() + _SAME_PLACE)
         rows, columns = linear_sum_assignment(worth, maximize=True)
         total = float(worth[rows, columns].sum())

@@ -88,17 +88,23 @@ def kept_by(overlap: Array, keep: Keep) -> float:
 
 def relabelled(scheme: Scheme, keep: Keep) -> tuple[Scheme, Keep]:
     """The scheme with its tasks numbered as :func:`map_tasks` says, and ``keep`` in that order."""
-    number: dict[int, int] = {task: worker for task, worker in enumerate(keep) if worker is not None and worker < scheme.tasks}
-    free = iter(sorted(set(range(scheme.tasks)) - set(number.values())))
+    number = _numbers(keep)
+    kept: list[int | None] = [None] * scheme.tasks
+    for task, label in enumerate(number):
+        kept[label] = keep[task]
+    areas = tuple(replace(area, task=number[area.task]) for area in scheme.areas)
+    return replace(scheme, areas=areas), tuple(kept)
+
+
+def _numbers(keep: Keep) -> list[int]:
+    """Per task, the number that it gets."""
+    number: dict[int, int] = {task: worker for task, worker in enumerate(keep) if worker is not None and worker < len(keep)}
+    free = iter(sorted(set(range(len(keep))) - set(number.values())))
     for goes_on in (True, False):
         for task, worker in enumerate(keep):
             if task not in number and (worker is not None) is goes_on:
                 number[task] = next(free)
-    kept: list[int | None] = [None] * scheme.tasks
-    for task, label in number.items():
-        kept[label] = keep[task]
-    areas = tuple(replace(area, task=number[area.task]) for area in scheme.areas)
-    return replace(scheme, areas=areas), tuple(kept)
+    return [number[task] for task in range(len(keep))]
 
 
 def overlaps(before: Scheme, after: Scheme, statistics: Statistics) -> Array:

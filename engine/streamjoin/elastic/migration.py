@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamjoin.elastic.mapping import Keep, assign, kept_by, overlaps
-from streamjoin.elastic.region import Region, difference, held_by, intersection, merged, volume, written_by
+from streamjoin.elastic.region import Region, difference, held_by, high_of, intersection, low_of, merged, volume, written_by
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Area, Scheme
 
@@ -76,45 +76,36 @@ class Migration:
 
 
 def plan_migration(
-    before: Scheme | None, after: Scheme, keep: Keep, statistics: Statistics, *, unaligned: Scheme | None = None
+    before: Scheme | None, after: Scheme, keep: Keep, statistics: Statistics, *, kept_by_number: float | None = None
 ) -> Migration:
     """How to get from ``before`` to ``after``, whose task t is the old worker ``keep[t]``.
 
-    ``unaligned``: the new scheme as it was before its unit ranges were aligned, for ``identity_tuples``; ``after`` itself otherwise.
+    ``kept_by_number``: where ``after`` was aligned, what a map by number kept before that; of ``after`` itself otherwise.
     O(tasks * areas that write), a few milliseconds for a dozen tasks.
     """
-    new = _areas_by_task(after)
-    needs = [held_by(areas) for areas in new]
+    needs = [held_by(areas) for areas in _areas_by_task(after)]
     naive = math.fsum(volume(need, statistics) for need in needs)
     if before is None:
         moves = tuple(Move(None, task, region, volume((region,), statistics)) for task, need in enumerate(needs) for region in need)
         return Migration(moves, (), ((),) * after.tasks, naive, 0.0, 0.0, naive, naive, naive)
 
     holds = [held_by(areas) for areas in _areas_by_task(before)]
-    writers = _writers(before)
+    writers = _Writers(before)
     moves_found: list[Move] = []
     deletes: list[Delete] = []
     kept: list[tuple[Region, ...]] = []
     for task, (need, worker) in enumerate(zip(needs, keep, strict=True)):
         held = () if worker is None else holds[worker]
         kept.append(intersection(need, held))
-        lacks = difference(need, held)
-        for sender, written in writers:
-            if not lacks:
-                break
-            sent = intersection(lacks, written)
-            if sent:
-                moves_found += [Move(sender, task, region, volume((region,), statistics)) for region in sent]
-                lacks = difference(lacks, sent)
-        assert not lacks, "every tuple is written by an area of the old scheme"
+        for sender, sent in writers.of(difference(need, held)):
+            moves_found += [Move(sender, task, region, volume((region,), statistics)) for region in sent]
     goes_on_as = {worker: task for task, worker in enumerate(keep) if worker is not None}
     for worker, held in enumerate(holds):
         gone = difference(held, needs[goes_on_as[worker]]) if worker in goes_on_as else held
         deletes += [Delete(worker, region, volume((region,), statistics)) for region in gone]
 
     overlap = overlaps(before, after, statistics)
-    best = kept_by(overlap, assign(overlap))
-    plain = overlap if unaligned is None else overlaps(before, unaligned, statistics)
+    by_number = float(np.trace(overlap)) if kept_by_number is None else kept_by_number
     return Migration(
         moves=tuple(moves_found),
         deletes=tuple(deletes),
@@ -122,10 +113,40 @@ def plan_migration(
         moved_tuples=math.fsum(move.expected_tuples for move in moves_found),
         deleted_tuples=math.fsum(delete.expected_tuples for delete in deletes),
         kept_tuples=math.fsum(volume(regions, statistics) for regions in kept),
-        lower_bound_tuples=max(0.0, naive - best),
+        lower_bound_tuples=max(0.0, naive - kept_by(overlap, assign(overlap))),
         naive_tuples=naive,
-        identity_tuples=max(0.0, naive - float(np.trace(plain))),
+        identity_tuples=max(0.0, naive - by_number),
     )
+
+
+class _Writers:
+    """Who wrote what: every tuple was written by one task."""
+
+    def __init__(self, scheme: Scheme) -> None:
+        self._written = [(area.task, region) for area in scheme.areas for region in written_by(area)]
+        regions = [region for _, region in self._written]
+        self._sides = np.array([region.side for region in regions])
+        # Floats only preselect: rounding never turns an order around.
+        self._lows = np.array([float(low_of(region.keys)) for region in regions])
+        self._highs = np.array([float(high_of(region.keys)) for region in regions])
+        self._unit_lows = np.array([region.units.low for region in regions])
+        self._unit_highs = np.array([region.units.high for region in regions])
+
+    def of(self, lacking: Sequence[Region]) -> list[tuple[int, tuple[Region, ...]]]:
+        """Per task that wrote some of these regions, ascending, which parts of them."""
+        found: dict[int, list[Region]] = defaultdict(list)
+        for region in lacking:
+            near = (
+                (self._sides == region.side)
+                & (self._lows <= float(high_of(region.keys)))
+                & (self._highs >= float(low_of(region.keys)))
+                & (self._unit_lows < region.units.high)
+                & (self._unit_highs > region.units.low)
+            )
+            for index in np.flatnonzero(near).tolist():
+                task, written = self._written[index]
+                found[task] += intersection((region,), (written,))
+        return [(task, merged(parts)) for task, parts in sorted(found.items()) if parts]
 
 
 def _areas_by_task(scheme: Scheme) -> Sequence[Sequence[Area]]:
@@ -133,11 +154,3 @@ def _areas_by_task(scheme: Scheme) -> Sequence[Sequence[Area]]:
     for area in scheme.areas:
         found[area.task].append(area)
     return found
-
-
-def _writers(scheme: Scheme) -> list[tuple[int, tuple[Region, ...]]]:
-    """Per task that writes, what it writes: together every tuple once."""
-    written: dict[int, list[Region]] = defaultdict(list)
-    for area in scheme.areas:
-        written[area.task] += written_by(area)
-    return [(task, merged(regions)) for task, regions in sorted(written.items()) if regions]

@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from streamjoin.elastic.alignment import align, align_keys
 from streamjoin.elastic.mapping import Array, Keep, assign, kept_by, overlaps, relabelled
 from streamjoin.elastic.migration import Migration, plan_migration
@@ -92,10 +94,12 @@ def follow(current: Plan | None, scheme: Scheme, statistics: Statistics, main: M
     if _serves_as_well(before, scheme, statistics, main):
         same = plan_migration(before, before, tuple(range(before.tasks)), statistics)
         return Planned(current, same, loads(before, statistics), changed=False)
+    by_number = float(np.trace(overlaps(before, scheme, statistics)))
     chosen, _, keep = _least_moved(before, scheme, statistics, main)
+    if chosen is not scheme:
+        chosen.check(main)
     after, keep = relabelled(chosen, keep)
-    after.check(main)
-    migration = plan_migration(before, after, keep, statistics, unaligned=scheme)
+    migration = plan_migration(before, after, keep, statistics, kept_by_number=by_number)
     return Planned(Plan(current.generation + 1, after, keep), migration, loads(after, statistics), changed=True)
 
 
