@@ -214,8 +214,12 @@ def _aligned(new: _Cut, olds: Sequence[_Cut]) -> list[UnitRange]:
     best: tuple[float, dict[int, UnitRange]] | None = None
     for old in olds:
         # What a pair can share: the smaller of the two shares, in as many tasks as both lines have.
-        (sizes, areas), (old_sizes, old_areas) = (np.array([(units.size, count) for units, count in cut], np.float64).T for cut in (new, old))
-        worth = np.minimum.outer(sizes, old_sizes) * np.minimum.outer(areas, old_areas)
+        sizes, counts, old_sizes, old_counts = (
+            np.array(numbers, np.float64)
+            for cut in (new, old)
+            for numbers in ([units.size for units, _ in cut], [count for _, count in cut])
+        )
+        worth = np.minimum.outer(sizes, old_sizes) * np.minimum.outer(counts, old_counts)
         np.fill_diagonal(worth, worth.diagonal() + _SAME_PLACE)
         rows, columns = linear_sum_assignment(worth, maximize=True)
         total = float(worth[rows, columns].sum())
