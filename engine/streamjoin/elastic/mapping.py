@@ -13,6 +13,7 @@ Always holds: as many workers go on as both schemes have room for, also those th
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -78,6 +79,11 @@ def assign(overlap: Array) -> Keep:
     for worker, task in zip(workers.tolist(), tasks.tolist(), strict=True):
         keep[task] = worker
     return tuple(keep)
+
+
+def kept_by(overlap: Array, keep: Keep) -> float:
+    """The tuples that need not move under this map."""
+    return math.fsum(float(overlap[worker, task]) for task, worker in enumerate(keep) if worker is not None)
 
 
 def relabelled(scheme: Scheme, keep: Keep) -> tuple[Scheme, Keep]:
