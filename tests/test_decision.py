@@ -431,12 +431,17 @@ def test_without_a_forecast_full_workers_get_help_and_no_worker_goes() -> None:
 
 
 def test_what_was_shed_is_needed_too() -> None:
-    """tau says 0.95 where a third is dropped: half as much again wants to be held."""
+    """At 0.84 a fifth is dropped, so that tau never gets to tau3: without shedding it would be 1.05."""
     story = Story(replace(SETTINGS, shedding_model="linear"))
     for _ in range(3):
-        decision = story.minute(0.95, Silent(), shed_fraction=1 / 3)
-    assert decision.target == math.ceil(4 * 0.95 * 1.5 / 0.4)
-    assert decision.shed_factor == pytest.approx(0.75)
+        decision = story.minute(0.84, Silent(), shed_fraction=0.2)
+    assert brief(decision) == (Kind.ALLOCATE, Reason.FULL, math.ceil(4 * 1.05 / 0.4))
+    assert decision.shed_factor == pytest.approx(0.2)
+    assert "1.05 if nothing were shed" in decision.sentence
+    # A little shedding, as of a passing wave, is what shedding is for.
+    story = Story(replace(SETTINGS, shedding_model="linear"))
+    for _ in range(9):
+        assert story.minute(0.81, Silent(), shed_fraction=0.05).kind is Kind.HOLD
     # The analytic forecast of the core's own, of a grid: load goes down with the root of the workers.
     core = DecisionCore(SETTINGS, at=0.0, generation=1, workers=4)
     for at in (60.0, 120.0, 180.0):

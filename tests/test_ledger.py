@@ -234,8 +234,8 @@ def test_a_replan_that_moves_too_much_is_not_made() -> None:
         core = DecisionCore(settings, at=0.0, generation=1, workers=4, prices=prices)
         for minute in range(1, 4):
             at = 60.0 * minute
-            core.handle(replace(sample(at, 0.3, core, rates=(5000.0, 5000.0)), tau={0: 0.85, 1: 0.2, 2: 0.2, 3: 0.2}))
-        uneven = replace(forecast(0.3625, 4), tau_max=0.85)
+            core.handle(replace(sample(at, 0.3, core, rates=(5000.0, 5000.0)), tau={0: 0.79, 1: 0.2, 2: 0.2, 3: 0.2}))
+        uneven = replace(forecast(0.3475, 4), tau_max=0.79)
         return core.decide(180.0, uneven)
 
     assert decided(Prices()).kind is Kind.REPLAN

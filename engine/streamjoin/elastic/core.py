@@ -142,7 +142,8 @@ class DecisionCore:
         gap = settings.stale_seconds + 2 * (reading.epoch_seconds or 0.0)
         tau_max, tau_mean = reading.tau_max, reading.tau_mean
 
-        if tau_max is not None and tau_max >= settings.tau3:
+        # Shedding keeps tau from reaching tau3: what would be without it counts, or the join would shed for ever and never grow.
+        if tau_max is not None and settings.unshed(tau_max) >= settings.tau3:
             state.full = _extend(state.full, at, gap)
         elif reading.complete:
             state.full = None

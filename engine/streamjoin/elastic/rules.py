@@ -2,8 +2,9 @@
 
 Which tau counts::
 
-    allocate    the fullest worker's: it is the one that sheds. Where a re-plan at the same size would bring it below tau2, and costs less,
-                that is done instead: a full worker at a low mean is an imbalance
+    allocate    the fullest worker's, as it would be if it shed nothing (shedding holds tau between tau2 and tau3, so that ESJ's rule to
+                the letter would shed for ever). Where a re-plan at the same size would bring it below tau2, and costs less, that is done
+                instead: a full worker at a low mean is an imbalance
     deallocate  the mean: it says how much capacity lies idle; the fullest worker's predicted tau must still be about tau1
     replan      the fullest worker's against the mean; or the streams' ratio, whichever worker is full
     keepUp      none: epochs that take longer than their interval while what waits grows
@@ -205,7 +206,10 @@ class _Review:
     def _relieve(self, latest: Reading, seconds: float) -> Verdict:
         """A worker has been full for long enough: more workers, or a better plan for as many."""
         rule, state, settings = Rule.ALLOCATE, self.state, self.settings
-        why = f"tau of the fullest worker ({latest.tau_max:.2f}) has been at or above tau3 ({settings.tau3:g}) for {_seconds(seconds)}"
+        tau = latest.tau_max or 0.0
+        now = settings.unshed(tau)
+        shown = f"{tau:.2f}" + (f"; {now:.2f} if nothing were shed" if now > tau else "")
+        why = f"tau of the fullest worker ({shown}) has been at or above tau3 ({settings.tau3:g}) for {_seconds(seconds)}"
         capacity = state.workers + latest.starting
         here = self.asked.at(state.workers)
         replan = self._replan_relieves(latest, here)
@@ -222,7 +226,6 @@ class _Review:
                 return self._refuse(rule, Reason.STARTING, text)
             return self._refuse(rule, Reason.AT_LIMIT, f"{why}, but {_workers(capacity)} are the most allowed ({self.high})")
         prospect = self.asked.at(target)
-        now = (latest.tau_max or 0.0) / latest.kept
         if prospect is not None and prospect.tau_max > _NO_BETTER * (here.tau_max if replan is not None and here is not None else now):
             if replan is not None:
                 return replan
@@ -243,7 +246,7 @@ class _Review:
             return None
         if here is None or latest.tau_max is None or latest.tau_mean is None:
             return None
-        if here.tau_max >= settings.tau2 or here.tau_max > (1 - settings.gain) * latest.tau_max:
+        if here.tau_max >= settings.tau2 or here.tau_max > (1 - settings.gain) * settings.unshed(latest.tau_max):
             return None
         self._bill_stay(latest)
         self._bill(state.workers)
@@ -265,7 +268,7 @@ class _Review:
             level = best.tau_max * _AS_GOOD
             return self.asked.fewest(least, high, lambda prospect: prospect.tau_max <= level) or high
         # Nothing is known but how full the workers are: as if load were shared out evenly, and nothing replicated.
-        tau = (latest.tau_max or settings.tau3) / latest.kept
+        tau = settings.unshed(latest.tau_max or settings.tau3)
         return max(capacity + 1, min(high, math.ceil(self.state.workers * tau / settings.tau1)))
 
     def _keep_up(self) -> Verdict:
@@ -337,7 +340,7 @@ class _Review:
         here = self.asked.at(state.workers)
         if here is None:
             return self._refuse(rule, Reason.NO_FORECAST, f"{why}, but there is no forecast")
-        if here.tau_max > (1 - settings.gain) * tau_max / latest.kept:
+        if here.tau_max > (1 - settings.gain) * settings.unshed(tau_max):
             text = f"{why}, but the best plan for {_workers(state.workers)} has {here.tau_max:.2f}"
             return self._refuse(rule, Reason.NO_GAIN, text)
         stay, change = self._bill_stay(latest), self._bill(state.workers)
@@ -477,7 +480,7 @@ class _Review:
         if self.stay is None:
             self.stay = bill(
                 workers=self.state.workers,
-                tau_max=(latest.tau_max or 0.0) / latest.kept,
+                tau_max=self.settings.unshed(latest.tau_max or 0.0),
                 tau_mean=(latest.tau_mean or latest.least_mean) / latest.kept,
                 moved_tuples=0.0,
                 rate=latest.rate,

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from streamjoin.elastic.shedding import MODELS as SHEDDING_MODELS
+from streamjoin.elastic.shedding import shed_factor
 
 if TYPE_CHECKING:
     from streamjoin.manifest.model import Spec
@@ -122,6 +123,11 @@ class Settings:
     def mode_of(self, rule: Rule) -> Mode:
         return self.rules.get(rule, self.mode)
 
+    def unshed(self, tau: float) -> float:
+        """How full a worker that has settled at ``tau`` would be if it shed nothing: tau / (1 - SF), of which it holds 1 - SF."""
+        kept = 1 - shed_factor(self.shedding_model, self.shedding_base, self.tau2, tau)
+        return tau / max(_LEAST_KEPT, kept)
+
     @classmethod
     def of(cls, spec: Spec) -> Settings:
         """What a valid manifest says."""
@@ -144,6 +150,9 @@ class Settings:
             shedding_base=spec.shedding.base,
         )
 
+
+_LEAST_KEPT = 0.05
+"""A worker that drops nearly everything says only that it is far too full, not by how much."""
 
 _RULE_FIELDS = {Rule.ALLOCATE: "allocate", Rule.DEALLOCATE: "deallocate", Rule.REPLAN: "replan", Rule.KEEP_UP: "keep_up"}
 

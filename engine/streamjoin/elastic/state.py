@@ -113,7 +113,7 @@ class State:
     ignored: str | None = None
     """Why the last sample did not count; None when it did."""
     full: Hold | None = None
-    """tau of the fullest worker at or above tau3."""
+    """tau of the fullest worker at or above tau3, or it would be if nothing were shed."""
     unused: Hold | None = None
     """The mean tau at or below tau0, by sound samples only."""
     uneven: Hold | None = None
