@@ -56,8 +56,14 @@ def main() -> None:
 @click.option("--until-idle", is_flag=True, help="Stop when all input has been joined and no more can come; for finite inputs.")
 @click.option("--for", "seconds", type=Duration(), metavar="DURATION", help="Stop after so long, such as 90s or 1h30m.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per epoch on standard output, and one with the summary.")
-@click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve metrics for Prometheus; 0: on any free port.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve metrics for Prometheus, and the plan API; 0: on any free port.",
+)
 @click.option("--metrics-address", metavar="ADDRESS", help="Where to serve them. [default: 127.0.0.1, this machine alone]")
+@click.option("--api-token-file", type=FILE, metavar="FILE", help="The token that the plan API asks for is in this file.")
 @click.option("--picture", type=FILE, metavar="FILE.png", help="Draw the run when it ends (png, svg or pdf).")
 @click.option(
     "--log-dir",
@@ -72,15 +78,18 @@ def run(
     as_json: bool,
     metrics_port: int | None,
     metrics_address: str | None,
+    api_token_file: Path | None,
     picture: Path | None,
     log_dir: Path | None,
 ) -> None:
     """Run the join that MANIFEST describes, with a live view. Ctrl-C stops it; a second start goes on from there."""
     if metrics_address is not None and metrics_port is None:
         raise click.UsageError("--metrics-address says where --metrics-port is; give a port too, or 0 for any free one")
+    if api_token_file is not None and metrics_port is None:
+        raise click.UsageError("--api-token-file is of the plan API on --metrics-port; give a port too, or 0 for any free one")
     from streamjoin.cli.run import Options, run_manifest
 
-    options = Options(manifest, runner, until_idle, seconds, as_json, picture, log_dir, metrics_port, metrics_address)
+    options = Options(manifest, runner, until_idle, seconds, as_json, picture, log_dir, metrics_port, metrics_address, api_token_file)
     raise SystemExit(run_manifest(options))
 
 
