@@ -12,6 +12,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,21 @@ from harness import SECOND, START, FaultyStorage, Input, driver_for, make_batch,
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.run import Options
+from streamjoin.elastic.core import DecisionCore
+from streamjoin.elastic.decision import Kind as Action
+from streamjoin.elastic.settings import Mode, Settings
 from streamjoin.epoch.driver import Driver, EpochFailed, EpochResult
 from streamjoin.epoch.inline import InlineRunner
+from streamjoin.epoch.spec import TaskReport
 from streamjoin.job import Job
 from streamjoin.serve.catalogue import CATALOGUE, Kind, tables
 from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.server import DriverServer
 from streamjoin.serve.watch import Watched
+from streamjoin.serve.wishes import plan_for_workers
 from streamjoin.state.storage import ObjectStorage
 
+COUNTED = ("failures", "retries", "backs", "switches", "drops", "decisions")
 DOCUMENT = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text()
 BAND: dict[str, Any] = {"types": ("BIGINT", "BIGINT"), "on": "abs(l.k - r.k) <= 1", "window": {"within": "5s"}, "watermark": "1s"}
 PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path="/usr/bin")
@@ -264,6 +271,71 @@ def test_work_is_forgotten_with_the_task_that_did_it(run: Run) -> None:
         assert set(seen[name]) == {"0", "1"}, name
 
 
+def test_a_plan_is_followed_from_when_it_is_put_until_it_runs(tmp_path: Path) -> None:
+    run = Run(tmp_path, inputs=(some_input(1, epochs=9), some_input(2, epochs=9)))
+    late = [True]
+    run.job = replace(run.job, max_workers=6)
+    run.driver.job = run.job
+    run.runner.__class__ = type("Late", (InlineRunner,), {"ready": property(lambda runner: 0 if late else runner._count)})
+    run.watched.start()
+    run.steps(2)
+    phases = dict.fromkeys(("WaitingForWorkers", "Preparing", "Switching", "Running"), 0.0)
+    seen = run.scrape()
+    assert seen["plan_phase"] == phases | {"Running": 1}
+    assert (seen["plan_wanted_generation"], seen["workers_wanted"], seen["plan_switches_total"]) == (1, 3, 0)
+    status, predicate = run.driver.plan_status(), run.driver.predicate
+    assert status is not None
+    assert predicate is not None
+    run.driver.put_plan(plan_for_workers(status, run.driver.statistics(), predicate, run.job, 5).plan)
+    run.steps(2)
+    seen = run.scrape()
+    assert seen["plan_phase"] == phases | {"WaitingForWorkers": 1}
+    assert (seen["plan_generation"], seen["plan_wanted_generation"], seen["workers"], seen["workers_wanted"]) == (1, 2, 3, 5)
+    assert seen["workers_ready"] == 0
+    late.clear()
+    run.steps(2)
+    seen, status = run.scrape(), run.driver.plan_status()
+    assert status is not None
+    assert status.switched is not None
+    assert seen["plan_phase"] == phases | {"Running": 1}
+    assert (seen["plan_generation"], seen["workers"], seen["workers_wanted"], seen["workers_ready"]) == (2, 5, 5, 5)
+    assert (seen["plan_switches_total"], seen["plan_drops_total"]) == (1, 0)
+    assert seen["plan_moved_tuples_total"] == status.switched.moved_tuples > 0
+    assert seen["plan_kept_tuples_total"] == status.switched.kept_tuples > 0
+    assert (seen["plan_pause_seconds_count"], seen["plan_wait_seconds_count"]) == (1, 1)
+    assert seen["plan_wait_seconds_sum"] == pytest.approx(status.switched.waited_seconds)
+    run.driver.put_plan(plan_for_workers(status, run.driver.statistics(), predicate, run.job, 6).plan)
+
+    def at(step: str) -> None:
+        if step == "switch":
+            run.runner.submit = lambda spec, workers: FailedEpoch()  # type: ignore[assignment, misc]
+
+    run.driver._at = at
+    with pytest.raises(EpochFailed):
+        run.steps(2)
+    seen = run.scrape()
+    assert (seen["plan_switches_total"], seen["plan_drops_total"], seen["workers"], seen["workers_wanted"]) == (1, 1, 5, 5)
+
+
+class FailedEpoch:
+    def result(self) -> list[TaskReport]:
+        raise EpochFailed("a worker died")
+
+    def cancel(self) -> None:
+        pass
+
+
+def test_decisions_are_counted_by_kind_and_by_what_becomes_of_them(run: Run) -> None:
+    assert set(run.scrape()["decisions_total"].values()) == {0}
+    core = DecisionCore(Settings(mode=Mode.RECOMMEND, min_workers=2), at=0.0, generation=1, workers=1)
+    hold = replace(core.decide(1.0), kind=Action.HOLD, mode=Mode.ENFORCE)
+    act = replace(hold, kind=Action.ALLOCATE, mode=Mode.RECOMMEND)
+    for decision in (hold, hold, act):
+        run.metrics.decided(decision)
+    counted = {labels: count for labels, count in run.scrape()["decisions_total"].items() if count}
+    assert counted == {("HOLD", "Enforce"): 2, ("ALLOCATE", "Recommend"): 1}
+
+
 def test_lag_grows_while_nothing_is_committed(run: Run) -> None:
     run.watched.start()
     last = run.steps(2)[-1]
@@ -361,7 +433,7 @@ def test_names_and_labels_keep_to_the_conventions() -> None:
         assert re.fullmatch(r"streamjoin(_[a-z]+)+", name), name
         assert name.endswith("_total") == (metric.kind is Kind.COUNTER), name
         assert metric.help.endswith("."), name
-        plain = ("_info", "_number", "_generation", "_warnings", "_failures_total", "_retries_total", "_backs_total")
+        plain = ("_info", "_number", "_generation", "_phase", "_warnings", *(f"_{what}_total" for what in COUNTED))
         assert bool(metric.unit) != name.endswith(plain), name
 
 
