@@ -13,18 +13,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from streamjoin.elastic.region import LEFT, RIGHT, high_of, low_of
-from streamjoin.scheme.statistics import Statistics
+from streamjoin.predicate import INT64_MAX, INT64_MIN, MainPredicate
+from streamjoin.scheme.models import PRECISION
+from streamjoin.scheme.statistics import Statistics, loads
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
 
 MOST_PARTS = 64
 """Should a line come to consist of more parts than this, its scheme is cut evenly again: routing looks up every part."""
 
+MOST_RANGES = 4
+"""Should tasks come to own more key ranges than this on average, keys are cut anew: every range is an area, with blocks of its own."""
+
 _SAME_PLACE = 1 << 12
 """How many units of overlap it is worth to pair lines of the same number: more than rounding, less than what matters."""
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 _Line = tuple[UnitRange, int]
 """The units of a row or column, and how many areas have them."""
@@ -94,6 +103,84 @@ def align(before: Scheme, after: Scheme, statistics: Statistics) -> Scheme:
     if any(len(units.gaps) >= MOST_PARTS for area in moved.values() for units in (area.left_units, area.right_units)):
         return after
     return replace(after, areas=tuple(moved.get(area, area) for area in after.areas))
+
+
+def align_keys(before: Scheme, after: Scheme, statistics: Statistics, main: MainPredicate) -> Scheme | None:
+    """For an equality that both schemes cut along the keys alone: ``after``'s loads, but each task owns what a task of ``before`` did.
+
+    The same alignment with the keys, laid out by volume, in the place of units; a task may come to own several ranges, each an area, which
+    on an equality repeats nothing. None for other schemes, where that would make some task hold more than ``after`` does (a frequent
+    key cannot be cut), and beyond ``MOST_RANGES`` ranges a task.
+    """
+    if not (main.is_equality and not main.slack and _owns_ranges(before) and _owns_ranges(after)):
+        return None
+    held = sorted({bound for scheme in (before, after) for area in scheme.areas for bound in _bounds(area.left_keys)})
+    kind = np.float64 if main.is_float else np.int64
+    # Keys of unknown spread are hashes, which lie evenly between the ends.
+    ends = np.array([] if main.is_float else [INT64_MIN, INT64_MAX], kind)
+    spread = [ends if side.histogram is None else side.histogram.bounds for side in (statistics.left, statistics.right)]
+    keys = np.unique(np.concatenate([np.array(held, kind), *(bounds.astype(kind) for bounds in spread)]))
+    total = statistics.left.tuples + statistics.right.tuples
+    if not total > 0 or not len(keys):
+        return None
+    places = np.rint((statistics.left.below(keys) + statistics.right.below(keys)) * (UNITS / total)).astype(np.int64)
+    place_of = dict(zip(keys.tolist(), places.tolist(), strict=True))
+    lines = [_owned(scheme, place_of) for scheme in (before, after)]
+    if not all(len(line) == scheme.tasks for line, scheme in zip(lines, (before, after), strict=True)):
+        return None
+    owned = _aligned(tuple((units, 1) for units in lines[1].values()), [tuple((units, 1) for units in lines[0].values())])
+    parts = sorted((low, task) for task, units in zip(lines[1], owned, strict=True) for low, _ in units.parts)
+    if len(parts) > MOST_RANGES * after.tasks:
+        return None
+    # A cut where a scheme was cut before stays exactly there.
+    exact = {place_of[bound]: bound for bound in held}
+    cuts = [exact[place] if place in exact else _key_at(place, keys, places) for place, _ in parts[1:]]
+    areas: list[Area] = []
+    for (_, task), low, high in zip(parts, [None, *cuts], [*cuts, None], strict=True):
+        if low is None or high is None or low < high:
+            owns = KeyRange(low, high)
+            areas.append(Area(task, len(areas), owns, UnitRange(), owns, UnitRange(), owns, owns))
+    if {area.task for area in areas} != set(range(after.tasks)) or any(a >= b for a, b in pairwise(cuts) if a != b):
+        return None
+    scheme = replace(after, areas=tuple(areas), summary=f"{len(areas)} coverage areas: {len(areas)} x <1,1,0>")
+    return scheme if loads(scheme, statistics).max() <= loads(after, statistics).max() * (1 + PRECISION) else None
+
+
+def _owns_ranges(scheme: Scheme) -> bool:
+    """Whether every area is all tuples of one range of keys."""
+    return all(
+        area.left_keys == area.right_keys
+        and area.left_units.size == area.right_units.size == UNITS
+        and area.holds_left
+        and area.holds_right
+        for area in scheme.areas
+    )
+
+
+def _bounds(keys: KeyRange) -> list[int | float]:
+    return [bound for bound in (keys.low, keys.high) if bound is not None]
+
+
+def _owned(scheme: Scheme, place_of: dict[int | float, int]) -> dict[int, UnitRange]:
+    """Per task that owns tuples, where those lie when all are laid out by their keys."""
+    parts: dict[int, list[tuple[int, int]]] = {}
+    for area in scheme.areas:
+        low = 0 if area.left_keys.low is None else place_of[area.left_keys.low]
+        high = UNITS if area.left_keys.high is None else place_of[area.left_keys.high]
+        if low < high:
+            parts.setdefault(area.task, []).append((low, high))
+    return {task: UnitRange.of(of_task) for task, of_task in sorted(parts.items())}
+
+
+def _key_at(place: int, keys: Array, places: Array) -> int | float:
+    """The key before which so many of the tuples lie, as if keys were spread evenly between the known ones."""
+    after = int(np.clip(np.searchsorted(places, place), 1, len(keys) - 1))
+    low, high = keys[after - 1].item(), keys[after].item()
+    width = int(places[after]) - int(places[after - 1])
+    share = min(1.0, max(0.0, (place - int(places[after - 1])) / width)) if width else 1.0
+    if isinstance(low, float):
+        return float(low + (high / 2 - low / 2) * 2 * share)
+    return int(low + round((int(high) - int(low)) * share))
 
 
 def _units(area: Area, side: int) -> UnitRange:

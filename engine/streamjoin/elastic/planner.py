@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from streamjoin.elastic.alignment import align
+from streamjoin.elastic.alignment import align, align_keys
 from streamjoin.elastic.mapping import Array, Keep, assign, kept_by, overlaps, relabelled
 from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
@@ -92,7 +92,7 @@ def follow(current: Plan | None, scheme: Scheme, statistics: Statistics, main: M
     if _serves_as_well(before, scheme, statistics, main):
         same = plan_migration(before, before, tuple(range(before.tasks)), statistics)
         return Planned(current, same, loads(before, statistics), changed=False)
-    chosen, _, keep = _least_moved(before, scheme, statistics)
+    chosen, _, keep = _least_moved(before, scheme, statistics, main)
     after, keep = relabelled(chosen, keep)
     after.check(main)
     migration = plan_migration(before, after, keep, statistics, unaligned=scheme)
@@ -119,7 +119,7 @@ def prospects(
             scheme, moved, bound = before, 0.0, 0.0
             needed = _needed(scheme, statistics)
         elif before is not None:
-            scheme, overlap, keep = _least_moved(before, scheme, statistics)
+            scheme, overlap, keep = _least_moved(before, scheme, statistics, main)
             moved = bound = max(0.0, needed - kept_by(overlap, keep))
         held = loads(scheme, statistics)
         found[workers] = Prospect(
@@ -155,12 +155,13 @@ def _fewest(
     return plan_for_tasks(model, statistics, main, tasks, options=options, current=before)
 
 
-def _least_moved(before: Scheme, scheme: Scheme, statistics: Statistics) -> tuple[Scheme, Array, Keep]:
-    """The scheme as it is cut, or aligned, whichever moves less; with its overlaps and the best map."""
+def _least_moved(before: Scheme, scheme: Scheme, statistics: Statistics, main: MainPredicate) -> tuple[Scheme, Array, Keep]:
+    """The scheme as it is cut, or aligned, whichever keeps most; with its overlaps and the best map."""
     overlap = overlaps(before, scheme, statistics)
     best = scheme, overlap, assign(overlap)
-    aligned = align(before, scheme, statistics)
-    if aligned != scheme:
+    for aligned in (align(before, scheme, statistics), align_keys(before, scheme, statistics, main)):
+        if aligned is None or aligned == scheme:
+            continue
         overlap = overlaps(before, aligned, statistics)
         keep = assign(overlap)
         if kept_by(overlap, keep) > kept_by(best[1], best[2]):
