@@ -63,7 +63,7 @@ class Reason(StrEnum):
     STARTING = "Starting"
     """Workers are starting, and count."""
     AT_LIMIT = "AtLimit"
-    """No more, or no fewer, workers are allowed."""
+    """No more workers are allowed."""
     SHEDDING = "Shedding"
     """Tuples are dropped: no time to remove workers."""
     RISING = "Rising"

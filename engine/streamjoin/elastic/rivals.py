@@ -249,7 +249,8 @@ class Clairvoyant:
         self._level = 0.98 * join.settings.tau2
         step = traffic.step_seconds
         self._held = tuple(
-            _held(rates * step, span / step) for rates, span in zip((traffic.left, traffic.right), join.window_seconds, strict=True)
+            _held(rates * step, span / step, join.most_held)
+            for rates, span in zip((traffic.left, traffic.right), join.window_seconds, strict=True)
         )
         need = needs(self._held[0], self._held[1], join, self._level)
         prices = join.prices
@@ -292,11 +293,11 @@ class Clairvoyant:
         self._changed_at = now
 
 
-def _held(tuples: Array, span_steps: float) -> Array:
+def _held(tuples: Array, span_steps: float, most: float) -> Array:
     """What a window holds after each step when nothing is shed and nothing waits: float64, one per step."""
     sums = np.concatenate([[0.0], np.cumsum(tuples)])
     if math.isinf(span_steps):
-        return sums[1:]
+        return np.full(len(tuples), most) if math.isfinite(most) else sums[1:]
     # Before the first step the first one's rate is taken to have lasted for ever, as in the simulation.
     at = np.arange(1, len(sums)) - span_steps
     before = np.where(at < 0, at * tuples[0], np.interp(at, np.arange(len(sums)), sums))

@@ -362,14 +362,14 @@ class _Review:
             return self._refuse(rule, Reason.BAD_SAMPLE, f"the last sample cannot take workers away: {_listed(latest.problems)}")
         if above:
             why, reason = f"{_workers(state.workers)} run, and at most {self.high} are allowed", Reason.ABOVE_CEILING
+        elif state.workers <= self.low:
+            return self._refuse(rule, Reason.STEADY, f"no fewer than {_workers(self.low)} are allowed")
         elif hold is None:
             return self._refuse(rule, Reason.STEADY, f"the mean tau ({tau_mean:.2f}) is above tau0 ({settings.tau0:g})")
         else:
             self.held_for[rule] = hold.seconds
             why = f"the mean tau ({tau_mean:.2f}) has been at or below tau0 ({settings.tau0:g}) for {_seconds(hold.seconds)}"
             reason = Reason.UNUSED
-            if state.workers <= self.low:
-                return self._refuse(rule, Reason.AT_LIMIT, f"{why}, but {self.low} is the least allowed")
             if hold.seconds < settings.scale_down_after:
                 return self._wait(rule, f"the mean tau is at or below tau0 ({settings.tau0:g})", hold.seconds, settings.scale_down_after)
         if latest.starting:
