@@ -125,3 +125,53 @@ def plan(
     from streamjoin.cli.plan import Options, plan_manifest
 
     raise SystemExit(plan_manifest(manifest, Options(stats, tasks, capacity, running, save, output)))
+
+
+@main.command()
+@click.argument("manifest", type=FILE)
+@click.option("--trace", type=FILE, metavar="FILE.csv", help="Recorded traffic: time_s, left_rate, right_rate and, if known, skew and hot.")
+@click.option(
+    "--traffic",
+    type=click.Choice(["diurnal", "spike", "ramp", "skew-shift", "ratio-shift", "random"]),
+    help="Made-up traffic.  [default: diurnal, without --trace]",
+)
+@click.option("--days", type=click.FloatRange(0, 366, min_open=True), help="How much of it to make up.  [default: 7]")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Everything random follows from it.")
+@click.option("--rate", type=click.FloatRange(0, 1e9, min_open=True), help="Tuples per second of each stream around which it is made up.")
+@click.option("--step", type=Duration(), default="15s", show_default=True, help="The time between two samples.")
+@click.option("--start-up", type=Duration(), default="30s", show_default=True, help="How long a worker takes to start.")
+@click.option(
+    "--worker-rate", type=click.FloatRange(0, min_open=True), default=200_000, show_default=True, help="Tuples/s that a worker can take in."
+)
+@click.option("--tuple-bytes", type=click.FloatRange(0, min_open=True), default=64, show_default=True, help="Of a held tuple.")
+@click.option("--share", type=click.FloatRange(0, 1), help="Which part of all pairs the main predicate admits.  [default: by its form]")
+@click.option("--explain", "explained", is_flag=True, help="Print the last decisions of StreamJoin's own rules as well.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--picture", type=FILE, metavar="FILE.png", help="Draw rates, workers and tau (png, svg or pdf).")
+def simulate(
+    manifest: Path,
+    trace: Path | None,
+    traffic: str | None,
+    days: float | None,
+    seed: int,
+    rate: float | None,
+    step: float,
+    start_up: float,
+    worker_rate: float,
+    tuple_bytes: float,
+    share: float | None,
+    explained: bool,
+    as_json: bool,
+    picture: Path | None,
+) -> None:
+    """Try the thresholds of MANIFEST on traffic, beside HPA's rule, Flink's autoscaler's rule and one that knows the future."""
+    if trace is not None and (traffic is not None or days is not None or rate is not None):
+        raise click.UsageError("--trace has rates of its own; --traffic, --days and --rate are for traffic that is made up")
+    if explained and as_json:
+        raise click.UsageError("--explain is for people, and --json is not; give one")
+    from streamjoin.cli.simulate import Options, simulate_manifest
+
+    options = Options(
+        manifest, trace, traffic, days, seed, rate, step, start_up, worker_rate, tuple_bytes, share, explained, as_json, picture
+    )
+    raise SystemExit(simulate_manifest(options))

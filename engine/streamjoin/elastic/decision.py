@@ -63,7 +63,7 @@ class Reason(StrEnum):
     STARTING = "Starting"
     """Workers are starting, and count."""
     AT_LIMIT = "AtLimit"
-    """No more, or no fewer, workers are allowed."""
+    """No more workers are allowed."""
     SHEDDING = "Shedding"
     """Tuples are dropped: no time to remove workers."""
     RISING = "Rising"
@@ -165,9 +165,9 @@ class Decision:
             "target": self.target,
             "mode": self.mode.value,
             "inputs": None if self.inputs is None else self.inputs.to_json(),
-            "ageSeconds": self.age_seconds,
-            "heldFor": self.held_for,
-            "shedFactor": self.shed_factor,
+            "age_seconds": self.age_seconds,
+            "held_for": self.held_for,
+            "shed_factor": self.shed_factor,
             "thresholds": dict(self.thresholds),
             "candidates": [
                 {
@@ -205,9 +205,9 @@ class Decision:
             target=data["target"],
             mode=Mode(data["mode"]),
             inputs=None if data["inputs"] is None else Reading.from_json(data["inputs"]),
-            age_seconds=data["ageSeconds"],
-            held_for=data["heldFor"],
-            shed_factor=data["shedFactor"],
+            age_seconds=data["age_seconds"],
+            held_for=data["held_for"],
+            shed_factor=data["shed_factor"],
             thresholds=dict(data["thresholds"]),
             candidates=tuple(Candidate(one["workers"], Prospect(**one["prospect"]), _bill(one["bill"])) for one in data["candidates"]),
             stay=_bill(data["stay"]),

@@ -125,8 +125,8 @@ class Ledger:
             "records": [
                 {
                     "decision": record.decision.to_json(),
-                    "firstAt": record.first_at,
-                    "lastAt": record.last_at,
+                    "first_at": record.first_at,
+                    "last_at": record.last_at,
                     "count": record.count,
                     "realised": None
                     if record.realised is None
@@ -146,7 +146,7 @@ class Ledger:
             ledger.forgotten = data["forgotten"]
             for one in data["records"]:
                 realised = None if one["realised"] is None else Realised(**one["realised"])
-                ledger._records.append(Record(Decision.from_json(one["decision"]), one["firstAt"], one["lastAt"], one["count"], realised))
+                ledger._records.append(Record(Decision.from_json(one["decision"]), one["first_at"], one["last_at"], one["count"], realised))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"the ledger cannot be read ({type(error).__name__}: {error}); remove it to begin anew") from error
         return ledger

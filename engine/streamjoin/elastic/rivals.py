@@ -249,7 +249,8 @@ class Clairvoyant:
         self._level = 0.98 * join.settings.tau2
         step = traffic.step_seconds
         self._held = tuple(
-            _held(rates * step, span / step) for rates, span in zip((traffic.left, traffic.right), join.window_seconds, strict=True)
+            held_by_window(rates * step, span / step, join.most_held)
+            for rates, span in zip((traffic.left, traffic.right), join.window_seconds, strict=True)
         )
         need = needs(self._held[0], self._held[1], join, self._level)
         prices = join.prices
@@ -257,8 +258,8 @@ class Clairvoyant:
         moving = join.settings.capacity_tuples * prices.tuple_bytes / prices.bytes_per_second
         lead = math.ceil((join.start_seconds + moving + prices.switch_seconds) / step) + 2
         self._lead = lead
-        self._soon = _largest_ahead(need, lead)
-        self._later = _largest_ahead(need, max(lead, math.ceil(self.ahead_seconds / step)))
+        self._soon = largest_ahead(need, lead)
+        self._later = largest_ahead(need, max(lead, math.ceil(self.ahead_seconds / step)))
         self._index = -1
         self._changed_at = -math.inf
 
@@ -292,11 +293,11 @@ class Clairvoyant:
         self._changed_at = now
 
 
-def _held(tuples: Array, span_steps: float) -> Array:
+def held_by_window(tuples: Array, span_steps: float, most: float) -> Array:
     """What a window holds after each step when nothing is shed and nothing waits: float64, one per step."""
     sums = np.concatenate([[0.0], np.cumsum(tuples)])
     if math.isinf(span_steps):
-        return sums[1:]
+        return np.full(len(tuples), most) if math.isfinite(most) else sums[1:]
     # Before the first step the first one's rate is taken to have lasted for ever, as in the simulation.
     at = np.arange(1, len(sums)) - span_steps
     before = np.where(at < 0, at * tuples[0], np.interp(at, np.arange(len(sums)), sums))
@@ -323,7 +324,7 @@ def needs(left: Array, right: Array, join: SimulatedJoin, level: float) -> Array
     return np.asarray(np.clip(np.maximum(best, whole), settings.min_workers, settings.max_workers).astype(np.int64))
 
 
-def _largest_ahead(values: Array, steps: int) -> Array:
+def largest_ahead(values: Array, steps: int) -> Array:
     """The largest of this entry and the next ``steps``. O(entries * log steps)."""
     found, reach = values.copy(), 1
     while reach < steps + 1:

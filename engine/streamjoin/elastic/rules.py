@@ -250,6 +250,7 @@ class _Review:
             return None
         self._bill_stay(latest)
         self._bill(state.workers)
+        self.held_for[Rule.REPLAN] = self.held_for[Rule.ALLOCATE]
         text = f"a worker is full ({latest.tau_max:.2f}) while the mean is {latest.tau_mean:.2f}: "
         text += f"as many workers, cut anew, should be at most {here.tau_max:.2f} full"
         return self._act(Rule.REPLAN, Kind.REPLAN, Reason.UNEVEN, text, state.workers)
@@ -337,13 +338,17 @@ class _Review:
         after = settings.scale_up_after * 2 ** min(state.replans, _LONGEST_BACKOFF)
         if hold.seconds < after:
             return self._wait(rule, why, hold.seconds, after)
+        stay = self._bill_stay(latest)
+        if stay.shed == 0:
+            # Nothing is lost now: no plan for as many workers can be cheaper, and none need be made to know that.
+            return self._refuse(rule, Reason.NOT_WORTH, f"{why}, but nothing is shed, or would be soon")
         here = self.asked.at(state.workers)
         if here is None:
             return self._refuse(rule, Reason.NO_FORECAST, f"{why}, but there is no forecast")
         if here.tau_max > (1 - settings.gain) * settings.unshed(tau_max):
             text = f"{why}, but the best plan for {_workers(state.workers)} has {here.tau_max:.2f}"
             return self._refuse(rule, Reason.NO_GAIN, text)
-        stay, change = self._bill_stay(latest), self._bill(state.workers)
+        change = self._bill(state.workers)
         costs = f"{change.total:.3g} worker-hours against {stay.total:.3g}, {here.moved_tuples:,.0f} tuples moved"
         if change.total >= stay.total:
             return self._refuse(rule, Reason.NOT_WORTH, f"{why}, but a re-plan costs more than it saves: {costs}")
@@ -362,14 +367,14 @@ class _Review:
             return self._refuse(rule, Reason.BAD_SAMPLE, f"the last sample cannot take workers away: {_listed(latest.problems)}")
         if above:
             why, reason = f"{_workers(state.workers)} run, and at most {self.high} are allowed", Reason.ABOVE_CEILING
+        elif state.workers <= self.low:
+            return self._refuse(rule, Reason.STEADY, f"no fewer than {_workers(self.low)} are allowed")
         elif hold is None:
             return self._refuse(rule, Reason.STEADY, f"the mean tau ({tau_mean:.2f}) is above tau0 ({settings.tau0:g})")
         else:
             self.held_for[rule] = hold.seconds
             why = f"the mean tau ({tau_mean:.2f}) has been at or below tau0 ({settings.tau0:g}) for {_seconds(hold.seconds)}"
             reason = Reason.UNUSED
-            if state.workers <= self.low:
-                return self._refuse(rule, Reason.AT_LIMIT, f"{why}, but {self.low} is the least allowed")
             if hold.seconds < settings.scale_down_after:
                 return self._wait(rule, f"the mean tau is at or below tau0 ({settings.tau0:g})", hold.seconds, settings.scale_down_after)
         if latest.starting:

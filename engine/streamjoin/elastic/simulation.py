@@ -39,7 +39,9 @@ class SimulatedJoin:
 
     settings: Settings
     window_seconds: tuple[float, float]
-    """For how long a left, and a right, tuple is held; infinite: always."""
+    """For how long a left, and a right, tuple is held; infinite: for ever, or until there are too many."""
+    most_held: float = math.inf
+    """Of each stream: a window of rows."""
     share: float = 1.0
     """The part of all pairs that the main predicate admits (``AnalyticForecast``)."""
     start_seconds: float = 30.0
@@ -63,14 +65,11 @@ class SimulatedJoin:
         return high
 
 
-def spans(window: Window, rates: tuple[float, float]) -> tuple[float, float]:
-    """For how many seconds the window holds a left, and a right, tuple; of a window of rows, at these rates."""
-    if window.kind is WindowKind.UNBOUNDED:
-        return math.inf, math.inf
-    if window.kind is WindowKind.ROWS:
-        left, right = (window.rows / rate if rate > 0 else math.inf for rate in rates)
-        return left, right
-    return max(0, window.after_micros) / 1e6, max(0, window.before_micros) / 1e6
+def spans(window: Window) -> tuple[float, float]:
+    """For how many seconds the window holds a left, and a right, tuple: ``SimulatedJoin.window_seconds``."""
+    if window.kind is WindowKind.RANGE:
+        return max(0, window.after_micros) / 1e6, max(0, window.before_micros) / 1e6
+    return math.inf, math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,21 +150,21 @@ class _Plan:
 
 
 class _Side:
-    """The tuples that a window holds of one stream, which came at a constant rate before the first step."""
+    """The tuples that a window holds of one stream, which came at a constant rate before the first step; one without end began empty."""
 
-    def __init__(self, steps: int, span_steps: float, first: float) -> None:
-        self._endless = math.isinf(span_steps)
+    def __init__(self, steps: int, span_steps: float, most: float, first: float) -> None:
+        self._endless, self._most = math.isinf(span_steps), most
         self._whole = 0 if self._endless else math.floor(span_steps)
         self._part = 0.0 if self._endless else span_steps - self._whole
         self._first = first
         self._accepted = [0.0] * steps
         self._full = first * self._whole
-        self.held = 0.0 if self._endless else first * span_steps
+        self.held = first * span_steps if not self._endless else most if math.isfinite(most) else 0.0
 
     def add(self, step: int, tuples: float) -> None:
         """What came in this step; what has expired goes. O(1)."""
         if self._endless:
-            self.held += tuples
+            self.held = min(self._most, self.held + tuples)
             return
         self._accepted[step] = tuples
         last = step - self._whole
@@ -196,7 +195,7 @@ class _World:
         self.step_seconds = step = traffic.step_seconds
         rates = float(traffic.left[0]), float(traffic.right[0])
         self.sides = tuple(
-            _Side(traffic.steps, span / step, rate * step) for span, rate in zip(join.window_seconds, rates, strict=True)
+            _Side(traffic.steps, span / step, join.most_held, rate * step) for span, rate in zip(join.window_seconds, rates, strict=True)
         )
         left, right = (side.held for side in self.sides)
         workers = join.workers or join.fewest(left, right, join.settings.tau1)

@@ -118,7 +118,8 @@ def generate(kind: str, *, days: float, step_seconds: float, seed: int, rates: t
 
     ``diurnal``: days that rise to 1.7 times the rates and fall to 0.3, and quieter week-ends. ``spike``: twice a day or so, four times the
     rates for half an hour. ``ramp``: from a fifth of the rates to twice as much and back. ``skew-shift``: a hot part of the keys that moves
-    three times a day. ``ratio-shift``: the streams take turns at being the large one. ``random``: a wandering load with sudden jumps.
+    three times a day. ``ratio-shift``: days in which the streams take turns at being the large one. ``random``: a wandering load with
+    sudden jumps.
     """
     if kind not in KINDS:
         raise TraceError(f"traffic: {kind!r} is unknown; choose one of {', '.join(KINDS)}")
@@ -178,7 +179,8 @@ def _ratio_shift(at: Array, rng: np.random.Generator) -> Made:
     # The left share goes from 0.1 to 0.9 and back, over an hour, twice a day.
     phase = np.sin(2 * np.pi * at / DAY)
     share = 0.5 + 0.4 * np.clip(phase / np.sin(np.pi / 24), -1, 1)
-    return 2 * share, 2 * (1 - share), 1.0, 0.0
+    load = 2 * _day(at, 0.4)
+    return load * share, load * (1 - share), 1.0, 0.0
 
 
 def _random(at: Array, rng: np.random.Generator) -> Made:
