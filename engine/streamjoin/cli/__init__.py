@@ -53,6 +53,7 @@ def main() -> None:
     show_default=True,
     help="spark: real executors on this machine; inline: all in this process, without Java.",
 )
+@click.option("--elastic", is_flag=True, help="Add and remove workers while it runs, as spec.scaling says.")
 @click.option("--until-idle", is_flag=True, help="Stop when all input has been joined and no more can come; for finite inputs.")
 @click.option("--for", "seconds", type=Duration(), metavar="DURATION", help="Stop after so long, such as 90s or 1h30m.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per epoch on standard output, and one with the summary.")
@@ -73,6 +74,7 @@ def main() -> None:
 def run(
     manifest: Path,
     runner: str,
+    elastic: bool,
     until_idle: bool,
     seconds: float | None,
     as_json: bool,
@@ -89,8 +91,21 @@ def run(
         raise click.UsageError("--api-token-file is of the plan API on --metrics-port; give a port too, or 0 for any free one")
     from streamjoin.cli.run import Options, run_manifest
 
-    options = Options(manifest, runner, until_idle, seconds, as_json, picture, log_dir, metrics_port, metrics_address, api_token_file)
+    options = Options(
+        manifest, runner, until_idle, seconds, as_json, picture, log_dir, metrics_port, metrics_address, api_token_file, elastic
+    )
     raise SystemExit(run_manifest(options))
+
+
+@main.command()
+@click.argument("manifest", type=FILE)
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many decisions to list.")
+@click.option("--json", "as_json", is_flag=True, help="The whole ledger as one JSON object.")
+def explain(manifest: Path, limit: int, as_json: bool) -> None:
+    """Say what the autoscaler of MANIFEST's join has decided, why, and what came of it."""
+    from streamjoin.cli.explain import explain_manifest
+
+    raise SystemExit(explain_manifest(manifest, limit, as_json))
 
 
 @main.command()

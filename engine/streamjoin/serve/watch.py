@@ -57,6 +57,9 @@ class Watched:
             self._metrics.observe(result, self._driver.plan_status())
         return result
 
+    def plan_status(self) -> PlanStatus | None:
+        return self._driver.plan_status()
+
     def stop(self) -> None:
         self._metrics.ended()
         self._driver.stop()
