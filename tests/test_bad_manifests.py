@@ -233,6 +233,18 @@ CASES = [
         'spec.scaling.mode: false must be Enforce, Recommend or Off; put it in quotes: "Off"',
     ),
     bad(
+        "a rule that is Off without quotes",
+        "mode: Enforce,",
+        "rules: {keepUp: false},",
+        'spec.scaling.rules.keepUp: false must be Enforce, Recommend or Off; put it in quotes: "Off"',
+    ),
+    bad(
+        "a rule that does not exist",
+        "mode: Enforce,",
+        "rules: {dealocate: Enforce},",
+        'spec.scaling.rules.dealocate: "Enforce" is given to a field that does not exist; did you mean deallocate?',
+    ),
+    bad(
         "an unknown format",
         "format: csv",
         "format: avro",

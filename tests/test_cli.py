@@ -535,6 +535,9 @@ class ScriptedDriver:
         assert answer is None or isinstance(answer, EpochResult)
         return answer
 
+    def plan_status(self) -> None:
+        return None
+
     def stop(self) -> None:
         self.calls.append("stop")
 

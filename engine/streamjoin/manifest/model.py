@@ -480,11 +480,29 @@ class Workers(Part):
     """What one worker asks for."""
 
 
+RuleMode = Literal["Enforce", "Recommend", "Off"]
+
+
+class ScalingRules(Part):
+    """What each rule of scaling may do, where it differs from mode: Enforce, Recommend or "Off" (quoted)."""
+
+    allocate: RuleMode | None = None
+    """Add workers when they are full. By default the value of scaling.mode."""
+    deallocate: RuleMode | None = None
+    """Remove workers that are hardly used. By default the value of scaling.mode."""
+    replan: RuleMode | None = None
+    """Cut the join anew among as many workers, when a better plan is worth its bytes. By default the value of scaling.mode."""
+    keep_up: RuleMode | None = None
+    """Add workers when epochs take longer than their interval and more and more records wait. By default the value of scaling.mode."""
+
+
 class Scaling(Part):
     """When to add and to remove workers, by tau: the tuples that a worker holds / its capacity."""
 
     mode: Literal["Enforce", "Recommend", "Off"] = "Enforce"
     """Enforce: scale; Recommend: say what would be done; "Off" (quoted): neither."""
+    rules: ScalingRules = ScalingRules()
+    """Modes of single rules."""
     tau0: Tau = 0.2
     """At or below it for scaleDownAfter, workers are removed."""
     tau1: Tau | None = None

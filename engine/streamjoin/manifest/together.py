@@ -69,6 +69,10 @@ def remarks(manifest: Manifest) -> list[Problem]:
     spec = manifest.spec
     if spec.checkpoint.location is None:
         found.append(Problem("spec.checkpoint", None, "has no location, which a run outside Kubernetes needs"))
+    mode, rules = spec.scaling.mode, spec.scaling.rules
+    if (rules.deallocate or mode) == "Enforce" and (rules.allocate or mode) != "Enforce":
+        message = "adds no workers, while deallocate removes them for good; give both the same mode"
+        found.append(Problem("spec.scaling.rules.allocate", rules.allocate or mode, message))
     schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
     condition = resolve.condition(spec.joins[0].on, schemas)
     if all(candidate.main.kind is MainKind.ALL for candidate in condition.candidates):
