@@ -258,6 +258,8 @@ def test_open_transactions_are_left_for_later(broker: KafkaBroker, topic: Callab
     plan = source.plan(None, 100, 0.0)
     assert ids(read_plan(source, plan)[0]) == list(range(10))
     writing.commit_transaction(30)
+    # The coordinator has decided; the partition's leader is told a moment later.
+    wait_for(lambda: source.plan(plan.position, 100, 0.0).records > 0, "the end of the transaction")
     rest = source.plan(plan.position, 100, 0.0)
     assert ids(read_plan(source, rest)[0]) == [10, 20, 21, 22, 23, 24]
 
