@@ -398,7 +398,7 @@ def test_results_are_sent_with_identities_only_when_they_are_published(
     sink = sink_of(broker, name, tmp_path)
     staged = []
     for task in range(2):
-        writer = sink.writer(f"000001-000000000007-0000{task}-abc", f"000000000007-0000{task}")
+        writer = sink.writer(f"0a1b-000001-000000000007-0000{task}-abc", f"0a1b-000000000007-0000{task}")
         writer.write(results(100 * task, 30))
         writer.write(results(100 * task + 30, 3))
         staged += writer.close()
@@ -406,9 +406,9 @@ def test_results_are_sent_with_identities_only_when_they_are_published(
     staged = [Staged.from_json(json.loads(json.dumps(file.to_json()))) for file in staged]
     sink.publish(staged)
     found = consumed(broker, name)
-    assert {identity for identity, _, _ in found} == {f"pairs/7/{task}/{row}" for task in range(2) for row in range(33)}
+    assert {identity for identity, _, _ in found} == {f"pairs/0a1b/7/{task}/{row}" for task in range(2) for row in range(33)}
     for identity, key, value in found:
-        task, row = (int(part) for part in identity.split("/")[2:])
+        task, row = (int(part) for part in identity.split("/")[3:])
         assert key == identity.encode()
         assert json.loads(value) == {"a": 100 * task + row, "name": results(100 * task + row, 1)[1][0].as_py(), "price": None}
     sink.publish(staged)
@@ -416,7 +416,7 @@ def test_results_are_sent_with_identities_only_when_they_are_published(
     assert len(consumed(broker, name)) == 66, "what has been sent is noted, also for the next driver"
     assert storage.list("outbox") == [f"{staged[0].path}.sent"]
     assert sink.sweep(lambda stem: True) == 0, "the note stays until the next epoch has been published"
-    writer = sink.writer("000001-000000000008-00000-abc", "000000000008-00000")
+    writer = sink.writer("0a1b-000001-000000000008-00000-abc", "0a1b-000000000008-00000")
     writer.write(results(0, 1))
     after = writer.close()
     sink.publish(after)
@@ -427,39 +427,40 @@ def test_a_column_may_be_the_key(broker: KafkaBroker, topic: Callable[..., str],
     for column, wanted in (("NAME", [None, b'n"1', b'n"2']), ("a", [b"0", b"1", b"2"]), ("price", [None, None, None])):
         name = topic()
         sink = sink_of(broker, name, tmp_path / column, key=column)
-        writer = sink.writer("000001-000000000000-00000-x", "000000000000-00000")
+        writer = sink.writer("0a1b-000001-000000000000-00000-x", "0a1b-000000000000-00000")
         writer.write(results(0, 3))
         sink.publish(writer.close())
-        assert [(identity, key) for identity, key, _ in consumed(broker, name)] == [(f"pairs/0/0/{i}", key) for i, key in enumerate(wanted)]
+        found = [(identity, key) for identity, key, _ in consumed(broker, name)]
+        assert found == [(f"pairs/0a1b/0/0/{i}", key) for i, key in enumerate(wanted)]
 
 
 def test_staged_results_are_removed_by_abort_and_sweep_and_missed_when_lost(
     broker: KafkaBroker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
     sink, storage = sink_of(broker, topic(), tmp_path), ObjectStorage(str(tmp_path))
-    writer = sink.writer("000001-000000000000-00000-x", "000000000000-00000")
+    writer = sink.writer("0a1b-000001-000000000000-00000-x", "0a1b-000000000000-00000")
     writer.write(results(0, 3))
     writer.close()
     writer.abort()
     assert storage.list("outbox") == []
-    writer = sink.writer("000001-000000000000-00000-y", "000000000000-00000")
+    writer = sink.writer("0a1b-000001-000000000000-00000-y", "0a1b-000000000000-00000")
     writer.write(results(0, 3))
     staged = writer.close()
-    assert sink.sweep(lambda stem: not stem.startswith("000001-000000000000-00000-y")) == 0
-    assert sink.sweep(lambda stem: stem.startswith("000001-000000000000-00000-y")) == 1
+    assert sink.sweep(lambda stem: not stem.startswith("0a1b-000001-000000000000-00000-y")) == 0
+    assert sink.sweep(lambda stem: stem.startswith("0a1b-000001-000000000000-00000-y")) == 1
     with pytest.raises(SinkError, match=r"outbox/.*: these 3 committed records are gone"):
         sink.publish(staged)
 
 
 def test_what_the_brokers_refuse_is_told_with_its_remedy(broker: KafkaBroker, topic: Callable[..., str], tmp_path: Path) -> None:
     big = sink_of(broker, topic(), tmp_path / "big")
-    writer = big.writer("000001-000000000000-00000-x", "000000000000-00000")
+    writer = big.writer("0a1b-000001-000000000000-00000-x", "0a1b-000000000000-00000")
     writer.write(pa.record_batch([pa.array([1]), pa.array(["x" * 2_000_000]), pa.array([None], RESULT.field(2).type)], schema=RESULT))
     staged = writer.close()
     with pytest.raises(SinkError, match=r"raise message\.max\.bytes"):
         big.publish(staged)
     missing = sink_of(broker, "no-such-topic", tmp_path / "missing", timeout=2.0)
-    writer = missing.writer("000001-000000000000-00000-x", "000000000000-00000")
+    writer = missing.writer("0a1b-000001-000000000000-00000-x", "0a1b-000000000000-00000")
     writer.write(results(0, 3))
     staged = writer.close()
     with pytest.raises((SinkError, UnavailableError), match="no-such-topic on"):
@@ -581,6 +582,26 @@ def test_a_consumer_sees_the_oracles_rows_and_bad_records_are_dead_letters(broke
     assert join.found() == (found, 0), "a driver that was stopped between epochs repeats nothing"
 
 
+def test_a_new_checkpoint_repeats_no_identity_of_an_old_one(broker: KafkaBroker, tmp_path: Path) -> None:
+    """Two checkpoints of one join, one after the other, into one topic: a reader that knows the first one's identities sees all of both."""
+    join = Joined(broker, tmp_path)
+    join.feed(60)
+    checkpoints = []
+    for location in ("state", "state-of-another"):
+        job = compile_job(load((tmp_path / "join.yaml").read_text().replace("/state", f"/{location}")))
+        driver = Driver(job, ObjectStorage(job.checkpoint), InlineRunner())
+        driver.start()
+        finish(driver)
+        checkpoints.append(driver.checkpoint.identity)
+    found, repeats = join.found()
+    once = join.expected()
+    assert found == Counter({pair: 2 * count for pair, count in once.items()})
+    assert sum(once.values()) > 100
+    assert repeats == 0
+    written = Counter(identity.split("/")[1] for identity, _, _ in consumed(broker, join.topics[2]))
+    assert written == dict.fromkeys(checkpoints, sum(once.values()))
+
+
 def test_new_partitions_are_joined_too(broker: KafkaBroker, tmp_path: Path) -> None:
     join = Joined(broker, tmp_path, partitions=1)
     driver = join.driver()
@@ -667,11 +688,11 @@ def test_a_full_queue_is_waited_for(broker: KafkaBroker, topic: Callable[..., st
     client = KafkaClient(broker.servers, name, (("queue.buffering.max.messages", "100"),))
     for key in (None, "a"):
         sink = KafkaSink(KafkaSinkConfig(client, f"full-{key}", key), RESULT, ObjectStorage(str(tmp_path / str(key))))
-        writer = sink.writer("000001-000000000000-00000-x", "000000000000-00000")
+        writer = sink.writer("0a1b-000001-000000000000-00000-x", "0a1b-000000000000-00000")
         writer.write(results(0, 3000))
         sink.publish(writer.close())
     found = consumed(broker, name)
-    assert {identity for identity, _, _ in found} == {f"full-{key}/0/0/{row}" for key in (None, "a") for row in range(3000)}
+    assert {identity for identity, _, _ in found} == {f"full-{key}/0a1b/0/0/{row}" for key in (None, "a") for row in range(3000)}
     assert len(found) == 6000
 
 

@@ -4,9 +4,9 @@ Tasks stage encoded records as objects in the checkpoint's ``outbox``; no result
 them by an idempotent producer, waits for all acknowledgements, and notes that in the outbox, so a driver that starts again sends only what
 was not noted. One that died in between sends records again: under the same identity, in the same order of each task.
 
-Always holds: a record's identity is ``<query>/<epoch>/<task>/<row>``, counted from 0 within an epoch's task, and belongs to one result for
-good: the staged records that the commit names do not change. It is the record's key; or, where a column is the key, its header
-``streamjoin-id``.
+Always holds: a record's identity is ``<query>/<checkpoint>/<epoch>/<task>/<row>``, counted from 0 within an epoch's task, and belongs to
+one result for good: the checkpoint's own identity is in it, so a new checkpoint, which counts epochs from 0 again, repeats none; and the
+staged records that a commit names do not change. It is the record's key; or, where a column is the key, its header ``streamjoin-id``.
 """
 
 from __future__ import annotations
@@ -77,9 +77,10 @@ class KafkaSink:
         return self.__dict__ | {"_producer": None, "_failed": []}
 
     def writer(self, name: str, stem: str | None = None) -> KafkaWriter:
-        """See :class:`streamjoin.io.base.Sink`. ``stem`` ends with ``<epoch>-<task>``."""
-        epoch, task = (int(part) for part in (stem if stem is not None else name).split("-")[-2:])
-        return KafkaWriter(self._storage, self.schema, self._key, name, f"{self.config.query}/{epoch}/{task}")
+        """See :class:`streamjoin.io.base.Sink`. ``stem`` is ``<checkpoint>-<epoch>-<task>``, as ``epoch.spec.final_name`` makes it."""
+        checkpoint, epoch, task = (stem if stem is not None else name).rsplit("-", 2)
+        prefix = f"{self.config.query}/{checkpoint}/{int(epoch)}/{int(task)}"
+        return KafkaWriter(self._storage, self.schema, self._key, name, prefix)
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
         """Sends what is staged unless it is noted that it was sent. Returns when the brokers have it all; O(records)."""
