@@ -1,12 +1,10 @@
 """Kafka as source and as sink, against a real broker that the tests start, kill and start again.
 
-What must hold is checked from outside: by a consumer of its own, which drops repeats by the documented identity, and by an oracle in
-DuckDB.
+What must hold is checked from outside: see ``kafka_join``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -16,44 +14,32 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
-from harness import SECOND, START, Crash
-from kafka_broker import KafkaBroker, NoBroker
+from harness import SECOND, Crash
+from kafka_broker import KafkaBroker
+from kafka_join import NAMES, Joined, broker_is_back, consumed, finish, group_offsets, produce, running_broker, wait_for
 from streamjoin.epoch.driver import Driver, EpochFailed
 from streamjoin.epoch.inline import InlineRunner
 from streamjoin.io.base import SinkError, SourceError, Staged, UnavailableError
 from streamjoin.io.kafka_client import KafkaClient
 from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
 from streamjoin.io.kafka_source import KafkaSource, KafkaSourceConfig, fair_shares
-from streamjoin.job import Job, compile_job
+from streamjoin.job import compile_job
 from streamjoin.manifest import load
 from streamjoin.state.storage import ObjectStorage
 
 TESTS = Path(__file__).parent
 DECLARED = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
-NAMES = iter(range(1_000_000))
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
-
-
-@contextlib.contextmanager
-def running_broker() -> Iterator[KafkaBroker]:
-    with contextlib.ExitStack() as stack:
-        try:
-            started = stack.enter_context(KafkaBroker())
-        except NoBroker as missing:
-            pytest.skip(str(missing))
-        yield started
 
 
 @pytest.fixture(scope="session")
@@ -66,16 +52,6 @@ def broker() -> Iterator[KafkaBroker]:
 def topic(broker: KafkaBroker) -> Callable[..., str]:
     """Makes a topic that no other test uses."""
     return lambda partitions=1, **config: broker.create_topic(f"topic-{next(NAMES)}", partitions, **config)
-
-
-def produce(broker: KafkaBroker, name: str, records: Sequence[Any], partition: int = 0) -> None:
-    """Records as (key, value), or values alone; what is no bytes is written as JSON."""
-    producer = Producer({"bootstrap.servers": broker.servers, "linger.ms": 0})
-    for record in records:
-        key, value = record if isinstance(record, tuple) else (None, record)
-        text = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
-        producer.produce(name, text, key, partition)
-    assert producer.flush(30) == 0
 
 
 def rows(first: int, count: int) -> list[dict[str, Any]]:
@@ -341,20 +317,6 @@ def test_commits_are_told_to_the_group(broker: KafkaBroker, topic: Callable[...,
     wait_for(lambda: group_offsets(broker, f"group-{name}", name, 2) == [6, 7], "the group's offsets")
 
 
-def group_offsets(broker: KafkaBroker, group: str, name: str, partitions: int) -> list[int]:
-    consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": group})
-    found = consumer.committed([TopicPartition(name, partition) for partition in range(partitions)], timeout=10)
-    consumer.close()
-    return [item.offset for item in found]
-
-
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come within {seconds} s"
-        time.sleep(0.05)
-
-
 # --- the sink ---
 
 RESULT = pa.schema([("a", pa.int64()), ("name", pa.string()), ("price", pa.decimal128(10, 2))])
@@ -369,26 +331,6 @@ def results(first: int, count: int) -> pa.RecordBatch:
 def sink_of(broker: KafkaBroker, name: str, root: Path, key: str | None = None, timeout: float = 20.0) -> KafkaSink:
     client = KafkaClient(broker.servers, name, (), timeout)
     return KafkaSink(KafkaSinkConfig(client, "pairs", key), RESULT, ObjectStorage(str(root)))
-
-
-def consumed(broker: KafkaBroker, name: str) -> list[tuple[str, bytes | None, bytes]]:
-    """All records of a topic as (identity, key, value), by a consumer that knows the documentation only."""
-    consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": "check", "enable.partition.eof": True})
-    partitions = consumer.list_topics(name, timeout=10).topics[name].partitions
-    consumer.assign([TopicPartition(name, partition, 0) for partition in partitions])
-    found, ended = [], set()
-    deadline = time.monotonic() + 30
-    while len(ended) < len(partitions):
-        assert time.monotonic() < deadline
-        for message in consumer.consume(1000, 0.2):
-            if message.error() is not None:
-                ended.add(message.partition())
-                continue
-            headers = dict(message.headers() or [])
-            identity = headers.get("streamjoin-id", message.key())
-            found.append((identity.decode(), message.key(), message.value()))
-    consumer.close()
-    return found
 
 
 def test_results_are_sent_with_identities_only_when_they_are_published(
@@ -468,94 +410,6 @@ def test_what_the_brokers_refuse_is_told_with_its_remedy(broker: KafkaBroker, to
 
 
 # --- whole joins ---
-
-JOIN = """
-apiVersion: streamjoin.dev/v1alpha1
-kind: StreamJoin
-metadata: {{name: pairs}}
-spec:
-  streams:
-    - name: l
-      source: {{kafka: {{bootstrapServers: "{servers}", topic: {left}, timeout: {timeout}}}}}
-      schema: "rid BIGINT, k BIGINT, at TIMESTAMP"
-      eventTime: at
-      watermark: {watermark}
-    - name: r
-      source: {{kafka: {{bootstrapServers: "{servers}", topic: {right}, timeout: {timeout}}}}}
-      schema: "rid BIGINT, k BIGINT, at TIMESTAMP"
-      eventTime: at
-      watermark: {watermark}
-  joins:
-    - "on": "abs(l.k - r.k) <= 1"
-      window: {{within: 4s}}
-      output:
-        select: ["l.rid AS a", "r.rid AS b"]
-        sink: {{kafka: {{bootstrapServers: "{servers}", topic: {out}, timeout: {timeout}}}}}
-  workers: {{min: 2, max: 2, capacityTuples: 100000}}
-  epoch: {{maxTuples: {epoch}}}
-  checkpoint: {{location: "{root}/state"}}
-"""
-
-
-class Joined:
-    """A join from two topics to a third, what was put in, and what must come out."""
-
-    def __init__(
-        self, broker: KafkaBroker, root: Path, *, partitions: int = 2, watermark: str = "1h", timeout: str = "20s", epoch: int = 200
-    ) -> None:
-        self.broker = broker
-        self.root = root
-        self.topics = [broker.create_topic(f"join-{side}-{next(NAMES)}", partitions) for side in ("l", "r", "out")]
-        self.partitions = partitions
-        left, right, out = self.topics
-        text = JOIN.format(
-            servers=broker.servers, left=left, right=right, out=out, root=root, watermark=watermark, timeout=timeout, epoch=epoch
-        )
-        (root / "join.yaml").write_text(text)
-        self.job: Job = compile_job(load(text))
-        self.rows: tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]] = ([], [])
-        self.rng = random.Random(17)
-
-    def feed(self, count: int, seconds: int = 10) -> None:
-        """So many more records on each side and partition."""
-        for side, name in enumerate(self.topics[:2]):
-            for partition in range(self.partitions):
-                values = []
-                for _ in range(count):
-                    row = (len(self.rows[side]), self.rng.randint(0, 60), START + self.rng.randint(0, seconds * SECOND))
-                    self.rows[side].append(row)
-                    moment = datetime.fromtimestamp(row[2] // SECOND, UTC).replace(microsecond=row[2] % SECOND)
-                    values.append({"rid": row[0], "k": row[1], "at": moment.isoformat()})
-                produce(self.broker, name, values, partition)
-
-    def driver(self, runner: Any = None, **options: Any) -> Driver:
-        return Driver(self.job, ObjectStorage(self.job.checkpoint), runner or InlineRunner(), **options)
-
-    def expected(self) -> Counter[tuple[int, int]]:
-        connection = duckdb.connect()
-        for name, of_side in zip("lr", self.rows, strict=True):
-            rid, k, at = zip(*of_side, strict=True)
-            connection.register(f"{name}_rows", pa.table({"rid": rid, "k": k, "at": at}))
-        query = f"SELECT l.rid, r.rid FROM l_rows l, r_rows r WHERE abs(l.k - r.k) <= 1 AND abs(l.at - r.at) <= {4 * SECOND}"
-        return Counter(connection.execute(query).fetchall())
-
-    def found(self) -> tuple[Counter[tuple[int, int]], int]:
-        """The results after dropping repeats, and how many repeats there were."""
-        by_identity: dict[str, bytes] = {}
-        repeats = 0
-        for identity, _, value in consumed(self.broker, self.topics[2]):
-            if identity in by_identity:
-                assert by_identity[identity] == value, "an identity belongs to one result"
-                repeats += 1
-            by_identity[identity] = value
-        values = [json.loads(value) for value in by_identity.values()]
-        return Counter((value["a"], value["b"]) for value in values), repeats
-
-
-def finish(driver: Driver) -> None:
-    while driver.step(final=True) is not None:
-        pass
-
 
 def test_a_consumer_sees_the_oracles_rows_and_bad_records_are_dead_letters(broker: KafkaBroker, tmp_path: Path) -> None:
     join = Joined(broker, tmp_path)
@@ -668,21 +522,6 @@ def test_a_driver_process_is_killed_between_producing_and_committing(moment: str
     assert (repeats > 0) == (moment == "half-sent")
 
 
-@pytest.mark.spark
-def test_a_join_on_spark_reads_and_writes_topics_from_its_tasks(broker: KafkaBroker, tmp_path: Path) -> None:
-    """Killed when its first epoch has been committed, and run again."""
-    join = Joined(broker, tmp_path, epoch=2000)
-    join.feed(800)
-    command = [sys.executable, str(TESTS / "victim.py"), str(tmp_path)]
-    killed, done = (
-        subprocess.run([*command, *moment], capture_output=True, text=True, timeout=140, check=False)
-        for moment in (("publish", "1"), ("never", "0"))
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
-    assert done.stdout.endswith("done\n"), done.stdout + done.stderr
-    assert join.found() == (join.expected(), 0)
-
-
 def test_a_full_queue_is_waited_for(broker: KafkaBroker, topic: Callable[..., str], tmp_path: Path) -> None:
     name = topic(2)
     client = KafkaClient(broker.servers, name, (("queue.buffering.max.messages", "100"),))
@@ -724,18 +563,6 @@ def test_the_broker_dies_and_comes_back(tmp_path: Path) -> None:
         broker_is_back(driver)
         found, _ = join.found()
         assert found == join.expected()
-
-
-def broker_is_back(driver: Driver) -> None:
-    """Step until the input has ended, over failures, as the command line's loop does."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            finish(driver)
-            return
-        except EpochFailed as error:
-            if error.permanent or time.monotonic() > deadline:
-                raise
 
 
 def test_records_of_a_partition_behind_are_not_late(broker: KafkaBroker, tmp_path: Path) -> None:

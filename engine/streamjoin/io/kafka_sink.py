@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from pyarrow import ipc
 
-from streamjoin.io.base import SinkError, Staged
-from streamjoin.io.kafka_client import KafkaClient, LastError, error_of
+from streamjoin.io.base import SinkError, Staged, UnavailableError
+from streamjoin.io.kafka_client import Complaints, KafkaClient, error_of, reason_of
 from streamjoin.io.sinks import json_texts
 from streamjoin.state.storage import Missing, Storage
 
@@ -40,6 +40,11 @@ OBJECT_BYTES = 32 * 1024 * 1024
 QUEUE_RECORDS = 500_000
 QUEUE_KIB = 256 * 1024
 WAIT_SECONDS = 0.05
+FLUSH_SECONDS = 0.5
+LOOK_SECONDS = 1.0
+"""So often it is looked whether the brokers have refused a producer that waits for them."""
+MADE_SECONDS = 3.0
+"""Brokers that make topics when they are asked for them have made one by then."""
 MARGIN_SECONDS = 5.0
 """librdkafka gives a record up after the timeout; so much later at the latest it says so."""
 
@@ -65,7 +70,7 @@ class KafkaSink:
         self._storage = storage
         self._producer: Any = None
         self._failed: list[KafkaError] = []
-        self._last_error = LastError()
+        self._complaints = Complaints()
         self._note: str | None = None
         """What says that the last epoch's records have been sent; it must stay until the next epoch's have."""
         names = [name.casefold() for name in schema.names]
@@ -74,7 +79,7 @@ class KafkaSink:
         self._key = None if config.key is None else names.index(config.key.casefold())
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_producer": None, "_failed": []}
+        return self.__dict__ | {"_producer": None, "_failed": [], "_complaints": Complaints()}
 
     def writer(self, name: str, stem: str | None = None) -> KafkaWriter:
         """See :class:`streamjoin.io.base.Sink`. ``stem`` is ``<checkpoint>-<epoch>-<task>``, as ``epoch.spec.final_name`` makes it."""
@@ -83,8 +88,14 @@ class KafkaSink:
         return KafkaWriter(self._storage, self.schema, self._key, name, prefix)
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
-        """Sends what is staged unless it is noted that it was sent. Returns when the brokers have it all; O(records)."""
+        """Sends what is staged unless it is noted that it was sent. Returns when the brokers have it all; O(records).
+
+        ``again`` with nothing to send, as when a driver starts, asks for the topic: what is wrong with the options or the topic is to show
+        before there are results. Raises SinkError, UnavailableError.
+        """
         if not staged:
+            if again:
+                self._require_topic()
             return
         note = staged[0].path + SENT
         if not self._exists(note):
@@ -114,23 +125,48 @@ class KafkaSink:
             for file in staged:
                 for records in self._batches(file):
                     self._enqueue(producer, *records)
-            if producer.flush(self.config.client.timeout_seconds + MARGIN_SECONDS):
-                raise self._silent()
+            deadline = self._deadline()
+            while producer.flush(FLUSH_SECONDS):
+                self._keep_waiting(deadline)
             self._raise_failed()
         except BaseException:
             self._abandon()
             raise
 
+    def _require_topic(self) -> None:
+        """Raises SinkError for what waiting does not mend, UnavailableError when the brokers do not answer in time."""
+        try:
+            producer, began = self._connected(), time.monotonic()
+            while (failure := self._topic_failure(producer)) is not None:
+                patience = self.config.client.timeout_seconds if isinstance(failure, UnavailableError) else MADE_SECONDS
+                if time.monotonic() - began + WAIT_SECONDS > patience:
+                    raise failure
+                producer.poll(WAIT_SECONDS)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _topic_failure(self, producer: Any) -> Exception | None:
+        """What keeps the topic from being written to, at one look."""
+        client = self.config.client
+        try:
+            error = producer.list_topics(client.topic, timeout=LOOK_SECONDS).topics[client.topic].error
+        except KafkaException as unanswered:
+            producer.poll(0)
+            refusal = self._complaints.refusal(client, SinkError)
+            return refusal or client.unavailable("no answer", self._complaints.text or reason_of(unanswered))
+        return None if error is None else client.failure(error, SinkError, "no leader")
+
     def _connected(self) -> Any:
+        self._complaints.forget()
         if self._producer is None:
-            self._last_error = LastError()
             own = {
                 "enable.idempotence": True,
                 "acks": "all",
                 "message.timeout.ms": int(self.config.client.timeout_seconds * 1000),
                 "delivery.report.only.error": True,
                 "on_delivery": self._delivered,
-                "error_cb": self._last_error,
+                "error_cb": self._complaints,
             }
             defaults = {"linger.ms": 5, "queue.buffering.max.messages": QUEUE_RECORDS, "queue.buffering.max.kbytes": QUEUE_KIB}
             self._producer = self.config.client.make(lambda settings: Producer(defaults | settings), own, SinkError)
@@ -188,10 +224,10 @@ class KafkaSink:
 
     def _wait_to_enqueue(self, producer: Any, value: bytes, key: bytes | None, header: list[tuple[str, bytes]] | None) -> None:
         """The same for one record when the queue is full."""
-        deadline = time.monotonic() + self.config.client.timeout_seconds + MARGIN_SECONDS
-        while time.monotonic() < deadline:
+        deadline = self._deadline()
+        while True:
             producer.poll(WAIT_SECONDS)
-            self._raise_failed()
+            self._keep_waiting(deadline)
             try:
                 producer.produce(self.config.client.topic, value, key, headers=header or [])
                 return
@@ -199,7 +235,18 @@ class KafkaSink:
                 continue
             except KafkaException as error:
                 raise self._refused(error, value) from None
-        raise self._silent()
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self.config.client.timeout_seconds + MARGIN_SECONDS
+
+    def _keep_waiting(self, deadline: float) -> None:
+        """Raises what keeps records from being acknowledged: at once where waiting does not help, else after the deadline."""
+        self._raise_failed()
+        refusal = self._complaints.refusal(self.config.client, SinkError)
+        if refusal is not None:
+            raise refusal
+        if time.monotonic() > deadline:
+            raise self._silent()
 
     def _refused(self, error: KafkaException, value: bytes) -> Exception:
         found = error_of(error)
@@ -217,7 +264,7 @@ class KafkaSink:
             raise self.config.client.failure(error, SinkError, "not all records were taken")
 
     def _silent(self) -> Exception:
-        return self.config.client.unavailable("not all records were acknowledged", self._last_error.text)
+        return self.config.client.unavailable("not all records were acknowledged", self._complaints.text)
 
 
 class KafkaWriter:
