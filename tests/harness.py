@@ -231,18 +231,16 @@ def micros(value: Any) -> int:
 
 
 def on_time(tuples: list[Arrived], delay_micros: int) -> list[Arrived]:
-    """The tuples that are not late: not older than the newest tuple of all earlier epochs less the delay."""
-    kept, newest, mark = [], None, None
-    epoch = 0
+    """The tuples that are not late: not older than the newest tuple of all epochs before the previous one, less the delay."""
+    newest: dict[int, int] = {}
     for arrived in tuples:
-        if arrived.epoch != epoch:
-            epoch = arrived.epoch
-            mark = None if newest is None else newest - delay_micros
-        at = micros(arrived.row[3])
-        if mark is None or at >= mark:
-            kept.append(arrived)
-        newest = at if newest is None else max(newest, at)
-    return kept
+        newest[arrived.epoch] = max(newest.get(arrived.epoch, 0), micros(arrived.row[3]))
+
+    def is_late(arrived: Arrived) -> bool:
+        before = [moment for epoch, moment in newest.items() if epoch <= arrived.epoch - 2]
+        return bool(before) and micros(arrived.row[3]) < max(before) - delay_micros
+
+    return [arrived for arrived in tuples if not is_late(arrived)]
 
 
 def oracle(

@@ -220,11 +220,11 @@ class MortalRunner(InlineRunner):
         super().__init__()
         self._rng = rng
 
-    def run(self, spec: Any, tasks: int) -> Any:
+    def submit(self, spec: Any, tasks: int) -> Any:
         for task in range(tasks):
             if self._rng.random() < 0.2:
                 self.lose(task)
-        return super().run(spec, tasks)
+        return super().submit(spec, tasks)
 
 
 def test_workers_may_lose_their_runs_at_any_epoch(tmp_path: Path) -> None:

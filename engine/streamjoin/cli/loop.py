@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Protocol
 
 from streamjoin.cli.exits import Failure, failure_of
-from streamjoin.epoch.driver import EpochFailed, EpochResult, Runner
-from streamjoin.epoch.spec import EpochSpec, TaskReport
+from streamjoin.epoch.driver import EpochFailed, EpochResult, Runner, Running
+from streamjoin.epoch.spec import EpochSpec
 
 PAUSES = (0.5, 1.0, 2.0)
 """Seconds before a failed epoch is tried again: once for each."""
@@ -146,9 +146,13 @@ class AnnouncedRunner:
         self._tasks = tasks
         self._tell(Started(tasks, time.monotonic() - began))
 
-    def run(self, spec: EpochSpec, tasks: int) -> list[TaskReport]:
+    @property
+    def overlaps(self) -> bool:
+        return self._runner is not None and self._runner.overlaps
+
+    def submit(self, spec: EpochSpec, tasks: int) -> Running:
         assert self._runner is not None, "the driver starts workers before it uses them"
-        return self._runner.run(spec, tasks)
+        return self._runner.submit(spec, tasks)
 
     def stop(self) -> None:
         runner, self._runner, self._tasks = self._runner, None, 0

@@ -9,6 +9,12 @@ An epoch, and what a crash at each line leaves::
     clean      replaced blocks and old entries are removed             swept by the next driver
 
 When nothing is new, nothing is written. When a commit's outcome is unknown, or another driver holds the log, this one stops.
+
+Two epochs may be in flight: while a source has more input waiting, the next epoch is planned and handed to the runner before this one's
+tasks are over, so that its routing fills the time in which workers would wait for each other, for the commit and for the next plan. What
+makes that safe: planning needs positions only; late and expired go by the watermarks of the last epoch but one; a task of the later epoch
+goes on from runs that the earlier one staged in its process, or fails; the driver commits it only if those are the runs that it has
+committed. An epoch that was begun too early and failed is begun again, after the commit.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.join import Steps
 from streamjoin.epoch.spec import Config, EpochSpec, Shared, TaskReport, is_attempt_of, share
 from streamjoin.epoch.watermark import advance
-from streamjoin.io.base import Follower, Source, SourcePlan, Staged, UnavailableError
+from streamjoin.io.base import Follower, Position, Source, SourcePlan, Staged, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
 from streamjoin.job import Job, StreamJob
@@ -59,14 +65,28 @@ COUNTERS = (
 """What routing counts, by stream: fields of RouteReport."""
 
 
+class Running(Protocol):
+    """An epoch's tasks at work."""
+
+    def result(self) -> list[TaskReport]:
+        """One report per task, once all are over. Raises EpochFailed when a task failed for good."""
+
+    def cancel(self) -> None:
+        """End what can be ended and wait for the rest, so that nothing is written any more. Never raises."""
+
+
 class Runner(Protocol):
     """Carries an epoch's tasks out: routes each split, brings each piece to its task, joins each task on the worker that has its runs."""
 
     def start(self, tasks: int) -> None:
         """Make workers ready for this many tasks."""
 
-    def run(self, spec: EpochSpec, tasks: int) -> list[TaskReport]:
-        """One report per task. Raises EpochFailed when a task failed for good."""
+    @property
+    def overlaps(self) -> bool:
+        """Whether an epoch may be begun while another is in flight: not when workers are to be put in order between epochs first."""
+
+    def submit(self, spec: EpochSpec, tasks: int) -> Running:
+        """Begin an epoch. At most one other may be in flight, the one that this one follows."""
 
     def stop(self) -> None: ...
 
@@ -103,8 +123,9 @@ class EpochResult:
     epoch: int
     started_at: float
     seconds: dict[str, float]
-    """By step: plan, tasks, commit, publish, clean; deploy where workers were started; and the tasks' own steps, the longest of all
-    tasks, under ``task.<step>``."""
+    """By step, of the round that committed the epoch: plan (of the next epoch where that is begun ahead), tasks (what was left to wait for
+    them), commit, publish, clean; deploy where workers were started; and the tasks' own steps, the longest of all tasks, under
+    ``task.<step>``."""
     counts: dict[str, tuple[int, int]]
     output: int
     candidates: int
@@ -133,6 +154,30 @@ class EpochResult:
     def duration(self) -> float:
         """Seconds of work; starting workers is not counted."""
         return sum(seconds for step, seconds in self.seconds.items() if "." not in step and step != "deploy")
+
+
+@dataclass(frozen=True)
+class _Head:
+    """Where planning goes on: after the last commit, or after the epoch in flight."""
+
+    epoch: int
+    positions: tuple[Position | None, Position | None]
+    records: tuple[int, int]
+
+
+@dataclass
+class _Flight:
+    """An epoch that was handed to the runner."""
+
+    spec: EpochSpec
+    plans: tuple[SourcePlan, SourcePlan]
+    started: float
+    running: Running
+
+    @property
+    def head(self) -> _Head:
+        left, right = self.plans
+        return _Head(self.spec.epoch, (left.position, right.position), self.spec.records_after)
 
 
 _Step = Callable[..., EpochResult | None]
@@ -195,6 +240,10 @@ class Driver:
         self._failed = False
         """An epoch's attempt has left files behind."""
         self._published = False
+        self._next: _Flight | None = None
+        """The epoch that follows one whose result has been committed, already in flight."""
+        self._task_retries = 0
+        """Repeated storage requests of tasks that run in this process: their reports have them too."""
 
     def start(self) -> None:
         """Claim the checkpoint, finish what its last epoch left to do, and make workers ready.
@@ -212,6 +261,8 @@ class Driver:
             self._replan_as_asked()
 
     def stop(self) -> None:
+        """Give up what is in flight, which the next start does again, and end the workers."""
+        self._abandon()
         self._runner.stop()
 
     @property
@@ -226,12 +277,42 @@ class Driver:
         ``final``: no more input will come, so what waits for its end (a last line without a newline) is taken as it is.
         Raises EpochFailed (try again or stop), Superseded and StorageError (stop), SourceError (stop: the input needs mending).
         """
-        started, repeated = self._clock(), retries()
-        steps = Steps()
+        repeated, self._task_retries = retries(), 0
         if not self._published:
             self._publish(again=True)
+        flight, self._next = self._next, None
+        try:
+            steps = Steps()
+            flight = flight or self._begin(self._committed(), steps, final)
+            if flight is None:
+                return None
+            flight, reports = self._finish(flight, final, steps)
+            previous, checkpoint = self.checkpoint, self._after(flight.spec, flight.plans, reports)
+            self._at("commit")
+            self._log.commit(checkpoint)
+            self.checkpoint, self._published = checkpoint, False
+            steps.lap("commit")
+            self._at("publish")
+            self._publish()
+            steps.lap("publish")
+            self._at("clean")
+            self._clean(previous, reports)
+            steps.lap("clean")
+        except BaseException:
+            self._abandon()
+            raise
+        repeated = retries() - repeated - self._task_retries
+        return self._result(flight, reports, steps.seconds, repeated)
+
+    def _committed(self) -> _Head:
+        last = self.checkpoint
+        return _Head(last.epoch, last.positions, last.records)
+
+    def _begin(self, head: _Head, steps: Steps, final: bool = False) -> _Flight | None:
+        """Plan the epoch after ``head`` and hand it to the runner; None when nothing is new."""
+        started = self._clock()
         self._at("plan")
-        plans = self._plan_input(final)
+        plans = self._plan_input(head, final)
         self.exhausted = all(plan.exhausted for plan in plans)
         if not any(plan.splits for plan in plans):
             return None
@@ -240,32 +321,60 @@ class Driver:
             self._at("deploy")
             self._deploy(plans)
             steps.lap("deploy")
-            plans = self._plan_input(final)  # workers take seconds to start: for a source that runs by the clock, time begins here
+            plans = self._plan_input(head, final)  # workers take seconds to start: for a source that runs by the clock, time begins here
         splits = tuple((side, split) for side in SIDES for split in plans[side].splits)
         assert self.scheme is not None
-        spec = self._spec(plans, splits)
+        spec = self._spec(head, plans, splits)
         steps.lap("plan")
-        repeated -= retries()
         self._at("tasks")
+        repeated = retries()
+        running = self._runner.submit(spec, self.scheme.tasks)
+        self._task_retries += retries() - repeated
+        return _Flight(spec, plans, started, running)
+
+    def _finish(self, flight: _Flight, final: bool, steps: Steps) -> tuple[_Flight, list[TaskReport]]:
+        """The epoch's reports; meanwhile the next one is begun, if there is input for it.
+
+        An epoch that was begun before the one before it was committed, and failed, is begun again.
+        """
+        if self._may_begin_next(flight):
+            steps.lap("tasks")
+            self._next = self._begin(flight.head, steps)
+        repeated = retries()
         try:
-            reports = self._runner.run(spec, self.scheme.tasks)
-        except EpochFailed:
+            reports = flight.running.result()
+            opened = {report.task: report.opened for report in reports}
+            if flight.spec.follows is not None and opened != self.checkpoint.tokens:
+                raise EpochFailed(f"epoch {flight.spec.epoch}: it went on from runs that were not committed")
+        except EpochFailed as error:
+            self._abandon()
             self._failed = True
-            raise
+            if flight.spec.follows is None or error.permanent:
+                raise
+            again = self._begin(self._committed(), steps, final)
+            assert again is not None, "the input was there before"
+            flight, reports = again, again.running.result()
+        finally:
+            self._task_retries += retries() - repeated
         steps.lap("tasks")
-        repeated += retries()  # what an inline runner's tasks repeated is in their reports
-        previous, checkpoint = self.checkpoint, self._after(spec, plans, reports)
-        self._at("commit")
-        self._log.commit(checkpoint)
-        self.checkpoint, self._published = checkpoint, False
-        steps.lap("commit")
-        self._at("publish")
-        self._publish()
-        steps.lap("publish")
-        self._at("clean")
-        self._clean(previous, reports)
-        steps.lap("clean")
-        return self._result(spec, plans, reports, started, steps.seconds, retries() - repeated)
+        return flight, reports
+
+    def _may_begin_next(self, flight: _Flight) -> bool:
+        """Only while there is a backlog, so that a join that keeps up takes its input once an interval; and not when files of failed
+        attempts are to be swept away after this epoch, as those of an epoch in flight would look like them."""
+        backlog = sum(plan.backlog_records for plan in flight.plans)
+        return backlog > 0 and self._runner.overlaps and not self._failed and not self._sweeps_after(flight.spec.epoch)
+
+    @staticmethod
+    def _sweeps_after(epoch: int) -> bool:
+        return epoch % SWEEP_EVERY == SWEEP_EVERY - 1
+
+    def _abandon(self) -> None:
+        """Give up the epoch that was begun too early: what it has written is swept away."""
+        flight, self._next = self._next, None
+        if flight is not None:
+            flight.running.cancel()
+            self._failed = True
 
     def sweep(self) -> int:
         """Remove what no commit names: blocks and staged outputs of attempts that failed. Returns how many. O(stored objects).
@@ -296,17 +405,17 @@ class Driver:
         """tau of each task: tuples held / capacity."""
         return {task: sum(held) / self.job.capacity_tuples for task, held in self.checkpoint.held.items()}
 
-    def _plan_input(self, final: bool) -> tuple[SourcePlan, SourcePlan]:
+    def _plan_input(self, head: _Head, final: bool) -> tuple[SourcePlan, SourcePlan]:
         now, limit = self._clock(), self.job.max_tuples
 
         def plan(side: int, records: int) -> SourcePlan:
-            return self._sources[side].plan(self.checkpoint.positions[side], records, now, final)
+            return self._sources[side].plan(head.positions[side], records, now, final)
 
         left, right = plan(0, max(1, limit // 2)), plan(1, max(1, limit // 2))
         ahead = self._ahead()
         if ahead is not None and (left, right)[1 - ahead].splits:
-            held_back = replace((left, right)[ahead], splits=(), position=self.checkpoint.positions[ahead] or {})
-            held_back = replace(held_back, records=0, end_record=self.checkpoint.records[ahead])
+            held_back = replace((left, right)[ahead], splits=(), position=head.positions[ahead] or {})
+            held_back = replace(held_back, records=0, end_record=head.records[ahead])
             left, right = (held_back, right) if ahead == 0 else (left, held_back)
         spare = limit - left.records - right.records
         if left.backlog_records and left.splits and not right.backlog_records and spare > 0:
@@ -397,32 +506,35 @@ class Driver:
         self._plan = share(f"{self._query}-{self.checkpoint.generation}", scheme)
         self._runner.start(scheme.tasks)
 
-    def _spec(self, plans: tuple[SourcePlan, SourcePlan], splits: tuple[tuple[int, Any], ...]) -> EpochSpec:
+    def _spec(self, head: _Head, plans: tuple[SourcePlan, SourcePlan], splits: tuple[tuple[int, Any], ...]) -> EpochSpec:
         job, last = self.job, self.checkpoint
         assert self._config is not None
         assert self._plan is not None
         assert self.scheme is not None
         ranged = job.window.kind is WindowKind.RANGE
-        marks = last.watermarks if ranged else last.records
+        follows = None if head.epoch == last.epoch else head.epoch
+        watermarks = last.effective if follows is None else last.watermarks
+        marks = watermarks if ranged else head.records
         utilization = self.utilization()
         return EpochSpec(
             identity=last.identity,
-            epoch=last.epoch + 1,
+            epoch=head.epoch + 1,
             incarnation=self._log.incarnation,
             config=self._config,
             scheme=self._plan,
             generation=last.generation,
             splits=splits,
-            late_before=last.watermarks if ranged else (None, None),
+            late_before=watermarks if ranged else (None, None),
             expired_before=job.window.expired_before(left_mark=marks[0], right_mark=marks[1]),
-            records_before=last.records,
+            records_before=head.records,
             records_after=(plans[0].end_record, plans[1].end_record),
             shed=tuple(
                 shed_factor(job.shedding_model, job.shedding_base, job.tau2, utilization.get(task, 0.0))
                 for task in range(self.scheme.tasks)
             ),
-            tokens=last.tokens,
-            base=path_of(self._log.sequence) if last.blocks else None,
+            tokens=last.tokens if follows is None else {},
+            base=path_of(self._log.sequence) if last.blocks and follows is None else None,
+            follows=follows,
         )
 
     def _after(self, spec: EpochSpec, plans: tuple[SourcePlan, SourcePlan], reports: list[TaskReport]) -> Checkpoint:
@@ -450,6 +562,7 @@ class Driver:
             positions=(plans[0].position, plans[1].position),
             records=spec.records_after,
             watermarks=(left, right),
+            effective=last.watermarks,
             partitions=(left_partitions, right_partitions),
             blocks=tuple(kept + [block for report in reports for block in report.blocks]),
             held={report.task: report.held for report in reports},
@@ -499,7 +612,7 @@ class Driver:
                 self._storage.delete_many(self._garbage[0].names)
                 self._garbage.pop(0)
             self._log.trim()
-            if self._failed or self.checkpoint.epoch % SWEEP_EVERY == SWEEP_EVERY - 1:
+            if self._next is None and (self._failed or self._sweeps_after(self.checkpoint.epoch)):
                 self.sweep()
                 self._failed = False
         except OSError:
@@ -515,14 +628,9 @@ class Driver:
             )
 
     def _result(
-        self,
-        spec: EpochSpec,
-        plans: tuple[SourcePlan, SourcePlan],
-        reports: list[TaskReport],
-        started: float,
-        seconds: dict[str, float],
-        repeated: int,
+        self, flight: _Flight, reports: list[TaskReport], seconds: dict[str, float], repeated: int
     ) -> EpochResult:
+        spec, plans, started = flight.spec, flight.plans, flight.started
         for report in reports:
             for step, spent in report.seconds.items():
                 seconds[f"task.{step}"] = max(spent, seconds.get(f"task.{step}", 0.0))

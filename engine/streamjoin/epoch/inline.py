@@ -1,12 +1,15 @@
-"""The inline runner: the same task functions in this process, without a JVM. For tests, and for a first try.
+"""The inline runner: an epoch's tasks in this process, one after another, without a JVM.
 
-Each task has a run store of its own, as it would on a worker of its own.
+Each task has a store of its own, as if it were a process of its own. An epoch that is submitted while another is in flight is routed at
+once and joined when its result is asked for, which is the order of things on Spark. This is what the protocol is tested on, and
+``streamjoin run --runner inline``.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections import defaultdict
+from collections.abc import Callable
 
 from streamjoin.epoch.driver import EpochFailed
 from streamjoin.epoch.join import join
@@ -26,17 +29,12 @@ class InlineRunner:
     def start(self, tasks: int) -> None:
         warm()
 
-    def run(self, spec: EpochSpec, tasks: int) -> list[TaskReport]:
-        try:
-            shuffled: defaultdict[int, list[Piece]] = defaultdict(list)
-            for index in range(len(spec.splits)):
-                for piece in route(spec, index):
-                    shuffled[piece.task].append(piece)
-            return [join(spec, task, shuffled.pop(task, []), self._stores[task]) for task in range(tasks)]
-        except Exception as error:
-            raise EpochFailed(
-                f"epoch {spec.epoch}: {type(error).__name__}: {error}", traceback.format_exc(), permanent=isinstance(error, SourceError)
-            ) from error
+    @property
+    def overlaps(self) -> bool:
+        return True
+
+    def submit(self, spec: EpochSpec, tasks: int) -> InlineEpoch:
+        return InlineEpoch(spec, tasks, lambda task: self._stores[task])
 
     def lose(self, task: int) -> None:
         """Forget what the task's worker held, as when its executor dies."""
@@ -44,3 +42,33 @@ class InlineRunner:
 
     def stop(self) -> None:
         self._stores.clear()
+
+
+class InlineEpoch:
+    """One epoch, routed. What routing raises, ``result`` does."""
+
+    def __init__(self, spec: EpochSpec, tasks: int, store: Callable[[int], RunStore]) -> None:
+        self._spec, self._tasks, self._store = spec, tasks, store
+        self._shuffled: defaultdict[int, list[Piece]] = defaultdict(list)
+        self._failure: EpochFailed | None = None
+        try:
+            for index in range(len(spec.splits)):
+                for piece in route(spec, index):
+                    self._shuffled[piece.task].append(piece)
+        except Exception as error:
+            self._failure = self._failed(error)
+
+    def result(self) -> list[TaskReport]:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return [join(self._spec, task, self._shuffled.pop(task, []), self._store(task)) for task in range(self._tasks)]
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def cancel(self) -> None:
+        self._shuffled.clear()
+
+    def _failed(self, error: Exception) -> EpochFailed:
+        message = f"epoch {self._spec.epoch}: {type(error).__name__}: {error}"
+        return EpochFailed(message, traceback.format_exc(), permanent=isinstance(error, SourceError))

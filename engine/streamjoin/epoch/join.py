@@ -2,7 +2,8 @@
 
 Phases:
 
-1. open the runs that the last commit left to this task, reading them back if this process lacks them; drop the expired;
+1. open the runs that the last commit left to this task, reading them back if this process lacks them, or those that the epoch in flight
+   has just staged here; drop the expired;
 2. gather the new tuples: one sorted run per area and side; begin to write those that this area stores;
 3. join: new left x held right, held left x new right, new left x new right. Every pair has a later tuple, or arrives together,
    so each is found exactly once; and each pair of coordinates belongs to exactly one area;
@@ -24,13 +25,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pyarrow as pa
 from pyarrow import ipc
 
-from streamjoin.epoch.spec import Compiled, EpochSpec, Piece, TaskReport, attempt_name, compiled, final_name, plan_of
+from streamjoin.epoch.spec import Compiled, Config, EpochSpec, Piece, TaskReport, attempt_name, compiled, final_name, plan_of
 from streamjoin.kernel.run import Run, merge_runs, tiers
 from streamjoin.scheme.tiling import Area
 from streamjoin.state.blocks import LEFT, RIGHT, SIDES, Block, describe, encode, load
 from streamjoin.state.log import Entry
 from streamjoin.state.storage import Storage, retries
-from streamjoin.state.store import SCRATCH_BYTES, HeldRun, RunStore, TaskRuns, read_back, settle, slice_keys
+from streamjoin.state.store import SCRATCH_BYTES, HeldRun, RunStore, TaskRuns, holds, read_back, settle, slice_keys
 
 UPLOADS = 4
 """So many blocks are written at once to an object store, which answers late rather than slowly."""
@@ -44,9 +45,7 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
     token = attempt_name(spec, task)
     report = TaskReport(task, token)
 
-    store.forget(but=config.query)
-    runs, report.read_back = store.open(config.query, task, spec.tokens.get(task), lambda: _read_back(spec, config.storage, areas))
-    report.read_back_bytes = _nbytes(runs) if report.read_back else 0
+    runs = _open(spec, task, config, areas, store, report)
     clock.lap("open")
     runs = {key: _unexpired(held, spec.expired_before[key[1]], report) for key, held in runs.items()}
 
@@ -56,10 +55,11 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
     with BlockWriter(spec, config.storage, areas, token, report) as blocks:
         try:
             fresh = {key: HeldRun(run, blocks.write(key, run)) for key, run in new.items()}
+            kept_fresh = {key: run for key, run in fresh.items() if holds(areas[key[0]], key[1])}
             joiner = worker.joiner
             seen = joiner.candidates_seen
-            for area in areas:
-                for left, right in _pairs(area, runs, fresh):
+            for index, area in areas.items():
+                for left, right in _pairs(index, area, runs, fresh):
                     for batch in joiner.join(left, right):
                         report.output += batch.num_rows
                         sink.write(batch)
@@ -74,11 +74,11 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
         clock.lap("merge")
         blocks.wait()
         held = {
-            key: (*kept, *(blocks.backed(run) for run in merged), *([blocks.backed(fresh[key])] if key in fresh else []))
+            key: (*kept, *(blocks.backed(run) for run in merged), *([blocks.backed(kept_fresh[key])] if key in kept_fresh else []))
             for key, (kept, merged) in tiered.items()
         }
         clock.lap("write")
-    store.stage(config.query, task, token, held)
+    store.stage(config.query, task, spec.epoch, token, held)
     report.held = (_rows(held, LEFT), _rows(held, RIGHT))
     report.held_bytes = _nbytes(held)
     report.seconds = clock.seconds
@@ -153,6 +153,22 @@ class BlockWriter:
         return HeldRun(Run.of(settle(held.run.batch)), held.blocks)
 
 
+def _open(spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport) -> TaskRuns:
+    """Phase 1: the runs that the epoch before left to this task."""
+    store.retain(config.query, set(spec.tokens.values()), spec.epoch if spec.follows is None else spec.follows)
+    if spec.follows is not None:
+        report.opened, runs = store.following(config.query, task, spec.follows)
+        return runs
+    report.opened = spec.tokens.get(task)
+    found = None if report.opened is None else store.get(config.query, report.opened)
+    if found is not None:
+        return found
+    report.opened, report.read_back = None, True
+    runs = _read_back(spec, config.storage, areas)
+    report.read_back_bytes = _nbytes(runs)
+    return runs
+
+
 def _read_back(spec: EpochSpec, storage: Storage, areas: dict[int, Area]) -> TaskRuns:
     if spec.base is None:
         return {(area, side): () for area in areas for side in SIDES}
@@ -183,13 +199,13 @@ def _gather(spec: EpochSpec, worker: Compiled, pieces: Iterable[Piece], report: 
     return {key: runs[0] if len(runs) == 1 else merge_runs(runs) for key, runs in parts.items()}
 
 
-def _pairs(area: int, runs: TaskRuns, fresh: dict[tuple[int, int], HeldRun]) -> Iterable[tuple[Run, Run]]:
-    left, right = fresh.get((area, LEFT)), fresh.get((area, RIGHT))
+def _pairs(index: int, area: Area, runs: TaskRuns, fresh: dict[tuple[int, int], HeldRun]) -> Iterable[tuple[Run, Run]]:
+    left, right = fresh.get((index, LEFT)), fresh.get((index, RIGHT))
     if left is not None:
-        yield from ((left.run, held.run) for held in runs[area, RIGHT])
+        yield from ((left.run, held.run) for held in runs[index, RIGHT])
     if right is not None:
-        yield from ((held.run, right.run) for held in runs[area, LEFT])
-        if left is not None:
+        yield from ((held.run, right.run) for held in runs[index, LEFT])
+        if left is not None and area.holds_left:
             yield left.run, right.run
 
 

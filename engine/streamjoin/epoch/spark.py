@@ -18,7 +18,9 @@ import re
 import shutil
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,8 @@ from streamjoin.state.store import RunStore
 
 PIECE_SCHEMA = "task int, area int, side int, data binary"
 PIECE_ARROW = pa.schema([("task", pa.int32()), ("area", pa.int32()), ("side", pa.int32()), ("data", pa.binary())])
+QUEUE_SECONDS = 5.0
+"""How long an epoch waits for the one that it follows to be queued before it."""
 REPORT_ARROW = pa.schema([("report", pa.binary())])
 
 LOG4J = """\
@@ -62,6 +66,23 @@ class SparkSettings:
     ui: bool = False
 
 
+class SparkEpoch:
+    """An epoch's job, in a thread of its own."""
+
+    def __init__(self, context: Any, group: str, future: Future[list[TaskReport]]) -> None:
+        self._context, self._group, self._future = context, group, future
+
+    def result(self) -> list[TaskReport]:
+        """See :class:`streamjoin.epoch.driver.Running`."""
+        return self._future.result()
+
+    def cancel(self) -> None:
+        """See :class:`streamjoin.epoch.driver.Running`."""
+        with contextlib.suppress(Exception):  # Java may be gone, and the job with it
+            self._context.cancelJobGroup(self._group)
+        wait([self._future])
+
+
 class SparkRunner:
     """See the module. One Spark context a process; ``start`` with another number of tasks makes a new one."""
 
@@ -70,6 +91,10 @@ class SparkRunner:
         self._spark: Any = None
         self._anchor: Any = None
         self._tasks = 0
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="epoch")
+        self._jobs = 0
+        self._crowded = False
+        """Tasks of the last epoch shared an executor."""
 
     @property
     def context(self) -> Any:
@@ -100,12 +125,31 @@ class SparkRunner:
         self._anchor = anchor.repartitionById(tasks, F.col("task")).persist()
         self._anchor.count()
 
-    def run(self, spec: EpochSpec, tasks: int) -> list[TaskReport]:
+    @property
+    def overlaps(self) -> bool:
         """See :class:`streamjoin.epoch.driver.Runner`."""
+        return not (self._crowded and self.executors() >= self._tasks)
+
+    def submit(self, spec: EpochSpec, tasks: int) -> SparkEpoch:
+        """See :class:`streamjoin.epoch.driver.Runner`."""
+        if spec.follows is None and not self.overlaps:
+            # An executor was lost, its tasks crowd another, and the one that replaced it idles.
+            with contextlib.suppress(Exception):  # they may go on as they are
+                self._place(tasks)
+            self._crowded = False
+        self._jobs += 1
+        group = f"streamjoin-{self._jobs}"
+        previous = f"streamjoin-{self._jobs - 1}" if spec.follows is not None else None
+        return SparkEpoch(self.context, group, self._threads.submit(self._run, spec, tasks, group, previous))
+
+    def _run(self, spec: EpochSpec, tasks: int, group: str, previous: str | None) -> list[TaskReport]:
         from pyspark.sql import functions as F  # noqa: N812
 
         splits = len(spec.splits)
         try:
+            self.context.setJobGroup(group, f"epoch {spec.epoch}", interruptOnCancel=False)
+            if previous is not None:
+                self._wait_for_job(previous)
             # whole-stage codegen off: blocks of bytes pass through, there is nothing to generate
             pieces = self._spark.range(0, splits, 1, splits).mapInArrow(_task(_route, spec), PIECE_SCHEMA)
             shuffled = pieces.repartitionById(tasks, F.col("task"))
@@ -116,12 +160,15 @@ class SparkRunner:
         reports: list[TaskReport] = [pickle.loads(row.report) for row in rows]  # noqa: S301 - written by the join tasks
         if sorted(report.task for report in reports) != list(range(tasks)):
             raise EpochFailed(f"epoch {spec.epoch}: {len(reports)} of {tasks} tasks reported")
-        if len({report.worker for report in reports}) < tasks <= self.executors():
-            # An executor was lost, its tasks crowd another, and the one that replaced it idles. The epoch is done, whether or not they
-            # can be placed anew.
-            with contextlib.suppress(Exception):
-                self._place(tasks)
+        self._crowded = len({report.worker for report in reports}) < tasks
         return reports
+
+    def _wait_for_job(self, group: str) -> None:
+        """Until the epoch in flight has its job, for Spark serves the older job first. Given up after a while: it may have failed."""
+        tracker = self.context.statusTracker()
+        deadline = time.monotonic() + QUEUE_SECONDS
+        while not tracker.getJobIdsForGroup(group) and time.monotonic() < deadline:
+            time.sleep(0.002)
 
     def executors(self) -> int:
         """How many executors there are now."""

@@ -74,9 +74,12 @@ class EpochSpec:
     shed: tuple[float, ...]
     """By task: the fraction of incoming tuples that it must not be sent."""
     tokens: dict[int, str]
-    """By task: the attempt whose runs the last commit made true."""
+    """By task: the attempt whose runs the last commit made true. Empty when this epoch ``follows`` another."""
     base: str | None
-    """The log entry with the blocks to read back from; None in a checkpoint's first epoch."""
+    """The log entry with the blocks to read back from; None in a checkpoint's first epoch, and when this epoch ``follows`` another."""
+    follows: int | None = None
+    """The epoch before, when it is still in flight: a task goes on from the runs that its last attempt staged in the same process, or
+    fails. It reports which attempt that was, and the driver commits only what follows from what it has committed."""
 
 
 @dataclass
@@ -113,6 +116,8 @@ class TaskReport:
 
     task: int
     token: str
+    opened: str | None = None
+    """The attempt that it went on from; None: it read its runs back, or there were none."""
     held: tuple[int, int] = (0, 0)
     held_bytes: int = 0
     """Of the runs, mapped or not."""

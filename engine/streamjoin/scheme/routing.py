@@ -43,12 +43,10 @@ class Router:
                 continue
             for span, areas in self._groups[keys].items():
                 selection: Selection
-                if span.low == 0 and span.high == UNITS:
+                if span.size == UNITS:
                     selection = slice(begin, end)
                 else:
-                    # One comparison for two bounds: below the low bound the unsigned difference wraps around to a large number.
-                    inside = units[begin:end] - np.uint32(span.low) < np.uint32(span.high - span.low)
-                    selection = np.flatnonzero(inside)
+                    selection = np.flatnonzero(span.contains(units[begin:end]))
                     if not len(selection):
                         continue
                     selection += begin

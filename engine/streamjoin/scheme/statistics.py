@@ -149,8 +149,11 @@ def loads(scheme: Scheme, statistics: Statistics) -> Array:
     held = np.zeros(scheme.tasks)
     volumes: dict[tuple[bool, KeyRange], float] = {}
     for area in scheme.areas:
-        for left, keys, units in ((True, area.left_keys, area.left_units), (False, area.right_keys, area.right_units)):
+        sides = ((area.holds_left, True, area.left_keys, area.left_units), (area.holds_right, False, area.right_keys, area.right_units))
+        for holds, left, keys, units in sides:
+            if not holds:
+                continue
             if (left, keys) not in volumes:
                 volumes[left, keys] = (statistics.left if left else statistics.right).volume(keys)
-            held[area.task] += volumes[left, keys] * ((units.high - units.low) / UNITS)
+            held[area.task] += volumes[left, keys] * (units.size / UNITS)
     return held

@@ -3,16 +3,21 @@
 An :class:`Area` is a rectangle: the left tuples whose key lies in ``left_keys`` and whose unit coordinate lies in ``left_units``, against
 the right tuples of ``right_keys`` and ``right_units``. A *coverage area* is the set of areas with one pair of key ranges.
 
-Always holds, and ``Scheme.check`` proves (A-DSP, Def. 3): no two areas share a pair of tuples; every pair that the main
-predicate admits lies in an area; every tuple of a side is written durably by exactly one area (``left_writes`` / ``right_writes``).
+An area usually holds both of its sides. One that holds a single side is only probed by the other, whose tuples pass through: so are the
+workers of a join-biclique. A pair is found in an area when the later of the two arrives and the earlier is held there.
+
+Always holds, and ``Scheme.check`` proves (A-DSP, Def. 3): no two areas find the same pair of tuples; every pair that the main
+predicate admits is found in an area, whichever tuple comes first; every tuple of a side is written durably by exactly one area, which
+holds it (``left_writes`` / ``right_writes``).
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,10 +42,41 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class UnitRange:
-    """Unit coordinates in [low, high), integers with 0 <= low < high <= UNITS."""
+    """Unit coordinates in [low, high) without the ``gaps``, integers with 0 <= low < high <= UNITS.
+
+    ``gaps``: ranges [low, high) inside it, ascending, that neither touch one another nor the ends. Units have no order that means
+    anything, so a row of a grid may take what others gave up, wherever that lay (A-DSP, Fig. 8). Who ignores the gaps sees too much,
+    never too little.
+    """
 
     low: int = 0
     high: int = UNITS
+    gaps: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, parts: Iterable[tuple[int, int]]) -> UnitRange:
+        """The union of these ranges [low, high), which must not overlap and are not all empty; those that touch become one."""
+        low, *ends, high = (end for part in sorted(part for part in parts if part[0] < part[1]) for end in part)
+        return cls(low, high, tuple(gap for gap in zip(ends[::2], ends[1::2], strict=True) if gap[0] < gap[1]))
+
+    @property
+    def parts(self) -> tuple[tuple[int, int], ...]:
+        """The ranges [low, high) that it is made of, ascending."""
+        ends = (self.low, *(end for gap in self.gaps for end in gap), self.high)
+        return tuple(zip(ends[::2], ends[1::2], strict=True))
+
+    @property
+    def size(self) -> int:
+        return self.high - self.low - sum(high - low for low, high in self.gaps)
+
+    def contains(self, units: np.ndarray) -> np.ndarray:
+        """Which of these unit coordinates (uint32) it holds: bool, of the same length. O(units * log gaps)."""
+        # One comparison for two bounds: below the low bound the unsigned difference wraps around to a large number.
+        inside: np.ndarray = units - np.uint32(self.low) <= np.uint32(self.high - self.low - 1)
+        if self.gaps:
+            ends = np.array([end for gap in self.gaps for end in gap], np.uint32)
+            inside &= (np.searchsorted(ends, units, side="right") & 1) == 0
+        return inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +95,9 @@ class Area:
     right_units: UnitRange
     left_writes: KeyRange | None
     right_writes: KeyRange | None
+    holds_left: bool = True
+    """Whether left tuples stay for right ones to come, or only probe. Pairs that arrive together belong to the areas that hold left."""
+    holds_right: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +126,8 @@ class Scheme:
                 {
                     "task": area.task,
                     "coverage": area.coverage,
-                    "left": _side_json(area.left_keys, area.left_units, area.left_writes),
-                    "right": _side_json(area.right_keys, area.right_units, area.right_writes),
+                    "left": _side_json(area.left_keys, area.left_units, area.left_writes, area.holds_left),
+                    "right": _side_json(area.right_keys, area.right_units, area.right_writes, area.holds_right),
                 }
                 for area in self.areas
             ],
@@ -106,6 +145,8 @@ class Scheme:
                     *_side_of(area["right"])[:2],
                     _side_of(area["left"])[2],
                     _side_of(area["right"])[2],
+                    _holds(area["left"]),
+                    _holds(area["right"]),
                 )
                 for area in value["areas"]
             )
@@ -143,19 +184,26 @@ class Scheme:
 
     def _check_disjoint(self, left: _Axis, right: _Axis) -> None:
         for index in range(len(self.areas) - 1):
-            clash = left.overlaps(index) & right.overlaps(index)
+            clash = left.overlaps(index) & right.overlaps(index) & (left.held_with(index) | right.held_with(index))
             if clash.any():
                 other = index + 1 + int(np.argmax(clash))
                 raise SchemeError(f"areas[{index}] and areas[{other}] overlap: {self.areas[index]} and {self.areas[other]}")
 
     def _check_complete(self, left: _Axis, right: _Axis, main: MainPredicate) -> None:
-        # The areas are disjoint, so a cell of keys is covered entirely when the units covered add up to UNITS². That is 2**64,
+        first, last = _reached(left, right, main)
+        self._check_covered(left, right, left, first, last, main)
+        if not np.array_equal(left.holds, right.holds):
+            self._check_covered(left, right, right, first, last, main)
+
+    def _check_covered(self, left: _Axis, right: _Axis, holder: _Axis, first: np.ndarray, last: np.ndarray, main: MainPredicate) -> None:
+        """That those areas that hold this side cover every pair that can match."""
+        # These areas are disjoint, so a cell of keys is covered entirely when the units covered add up to UNITS². That is 2**64,
         # hence two words.
         high = np.zeros((left.cells + 1, right.cells + 1), np.int64)
         low = np.zeros((left.cells + 1, right.cells + 1), np.int64)
-        for index in range(len(self.areas)):
+        for index in np.flatnonzero(holder.holds).tolist():
             a, b, c, d = left.low[index], left.high[index], right.low[index], right.high[index]
-            volume = int(left.unit_high[index] - left.unit_low[index]) * int(right.unit_high[index] - right.unit_low[index])
+            volume = left.spans[index].size * right.spans[index].size
             for word, part in ((high, volume >> 32), (low, volume & 0xFFFFFFFF)):
                 word[a, c] += part
                 word[b, d] += part
@@ -163,7 +211,6 @@ class Scheme:
                 word[b, c] -= part
         high, low = (word.cumsum(axis=0).cumsum(axis=1)[:-1, :-1] for word in (high, low))
         covered = (high + (low >> 32) == UNITS) & (low & 0xFFFFFFFF == 0)
-        first, last = _reached(left, right, main)
         # gaps[i, j]: how many of row i's first j cells are not covered.
         gaps = np.zeros((left.cells, right.cells + 1), np.int64)
         np.cumsum(~covered, axis=1, out=gaps[:, 1:])
@@ -172,8 +219,9 @@ class Scheme:
         if missing.any():
             row = int(np.argmax(missing > 0))
             column = int(first[row]) + int(np.argmin(covered[row, first[row] : last[row] + 1]))
+            which = "no area" if holder.holds.all() else f"no area that holds {holder.name} tuples"
             raise SchemeError(
-                f"no area covers every pair of left keys {_text(left.cell(row))} and right keys {_text(right.cell(column))}, "
+                f"{which} covers every pair of left keys {_text(left.cell(row))} and right keys {_text(right.cell(column))}, "
                 f"which {main.text or main.kind} admits"
             )
 
@@ -182,10 +230,11 @@ def _text(keys: KeyRange) -> str:
     return f"[{'-inf' if keys.low is None else keys.low}, {'inf' if keys.high is None else keys.high})"
 
 
-def _side_json(keys: KeyRange, units: UnitRange, writes: KeyRange | None) -> dict[str, Any]:
+def _side_json(keys: KeyRange, units: UnitRange, writes: KeyRange | None, holds: bool) -> dict[str, Any]:
     return {
+        "holds": holds,
         "keys": [keys.low, keys.high],
-        "units": [units.low, units.high],
+        "units": [end for part in units.parts for end in part],
         "writes": None if writes is None else [writes.low, writes.high],
     }
 
@@ -195,8 +244,16 @@ def _side_of(value: Any) -> tuple[KeyRange, UnitRange, KeyRange | None]:
     for bound in (*keys, *(writes or ())):
         if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float)):
             raise TypeError(f"{bound!r} is not a key")
-    low, high = units
-    return KeyRange(*keys), UnitRange(int(low), int(high)), None if writes is None else KeyRange(*writes)
+    low, *ends, high = map(int, units)
+    span = UnitRange(low, high, tuple(zip(ends[::2], ends[1::2], strict=True)))
+    return KeyRange(*keys), span, None if writes is None else KeyRange(*writes)
+
+
+def _holds(value: Any) -> bool:
+    holds = value.get("holds", True)
+    if not isinstance(holds, bool):
+        raise TypeError(f"holds: {holds!r} must be true or false")
+    return holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +267,15 @@ class _Axis:
     low: np.ndarray
     """Per area, its first cell, and in ``high`` the one after its last. int64."""
     high: np.ndarray
-    unit_low: np.ndarray
-    unit_high: np.ndarray
+    spans: Sequence[UnitRange]
+    """Per area, its units."""
+    units: np.ndarray
+    """Per area, which of the elementary cells of units it takes. bool."""
     write_low: np.ndarray
     """As ``low``; both 0 for an area that writes nothing."""
     write_high: np.ndarray
+    holds: np.ndarray
+    """Per area, whether it holds this side. bool."""
 
     @property
     def cells(self) -> int:
@@ -226,15 +287,21 @@ class _Axis:
         keys = [area.left_keys if left else area.right_keys for area in areas]
         units = [area.left_units if left else area.right_units for area in areas]
         writes = [area.left_writes if left else area.right_writes for area in areas]
+        holds = [area.holds_left if left else area.holds_right for area in areas]
         for index, (held, span, written) in enumerate(zip(keys, units, writes, strict=True)):
             where = f"areas[{index}].{name}"
             _check_range(f"{where}_keys", held, is_float)
             if not (isinstance(span.low, int) and isinstance(span.high, int) and 0 <= span.low < span.high <= UNITS):
                 raise SchemeError(f"{where}_units: [{span.low}, {span.high}) must be integers with 0 <= low < high <= {UNITS}")
+            ends = [span.low, *(end for gap in span.gaps for end in gap), span.high]
+            if not all(isinstance(end, int) for end in ends) or any(low >= high for low, high in pairwise(ends)):
+                raise SchemeError(f"{where}_units: its gaps {span.gaps} must be integers that ascend from {span.low} to {span.high}")
             if written is not None:
                 _check_range(f"{where}_writes", written, is_float)
                 if not _within(written, held):
                     raise SchemeError(f"{where}_writes: {_text(written)} must lie within the keys that the area holds, {_text(held)}")
+                if not holds[index]:
+                    raise SchemeError(f"{where}_writes: {_text(written)} must be left to an area that holds {name} tuples")
         # Python's numbers compare exactly, whatever their size.
         bounds = sorted({bound for held in (*keys, *writes) if held is not None for bound in (held.low, held.high) if bound is not None})
         number = {bound: index + 1 for index, bound in enumerate(bounds)}
@@ -251,35 +318,39 @@ class _Axis:
             is_float=is_float,
             low=cells(keys, lows=True),
             high=cells(keys, lows=False),
-            unit_low=np.array([span.low for span in units], np.int64),
-            unit_high=np.array([span.high for span in units], np.int64),
+            spans=units,
+            units=_unit_cells(units),
             write_low=cells(writes, lows=True),
             write_high=cells(writes, lows=False),
+            holds=np.array(holds, bool),
         )
 
     def overlaps(self, index: int) -> np.ndarray:
         """For every later area, whether it shares a key and a unit of this side with area ``index``."""
         after = slice(index + 1, None)
-        shared: np.ndarray = (
-            (self.low[after] < self.high[index])
-            & (self.low[index] < self.high[after])
-            & (self.unit_low[after] < self.unit_high[index])
-            & (self.unit_low[index] < self.unit_high[after])
-        )
+        shared: np.ndarray = (self.low[after] < self.high[index]) & (self.low[index] < self.high[after])
+        near = index + 1 + np.flatnonzero(shared)
+        shared[near - index - 1] = (self.units[near] & self.units[index]).any(axis=1)
         return shared
+
+    def held_with(self, index: int) -> np.ndarray:
+        """For every later area, whether both it and area ``index`` hold this side."""
+        both: np.ndarray = self.holds[index + 1 :] & self.holds[index]
+        return both
 
     def cell(self, number: int) -> KeyRange:
         return KeyRange(self.bounds[number - 1] if number > 0 else None, self.bounds[number] if number < len(self.bounds) else None)
 
     def check_written_once(self) -> None:
         """Raises SchemeError unless every key and unit of this side is written by exactly one area."""
-        writers = np.flatnonzero(self.write_low < self.write_high)
-        # Sorting by unit within a cell, neighbours must meet: from 0, without a gap or an overlap, to UNITS.
+        writers = np.flatnonzero(self.write_low < self.write_high).tolist()
+        parts = np.array([(index, *part) for index in writers for part in self.spans[index].parts], np.int64).reshape(-1, 3)
+        parts = parts[np.argsort(parts[:, 1], kind="stable")]
+        # Sorted by unit within a cell, neighbours must meet: from 0, without a gap or an overlap, to UNITS.
         for cell in range(self.cells):
-            here = writers[(self.write_low[writers] <= cell) & (cell < self.write_high[writers])]
-            here = here[np.argsort(self.unit_low[here], kind="stable")]
-            begins = np.append(self.unit_low[here], UNITS)
-            ends = np.insert(self.unit_high[here], 0, 0)
+            here = parts[(self.write_low[parts[:, 0]] <= cell) & (cell < self.write_high[parts[:, 0]])]
+            begins = np.append(here[:, 1], UNITS)
+            ends = np.insert(here[:, 2], 0, 0)
             wrong = np.flatnonzero(begins != ends)
             if len(wrong):
                 at = int(wrong[0])
@@ -288,6 +359,17 @@ class _Axis:
                     f"areas[].{self.name}_writes: tuples with keys {_text(self.cell(cell))} and units from "
                     f"{min(begins[at], ends[at])} to {max(begins[at], ends[at])} are written {kind}; exactly one area must"
                 )
+
+
+def _unit_cells(spans: Sequence[UnitRange]) -> np.ndarray:
+    """Per span (rows), which of the cells between neighbouring unit bounds of all spans (columns) it takes. bool."""
+    bounds = sorted({end for span in spans for part in span.parts for end in part})
+    number = {bound: index for index, bound in enumerate(bounds)}
+    cells = np.zeros((len(spans), max(1, len(bounds))), bool)
+    for index, span in enumerate(spans):
+        for low, high in span.parts:
+            cells[index, number[low] : number[high]] = True
+    return cells
 
 
 def _check_range(where: str, keys: KeyRange, is_float: bool) -> None:

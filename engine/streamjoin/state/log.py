@@ -36,7 +36,7 @@ RETAIN_SECONDS = 600.0
 TRIM_ENTRIES = 16
 """So many are removed at once, in one request."""
 ATTEMPTS = 4
-FORMAT = 1
+FORMAT = 2
 
 
 class Superseded(RuntimeError):  # noqa: N818
@@ -66,7 +66,10 @@ class Checkpoint:
     records: tuple[int, int] = (0, 0)
     """Records that each stream has delivered, filtered and rejected ones included."""
     watermarks: tuple[int | None, int | None] = (None, None)
-    """No tuple that will be joined is older; microseconds."""
+    """Of each stream, after ``epoch``; microseconds."""
+    effective: tuple[int | None, int | None] = (None, None)
+    """The watermarks after the epoch before: what the next epoch calls late and expired goes by these, so that it can be planned before
+    ``epoch`` is over, with the same result."""
     partitions: tuple[dict[int, Newest], dict[int, Newest]] = field(default_factory=lambda: ({}, {}))
     """How far each partition of a stream has come in event time; empty for streams without partitions."""
     main: str | None = None
@@ -95,7 +98,7 @@ class Checkpoint:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Checkpoint:
         read = dict(values)
-        for name in ("positions", "records", "watermarks"):
+        for name in ("positions", "records", "watermarks", "effective"):
             read[name] = tuple(read[name])
         sides = read.get("partitions") or [{}, {}]
         read["partitions"] = tuple({int(number): Newest(*newest) for number, newest in side.items()} for side in sides)

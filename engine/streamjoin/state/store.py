@@ -1,8 +1,9 @@
 """The runs that a worker holds: a cache of the durable blocks, checked against the commit at every epoch.
 
-A task's runs change only as a whole: an epoch's join *stages* new runs under the token of its attempt, and the next epoch *opens* the
+A task's runs change only as a whole: an epoch's join *stages* new runs under the token of its attempt, and the next epoch goes on from the
 token that was committed. Whatever was staged by other attempts is dropped then; when the committed token is not here (another process, a
-lost executor, a new driver) the runs are read back from the blocks. So no result depends on where Spark runs a task, or how often.
+lost executor, a new driver) the runs are read back from the blocks. An epoch that begins before the one before it is committed goes on
+from what that staged here, and is committed only if just that was committed. So no result depends on where Spark runs a task, or how often.
 
 Always holds: staged and opened runs are immutable, and every :class:`HeldRun` with ``blocks`` holds exactly those blocks' tuples, plus
 tuples of the area that other areas store.
@@ -10,7 +11,7 @@ tuples of the area that other areas store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,31 +38,48 @@ TaskRuns = Mapping[tuple[int, int], tuple[HeldRun, ...]]
 """(index of the area in its scheme, side) -> runs, oldest first."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    epoch: int
+    task: int
+    runs: TaskRuns
+
+
+class PredecessorMissing(RuntimeError):  # noqa: N818
+    """The epoch before, which is still in flight, has left no runs in this process. Tried again after its commit, the epoch succeeds."""
+
+
 class RunStore:
     """All runs of one worker process, of any number of joins and tasks. Not safe for use by several threads."""
 
     def __init__(self) -> None:
-        self._staged: dict[tuple[str, int], dict[str, TaskRuns]] = {}
+        self._staged: dict[str, dict[str, _Staged]] = {}
+        """By query and token."""
 
-    def open(self, query: str, task: int, token: str | None, read_back: Callable[[], TaskRuns]) -> tuple[TaskRuns, bool]:
-        """The runs that the commit with this token left to the task, and whether they had to be read back.
+    def get(self, query: str, token: str) -> TaskRuns | None:
+        """The runs that this attempt staged here; None: it ran elsewhere."""
+        staged = self._staged.get(query, {}).get(token)
+        return None if staged is None else staged.runs
 
-        ``token`` None: no attempt's runs are what the task should hold (a first epoch, or a new plan).
-        """
-        attempts = self._staged.setdefault((query, task), {})
-        if token is not None and token in attempts:
-            self._staged[query, task] = {token: attempts[token]}
-            return attempts[token], False
-        runs = read_back()
-        self._staged[query, task] = {} if token is None else {token: runs}
-        return runs, True
+    def following(self, query: str, task: int, epoch: int) -> tuple[str, TaskRuns]:
+        """The token and runs of the last attempt at the task in an epoch that is in flight. Raises PredecessorMissing."""
+        for token, staged in self._staged.get(query, {}).items():
+            if (staged.epoch, staged.task) == (epoch, task):
+                return token, staged.runs
+        raise PredecessorMissing(f"task {task} of epoch {epoch} has not run in this process")
 
-    def stage(self, query: str, task: int, token: str, runs: TaskRuns) -> None:
-        self._staged[query, task][token] = runs
+    def stage(self, query: str, task: int, epoch: int, token: str, runs: TaskRuns) -> None:
+        """Keep an attempt's runs; of several attempts at the same task of the same epoch, those of the last."""
+        attempts = self._staged.setdefault(query, {})
+        for other in [other for other, staged in attempts.items() if (staged.epoch, staged.task) == (epoch, task)]:
+            del attempts[other]
+        attempts[token] = _Staged(epoch, task, runs)
 
-    def forget(self, *, but: str) -> None:
-        """Drop the runs of all queries but this one: a worker outlives a driver that was replaced."""
-        self._staged = {key: runs for key, runs in self._staged.items() if key[0] == but}
+    def retain(self, query: str, tokens: Collection[str], since: int) -> None:
+        """Drop what is neither of these attempts nor of the epochs from ``since`` on, and the runs of all other queries: a worker
+        outlives a driver that was replaced."""
+        attempts = self._staged.get(query, {})
+        self._staged = {query: {token: staged for token, staged in attempts.items() if staged.epoch >= since or token in tokens}}
 
 
 def read_back(
@@ -80,7 +98,7 @@ def read_back(
     for block in blocks:
         if block.is_expired(expired_before):
             continue
-        overlapped = [index for index, area in areas.items() if block.overlaps(area)]
+        overlapped = [index for index, area in areas.items() if holds(area, block.side) and block.overlaps(area)]
         if overlapped:
             wanted.append((block, overlapped))
     for (block, overlapped), batch in zip(wanted, load_all(storage, [block.name for block, _ in wanted]), strict=True):
@@ -92,15 +110,19 @@ def read_back(
     return {key: tuple(runs) for key, runs in found.items()}
 
 
+def holds(area: Area, side: int) -> bool:
+    """Whether the area keeps this side's tuples, or is only probed by them."""
+    return area.holds_left if side == LEFT else area.holds_right
+
+
 def cut(batch: pa.RecordBatch, area: Area, side: int, block: Block) -> pa.RecordBatch:
     """The tuples of a sorted block that fall into the area: a slice, or a copy where unit coordinates select among them."""
     keys = area.left_keys if side == LEFT else area.right_keys
     units = area.left_units if side == LEFT else area.right_units
     batch = slice_keys(batch, keys)
-    if units.low <= block.unit_min and block.unit_max < units.high:
+    if any(low <= block.unit_min and block.unit_max < high for low, high in units.parts):
         return batch
-    unit = batch.column("_unit").to_numpy()
-    chosen = np.flatnonzero((unit >= units.low) & (unit < units.high))
+    chosen = np.flatnonzero(units.contains(batch.column("_unit").to_numpy()))
     return settle(batch.take(pa.array(chosen)))
 
 

@@ -1,0 +1,149 @@
+"""What workers hold, as range arithmetic: rectangles of keys x unit coordinates of one side (A-DSP, section 4.3, Eqs. 15 to 17).
+
+Always holds: a list of regions that a function here returns is disjoint, and exact: no estimate is part of it but in :func:`volume`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamjoin.scheme.statistics import Statistics
+from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
+
+LEFT, RIGHT = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The tuples of one side with a key in ``keys`` and a unit coordinate in ``units``, which has no gaps."""
+
+    side: int
+    """LEFT or RIGHT."""
+    keys: KeyRange
+    units: UnitRange
+
+    def to_json(self) -> list[Any]:
+        return [self.side, self.keys.low, self.keys.high, self.units.low, self.units.high]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> Region:
+        side, low, high, unit_low, unit_high = value
+        return cls(int(side), KeyRange(low, high), UnitRange(int(unit_low), int(unit_high)))
+
+
+def held_regions(scheme: Scheme, task: int) -> tuple[Region, ...]:
+    """What the task holds, both sides; what several of its areas hold is in it once. O(areas of the task, squared)."""
+    return held_by(area for area in scheme.areas if area.task == task)
+
+
+def held_by(areas: Iterable[Area]) -> tuple[Region, ...]:
+    """What these areas hold together."""
+    found: list[Region] = []
+    for area in areas:
+        for side, keys, units, holds in (
+            (LEFT, area.left_keys, area.left_units, area.holds_left),
+            (RIGHT, area.right_keys, area.right_units, area.holds_right),
+        ):
+            if holds:
+                found += difference(regions(side, keys, units), found) if found else regions(side, keys, units)
+    return merged(found)
+
+
+def written_by(area: Area) -> tuple[Region, ...]:
+    """What the area stores durably for everyone. Over all areas of a scheme: every tuple once."""
+    left = () if area.left_writes is None else regions(LEFT, area.left_writes, area.left_units)
+    right = () if area.right_writes is None else regions(RIGHT, area.right_writes, area.right_units)
+    return (*left, *right)
+
+
+def regions(side: int, keys: KeyRange, units: UnitRange) -> tuple[Region, ...]:
+    """One for each part of ``units``."""
+    return tuple(Region(side, keys, UnitRange(*part)) for part in units.parts)
+
+
+def intersection(one: Iterable[Region], other: Iterable[Region]) -> tuple[Region, ...]:
+    """What both hold, for lists that are disjoint each. O(one * other)."""
+    other = tuple(other)
+    return merged(part for a in one for b in other if (part := _common(a, b)) is not None)
+
+
+def difference(one: Iterable[Region], other: Iterable[Region]) -> tuple[Region, ...]:
+    """What ``one``, a disjoint list, holds and ``other`` does not. O(one * other)."""
+    left = list(one)
+    for taken in other:
+        left = [part for region in left for part in _without(region, taken)]
+    return merged(left)
+
+
+def merged(parts: Iterable[Region]) -> tuple[Region, ...]:
+    """The same tuples in fewer regions: those of a disjoint list that share a whole edge become one. Sorted."""
+    by_keys: dict[tuple[int, KeyRange], list[tuple[int, int]]] = defaultdict(list)
+    for part in parts:
+        by_keys[part.side, part.keys].append((part.units.low, part.units.high))
+    by_units: dict[tuple[int, tuple[int, int]], list[KeyRange]] = defaultdict(list)
+    for (side, keys), spans in by_keys.items():
+        for span in UnitRange.of(spans).parts:
+            by_units[side, span].append(keys)
+    found: list[Region] = []
+    for (side, span), ranges in by_units.items():
+        units = UnitRange(*span)
+        joined: KeyRange | None = None
+        for keys in sorted(ranges, key=low_of):
+            if joined is None:
+                joined = keys
+            elif joined.high == keys.low:
+                joined = KeyRange(joined.low, keys.high)
+            else:
+                found.append(Region(side, joined, units))
+                joined = keys
+        if joined is not None:
+            found.append(Region(side, joined, units))
+    return tuple(sorted(found, key=lambda region: (region.side, low_of(region.keys), region.units.low)))
+
+
+def volume(parts: Iterable[Region], statistics: Statistics) -> float:
+    """The tuples that these regions are expected to hold."""
+    return math.fsum(
+        (statistics.left, statistics.right)[part.side].volume(part.keys) * (part.units.size / UNITS) for part in parts
+    )
+
+
+def low_of(keys: KeyRange) -> int | float:
+    return -math.inf if keys.low is None else keys.low
+
+
+def high_of(keys: KeyRange) -> int | float:
+    return math.inf if keys.high is None else keys.high
+
+
+def _common(a: Region, b: Region) -> Region | None:
+    low, high = max(a.units.low, b.units.low), min(a.units.high, b.units.high)
+    if a.side != b.side or low >= high:
+        return None
+    # Python's numbers compare exactly, whatever their size; an open end is beyond all of them.
+    key_low, key_high = max(a.keys, b.keys, key=low_of).low, min(a.keys, b.keys, key=high_of).high
+    if key_low is not None and key_high is not None and key_low >= key_high:
+        return None
+    return Region(a.side, KeyRange(key_low, key_high), UnitRange(low, high))
+
+
+def _without(region: Region, taken: Region) -> Iterable[Region]:
+    common = _common(region, taken)
+    if common is None:
+        yield region
+        return
+    if low_of(region.keys) < low_of(common.keys):
+        yield Region(region.side, KeyRange(region.keys.low, common.keys.low), region.units)
+    if high_of(common.keys) < high_of(region.keys):
+        yield Region(region.side, KeyRange(common.keys.high, region.keys.high), region.units)
+    for low, high in ((region.units.low, common.units.low), (common.units.high, region.units.high)):
+        if low < high:
+            yield Region(region.side, common.keys, UnitRange(low, high))
+
+
+
+
