@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -15,18 +16,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("confluent_kafka")
 
 from confluent_kafka import Producer
 
 from harness import SECOND, Crash
-from kafka_broker import KafkaBroker
+from kafka_broker import KafkaBroker, free_ports
 from kafka_join import NAMES, Joined, broker_is_back, consumed, finish, group_offsets, produce, running_broker, wait_for
+from streamjoin.cli import main
+from streamjoin.cli.exits import Exit
 from streamjoin.epoch.driver import Driver, EpochFailed
 from streamjoin.epoch.inline import InlineRunner
 from streamjoin.io.base import SinkError, SourceError, Staged, UnavailableError
@@ -563,6 +568,51 @@ def test_the_broker_dies_and_comes_back(tmp_path: Path) -> None:
         broker_is_back(driver)
         found, _ = join.found()
         assert found == join.expected()
+
+
+def test_results_that_a_dead_driver_left_are_sent_by_one_that_starts_while_the_brokers_are_away(tmp_path: Path) -> None:
+    with running_broker() as broker:
+        join = Joined(broker, tmp_path, timeout="1s", epoch=150)
+        join.feed(60)
+
+        def die(at: str) -> None:
+            if at == "publish" and first.checkpoint.epoch == 1:
+                raise Crash(at)
+
+        first = join.driver(at=die)
+        first.start()
+        with pytest.raises(Crash):
+            finish(first)
+        broker.kill()
+        storage = ObjectStorage(join.job.checkpoint)
+        left = storage.list("outbox")
+        second = join.driver()
+        second.start()
+        assert not second.is_published
+        with pytest.raises(EpochFailed, match=r"epoch 1: UnavailableError: Kafka topic join-out-.*: not all records") as failure:
+            second.step()
+        assert not failure.value.permanent
+        assert storage.list("outbox") == left, "what is committed stays until it is sent"
+        broker.start()
+        broker_is_back(second)
+        join.feed(20)
+        broker_is_back(second)
+        found, _ = join.found()
+        assert found == join.expected()
+        assert len(storage.list("outbox")) <= 1, "what start could not sweep away is gone with the next epoch"
+
+
+def test_brokers_that_stay_away_end_a_run_after_a_bounded_time_with_one_sentence(tmp_path: Path) -> None:
+    nobody = SimpleNamespace(servers=f"127.0.0.1:{free_ports(1)[0]}", create_topic=lambda name, partitions: name)
+    join = Joined(cast(KafkaBroker, nobody), tmp_path, timeout="500ms")
+    began = time.monotonic()
+    done = CliRunner().invoke(main, ["run", str(join.manifest), "--runner", "inline"])
+    assert time.monotonic() - began < 60
+    assert done.exit_code == Exit.SOURCE, done.output
+    tried = rf"epoch 0: UnavailableError: Kafka topic {join.topics[2]} on {nobody.servers}: no answer within 0.5 s \(.*\); see whether the"
+    assert len(re.findall(rf"{tried}.*; attempt [123] failed, trying again in", done.output)) == 3
+    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("streamjoin: ")]
+    assert re.search(rf"^streamjoin: {tried} brokers are up.*run the same command: it goes on after the last committed epoch$", sentence)
 
 
 def test_records_of_a_partition_behind_are_not_late(broker: KafkaBroker, tmp_path: Path) -> None:

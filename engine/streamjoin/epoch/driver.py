@@ -19,6 +19,7 @@ committed. An epoch that was begun too early and failed is begun again, after th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 import traceback
@@ -37,7 +38,7 @@ from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.join import Steps
 from streamjoin.epoch.spec import Config, EpochSpec, Shared, TaskReport, is_attempt_of, share
 from streamjoin.epoch.watermark import advance
-from streamjoin.io.base import Follower, Position, Source, SourcePlan, Staged, UnavailableError
+from streamjoin.io.base import Follower, Position, Source, SourceError, SourcePlan, Staged, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
 from streamjoin.job import Job, StreamJob
@@ -191,7 +192,7 @@ def _trying_again(step: _Step) -> _Step:
         try:
             return step(driver, final=final)
         except UnavailableError as error:
-            epoch = driver.checkpoint.epoch + driver.is_published
+            epoch = max(0, driver.checkpoint.epoch + driver.is_published)
             raise EpochFailed(f"epoch {epoch}: UnavailableError: {error}", traceback.format_exc()) from error
 
     return tried
@@ -248,15 +249,19 @@ class Driver:
     def start(self) -> None:
         """Claim the checkpoint, finish what its last epoch left to do, and make workers ready.
 
-        Raises CheckpointMismatch, StorageError.
+        A sink that is out of reach is left to the steps, which are tried again. Raises CheckpointMismatch, StorageError, SinkError.
         """
         self._at("claim")
         self.checkpoint = self._log.claim()
         self._require_same_join()
         self._at("republish")
-        self._publish(again=True)
-        self._at("sweep")
-        self.sweep()
+        try:
+            self._publish(again=True)
+        except UnavailableError:  # until a step has sent it, nothing that is staged may be swept away
+            self._failed = True
+        else:
+            self._at("sweep")
+            self.sweep()
         if self.checkpoint.scheme is not None:
             self._replan_as_asked()
 
@@ -339,7 +344,8 @@ class Driver:
         """
         if self._may_begin_next(flight):
             steps.lap("tasks")
-            self._next = self._begin(flight.head, steps)
+            with contextlib.suppress(SourceError, UnavailableError):  # no reason to lose this epoch; the next step asks again
+                self._next = self._begin(flight.head, steps)
         repeated = retries()
         try:
             reports = flight.running.result()

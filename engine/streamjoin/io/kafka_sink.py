@@ -12,6 +12,7 @@ staged records that a commit names do not change. It is the record's key; or, wh
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -160,12 +161,13 @@ class KafkaSink:
     def _connected(self) -> Any:
         self._complaints.forget()
         if self._producer is None:
+            self._failed = []
             own = {
                 "enable.idempotence": True,
                 "acks": "all",
                 "message.timeout.ms": int(self.config.client.timeout_seconds * 1000),
                 "delivery.report.only.error": True,
-                "on_delivery": self._delivered,
+                "on_delivery": functools.partial(_delivered, self._failed),
                 "error_cb": self._complaints,
             }
             defaults = {"linger.ms": 5, "queue.buffering.max.messages": QUEUE_RECORDS, "queue.buffering.max.kbytes": QUEUE_KIB}
@@ -173,8 +175,8 @@ class KafkaSink:
         return self._producer
 
     def _abandon(self) -> None:
-        """A producer that has failed may hold records still; the next one starts without."""
-        producer, self._producer, self._failed = self._producer, None, []
+        """A producer that has failed may hold records still; the next one starts without, and hears nothing of what becomes of those."""
+        producer, self._producer = self._producer, None
         if producer is not None:
             with contextlib.suppress(KafkaException):
                 producer.purge()
@@ -252,10 +254,6 @@ class KafkaSink:
         found = error_of(error)
         return error if found is None else self.config.client.failure(found, SinkError, f"no record of {len(value)} bytes could be sent")
 
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and not self._failed:
-            self._failed.append(error)
-
     def _raise_failed(self) -> None:
         if self._failed:
             error = self._failed[0]
@@ -265,6 +263,11 @@ class KafkaSink:
 
     def _silent(self) -> Exception:
         return self.config.client.unavailable("not all records were acknowledged", self._complaints.text)
+
+
+def _delivered(failed: list[KafkaError], error: KafkaError | None, message: Message) -> None:
+    if error is not None and not failed:
+        failed.append(error)
 
 
 class KafkaWriter:
