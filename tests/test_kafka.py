@@ -461,6 +461,32 @@ def test_a_new_checkpoint_repeats_no_identity_of_an_old_one(broker: KafkaBroker,
     assert written == dict.fromkeys(checkpoints, sum(once.values()))
 
 
+@pytest.mark.parametrize("on_data_loss", ["fail", "skip"])
+def test_what_retention_took_ends_the_run_or_is_skipped_and_counted(on_data_loss: str, broker: KafkaBroker, tmp_path: Path) -> None:
+    join = Joined(broker, tmp_path, partitions=1, epoch=50, source={"onDataLoss": on_data_loss})
+    join.feed(60)
+    driver = join.driver()
+    driver.start()
+    driver.step()
+    position = driver.checkpoint.positions[0]
+    assert position is not None
+    read = position["offsets"]["0"]
+    broker.delete_records(join.topics[0], 0, read + 15)
+    done = CliRunner().invoke(main, ["run", str(join.manifest), "--runner", "inline", "--until-idle", "--json"])
+    if on_data_loss == "fail":
+        assert done.exit_code == Exit.SOURCE, done.output
+        complaint = rf"partition 0 begins at offset {read + 15}, and {read} is the next to be read: retention removed 15 records"
+        assert re.search(rf"streamjoin: .*{join.topics[0]}.*{complaint}.*Set kafka\.onDataLoss: skip", done.stderr)
+        return
+    assert done.exit_code == Exit.DONE, done.output
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    told = [warning for record in records for warning in record.get("warnings", [])]
+    assert len(told) == 1
+    assert "retention removed 15 records of partition 0 before they were read; they are skipped (15 in all)" in told[0]
+    del join.rows[0][read : read + 15]
+    assert join.found() == (join.expected(), 0)
+
+
 def test_new_partitions_are_joined_too(broker: KafkaBroker, tmp_path: Path) -> None:
     join = Joined(broker, tmp_path, partitions=1)
     driver = join.driver()
@@ -631,3 +657,27 @@ def test_records_of_a_partition_behind_are_not_late(broker: KafkaBroker, tmp_pat
     found, _ = join.found()
     assert {(a, b) for a, b in found if a < 100 and b < 100} == {(a, b) for a in range(10) for b in range(10) if abs(a - b) <= 4}
     assert driver.checkpoint.watermarks[0] == 1_767_225_609 * SECOND
+
+
+def test_a_partition_that_falls_silent_holds_the_watermark_back_for_its_idle_time(broker: KafkaBroker, tmp_path: Path) -> None:
+    join = Joined(broker, tmp_path, watermark="1s", source={"idleTimeout": "30s"})
+    clock = SimpleNamespace(now=1_800_000_000.0)
+    driver = join.driver(clock=lambda: clock.now)
+    driver.start()
+
+    def watermark_after(later: float, *records: tuple[int, int]) -> float | None:
+        """When so much time has passed, and the left topic has got records of these partitions at these seconds."""
+        clock.now += later
+        for partition, second in records:
+            produce(broker, join.topics[0], [{"rid": 1, "k": 1, "at": f"2026-01-01T00:00:{second:02d}Z"}], partition)
+        finish(driver)
+        mark = driver.checkpoint.watermarks[0]
+        return None if mark is None else mark / SECOND - 1_767_225_600
+
+    assert watermark_after(0, (0, 10)) == 9, "a partition without records is not waited for"
+    assert watermark_after(1, (0, 20), (1, 15)) == 14
+    assert watermark_after(20, (0, 30)) == 14
+    assert watermark_after(10, (0, 40)) == 14
+    assert watermark_after(1, (0, 50)) == 49, "the other one has said nothing for 31 s"
+    assert watermark_after(1, (0, 55), (1, 16)) == 49, "it never goes back"
+    assert watermark_after(1, (1, 57)) == 54
