@@ -26,6 +26,7 @@ from streamjoin.epoch.driver import Driver, EpochFailed
 from streamjoin.epoch.inline import InlineRunner
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest import load
+from streamjoin.serve.watch import Watched
 from streamjoin.state.storage import ObjectStorage
 
 NAMES = iter(range(1_000_000))
@@ -182,12 +183,12 @@ class Joined:
         return Counter((value["a"], value["b"]) for value in values), repeats
 
 
-def finish(driver: Driver) -> None:
+def finish(driver: Driver | Watched) -> None:
     while driver.step(final=True) is not None:
         pass
 
 
-def broker_is_back(driver: Driver) -> None:
+def broker_is_back(driver: Driver | Watched) -> None:
     """Step until the input has ended, over failures, as the command line's loop does."""
     deadline = time.monotonic() + 60
     while True:

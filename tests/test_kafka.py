@@ -40,6 +40,8 @@ from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
 from streamjoin.io.kafka_source import KafkaSource, KafkaSourceConfig, fair_shares
 from streamjoin.job import compile_job
 from streamjoin.manifest import load
+from streamjoin.serve.metrics import Metrics
+from streamjoin.serve.watch import Watched
 from streamjoin.state.storage import ObjectStorage
 
 TESTS = Path(__file__).parent
@@ -487,6 +489,45 @@ def test_what_retention_took_ends_the_run_or_is_skipped_and_counted(on_data_loss
     assert join.found() == (join.expected(), 0)
 
 
+def sample(metrics: Metrics, name: str, **labels: str) -> float:
+    value = metrics.registry.get_sample_value(f"streamjoin_{name}", {"name": "pairs"} | labels)
+    assert value is not None, f"{name} {labels} is not there"
+    return value
+
+
+def test_metrics_say_what_the_brokers_say(broker: KafkaBroker, tmp_path: Path) -> None:
+    join = Joined(broker, tmp_path, epoch=100, source={"onDataLoss": "skip"})
+    metrics = Metrics(join.job)
+    driver = join.driver()
+    watched = Watched(driver, metrics)
+    watched.start()
+    join.feed(60)
+    result = watched.step()
+    assert result is not None
+    position = driver.checkpoint.positions[0]
+    assert position is not None
+    lags = [sample(metrics, "kafka_lag_records", stream="l", partition=str(partition)) for partition in (0, 1)]
+    assert lags == [60 - position["offsets"][str(partition)] for partition in (0, 1)]
+    assert sum(lags) == sample(metrics, "backlog_records", stream="l") == 70
+    broker.delete_records(join.topics[0], 1, 60)
+    broker.delete_records(join.topics[1], 0, 58)
+    while watched.step(final=True) is not None:
+        pass
+    assert [sample(metrics, "kafka_lag_records", stream=name, partition=str(p)) for name in "lr" for p in (0, 1)] == [0] * 4
+    lost = {name: sample(metrics, "kafka_skipped_records_total", stream=name) for name in "lr"}
+    assert lost == {"l": 10, "r": 8}, "what two epochs had not taken yet"
+    assert {name: 120 - sample(metrics, "input_records_total", stream=name) for name in "lr"} == lost
+    records = consumed(broker, join.topics[2])
+    assert sample(metrics, "kafka_sent_records_total") == len(records) == sample(metrics, "output_rows_total")
+    assert sample(metrics, "kafka_sent_bytes_total") == sum(len(key or b"") + len(value) for _, key, value in records)
+    assert sample(metrics, "kafka_send_failures_total") == 0
+    again = Metrics(join.job)
+    Watched(join.driver(), again).start()
+    for name in "lr":
+        assert sample(again, "kafka_skipped_records_total", stream=name) == lost[name], "that goes on where it was"
+    assert sample(again, "kafka_sent_records_total") == 0
+
+
 def test_new_partitions_are_joined_too(broker: KafkaBroker, tmp_path: Path) -> None:
     join = Joined(broker, tmp_path, partitions=1)
     driver = join.driver()
@@ -569,18 +610,23 @@ def test_a_full_queue_is_waited_for(broker: KafkaBroker, topic: Callable[..., st
 def test_the_broker_dies_and_comes_back(tmp_path: Path) -> None:
     with running_broker() as broker:
         join = Joined(broker, tmp_path, timeout="2s")
-        driver = join.driver()
-        driver.start()
+        driver, metrics = join.driver(), Metrics(join.job)
+        watched = Watched(driver, metrics)
+        watched.start()
         join.feed(60)
-        finish(driver)
+        finish(watched)
+        met_with = [sample(metrics, "kafka_source_errors_total", stream="l"), sample(metrics, "kafka_sink_errors_total")]
+        assert met_with == [0, 0]
         join.feed(60)
         broker.kill()
         with pytest.raises(EpochFailed, match=r"UnavailableError: Kafka topic join-l-.* on 127.*: no answer within 2 s") as failure:
-            driver.step()
+            watched.step()
         assert not failure.value.permanent
+        assert sample(metrics, "kafka_source_errors_total", stream="l") > 0
         broker.start()
-        broker_is_back(driver)
+        broker_is_back(watched)
         join.feed(40)
+        before = sample(metrics, "kafka_send_failures_total")
 
         def kill(at: str) -> None:
             if at == "publish":
@@ -588,12 +634,15 @@ def test_the_broker_dies_and_comes_back(tmp_path: Path) -> None:
 
         driver._at = kill
         with pytest.raises(EpochFailed, match=r"UnavailableError: Kafka topic join-out-.*: not all records were acknowledged within 2 s"):
-            finish(driver)
+            finish(watched)
+        assert sample(metrics, "kafka_send_failures_total") == before + 1
+        assert sample(metrics, "kafka_sink_errors_total") > 0
         driver._at = lambda step: None
         broker.start()
-        broker_is_back(driver)
+        broker_is_back(watched)
         found, _ = join.found()
         assert found == join.expected()
+        assert sample(metrics, "kafka_sent_records_total") == sum(found.values()), "an epoch counts when it was sent whole"
 
 
 def test_results_that_a_dead_driver_left_are_sent_by_one_that_starts_while_the_brokers_are_away(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -38,7 +38,7 @@ from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.join import Steps
 from streamjoin.epoch.spec import Config, EpochSpec, Shared, TaskReport, is_attempt_of, share
 from streamjoin.epoch.watermark import advance
-from streamjoin.io.base import Follower, Position, Source, SourceError, SourcePlan, Staged, UnavailableError
+from streamjoin.io.base import Counting, Follower, Position, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
 from streamjoin.job import Job, StreamJob
@@ -150,6 +150,9 @@ class EpochResult:
     stored_bytes: tuple[int, int] = (0, 0)
     storage_retries: int = 0
     """Requests to object stores that had to be repeated, by the tasks that finished and by the driver."""
+    source_errors: tuple[int, int] = (0, 0)
+    """Errors of the sources' servers that the tasks got over."""
+    backlog_by_partition: tuple[Mapping[int, int], Mapping[int, int]] = field(default_factory=lambda: ({}, {}))
 
     @property
     def duration(self) -> float:
@@ -274,6 +277,12 @@ class Driver:
     def is_published(self) -> bool:
         """Whether everything that the last commit staged is visible."""
         return self._published
+
+    @property
+    def traffic(self) -> tuple[Traffic, Traffic, Traffic]:
+        """Of this process with the left and the right source's servers, and with the sink's."""
+        left, right, sink = (part.traffic if isinstance(part, Counting) else Traffic() for part in (*self._sources, self._sink))
+        return left, right, sink
 
     @_trying_again
     def step(self, *, final: bool = False) -> EpochResult | None:
@@ -560,6 +569,7 @@ class Driver:
         totals |= {name: [last.totals.get(name, [0])[0] + count] for name, count in once.items()}
         for name, pair in zip(("written_blocks", "written_bytes"), stored(b for report in reports for b in report.blocks), strict=True):
             totals[name] = [last.totals.get(name, [0, 0])[side] + pair[side] for side in SIDES]
+        totals["skipped"] = [plan.skipped_records for plan in plans]
         (left, left_partitions), (right, right_partitions) = (self._advance(side, reports) for side in SIDES)
         dead = [staged for report in reports for route in report.routes for staged in route.dead_letters]
         return replace(
@@ -667,6 +677,8 @@ class Driver:
             work={report.task: TaskWork(report.seconds, report.output, report.candidates, report.held_bytes) for report in reports},
             stored_blocks=stored_blocks,
             stored_bytes=stored_bytes,
+            source_errors=(_source_errors(reports, 0), _source_errors(reports, 1)),
+            backlog_by_partition=(plans[0].backlog_by_partition, plans[1].backlog_by_partition),
         )
 
 
@@ -704,6 +716,10 @@ def _counts(reports: list[TaskReport]) -> dict[str, list[int]]:
         for route in report.routes:
             counted[route.side].update({name: getattr(route, name) for name in COUNTERS})
     return {name: [counted[side][name] for side in SIDES] for name in COUNTERS}
+
+
+def _source_errors(reports: list[TaskReport], side: int) -> int:
+    return sum(route.source_errors for report in reports for route in report.routes if route.side == side)
 
 
 def stored(blocks: Iterable[Block]) -> tuple[tuple[int, int], tuple[int, int]]:

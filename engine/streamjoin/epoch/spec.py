@@ -108,6 +108,8 @@ class RouteReport:
     dead_letters: list[Staged] = field(default_factory=list)
     seconds: float = 0.0
     storage_retries: int = 0
+    source_errors: int = 0
+    """Errors of the source's servers that reading got over."""
 
 
 @dataclass

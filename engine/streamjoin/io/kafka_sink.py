@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from pyarrow import ipc
 
-from streamjoin.io.base import SinkError, Staged, UnavailableError
+from streamjoin.io.base import SinkError, Staged, Traffic, UnavailableError
 from streamjoin.io.kafka_client import Complaints, KafkaClient, error_of, reason_of
 from streamjoin.io.sinks import json_texts
 from streamjoin.state.storage import Missing, Storage
@@ -72,6 +72,7 @@ class KafkaSink:
         self._producer: Any = None
         self._failed: list[KafkaError] = []
         self._complaints = Complaints()
+        self._sent_records = self._sent_bytes = self._failures = 0
         self._note: str | None = None
         """What says that the last epoch's records have been sent; it must stay until the next epoch's have."""
         names = [name.casefold() for name in schema.names]
@@ -106,6 +107,11 @@ class KafkaSink:
             self._storage.delete(str(name))
         self._note = note
 
+    @property
+    def traffic(self) -> Traffic:
+        """Of epochs that were sent whole: how many records of an epoch whose sending failed have arrived is not known."""
+        return Traffic(self._sent_records, self._sent_bytes, self._failures, self._complaints.count)
+
     def sweep(self, may_remove: Callable[[str], bool]) -> int:
         """Removes staged objects whose name may be removed, but for the note of the last epoch. O(staged objects)."""
         stray = [path for path in self._storage.list(OUTBOX) if path != self._note and may_remove(path.rsplit("/", 1)[1])]
@@ -121,18 +127,23 @@ class KafkaSink:
         return True
 
     def _send(self, staged: Sequence[Staged]) -> None:
+        nbytes = 0
         try:
             producer = self._connected()
             for file in staged:
-                for records in self._batches(file):
-                    self._enqueue(producer, *records)
+                for values, keys, identities in self._batches(file):
+                    self._enqueue(producer, values, keys, identities)
+                    nbytes += sum(map(len, values)) + sum(len(key) for key in keys if key is not None)
             deadline = self._deadline()
             while producer.flush(FLUSH_SECONDS):
                 self._keep_waiting(deadline)
             self._raise_failed()
         except BaseException:
+            self._failures += 1
             self._abandon()
             raise
+        self._sent_records += sum(file.rows for file in staged)
+        self._sent_bytes += nbytes
 
     def _require_topic(self) -> None:
         """Raises SinkError for what waiting does not mend, UnavailableError when the brokers do not answer in time."""

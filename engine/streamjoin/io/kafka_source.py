@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from streamjoin.io.base import Position, Reader, Records, Rejected, SourceError, SourcePlan, Split, UnavailableError
+from streamjoin.io.base import Position, Reader, Records, Rejected, SourceError, SourcePlan, Split, Traffic, UnavailableError
 from streamjoin.io.kafka_client import Complaints, KafkaClient, error_of, log, reason_of
 from streamjoin.io.lines import JSON_SPACE, count_records
 from streamjoin.io.text import JsonFormat, parse_block, raw_text
@@ -128,7 +128,8 @@ class KafkaSource:
                 )
                 end_record += end - start
         after = {partition: offset + taken[partition] for partition, offset in offsets.items()}
-        backlog = sum(extents[partition].high - offset for partition, offset in after.items())
+        waiting = {partition: extents[partition].high - offset for partition, offset in sorted(after.items())}
+        backlog = sum(waiting.values())
         return SourcePlan(
             splits=tuple(splits),
             position={
@@ -146,7 +147,14 @@ class KafkaSource:
                 f" ({skipped} in all)"
                 for partition, count in sorted(lost.items())
             ),
+            backlog_by_partition=waiting,
+            skipped_records=skipped,
         )
+
+    @property
+    def traffic(self) -> Traffic:
+        """Of the driver; what readers got over is in their records."""
+        return Traffic(errors=self._broker.errors)
 
     def referenced(self, position: Position | None) -> frozenset[str]:
         return frozenset()
@@ -196,7 +204,13 @@ class _Broker:
         self._admin: Any = None
         self._consumer: Any = None
         self._complaints = Complaints()
+        self._group_complaints = Complaints()
         self._told: dict[str, int] = {}
+
+    @property
+    def errors(self) -> int:
+        """Of both clients, so far."""
+        return self._complaints.count + self._group_complaints.count
 
     def extents(self, read: Mapping[int, int]) -> dict[int, Extent]:
         """Where each partition begins and ends. ``read`` says what has been seen of them: it must be there still.
@@ -234,7 +248,8 @@ class _Broker:
         client = self._config.client
         try:
             if self._consumer is None:
-                own = {"group.id": self._config.group, "enable.auto.commit": False, "on_commit": self._answered, "error_cb": Complaints()}
+                callbacks = {"on_commit": self._answered, "error_cb": self._group_complaints}
+                own = {"group.id": self._config.group, "enable.auto.commit": False} | callbacks
                 self._consumer = client.make(Consumer, own, SourceError)
             self._consumer.poll(0)
             positions = [TopicPartition(client.topic, int(name), offset) for name, offset in offsets.items()]
@@ -305,7 +320,9 @@ class KafkaReader:
         decode = RawDecoder(self.schema) if self.config.format == "raw" else JsonDecoder(self.schema)
         with _borrowed(self.config, split) as session:
             for messages in session.read(split):
-                yield from decode(messages)
+                for records in decode(messages):
+                    records.errors = session.new_errors()
+                    yield records
 
 
 @dataclass(frozen=True)
@@ -450,8 +467,14 @@ class _Session:
             "error_cb": self._complaints,
         }
         self._consumer = config.client.make(lambda settings: Consumer(FETCHING | settings), own, SourceError)
+        self._counted = 0
         self.stands_at: tuple[int, int] | None = None
         """(partition, offset) that would be read next without asking again."""
+
+    def new_errors(self) -> int:
+        """What the brokers, or the way to them, did wrong since this was last asked."""
+        before, self._counted = self._counted, self._complaints.count
+        return self._counted - before
 
     def read(self, split: KafkaSplit) -> Iterator[_Messages]:
         """All records of the split: the end has come with a record at or after it, or with the partition's end there.
