@@ -505,20 +505,45 @@ CASES = [
         "an option that would move offsets",
         "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
         'kafka: {bootstrapServers: "b:9092", topic: orders, options: {enable.auto.commit: true}}',
-        "spec.streams[0].source.kafka.options[enable.auto.commit]: true would move offsets past the checkpoint, which alone says what"
+        'spec.streams[0].source.kafka.options["enable.auto.commit"]: true would move offsets past the checkpoint, which alone says what'
         " has been read; remove it",
     ),
     bad(
         "an option that is a field",
         "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
         'kafka: {bootstrapServers: "b:9092", topic: orders, options: {group.id: mine}}',
-        'spec.streams[0].source.kafka.options[group.id]: "mine" is groupId here; remove it',
+        'spec.streams[0].source.kafka.options["group.id"]: "mine" is groupId here; remove it',
     ),
     bad(
         "an option that is a function",
         "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
         'kafka: {bootstrapServers: "b:9092", topic: orders, options: {error_cb: x}}',
-        "spec.streams[0].source.kafka.options[error_cb]: is a function of a program, which a manifest cannot give; remove it",
+        'spec.streams[0].source.kafka.options.error_cb: is a function of a program, which a manifest cannot give; remove it',
+    ),
+    bad(
+        "an option that is no setting",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, options: {linger.ms: [5], sasl.password: {of: sesame}}}',
+        'spec.streams[0].source.kafka.options["linger.ms"]: [5] is not a setting; write text, a number, true or false',
+        'spec.streams[0].source.kafka.options["sasl.password"]: is not a setting; write text, a number, true or false',
+    ),
+    bad(
+        "a secret where no field is",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, sasl.password: sesame, options: "sasl.password=sesame"}',
+        "spec.streams[0].source.kafka.options: must be a mapping",
+        'spec.streams[0].source.kafka["sasl.password"]: is given to a field that does not exist; the fields here are bootstrapServers,'
+        " topic, format, startingOffsets, onDataLoss, groupId, idleTimeout, timeout and options",
+    ),
+    bad(
+        "a secret's place",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, options: {sasl.password: "file:password", ssl.ca.location: "file:/ca.pem",'
+        ' sasl.username: "env:MY-NAME"}}',
+        'spec.streams[0].source.kafka.options["sasl.password"]: is not an absolute path, and workers have working directories of their own;'
+        " write file:/path",
+        'spec.streams[0].source.kafka.options["ssl.ca.location"]: "file:/ca.pem" is the path of a file itself; write /ca.pem',
+        'spec.streams[0].source.kafka.options["sasl.username"]: "env:MY-NAME" is not the name of an environment variable; write env:NAME',
     ),
     bad(
         "a raw stream with columns that records do not have",
@@ -846,7 +871,7 @@ CASES = [
         "an option that would lose results",
         "sink: {files: {path: out/matches, format: parquet}}",
         'sink: {kafka: {bootstrapServers: "b:9092", topic: matches, options: {acks: 1}}}',
-        "spec.joins[0].output.sink.kafka.options[acks]: 1 is what makes each result arrive; remove it",
+        'spec.joins[0].output.sink.kafka.options.acks: 1 is what makes each result arrive; remove it',
     ),
     bad(
         "no sink",

@@ -208,6 +208,18 @@ def test_what_may_not_be_meant_is_remarked_upon() -> None:
     assert str(claim) == "spec.checkpoint: has no location, which a run outside Kubernetes needs"
 
 
+def test_secrets_that_are_written_out_are_remarked_upon_and_not_shown() -> None:
+    files = "{files: {path: in/a, format: json}}"
+    options = "{sasl.username: me, sasl.password: sesame, ssl.key.password: 'env:KEY', ssl.keystore.password: 'file:/run/keystore'}"
+    text = SMALL.replace(files, f"{{kafka: {{bootstrapServers: 'b:9092', topic: a, options: {options}}}}}")
+    assert [str(remark) for document in parse(text) for remark in document.remarks] == [
+        'spec.streams[0].source.kafka.options["sasl.password"]: is a secret, for all to see who see the manifest; write file:/path of a'
+        " file with it, or env: and the name of a variable",
+        'spec.streams[0].source.kafka.options["sasl.username"]: is not used unless security.protocol is SASL_SSL (or SASL_PLAINTEXT, which'
+        " encrypts nothing)",
+    ]
+
+
 def test_a_resource_from_the_api_is_checked_without_lines() -> None:
     resource = yaml.safe_load(SMALL)
     assert check(resource).manifest == load(SMALL)

@@ -19,6 +19,7 @@ committed. An epoch that was begun too early and failed is begun again, after th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import statistics
@@ -27,7 +28,7 @@ import time
 import traceback
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -42,7 +43,7 @@ from streamjoin.epoch.join import Steps
 from streamjoin.epoch.replan import PlanOutdated, PlanPhase, PlanRefused, PlanStatus, Replanning, Switched
 from streamjoin.epoch.spec import Config, EpochSpec, Handover, Shared, TaskReport, Upcoming, is_attempt_of, share
 from streamjoin.epoch.watermark import advance
-from streamjoin.io.base import Follower, Position, Source, SourcePlan, Staged, UnavailableError
+from streamjoin.io.base import Counting, Follower, Position, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
 from streamjoin.job import Job, StreamJob
@@ -171,6 +172,9 @@ class EpochResult:
     stored_bytes: tuple[int, int] = (0, 0)
     storage_retries: int = 0
     """Requests to object stores that had to be repeated, by the tasks that finished and by the driver."""
+    source_errors: tuple[int, int] = (0, 0)
+    """Errors of the sources' servers that the tasks got over."""
+    backlog_by_partition: tuple[Mapping[int, int], Mapping[int, int]] = field(default_factory=lambda: ({}, {}))
 
     @property
     def duration(self) -> float:
@@ -217,7 +221,7 @@ def _trying_again(step: _Step) -> _Step:
         try:
             return step(driver, final=final)
         except UnavailableError as error:
-            epoch = driver.checkpoint.epoch + driver.is_published
+            epoch = max(0, driver.checkpoint.epoch + driver.is_published)
             raise EpochFailed(f"epoch {epoch}: UnavailableError: {error}", traceback.format_exc()) from error
 
     return tried
@@ -289,15 +293,19 @@ class Driver:
     def start(self) -> None:
         """Claim the checkpoint, finish what its last epoch left to do, and make workers ready.
 
-        Raises CheckpointMismatch, StorageError.
+        A sink that is out of reach is left to the steps, which are tried again. Raises CheckpointMismatch, StorageError, SinkError.
         """
         self._at("claim")
         self.checkpoint = self._log.claim()
         self._require_same_join()
         self._at("republish")
-        self._publish(again=True)
-        self._at("sweep")
-        self.sweep()
+        try:
+            self._publish(again=True)
+        except UnavailableError:  # until a step has sent it, nothing that is staged may be swept away
+            self._failed = True
+        else:
+            self._at("sweep")
+            self.sweep()
         if self.checkpoint.scheme is not None:
             self._replan_as_asked()
 
@@ -310,6 +318,12 @@ class Driver:
     def is_published(self) -> bool:
         """Whether everything that the last commit staged is visible."""
         return self._published
+
+    @property
+    def traffic(self) -> tuple[Traffic, Traffic, Traffic]:
+        """Of this process with the left and the right source's servers, and with the sink's."""
+        left, right, sink = (part.traffic if isinstance(part, Counting) else Traffic() for part in (*self._sources, self._sink))
+        return left, right, sink
 
     @_trying_again
     def step(self, *, final: bool = False) -> EpochResult | None:
@@ -399,7 +413,8 @@ class Driver:
         """
         if self._may_begin_next(flight):
             steps.lap("tasks")
-            self._next = self._begin(flight.head, steps)
+            with contextlib.suppress(SourceError, UnavailableError):  # no reason to lose this epoch; the next step asks again
+                self._next = self._begin(flight.head, steps)
         repeated = retries()
         try:
             reports = flight.running.result()
@@ -787,6 +802,7 @@ class Driver:
         totals |= {name: [last.totals.get(name, [0])[0] + count] for name, count in once.items()}
         for name, pair in zip(("written_blocks", "written_bytes"), stored(b for report in reports for b in report.blocks), strict=True):
             totals[name] = [last.totals.get(name, [0, 0])[side] + pair[side] for side in SIDES]
+        totals["skipped"] = [plan.skipped_records for plan in plans]
         (left, left_partitions), (right, right_partitions) = (self._advance(side, reports) for side in SIDES)
         dead = [staged for report in reports for route in report.routes for staged in route.dead_letters]
         return replace(
@@ -896,6 +912,8 @@ class Driver:
             work={report.task: TaskWork(report.seconds, report.output, report.candidates, report.held_bytes) for report in reports},
             stored_blocks=stored_blocks,
             stored_bytes=stored_bytes,
+            source_errors=(_source_errors(reports, 0), _source_errors(reports, 1)),
+            backlog_by_partition=(plans[0].backlog_by_partition, plans[1].backlog_by_partition),
         )
 
 
@@ -933,6 +951,10 @@ def _counts(reports: list[TaskReport]) -> dict[str, list[int]]:
         for route in report.routes:
             counted[route.side].update({name: getattr(route, name) for name in COUNTERS})
     return {name: [counted[side][name] for side in SIDES] for name in COUNTERS}
+
+
+def _source_errors(reports: list[TaskReport], side: int) -> int:
+    return sum(route.source_errors for report in reports for route in report.routes if route.side == side)
 
 
 def stored(blocks: Iterable[Block]) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -142,6 +142,8 @@ class RouteReport:
     """Of the accepted tuples."""
     seconds: float = 0.0
     storage_retries: int = 0
+    source_errors: int = 0
+    """Errors of the source's servers that reading got over."""
 
 
 @dataclass

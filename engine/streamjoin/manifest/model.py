@@ -81,6 +81,12 @@ def _scalar(value: object) -> str | int | float | bool | None:
     raise ValueError("is not a value of a column; write a string, a number, true, false or null")
 
 
+def _setting(value: object) -> str | int | float | bool:
+    if isinstance(value, str | int | bool) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ValueError("is not a setting; write text, a number, true or false")
+
+
 def _fraction(value: object) -> object:
     """Kubernetes has its reasons to write fractions as text, so both are read."""
     if isinstance(value, str):
@@ -150,7 +156,12 @@ Tau = Annotated[float, Field(gt=0, le=1)]
 Location = Annotated[str, StringConstraints(min_length=1), AfterValidator(_location)]
 Sql = Annotated[str, StringConstraints(min_length=1)]
 FreeForm = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
-Options = dict[str, Scalar]
+Setting = Annotated[
+    str | int | float | bool,
+    PlainValidator(_setting),
+    WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True}),
+]
+Options = dict[str, Setting]
 """Settings of a library, by name."""
 
 # Strict models take only tuples for tuples, and YAML has only lists: the sequence alone is read leniently.
@@ -325,7 +336,7 @@ class KafkaSource(Part):
     timeout: PositiveSpan = Duration.parse("30s")
     """How long brokers may be out of reach before an epoch fails; a failed epoch is tried again."""
     options: Options = {}
-    """Settings of librdkafka, such as security.protocol; a value file:/path is the content of that file."""
+    """Settings of librdkafka, such as security.protocol; a value file:/path is that file's content, env:NAME that variable's."""
 
 
 class Source(Part):
@@ -407,7 +418,7 @@ class KafkaSink(Part):
     timeout: PositiveSpan = Duration.parse("30s")
     """How long brokers may be out of reach before an epoch fails; its results are sent when they are back."""
     options: Options = {}
-    """Settings of librdkafka, such as security.protocol; a value file:/path is the content of that file."""
+    """Settings of librdkafka, such as security.protocol; a value file:/path is that file's content, env:NAME that variable's."""
 
 
 class Sink(Part):

@@ -17,7 +17,7 @@ from typing import Any
 from streamjoin.manifest import model, resolve
 from streamjoin.manifest.fields import until_refused
 from streamjoin.manifest.generated import generator_problems
-from streamjoin.manifest.kafka import kafka_client_problems, raw_problems
+from streamjoin.manifest.kafka import kafka_client_problems, kafka_client_remarks, raw_problems
 from streamjoin.manifest.location import place, within
 from streamjoin.manifest.model import Manifest, Part
 from streamjoin.manifest.problem import Problem, closest, listed
@@ -79,6 +79,9 @@ def remarks(manifest: Manifest) -> list[Problem]:
         reasons = "".join(f" ({unmatched.reason})" for unmatched in condition.unmatched[:1])
         message = f"has no predicate that an index serves{reasons}; every pair of tuples will be compared"
         found.append(Problem("spec.joins[0].on", None, message))
+    for index, stream in enumerate(spec.streams):
+        found += kafka_client_remarks(f"spec.streams[{index}].source.kafka", stream.source.kafka)
+    found += kafka_client_remarks("spec.joins[0].output.sink.kafka", spec.joins[0].output.sink.kafka)
     return found
 
 

@@ -2,7 +2,7 @@
 
 Names keep to Prometheus' conventions: base units, the unit in the name, ``_total`` for counters, ``_ratio`` for fractions. Always holds:
 a metric has the label ``name`` (the StreamJoin's) but for ``streamjoin_build_info``, and at most as many series as there are streams,
-workers or steps.
+partitions of their topics, workers or steps. Metrics of Kafka are there for streams and sinks of Kafka only.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ NAME = ("name",)
 STREAM = ("name", "stream")
 TASK = ("name", "task")
 STEP = ("name", "step")
+KAFKA_PREFIX = "streamjoin_kafka_"
 
 
 def _gauge(name: str, labels: tuple[str, ...], text: str) -> Described:
@@ -147,6 +148,20 @@ STATE = (
         "read_backs_total", NAME, "Times that a task read its tuples back from blocks, because its worker did not have them.", "read_back"
     ),
     _counter("read_back_bytes_total", NAME, "Size of the tuples read back.", "read_back_bytes"),
+    _counter("storage_retries_total", NAME, "Requests to object stores that were repeated, because they failed or had no answer."),
+)
+KAFKA = (
+    _gauge(
+        "kafka_lag_records",
+        ("name", "stream", "partition"),
+        "How far a partition's end was ahead of what the last epoch read of it, when that was planned.",
+    ),
+    _counter("kafka_skipped_records_total", STREAM, "Records that retention removed before they were read (onDataLoss: skip).", "skipped"),
+    _counter("kafka_source_errors_total", STREAM, "Errors of a stream's brokers, or on the way to them, that reading met with."),
+    _counter("kafka_sent_records_total", NAME, "Records that the sink's brokers have acknowledged, in epochs that were sent whole."),
+    _counter("kafka_sent_bytes_total", NAME, "Size of the keys and values of those records."),
+    _counter("kafka_send_failures_total", NAME, "Attempts to send an epoch's records that failed; the epoch is sent again, whole."),
+    _counter("kafka_sink_errors_total", NAME, "Errors of the sink's brokers, or on the way to them, that sending met with."),
 )
 PROCESS = (_gauge("build_info", ("version", "python_version"), "Always 1; says which version of StreamJoin is running."),)
 
@@ -156,6 +171,7 @@ SECTIONS = {
     "Streams and output": STREAMS,
     "Epochs": EPOCHS,
     "State": STATE,
+    "Kafka": KAFKA,
     "The process": PROCESS,
 }
 CATALOGUE: dict[str, Described] = {metric.name: metric for section in SECTIONS.values() for metric in section}

@@ -6,8 +6,10 @@ from typing import Protocol
 
 from streamjoin.epoch.driver import EpochResult
 from streamjoin.epoch.replan import PlanStatus
+from streamjoin.io.base import Traffic
 from streamjoin.serve.metrics import Metrics
 from streamjoin.state.log import Checkpoint
+from streamjoin.state.storage import retries
 
 
 class Steps(Protocol):
@@ -15,6 +17,9 @@ class Steps(Protocol):
 
     checkpoint: Checkpoint
     exhausted: bool
+
+    @property
+    def traffic(self) -> tuple[Traffic, Traffic, Traffic]: ...
 
     def start(self) -> None: ...
 
@@ -37,20 +42,27 @@ class Watched:
         return self._driver.exhausted
 
     def start(self) -> None:
+        repeated = retries()
         try:
             self._driver.start()
         except Exception as error:
             self._metrics.failed(error)
             raise
+        finally:
+            self._metrics.spent(retries() - repeated, self._driver.traffic)
         self._metrics.resume(self._driver.checkpoint)
 
     def step(self, *, final: bool = False) -> EpochResult | None:
         self._metrics.began()
+        repeated, result = retries(), None
         try:
             result = self._driver.step(final=final)
         except Exception as error:
             self._metrics.failed(error, self._driver.plan_status())
             raise
+        finally:
+            # A result has the tasks' too, which may have been in this process.
+            self._metrics.spent(retries() - repeated if result is None else result.storage_retries, self._driver.traffic)
         if result is None:
             self._metrics.idle(self._driver.plan_status())
         else:
