@@ -131,7 +131,7 @@ def check(root: Root, inputs: tuple[Input, Input], driver: Driver, label: str, j
         assert not live - stored, f"{label}: lost {live - stored} of side {side}"
         assert max(stored.values(), default=1) == 1, f"{label}: stored twice"
     for index, area in enumerate(scheme.areas):
-        runs = read_back(storage, checkpoint.blocks, {index: area}, checkpoint.generation, (None, None))
+        runs = read_back(storage, checkpoint.blocks, {index: area}, checkpoint.generation, (None, None)).runs
         for held in runs.values():
             for run in held:
                 run.run.check()

@@ -125,7 +125,7 @@ def test_an_executor_that_is_killed_loses_nothing(runner: SparkRunner, tmp_path:
         if epoch in (2, 6):
             executors()[-1].send_signal(signal.SIGKILL)
         if epoch in (4, 8):  # Spark starts another in its place
-            wait_until(lambda: runner.executors() == 2)
+            wait_until(lambda: len(runner.executors()) == 2)
 
     job = make_job(tmp_path, **band_options())
     driver = driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), runner, at=kill_one)

@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +22,7 @@ from streamjoin.epoch.spec import EpochSpec
 
 PAUSES = (0.5, 1.0, 2.0)
 """Seconds before a failed epoch is tried again: once for each."""
+UNSTARTED = "the driver starts workers before it uses them"
 
 
 class Reason(StrEnum):
@@ -127,35 +128,44 @@ class AnnouncedRunner:
         self._make = make
         self._tell = tell
         self._runner: Runner | None = None
-        self._tasks = 0
 
-    def start(self, tasks: int) -> None:
-        if self._runner is not None and tasks == self._tasks:
-            return
+    def start(self, workers: Sequence[int]) -> None:
         self.stop()
+        tasks = len(workers)
         self._tell(Starting(tasks))
         began = time.monotonic()
         runner = self._make(tasks)
         try:
-            runner.start(tasks)
+            runner.start(workers)
         except EpochFailed as error:
             error.permanent = True
             raise
         finally:
             self._runner = runner
-        self._tasks = tasks
         self._tell(Started(tasks, time.monotonic() - began))
+
+    def request(self, count: int) -> None:
+        assert self._runner is not None, UNSTARTED
+        self._runner.request(count)
+
+    @property
+    def ready(self) -> int:
+        return 0 if self._runner is None else self._runner.ready
 
     @property
     def overlaps(self) -> bool:
         return self._runner is not None and self._runner.overlaps
 
-    def submit(self, spec: EpochSpec, tasks: int) -> Running:
-        assert self._runner is not None, "the driver starts workers before it uses them"
-        return self._runner.submit(spec, tasks)
+    def submit(self, spec: EpochSpec, workers: Sequence[int]) -> Running:
+        assert self._runner is not None, UNSTARTED
+        return self._runner.submit(spec, workers)
+
+    def release(self, workers: Sequence[int]) -> None:
+        assert self._runner is not None, UNSTARTED
+        self._runner.release(workers)
 
     def stop(self) -> None:
-        runner, self._runner, self._tasks = self._runner, None, 0
+        runner, self._runner = self._runner, None
         if runner is not None:
             runner.stop()
 

@@ -20,11 +20,14 @@ committed. An epoch that was begun too early and failed is begun again, after th
 from __future__ import annotations
 
 import functools
+import itertools
+import statistics
+import threading
 import time
 import traceback
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -33,9 +36,11 @@ import pyarrow as pa
 
 from streamjoin.condition import choose
 from streamjoin.elastic.deployment import initial_workers
+from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.join import Steps
-from streamjoin.epoch.spec import Config, EpochSpec, Shared, TaskReport, is_attempt_of, share
+from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanning, Switched
+from streamjoin.epoch.spec import Config, EpochSpec, Handover, Shared, TaskReport, Upcoming, is_attempt_of, share
 from streamjoin.epoch.watermark import advance
 from streamjoin.io.base import Follower, Position, Source, SourcePlan, Staged, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
@@ -45,8 +50,9 @@ from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.predicate import KeyExpression, MainPredicate, Predicate
 from streamjoin.scheme.models import plan_for_tasks
+from streamjoin.scheme.sketch import Sketch
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
-from streamjoin.scheme.tiling import Scheme
+from streamjoin.scheme.tiling import Scheme, SchemeError
 from streamjoin.state.blocks import LEFT, SIDES, Block, load_all
 from streamjoin.state.log import Checkpoint, CommitLog, Newest, path_of
 from streamjoin.state.storage import Storage, retries
@@ -56,6 +62,8 @@ SAMPLE_RECORDS = 50_000
 SAMPLE_AHEAD_SECONDS = 60.0
 SWEEP_EVERY = 500
 """Epochs between sweeps for blocks that failed attempts left."""
+RECENT_EPOCHS = 30
+"""Over how many epochs rates are taken."""
 GRACE_EPOCHS = 2
 """A replaced block is kept this long: a task of the running epoch may be reading it back."""
 COUNTERS = (
@@ -76,17 +84,31 @@ class Running(Protocol):
 
 
 class Runner(Protocol):
-    """Carries an epoch's tasks out: routes each split, brings each piece to its task, joins each task on the worker that has its runs."""
+    """Carries an epoch's tasks out: routes each split, brings each piece to its task, joins each task on the worker that has its runs.
 
-    def start(self, tasks: int) -> None:
-        """Make workers ready for this many tasks."""
+    Workers are numbers that the driver chooses; one that the runner has not heard of before is new. Which executor is which worker is the
+    runner's business, and only speed depends on it.
+    """
+
+    def start(self, workers: Sequence[int]) -> None:
+        """Make these workers ready, and no others. Raises EpochFailed."""
+
+    def request(self, count: int) -> None:
+        """Ask for so many workers in all. Returns at once; may be asked again and again."""
+
+    @property
+    def ready(self) -> int:
+        """How many workers there are, ready to work."""
 
     @property
     def overlaps(self) -> bool:
         """Whether an epoch may be begun while another is in flight: not when workers are to be put in order between epochs first."""
 
-    def submit(self, spec: EpochSpec, tasks: int) -> Running:
-        """Begin an epoch. At most one other may be in flight, the one that this one follows."""
+    def submit(self, spec: EpochSpec, workers: Sequence[int]) -> Running:
+        """Begin an epoch, its task t on ``workers[t]``. At most one other may be in flight, the one that this one follows."""
+
+    def release(self, workers: Sequence[int]) -> None:
+        """Let all workers go but these. Returns at once. Nothing may be in flight."""
 
     def stop(self) -> None: ...
 
@@ -173,6 +195,10 @@ class _Flight:
     plans: tuple[SourcePlan, SourcePlan]
     started: float
     running: Running
+    scheme: Scheme
+    plan: Shared
+    replanning: Replanning | None = None
+    """The plan whose first epoch this is."""
 
     @property
     def head(self) -> _Head:
@@ -242,6 +268,20 @@ class Driver:
         self._published = False
         self._next: _Flight | None = None
         """The epoch that follows one whose result has been committed, already in flight."""
+        self._workers: tuple[int, ...] = ()
+        """By task of the running plan."""
+        self._numbers, self._names = itertools.count(), itertools.count()
+        self._replanning: Replanning | None = None
+        self._asked: Plan | None = None
+        """A plan that was put and not taken up yet; like all below, guarded by the lock: other threads put plans and ask."""
+        self._dropped: str | None = None
+        self._switched: Switched | None = None
+        self._lock = threading.Lock()
+        self._sketches = (Sketch(), Sketch())
+        self._usual_seconds: deque[float] = deque(maxlen=5)
+        """What the last epochs took."""
+        self._recent: deque[tuple[float, tuple[int, int]]] = deque(maxlen=RECENT_EPOCHS)
+        """When the last epochs were committed, and the tuples that arrived with each."""
         self._task_retries = 0
         """Repeated storage requests of tasks that run in this process: their reports have them too."""
 
@@ -280,6 +320,7 @@ class Driver:
         repeated, self._task_retries = retries(), 0
         if not self._published:
             self._publish(again=True)
+        self._advance_plan()
         flight, self._next = self._next, None
         try:
             steps = Steps()
@@ -287,10 +328,11 @@ class Driver:
             if flight is None:
                 return None
             flight, reports = self._finish(flight, final, steps)
-            previous, checkpoint = self.checkpoint, self._after(flight.spec, flight.plans, reports)
+            previous, checkpoint = self.checkpoint, self._after(flight, reports)
             self._at("commit")
             self._log.commit(checkpoint)
             self.checkpoint, self._published = checkpoint, False
+            self._learn(flight, reports, steps)
             steps.lap("commit")
             self._at("publish")
             self._publish()
@@ -314,7 +356,11 @@ class Driver:
         self._at("plan")
         plans = self._plan_input(head, final)
         self.exhausted = all(plan.exhausted for plan in plans)
-        if not any(plan.splits for plan in plans):
+        idle = not any(plan.splits for plan in plans)
+        if self._replanning is not None and self._replanning.phase is PlanPhase.PREPARING and idle:
+            self._replanning.phase = PlanPhase.SWITCHING  # nobody waits
+        switching = self._replanning if self._replanning and self._replanning.phase is PlanPhase.SWITCHING else None
+        if idle and switching is None:
             return None
         if self.scheme is None:
             steps.lap("plan")
@@ -324,13 +370,26 @@ class Driver:
             plans = self._plan_input(head, final)  # workers take seconds to start: for a source that runs by the clock, time begins here
         splits = tuple((side, split) for side in SIDES for split in plans[side].splits)
         assert self.scheme is not None
-        spec = self._spec(head, plans, splits)
+        assert self._plan is not None
+        scheme, shared, workers = self.scheme, self._plan, self._workers
+        if switching is not None:
+            scheme, workers = switching.plan.scheme, switching.workers
+            shared = switching.shared
+        spec = self._spec(head, plans, splits, scheme, shared, switching)
+        if switching is None and self._replanning is not None and self._replanning.workers:
+            spec, workers = self._preparing(spec, self._replanning)
         steps.lap("plan")
-        self._at("tasks")
+        self._at("tasks" if switching is None else "switch")
         repeated = retries()
-        running = self._runner.submit(spec, self.scheme.tasks)
+        running = self._runner.submit(spec, workers)
         self._task_retries += retries() - repeated
-        return _Flight(spec, plans, started, running)
+        return _Flight(spec, plans, started, running, scheme, shared, switching)
+
+    def _preparing(self, spec: EpochSpec, replanning: Replanning) -> tuple[EpochSpec, tuple[int, ...]]:
+        """The epoch with the workers to come, who fetch what they will need under the plan to come."""
+        workers = self._workers + tuple(worker for worker in replanning.workers if worker not in self._workers)
+        tasks = {number: replanning.workers.index(worker) for number, worker in enumerate(workers) if worker in replanning.workers}
+        return replace(spec, upcoming=Upcoming(replanning.shared, tasks, path_of(self._log.sequence))), workers
 
     def _finish(self, flight: _Flight, final: bool, steps: Steps) -> tuple[_Flight, list[TaskReport]]:
         """The epoch's reports; meanwhile the next one is begun, if there is input for it.
@@ -343,12 +402,14 @@ class Driver:
         repeated = retries()
         try:
             reports = flight.running.result()
-            opened = {report.task: report.opened for report in reports}
+            opened = {report.task: report.opened for report in reports if report.task < flight.scheme.tasks}
             if flight.spec.follows is not None and opened != self.checkpoint.tokens:
                 raise EpochFailed(f"epoch {flight.spec.epoch}: it went on from runs that were not committed")
         except EpochFailed as error:
             self._abandon()
             self._failed = True
+            if flight.replanning is not None:
+                self._drop_plan(f"generation {flight.replanning.plan.generation}: its first epoch failed: {error}")
             if flight.spec.follows is None or error.permanent:
                 raise
             again = self._begin(self._committed(), steps, final)
@@ -363,7 +424,15 @@ class Driver:
         """Only while there is a backlog, so that a join that keeps up takes its input once an interval; and not when files of failed
         attempts are to be swept away after this epoch, as those of an epoch in flight would look like them."""
         backlog = sum(plan.backlog_records for plan in flight.plans)
-        return backlog > 0 and self._runner.overlaps and not self._failed and not self._sweeps_after(flight.spec.epoch)
+        replanning = self._replanning is not None and (bool(self._replanning.workers) or self._has_workers(self._replanning))
+        return (
+            backlog > 0
+            and self._runner.overlaps
+            and not replanning
+            and flight.replanning is None
+            and not self._failed
+            and not self._sweeps_after(flight.spec.epoch)
+        )
 
     @staticmethod
     def _sweeps_after(epoch: int) -> bool:
@@ -375,6 +444,155 @@ class Driver:
         if flight is not None:
             flight.running.cancel()
             self._failed = True
+
+    def put_plan(self, plan: Plan) -> bool:
+        """Ask for this plan to be applied; False when it runs already or is being applied. Any thread may call this.
+
+        A later generation replaces one that does not run yet. Raises PlanRefused for a plan that is none (``Scheme.check``), is not
+        within ``spec.workers``, or does not come after the one that runs.
+        """
+        if self.scheme is None or self.predicate is None:
+            raise PlanRefused("plan: the join has no plan yet, as it has seen no input; put one once it runs")
+        try:
+            plan.scheme.check(self.predicate.main)
+        except SchemeError as error:
+            raise PlanRefused(f"plan.scheme: {error}") from error
+        least, most = self.job.min_workers, self.job.max_workers
+        if not least <= plan.workers <= most:
+            raise PlanRefused(
+                f"plan.scheme.tasks: {plan.workers} must be from {least} (spec.workers.min) to {most} (spec.workers.max); change either"
+            )
+        with self._lock:
+            running, wanted = self.checkpoint.generation, self._wanted()
+            newest = wanted or Plan(running, self.scheme, tuple(range(self.scheme.tasks)))
+            if plan.generation == newest.generation and plan.scheme == newest.scheme:
+                return False
+            if plan.generation <= newest.generation:
+                state = "runs" if wanted is None else "is being applied"
+                raise PlanRefused(f"plan.generation: {plan.generation} must be above {newest.generation}, which {state}; read it again")
+            _check_keep(plan, self.scheme)
+            self._asked, self._dropped = plan, None
+        return True
+
+    def plan_status(self) -> PlanStatus | None:
+        """The plan that runs and the one that is being applied; None before the first. Any thread may call this."""
+        scheme, replanning = self.scheme, self._replanning
+        if scheme is None:
+            return None
+        with self._lock:
+            wanted = self._wanted()
+            phase = PlanPhase.RUNNING
+            if wanted is not None:
+                phase = replanning.phase if replanning is not None and self._asked is None else PlanPhase.WAITING
+            return PlanStatus(
+                generation=self.checkpoint.generation,
+                scheme=scheme,
+                phase=phase,
+                workers=scheme.tasks,
+                wanted=wanted,
+                ready_workers=self._runner.ready,
+                to_fetch_bytes=0 if replanning is None else replanning.to_fetch_bytes,
+                dropped=self._dropped,
+                switched=self._switched,
+            )
+
+    def statistics(self) -> Statistics:
+        """What the join holds, as plans are made from: each side's stored tuples and the spread of their keys. Any thread may call this."""
+        blocks = self.checkpoint.blocks
+        with self._lock:
+            histograms = [sketch.histogram() for sketch in self._sketches]
+        keyed = self.predicate is not None and self.predicate.main.left is not None
+        left, right = (
+            SideStatistics(float(sum(block.rows for block in blocks if block.side == side)), histograms[side] if keyed else None)
+            for side in SIDES
+        )
+        return Statistics(left, right)
+
+    def rates(self) -> tuple[float, float]:
+        """Tuples accepted per second of each stream, over the last epochs. Any thread may call this."""
+        with self._lock:
+            recent = list(self._recent)
+        if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
+            return 0.0, 0.0
+        seconds = recent[-1][0] - recent[0][0]
+        left, right = (sum(counts[side] for _, counts in recent[1:]) / seconds for side in SIDES)
+        return left, right
+
+    def _wanted(self) -> Plan | None:
+        return self._asked or (None if self._replanning is None else self._replanning.plan)
+
+    def _has_workers(self, replanning: Replanning) -> bool:
+        return None not in replanning.plan.keep or self._runner.ready >= self._workers_for(replanning.plan)
+
+    def _workers_for(self, plan: Plan) -> int:
+        """How many workers there must be while the plan is prepared: those that run, and the new ones."""
+        return len(self._workers) + plan.keep.count(None)
+
+    def _advance_plan(self) -> None:
+        """Take up a plan that was put, and bring the one that is being applied as far as it can be brought between two epochs."""
+        with self._lock:
+            asked, self._asked = self._asked, None
+        if asked is not None and self.scheme is not None:
+            try:
+                _check_keep(asked, self.scheme)
+            except PlanRefused as error:  # another plan has been switched to in between
+                self._drop_plan(f"generation {asked.generation}: {error}")
+                return
+            self._replanning = Replanning(asked, self._shared_scheme(asked.scheme), self._clock())
+            if None in asked.keep:
+                self._at("request")
+                self._runner.request(self._workers_for(asked))
+        replanning = self._replanning
+        if replanning is None or self._next is not None or replanning.phase is not PlanPhase.WAITING:
+            return
+        if self._has_workers(replanning):
+            fresh = [next(self._numbers) for worker in replanning.plan.keep if worker is None]
+            replanning.assign(self._workers, fresh, self._clock())
+            if self._storage.local_path("blocks") is not None:
+                replanning.phase = PlanPhase.SWITCHING  # blocks are mapped where they lie
+
+    def _shared_scheme(self, scheme: Scheme) -> Shared:
+        """Under a name of its own: a plan that was dropped and the next one may have the same generation."""
+        return share(f"{self._query}-{next(self._names)}", scheme)
+
+    def _drop_plan(self, why: str) -> None:
+        """Go on under the plan that runs."""
+        with self._lock:
+            self._replanning, self._dropped = None, why
+        self._runner.release(self._workers)
+
+    def _learn(self, flight: _Flight, reports: list[TaskReport], steps: Steps) -> None:
+        """Take over what the epoch that was just committed has changed: the plan, and the statistics for the next one."""
+        replanning = flight.replanning
+        now = self._clock()
+        with self._lock:
+            for report in reports:
+                for sample in (*report.held_sample, *(route.sample for route in report.routes if route.sample is not None)):
+                    self._sketches[sample.side].add(sample.keys, sample.weight, sample.time_max)
+            for side in SIDES:
+                self._sketches[side].expire(flight.spec.expired_before[side])
+            counts = _counts(reports)["accepted"]
+            self._recent.append((now, (counts[0], counts[1])))
+            if replanning is not None:
+                usual = statistics.median(self._usual_seconds) if self._usual_seconds else 0.0
+                self._switched = Switched(
+                    generation=replanning.plan.generation,
+                    epoch=flight.spec.epoch,
+                    at=now,
+                    waited_seconds=flight.started - replanning.put_at,
+                    pause_seconds=max(0.0, sum(steps.seconds.values()) - usual),
+                    kept_tuples=sum(report.kept_tuples for report in reports),
+                    moved_tuples=sum(report.moved_tuples for report in reports),
+                )
+                self.scheme, self._plan, self._workers = flight.scheme, flight.plan, replanning.workers
+                self._replanning = None
+            elif self._replanning is not None and self._replanning.phase is PlanPhase.PREPARING and flight.spec.upcoming is not None:
+                self._replanning.fetched(sum(report.to_fetch_bytes for report in reports), now)
+        if replanning is not None:
+            self._at("release")
+            self._runner.release(self._workers)
+        else:
+            self._usual_seconds.append(sum(steps.seconds.values()))
 
     def sweep(self) -> int:
         """Remove what no commit names: blocks and staged outputs of attempts that failed. Returns how many. O(stored objects).
@@ -503,14 +721,22 @@ class Driver:
         readers = (self._sources[0].reader, self._sources[1].reader)
         config = Config(self._query, self.job, self.predicate, self._storage, self._sink, self._dead_letters, readers)
         self._config = share(self._query, config)
-        self._plan = share(f"{self._query}-{self.checkpoint.generation}", scheme)
-        self._runner.start(scheme.tasks)
+        self._plan = self._shared_scheme(scheme)
+        self._workers = tuple(next(self._numbers) for _ in range(scheme.tasks))
+        self._runner.start(self._workers)
 
-    def _spec(self, head: _Head, plans: tuple[SourcePlan, SourcePlan], splits: tuple[tuple[int, Any], ...]) -> EpochSpec:
+    def _spec(
+        self,
+        head: _Head,
+        plans: tuple[SourcePlan, SourcePlan],
+        splits: tuple[tuple[int, Any], ...],
+        scheme: Scheme,
+        shared: Shared,
+        switching: Replanning | None,
+    ) -> EpochSpec:
         job, last = self.job, self.checkpoint
         assert self._config is not None
         assert self._plan is not None
-        assert self.scheme is not None
         ranged = job.window.kind is WindowKind.RANGE
         follows = None if head.epoch == last.epoch else head.epoch
         watermarks = last.effective if follows is None else last.watermarks
@@ -521,8 +747,8 @@ class Driver:
             epoch=head.epoch + 1,
             incarnation=self._log.incarnation,
             config=self._config,
-            scheme=self._plan,
-            generation=last.generation,
+            scheme=shared,
+            generation=last.generation if switching is None else switching.plan.generation,
             splits=splits,
             late_before=watermarks if ranged else (None, None),
             expired_before=job.window.expired_before(left_mark=marks[0], right_mark=marks[1]),
@@ -530,16 +756,18 @@ class Driver:
             records_after=(plans[0].end_record, plans[1].end_record),
             shed=tuple(
                 shed_factor(job.shedding_model, job.shedding_base, job.tau2, utilization.get(task, 0.0))
-                for task in range(self.scheme.tasks)
+                for task in range(scheme.tasks)
             ),
-            tokens=last.tokens if follows is None else {},
+            tokens=last.tokens if follows is None and switching is None else {},
+            handover=None if switching is None else Handover(self._plan, last.tokens),
             base=path_of(self._log.sequence) if last.blocks and follows is None else None,
             follows=follows,
         )
 
-    def _after(self, spec: EpochSpec, plans: tuple[SourcePlan, SourcePlan], reports: list[TaskReport]) -> Checkpoint:
+    def _after(self, flight: _Flight, reports: list[TaskReport]) -> Checkpoint:
         """The checkpoint after the epoch."""
-        last, job = self.checkpoint, self.job
+        last, job, spec, plans = self.checkpoint, self.job, flight.spec, flight.plans
+        at_work = [report for report in reports if report.task < flight.scheme.tasks]
         replaced = {name for report in reports for name in report.replaced}
         kept = [block for block in last.blocks if block.name not in replaced and not block.is_expired(spec.expired_before)]
         counts = _counts(reports)
@@ -559,14 +787,16 @@ class Driver:
         return replace(
             last,
             epoch=spec.epoch,
+            generation=spec.generation,
+            scheme=last.scheme if flight.replanning is None else flight.scheme.to_json(),
             positions=(plans[0].position, plans[1].position),
             records=spec.records_after,
             watermarks=(left, right),
             effective=last.watermarks,
             partitions=(left_partitions, right_partitions),
             blocks=tuple(kept + [block for report in reports for block in report.blocks]),
-            held={report.task: report.held for report in reports},
-            tokens={report.task: report.token for report in reports},
+            held={report.task: report.held for report in at_work},
+            tokens={report.task: report.token for report in at_work},
             totals=totals,
             staged={
                 "sink": [staged.to_json() for report in reports for staged in report.staged],
@@ -717,6 +947,12 @@ def _read_back(spec: EpochSpec, reports: list[TaskReport]) -> int:
 def _lag(plan: SourcePlan, now: float, watermark: int | None) -> float | None:
     event_now = now * 1e6 if plan.event_now is None else plan.event_now
     return None if watermark is None else (event_now - watermark) / 1e6
+
+
+def _check_keep(plan: Plan, running: Scheme) -> None:
+    for task, worker in enumerate(plan.keep):
+        if worker is not None and worker >= running.tasks:
+            raise PlanRefused(f"plan.keep[{task}]: {worker} must be below {running.tasks}, as so many workers run; read the plan again")
 
 
 def key_of(main: MainPredicate, side: int) -> KeyExpression | None:

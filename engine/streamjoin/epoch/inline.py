@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from streamjoin.epoch.driver import EpochFailed
 from streamjoin.epoch.join import join
@@ -24,21 +24,36 @@ class InlineRunner:
     """See the module. Always holds: a task that fails leaves the stores as if it had not run."""
 
     def __init__(self) -> None:
-        self._stores: defaultdict[int, RunStore] = defaultdict(RunStore)
+        self._stores: dict[int, RunStore] = {}
+        """By worker."""
+        self._count = 0
 
-    def start(self, tasks: int) -> None:
+    def start(self, workers: Sequence[int]) -> None:
         warm()
+        self._stores = {worker: RunStore() for worker in workers}
+        self._count = len(workers)
+
+    def request(self, count: int) -> None:
+        self._count = max(count, self._count)
+
+    @property
+    def ready(self) -> int:
+        return self._count
 
     @property
     def overlaps(self) -> bool:
         return True
 
-    def submit(self, spec: EpochSpec, tasks: int) -> InlineEpoch:
-        return InlineEpoch(spec, tasks, lambda task: self._stores[task])
+    def submit(self, spec: EpochSpec, workers: Sequence[int]) -> InlineEpoch:
+        return InlineEpoch(spec, workers, self._stores)
 
-    def lose(self, task: int) -> None:
-        """Forget what the task's worker held, as when its executor dies."""
-        self._stores.pop(task, None)
+    def release(self, workers: Sequence[int]) -> None:
+        self._stores = {worker: store for worker, store in self._stores.items() if worker in workers}
+        self._count = len(workers)
+
+    def lose(self, worker: int) -> None:
+        """Forget what the worker held, as when its executor dies."""
+        self._stores.pop(worker, None)
 
     def stop(self) -> None:
         self._stores.clear()
@@ -47,8 +62,8 @@ class InlineRunner:
 class InlineEpoch:
     """One epoch, routed. What routing raises, ``result`` does."""
 
-    def __init__(self, spec: EpochSpec, tasks: int, store: Callable[[int], RunStore]) -> None:
-        self._spec, self._tasks, self._store = spec, tasks, store
+    def __init__(self, spec: EpochSpec, workers: Sequence[int], stores: dict[int, RunStore]) -> None:
+        self._spec, self._workers, self._stores = spec, workers, stores
         self._shuffled: defaultdict[int, list[Piece]] = defaultdict(list)
         self._failure: EpochFailed | None = None
         try:
@@ -62,7 +77,10 @@ class InlineEpoch:
         if self._failure is not None:
             raise self._failure
         try:
-            return [join(self._spec, task, self._shuffled.pop(task, []), self._store(task)) for task in range(self._tasks)]
+            return [
+                join(self._spec, task, self._shuffled.pop(task, []), self._stores.setdefault(worker, RunStore()))
+                for task, worker in enumerate(self._workers)
+            ]
         except Exception as error:
             raise self._failed(error) from error
 

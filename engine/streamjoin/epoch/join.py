@@ -19,19 +19,31 @@ from __future__ import annotations
 import pickle
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 from pyarrow import ipc
 
-from streamjoin.epoch.spec import Compiled, Config, EpochSpec, Piece, TaskReport, attempt_name, compiled, final_name, plan_of
+from streamjoin.epoch.spec import (
+    Compiled,
+    Config,
+    EpochSpec,
+    Handover,
+    Piece,
+    TaskReport,
+    attempt_name,
+    compiled,
+    final_name,
+    plan_of,
+    sample_of,
+)
 from streamjoin.kernel.run import Run, merge_runs, tiers
 from streamjoin.scheme.tiling import Area
 from streamjoin.state.blocks import LEFT, RIGHT, SIDES, Block, describe, encode, load
 from streamjoin.state.log import Entry
 from streamjoin.state.storage import Storage, retries
-from streamjoin.state.store import SCRATCH_BYTES, HeldRun, RunStore, TaskRuns, holds, read_back, settle, slice_keys
+from streamjoin.state.store import SCRATCH_BYTES, HeldRun, RunStore, TaskRuns, holds, missing_blocks, read_back, settle, slice_keys
 
 UPLOADS = 4
 """So many blocks are written at once to an object store, which answers late rather than slowly."""
@@ -79,6 +91,7 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
         }
         clock.lap("write")
     store.stage(config.query, task, spec.epoch, token, held)
+    _fetch(spec, task, config, areas, store, report)
     report.held = (_rows(held, LEFT), _rows(held, RIGHT))
     report.held_bytes = _nbytes(held)
     report.seconds = clock.seconds
@@ -155,7 +168,10 @@ class BlockWriter:
 
 def _open(spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport) -> TaskRuns:
     """Phase 1: the runs that the epoch before left to this task."""
-    store.retain(config.query, set(spec.tokens.values()), spec.epoch if spec.follows is None else spec.follows)
+    tokens = set(spec.tokens.values()) | set(spec.handover.tokens.values() if spec.handover else ())
+    store.retain(config.query, tokens, spec.epoch if spec.follows is None else spec.follows)
+    if not areas:
+        return {}
     if spec.follows is not None:
         report.opened, runs = store.following(config.query, task, spec.follows)
         return runs
@@ -163,17 +179,52 @@ def _open(spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], st
     found = None if report.opened is None else store.get(config.query, report.opened)
     if found is not None:
         return found
-    report.opened, report.read_back = None, True
-    runs = _read_back(spec, config.storage, areas)
-    report.read_back_bytes = _nbytes(runs)
+    report.opened, report.read_back = None, spec.handover is None
+    runs = _read_back(spec, config, areas, store, report)
+    report.read_back_bytes = _nbytes(runs) if report.read_back else 0
+    report.held_sample = [
+        sample_of(side, slice_keys(held.run.batch, keys), held.run.time_max)
+        for (index, side), of_area in runs.items()
+        if report.read_back and (keys := areas[index].left_writes if side == LEFT else areas[index].right_writes) is not None
+        for held in of_area
+    ]
     return runs
 
 
-def _read_back(spec: EpochSpec, storage: Storage, areas: dict[int, Area]) -> TaskRuns:
+def _read_back(spec: EpochSpec, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport) -> TaskRuns:
     if spec.base is None:
         return {(area, side): () for area in areas for side in SIDES}
-    checkpoint = Entry.decode(storage.get(spec.base)).checkpoint
-    return read_back(storage, checkpoint.blocks, areas, spec.generation, spec.expired_before)
+    blocks = Entry.decode(config.storage.get(spec.base)).checkpoint.blocks
+    here = [] if spec.handover is None else _held_here(spec.handover, config.query, store)
+    gathered = read_back(
+        config.storage, blocks, areas, spec.generation, spec.expired_before, here=here, fetched=store.fetched()
+    )
+    if spec.handover is not None:
+        report.kept_tuples, report.moved_tuples = gathered.kept, gathered.read
+    return gathered.runs
+
+
+def _held_here(handover: Handover, query: str, store: RunStore) -> Iterator[tuple[Area, dict[int, tuple[HeldRun, ...]]]]:
+    """Every area of the plan before that this process holds, with its runs by side."""
+    before = plan_of(handover.scheme).areas
+    for task, token in handover.tokens.items():
+        runs = store.get(query, token)
+        if runs is not None:
+            for index, area in before.get(task, {}).items():
+                yield area, {side: runs[index, side] for side in SIDES}
+
+
+def _fetch(spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport) -> None:
+    """Bring the blocks that this worker will need under the upcoming plan into its process, as far as they are not on this machine."""
+    if spec.upcoming is None or config.storage.local_path("blocks") is not None:
+        store.fetch(config.storage, ())
+        return
+    after = plan_of(spec.upcoming.scheme).areas.get(spec.upcoming.tasks.get(task, -1), {})
+    committed = Entry.decode(config.storage.get(spec.upcoming.base)).checkpoint.blocks
+    wanted = {block.name: block.nbytes for block in missing_blocks(committed, areas.values(), after.values())}
+    store.fetch(config.storage, wanted)
+    here = store.fetched()
+    report.to_fetch_bytes = sum(nbytes for name, nbytes in wanted.items() if name not in here)
 
 
 def _unexpired(held: tuple[HeldRun, ...], bound: int | None, report: TaskReport) -> tuple[HeldRun, ...]:

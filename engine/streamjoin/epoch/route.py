@@ -21,7 +21,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamjoin.epoch.spec import EpochSpec, Piece, Plan, RouteReport, Side, attempt_name, compiled, final_name, plan_of, units_of
+from streamjoin.epoch.spec import (
+    EpochSpec,
+    Piece,
+    Plan,
+    RouteReport,
+    Side,
+    attempt_name,
+    compiled,
+    final_name,
+    plan_of,
+    sample_of,
+    units_of,
+)
 from streamjoin.io.base import Records, Rejected
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.run import sort_order
@@ -129,6 +141,9 @@ def cut(spec: EpochSpec, plan: Plan, which: int, tables: list[pa.Table], report:
         report.shed += len(key) - len(kept)
         batch, key = batch.take(pa.array(kept)), key[kept]
     report.accepted += batch.num_rows
+    if batch.num_rows:
+        newest = pc.max(batch.column("_time")).as_py() if "_time" in batch.schema.names else None
+        report.sample = sample_of(which, batch, newest)
     for area, selection in router.route(key, batch.column("_unit").to_numpy()):
         if isinstance(selection, slice):
             piece = batch.slice(selection.start, selection.stop - selection.start)

@@ -16,10 +16,10 @@ import os
 import pickle
 import re
 import shutil
-import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,9 @@ from streamjoin.state.store import RunStore
 
 PIECE_SCHEMA = "task int, area int, side int, data binary"
 PIECE_ARROW = pa.schema([("task", pa.int32()), ("area", pa.int32()), ("side", pa.int32()), ("data", pa.binary())])
+ID_SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"integer","nullable":true,"metadata":{}}]}'
+PLACEMENTS = 3
+"""How often the anchor is placed until no two slots lie on one executor."""
 QUEUE_SECONDS = 5.0
 """How long an epoch waits for the one that it follows to be queued before it."""
 REPORT_ARROW = pa.schema([("report", pa.binary())])
@@ -84,83 +87,169 @@ class SparkEpoch:
 
 
 class SparkRunner:
-    """See the module. One Spark context a process; ``start`` with another number of tasks makes a new one."""
+    """See the module. One Spark context a process; executors come and go while it lives.
+
+    A worker is an executor, found by its id. The anchor has one partition, or *slot*, for each executor; the task of a worker runs as
+    the partition that lies on the worker's executor. Whenever executors have come or gone, the anchor is placed anew between two epochs
+    (about a second), which gives every executor some slot, and tasks follow their workers there.
+    """
 
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
         self._spark: Any = None
         self._anchor: Any = None
-        self._tasks = 0
+        self._slots: tuple[str, ...] = ()
+        """By slot, the executor on which it lies."""
+        self._executor_of: dict[int, str] = {}
+        """By worker."""
+        self._wanted = 0
+        self._local: LocalWorkers | None = None
+        self._warm: set[str] = set()
+        """Executors that have loaded the kernels."""
+        self._warming: Future[list[str]] | None = None
+        self._lock = threading.Lock()
+        """Of warming: anybody may ask how many workers are ready."""
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="epoch")
+        self._warmer = ThreadPoolExecutor(1, thread_name_prefix="warm")
         self._jobs = 0
-        self._crowded = False
-        """Tasks of the last epoch shared an executor."""
 
     @property
     def context(self) -> Any:
         """The live SparkContext."""
         return self._spark.sparkContext
 
-    def start(self, tasks: int) -> None:
-        """Start one executor per task, load the kernels in each, and pin the anchor. Raises EpochFailed with Spark's reason."""
-        if self._spark is not None and self._tasks == tasks:
-            return
-        self.stop()
-        self._tasks = tasks
+    def start(self, workers: Sequence[int]) -> None:
+        """Start an executor for each, load the kernels in them, and pin the anchor. Raises EpochFailed with Spark's reason."""
         try:
-            self._spark = self._session(tasks)
-            self._place(tasks)
+            if self._spark is None or len(self.executors()) != len(workers):
+                self.stop()
+                self._spark = self._session(len(workers))
+                if self._settings.master is None:
+                    self._local = LocalWorkers(self.context, len(workers), self._settings.executor_memory_mib)
+            self._wanted, self._executor_of = len(workers), {}
+            if set(self._slots) != set(self.executors()):
+                self._place(len(workers))
         except Exception as error:
             raise self._failure("Spark could not start", error) from error
 
-    def _place(self, tasks: int) -> None:
-        """Load the kernels in every executor, and pin one task to each: with all of them idle, Spark offers each one task."""
-        from pyspark.sql import functions as F  # noqa: N812
+    def request(self, count: int) -> None:
+        """See :class:`streamjoin.epoch.driver.Runner`."""
+        self._wanted = max(count, len(self.executors()))
+        if self._local is not None:
+            self._local.provide(self._wanted)
+        no_preference = _companion(self.context._jvm.scala.collection.immutable, "Map").empty()
+        self.context._jsc.sc().requestTotalExecutors(self._wanted, 0, no_preference)
 
-        if self._anchor is not None:
-            self._anchor.unpersist()
-        ids = self._spark.range(0, tasks, 1, tasks)
-        ids.mapInArrow(_warm, "id long", barrier=True).collect()
-        anchor = ids.select(F.col("id").cast("int").alias("task"), F.lit(True).alias("pinned"))
-        self._anchor = anchor.repartitionById(tasks, F.col("task")).persist()
-        self._anchor.count()
+    @property
+    def ready(self) -> int:
+        """See :class:`streamjoin.epoch.driver.Runner`. New executors load the kernels meanwhile, a few seconds each."""
+        with self._lock:
+            if self._warming is not None and self._warming.done():
+                if self._warming.exception() is None:
+                    self._warm.update(self._warming.result())
+                self._warming = None
+            executors = self.executors()
+            cold = [executor for executor in executors if executor not in self._warm]
+            if cold and self._warming is None:
+                self._warming = self._warmer.submit(self._load_kernels, cold)
+            return len(executors) - len(cold)
 
     @property
     def overlaps(self) -> bool:
         """See :class:`streamjoin.epoch.driver.Runner`."""
-        return not (self._crowded and self.executors() >= self._tasks)
+        return not self._misplaced()
 
-    def submit(self, spec: EpochSpec, tasks: int) -> SparkEpoch:
+    def submit(self, spec: EpochSpec, workers: Sequence[int]) -> SparkEpoch:
         """See :class:`streamjoin.epoch.driver.Runner`."""
-        if spec.follows is None and not self.overlaps:
-            # An executor was lost, its tasks crowd another, and the one that replaced it idles.
-            with contextlib.suppress(Exception):  # they may go on as they are
-                self._place(tasks)
-            self._crowded = False
+        if spec.follows is None and (self._misplaced() or len(workers) > len(self._slots)):
+            with contextlib.suppress(Exception):  # tasks may go on where they are, crowded
+                self._place(max(len(workers), len(self.executors())))
+        slots = self._slots_of(workers)
         self._jobs += 1
         group = f"streamjoin-{self._jobs}"
         previous = f"streamjoin-{self._jobs - 1}" if spec.follows is not None else None
-        return SparkEpoch(self.context, group, self._threads.submit(self._run, spec, tasks, group, previous))
+        return SparkEpoch(self.context, group, self._threads.submit(self._run, spec, slots, len(self._slots), group, previous))
 
-    def _run(self, spec: EpochSpec, tasks: int, group: str, previous: str | None) -> list[TaskReport]:
+    def release(self, workers: Sequence[int]) -> None:
+        """See :class:`streamjoin.epoch.driver.Runner`."""
+        self._executor_of = {worker: executor for worker, executor in self._executor_of.items() if worker in workers}
+        self._wanted = len(workers)
+        kept = set(self._executor_of.values())
+        spare = [executor for executor in self.executors() if executor not in kept]
+        spare = spare[: max(0, len(kept) + len(spare) - len(workers))]
+        if spare:
+            self.context._jsc.sc().killExecutors(self.context._jvm.PythonUtils.toSeq(spare))
+
+    def executors(self) -> tuple[str, ...]:
+        """The ids of the executors that there are now, in order."""
+        found = self.context._jsc.sc().getExecutorIds().mkString(",")
+        return tuple(sorted(found.split(","), key=lambda text: (len(text), text))) if found else ()
+
+    def _misplaced(self) -> bool:
+        """Whether there are as many executors as are wanted, all ready, and the anchor lies on others."""
+        executors = self.executors()
+        return len(executors) >= self._wanted and set(executors) != set(self._slots) and self.ready == len(executors)
+
+    def _place(self, slots: int) -> None:
+        """Pin a slot to each executor: with all of them idle, Spark offers each one task. Nothing may be in flight."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        splits = len(spec.splits)
+        executors = self.executors()
+        for _ in range(PLACEMENTS):
+            if self._anchor is not None:
+                self._anchor.unpersist()
+            ids = self._spark.range(0, slots, 1, slots)
+            if slots <= len(executors):  # all at once, or none: a barrier
+                ids.mapInArrow(_warm, "id long", barrier=True).collect()
+            anchor = ids.select(F.col("id").cast("int").alias("task"), F.lit(True).alias("pinned"))
+            self._anchor = anchor.repartitionById(slots, F.col("task")).persist()
+            self._anchor.count()
+            lies = self.context._jsc.sc()
+            rdd = self._anchor._jdf.queryExecution().toRdd()
+            self._slots = tuple(_executor_in(lies.getPreferredLocs(rdd, slot)) for slot in range(slots))
+            if len(set(self._slots)) == min(slots, len(executors)):
+                break
+        self._warm.update(self._slots)
+
+    def _slots_of(self, workers: Sequence[int]) -> tuple[int, ...]:
+        """By task, the slot that it runs as. A worker that has no executor, or whose executor is gone, gets one that nobody has."""
+        taken: dict[int, int] = {}
+        for task, worker in enumerate(workers):
+            executor = self._executor_of.get(worker)
+            if executor in self._slots and self._slots.index(executor) not in taken.values():
+                taken[task] = self._slots.index(executor)
+        used = {self._slots[slot] for slot in taken.values()}
+        free = [slot for slot in range(len(self._slots)) if slot not in taken.values()]
+        free.sort(key=lambda slot: self._slots[slot] in used)
+        unplaced = iter(free)
+        slots = tuple(taken[task] if task in taken else next(unplaced) for task in range(len(workers)))
+        self._executor_of |= {worker: self._slots[slot] for worker, slot in zip(workers, slots, strict=True)}
+        return slots
+
+    def _load_kernels(self, executors: list[str]) -> list[str]:
+        """Load the kernels in these executors and no others. Takes seconds, in which epochs go on elsewhere."""
+        at = located(self._spark, executors)
+        at.mapInArrow(_warm, "id int").collect()
+        return executors
+
+    def _run(self, spec: EpochSpec, slots: tuple[int, ...], partitions: int, group: str, previous: str | None) -> list[TaskReport]:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        splits = max(1, len(spec.splits))  # the first epoch of a plan may have no input
         try:
             self.context.setJobGroup(group, f"epoch {spec.epoch}", interruptOnCancel=False)
             if previous is not None:
                 self._wait_for_job(previous)
             # whole-stage codegen off: blocks of bytes pass through, there is nothing to generate
-            pieces = self._spark.range(0, splits, 1, splits).mapInArrow(_task(_route, spec), PIECE_SCHEMA)
-            shuffled = pieces.repartitionById(tasks, F.col("task"))
+            pieces = self._spark.range(0, len(spec.splits), 1, splits).mapInArrow(_task(_route, spec, slots), PIECE_SCHEMA)
+            shuffled = pieces.repartitionById(partitions, F.col("task"))
             pinned = shuffled.join(self._anchor.hint("shuffle_hash"), "task", "left").select("task", "area", "side", "data")
-            rows = pinned.mapInArrow(_task(_join, spec), "report binary").collect()
+            rows = pinned.mapInArrow(_task(_join, spec, slots), "report binary").collect()
         except Exception as error:
             raise self._failure(f"epoch {spec.epoch}", error) from error
         reports: list[TaskReport] = [pickle.loads(row.report) for row in rows]  # noqa: S301 - written by the join tasks
-        if sorted(report.task for report in reports) != list(range(tasks)):
-            raise EpochFailed(f"epoch {spec.epoch}: {len(reports)} of {tasks} tasks reported")
-        self._crowded = len({report.worker for report in reports}) < tasks
+        if sorted(report.task for report in reports) != list(range(len(slots))):
+            raise EpochFailed(f"epoch {spec.epoch}: {len(reports)} of {len(slots)} tasks reported")
         return reports
 
     def _wait_for_job(self, group: str) -> None:
@@ -170,17 +259,17 @@ class SparkRunner:
         while not tracker.getJobIdsForGroup(group) and time.monotonic() < deadline:
             time.sleep(0.002)
 
-    def executors(self) -> int:
-        """How many executors there are now."""
-        return int(len(self.context._jsc.sc().statusTracker().getExecutorInfos()) - 1)
-
     def stop(self) -> None:
         """End the executors and the context."""
         if self._spark is None:
             return
         application = self.context.applicationId
+        if self._local is not None:
+            self._local.stop()
         self._spark.stop()
-        self._spark = self._anchor = None
+        self._spark = self._anchor = self._local = self._warming = None
+        self._slots, self._executor_of = (), {}
+        self._warm.clear()
         home = os.environ.get("SPARK_HOME")
         if home:  # the standalone worker keeps executors' logs there, for ever
             shutil.rmtree(Path(home) / "work" / application, ignore_errors=True)
@@ -234,6 +323,8 @@ class SparkRunner:
 
     def _failure(self, what: str, error: Exception) -> EpochFailed:
         trace = f"{error}"
+        if "SPARK_JOB_CANCELLED" in trace:
+            return EpochFailed(f"{what}: it was cancelled", trace)
         self._settings.log_directory.mkdir(parents=True, exist_ok=True)
         path = self._settings.log_directory / "failure.txt"
         path.write_text(trace)
@@ -248,6 +339,71 @@ class SparkRunner:
         code = SparkContext._gateway.proc.poll() if SparkContext._gateway is not None else None
         log = self._settings.log_directory / "spark.log"
         return None if code is None else f"Spark's Java process has ended with code {code}; if {log} does not say why, it ran out of memory"
+
+
+class LocalWorkers:
+    """Spark's standalone workers in this process: each is room for one more executor on this machine.
+
+    ``local-cluster`` starts as many as executors are asked for at first; these are those that come later.
+    """
+
+    def __init__(self, context: Any, count: int, memory_mib: int) -> None:
+        self._context, self._count, self._memory_mib = context, count, memory_mib
+        self._environments: list[Any] = []
+
+    def provide(self, count: int) -> None:
+        """Have room for so many executors."""
+        jvm = self._context._jvm
+        backend = self._context._jsc.sc().schedulerBackend()
+        field = next(field for field in backend.getClass().getDeclaredFields() if field.getName().endswith("masters"))
+        field.setAccessible(True)
+        start = _companion(jvm.org.apache.spark.deploy.worker, "Worker").startRpcEnvAndEndpoint
+        options = _companion(jvm.scala, "Option")
+        host = jvm.org.apache.spark.util.Utils.localHostName()
+        while self._count < count:
+            self._count += 1
+            configuration = self._context._jsc.sc().getConf().clone()
+            self._environments.append(
+                start(host, 0, 0, 1, self._memory_mib, field.get(backend), None, options.apply(self._count), configuration, options.empty())
+            )
+
+    def stop(self) -> None:
+        for environment in self._environments:
+            with contextlib.suppress(Exception):  # Java may be gone
+                environment.shutdown()
+
+
+def located(spark: Any, executors: Sequence[str]) -> Any:
+    """A DataFrame (id int) with one row and partition for each of these executors, which Spark computes there."""
+    from pyspark.sql import DataFrame
+
+    context = spark.sparkContext
+    jvm, gateway = context._jvm, context._gateway
+    tag = _companion(jvm.scala.reflect, "ClassTag").apply(jvm.java.lang.Class.forName("org.apache.spark.sql.Row"))
+    host = jvm.org.apache.spark.util.Utils.localHostName()
+    rows = []
+    for number, executor in enumerate(executors):
+        values = gateway.new_array(jvm.java.lang.Object, 1)
+        values[0] = number
+        place = jvm.PythonUtils.toSeq([f"executor_{host}_{executor}"])  # as TaskLocation writes itself
+        rows.append(jvm.scala.Tuple2(jvm.org.apache.spark.sql.RowFactory.create(values), place))
+    rdd = jvm.org.apache.spark.api.java.JavaRDD.fromRDD(context._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(rows), tag), tag)
+    schema = spark._jsparkSession.parseDataType(ID_SCHEMA)
+    return DataFrame(spark._jsparkSession.createDataFrame(rdd, schema), spark)
+
+
+def _companion(package: Any, name: str) -> Any:
+    """A Scala object, by its class's name."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+
+def _executor_in(locations: Any) -> str:
+    """The executor of the first of Spark's task locations, which are written ``executor_<host>_<id>``; empty where there is none."""
+    for index in range(locations.size()):
+        text = locations.apply(index).toString()
+        if text.startswith("executor_"):
+            return str(text.rsplit("_", 1)[1])
+    return ""
 
 
 def cause_of(trace: str) -> str:
@@ -282,8 +438,11 @@ _frozen = 0
 FREEZES = 3
 
 
-def _task(function: Callable[[EpochSpec, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], spec: EpochSpec) -> Any:
-    return functools.partial(function, spec)
+_Function = Callable[[EpochSpec, tuple[int, ...], Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def _task(function: _Function, spec: EpochSpec, slots: tuple[int, ...]) -> Any:
+    return functools.partial(function, spec, slots)
 
 
 def _freeze() -> None:
@@ -301,13 +460,13 @@ def _warm(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
-def _route(spec: EpochSpec, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _route(spec: EpochSpec, slots: tuple[int, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for index in batch.column(0).to_pylist():
             for piece in route(spec, index):
                 yield pa.RecordBatch.from_arrays(
                     [
-                        pa.array([piece.task], pa.int32()),
+                        pa.array([slots[piece.task]], pa.int32()),
                         pa.array([piece.area], pa.int32()),
                         pa.array([piece.side], pa.int32()),
                         _binary(piece.data),
@@ -317,22 +476,23 @@ def _route(spec: EpochSpec, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
     _freeze()
 
 
-def _join(spec: EpochSpec, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _join(spec: EpochSpec, slots: tuple[int, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     from pyspark import TaskContext
 
     context = TaskContext.get()
     assert context is not None
-    report = join(spec, context.partitionId(), _pieces(batches), _store)
-    report.worker = f"{socket.gethostname()}:{os.getppid()}"  # PySpark's daemon: one an executor
-    yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], schema=REPORT_ARROW)
+    slot = context.partitionId()
+    if slot in slots:
+        report = join(spec, slots.index(slot), _pieces(batches), _store)
+        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], schema=REPORT_ARROW)
     _freeze()
 
 
 def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
     for batch in batches:
-        task, area, side = (batch.column(index).to_pylist() for index in range(3))
+        slot, area, side = (batch.column(index).to_pylist() for index in range(3))
         for index, value in enumerate(batch.column(3)):
-            yield Piece(task[index], area[index], side[index], value.as_buffer())
+            yield Piece(slot[index], area[index], side[index], value.as_buffer())
 
 
 def _binary(data: pa.Buffer) -> pa.Array:

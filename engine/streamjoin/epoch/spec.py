@@ -53,6 +53,26 @@ class Shared:
 
 
 @dataclass(frozen=True)
+class Upcoming:
+    """A plan that is about to replace this epoch's: workers fetch what they will need under it."""
+
+    scheme: Shared
+    tasks: dict[int, int]
+    """Of those workers that go on, by their number in this epoch, the number of their task."""
+    base: str
+    """The log entry with the blocks to fetch from."""
+
+
+@dataclass(frozen=True)
+class Handover:
+    """The plan before this epoch's, in the first epoch of a plan: what a process holds under it need not be read."""
+
+    scheme: Shared
+    tokens: dict[int, str]
+    """By its tasks: as ``EpochSpec.tokens``."""
+
+
+@dataclass(frozen=True)
 class EpochSpec:
     """One epoch's work."""
 
@@ -77,9 +97,21 @@ class EpochSpec:
     """By task: the attempt whose runs the last commit made true. Empty when this epoch ``follows`` another."""
     base: str | None
     """The log entry with the blocks to read back from; None in a checkpoint's first epoch, and when this epoch ``follows`` another."""
+    upcoming: Upcoming | None = None
+    handover: Handover | None = None
     follows: int | None = None
     """The epoch before, when it is still in flight: a task goes on from the runs that its last attempt staged in the same process, or
     fails. It reports which attempt that was, and the driver commits only what follows from what it has committed."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some keys of one side, ascending; each stands for ``weight`` tuples, none newer than ``time_max`` (as ``_time``)."""
+
+    side: int
+    keys: np.ndarray
+    weight: float
+    time_max: int | None
 
 
 @dataclass
@@ -106,6 +138,8 @@ class RouteReport:
     partition: int | None = None
     """The split's."""
     dead_letters: list[Staged] = field(default_factory=list)
+    sample: Sample | None = None
+    """Of the accepted tuples."""
     seconds: float = 0.0
     storage_retries: int = 0
 
@@ -129,11 +163,16 @@ class TaskReport:
     """Blocks whose tuples are in new blocks of this report, or have expired."""
     staged: list[Staged] = field(default_factory=list)
     routes: list[RouteReport] = field(default_factory=list)
-    worker: str = ""
-    """Which worker it ran on; the runner's name for it."""
     read_back: bool = False
     """The worker did not have the task's runs."""
     read_back_bytes: int = 0
+    kept_tuples: int = 0
+    """In a plan's first epoch: held tuples that were in the process under the plan before, and in ``moved_tuples`` those that were not."""
+    moved_tuples: int = 0
+    to_fetch_bytes: int = 0
+    """What is still to come of the blocks that this worker needs under the upcoming plan."""
+    held_sample: list[Sample] = field(default_factory=list)
+    """Of what was read back and this task stores."""
     storage_retries: int = 0
     """Requests to object stores that had to be repeated."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -209,6 +248,9 @@ class Plan:
         return owned
 
 
+SAMPLE_KEYS = 512
+"""Keys that routing samples of each split, for the statistics that plans are made from."""
+
 _cache: OrderedDict[str, Compiled | Plan] = OrderedDict()
 CACHED = 64
 
@@ -239,6 +281,12 @@ def _cached(shared: Shared) -> Compiled | Plan:
         while len(_cache) > CACHED:
             _cache.popitem(last=False)
     return found
+
+
+def sample_of(side: int, batch: pa.RecordBatch, time_max: int | None) -> Sample:
+    """An even sample of a batch sorted by key. O(SAMPLE_KEYS)."""
+    every = max(1, -(-batch.num_rows // SAMPLE_KEYS))
+    return Sample(side, batch.column("_key").to_numpy()[every // 2 :: every].copy(), float(every), time_max)
 
 
 def attempt_name(spec: EpochSpec, number: int) -> str:

@@ -43,31 +43,36 @@ class Histogram:
         object.__setattr__(self, "counts", counts)
 
     @classmethod
-    def from_sample(cls, keys: Array, buckets: int = DEFAULT_BUCKETS, weight: float = 1.0) -> Histogram:
+    def from_sample(cls, keys: Array, buckets: int = DEFAULT_BUCKETS, weight: float | Array = 1.0) -> Histogram:
         """At most about ``buckets`` buckets of equal count from encoded keys in any order; each key stands for ``weight`` tuples.
 
+        ``weight``: one number for all keys, or float64 of their length.
         A key that would fill several buckets gets one of its own, and so does every key when there are few, so that a cut may pass
         on either side of it. The outer buckets are empty but for infinite keys. O(n log n).
         """
-        keys = np.sort(np.asarray(keys))
+        keys = np.asarray(keys)
         keys = keys.astype(np.float64 if keys.dtype.kind == "f" else np.int64, copy=False)
         if not len(keys):
             return cls(keys, np.zeros(1))
+        order = np.argsort(keys, kind="stable")
+        keys, weights = keys[order], np.broadcast_to(np.asarray(weight, np.float64), keys.shape)[order]
+        before = np.concatenate([[0.0], np.cumsum(weights)])
         first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-        values, counts = keys[first], np.diff(np.append(first, len(keys)))
+        values, counts = keys[first], np.diff(before[np.append(first, len(keys))])
+        total = float(before[-1])
         finite = np.isfinite(values)
         values, counts = values[finite], counts[finite]
         above = np.nextafter(values, np.inf) if values.dtype.kind == "f" else values + (values < INT64_MAX)
         # A key alone costs two bounds. Those of at least four buckets' count are few enough to leave half of the bounds to the rest.
-        alone = (counts * buckets >= 4 * len(keys)) if 2 * len(values) > buckets else np.ones(len(values), bool)
+        alone = (counts * buckets >= 4 * total) if 2 * len(values) > buckets else np.ones(len(values), bool)
         rest = np.where(alone, 0, counts)
-        depth = max(1.0, rest.sum() / max(1, buckets - 2 * int(alone.sum()) - 2))
+        depth = max(total / len(keys), rest.sum() / max(1, buckets - 2 * int(alone.sum()) - 2))
         step = np.floor((np.cumsum(rest) - rest) / depth)
         others = np.flatnonzero(~alone)
         begins = others[np.unique(step[others], return_index=True)[1]]
         bounds = np.unique(np.concatenate([values[begins], values[alone], above[alone], above[-1:]]))
         bounds = bounds[np.isfinite(bounds)] if bounds.dtype.kind == "f" else bounds[bounds > INT64_MIN]
-        return cls(bounds, np.diff(np.searchsorted(keys, bounds), prepend=0, append=len(keys)) * float(weight))
+        return cls(bounds, np.diff(before[np.searchsorted(keys, bounds)], prepend=0.0, append=total))
 
     @classmethod
     def even(cls, buckets: int) -> Histogram:
@@ -136,12 +141,37 @@ class SideStatistics:
 _EVEN = Histogram.even(1024)
 
 
+def _side_json(side: SideStatistics) -> dict[str, Any]:
+    histogram = side.histogram
+    spread = None if histogram is None else {"bounds": histogram.bounds.tolist(), "counts": histogram.counts.tolist()}
+    return {"tuples": side.tuples, "histogram": spread}
+
+
+def _side_of(value: Any) -> SideStatistics:
+    spread = value["histogram"]
+    histogram = None if spread is None else Histogram(np.array(spread["bounds"]), np.array(spread["counts"], np.float64))
+    return SideStatistics(float(value["tuples"]), histogram)
+
+
 @dataclass(frozen=True, slots=True)
 class Statistics:
     """Both sides of a join."""
 
     left: SideStatistics
     right: SideStatistics
+
+    def to_json(self) -> dict[str, Any]:
+        """The statistics as a value that ``json`` writes and reads back without loss."""
+        return {name: _side_json(side) for name, side in (("left", self.left), ("right", self.right))}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Statistics:
+        """The inverse of :meth:`to_json`. Raises ValueError for what is not such a value."""
+        try:
+            left, right = (_side_of(value[name]) for name in ("left", "right"))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"this is not a join's statistics: {type(error).__name__}: {error}") from error
+        return cls(left, right)
 
 
 def loads(scheme: Scheme, statistics: Statistics) -> Array:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from streamjoin.scheme.tiling import Area
+from streamjoin.elastic.region import Region
 from streamjoin.state.storage import Missing, Storage, StorageError
 
 LEFT, RIGHT = 0, 1
@@ -60,12 +60,12 @@ class Block:
         bound = expired_before[self.side]
         return bound is not None and self.time_max is not None and self.time_max < bound
 
-    def overlaps(self, area: Area) -> bool:
-        """Whether the area may hold some of the block's tuples. O(1)."""
-        keys = area.left_keys if self.side == LEFT else area.right_keys
-        units = area.left_units if self.side == LEFT else area.right_units
+    def meets(self, region: Region) -> bool:
+        """Whether some of the block's tuples may lie in the region. O(1)."""
+        keys, units = region.keys, region.units
         return (
-            (keys.low is None or self.key_max >= keys.low)
+            self.side == region.side
+            and (keys.low is None or self.key_max >= keys.low)
             and (keys.high is None or self.key_min < keys.high)
             and self.unit_max >= units.low
             and self.unit_min < units.high

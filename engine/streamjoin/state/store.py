@@ -11,15 +11,17 @@ tuples of the area that other areas store.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from streamjoin.elastic.region import Region, difference, held_by, intersection, regions
 from streamjoin.kernel.run import Run
-from streamjoin.scheme.tiling import Area, KeyRange
-from streamjoin.state.blocks import LEFT, SIDES, Block, encode, load_all, map_scratch
+from streamjoin.scheme.tiling import UNITS, Area, KeyRange
+from streamjoin.state.blocks import DOWNLOADS, LEFT, SIDES, Block, encode, load, load_all, map_scratch
 from streamjoin.state.storage import Storage
 
 SCRATCH_BYTES = 1 << 20
@@ -55,6 +57,23 @@ class RunStore:
     def __init__(self) -> None:
         self._staged: dict[str, dict[str, _Staged]] = {}
         """By query and token."""
+        self._fetching: dict[str, Future[pa.RecordBatch]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def fetch(self, storage: Storage, names: Collection[str]) -> None:
+        """Begin to bring these blocks into the process, in the background, and drop what was fetched of others."""
+        self._fetching = {name: self._fetching[name] for name in names if name in self._fetching}
+        absent = [name for name in names if name not in self._fetching]
+        if absent and self._pool is None:
+            self._pool = ThreadPoolExecutor(DOWNLOADS, thread_name_prefix="fetch")
+        for name in absent:
+            assert self._pool is not None
+            self._fetching[name] = self._pool.submit(load, storage, name)
+
+    def fetched(self) -> dict[str, pa.RecordBatch]:
+        """The blocks that are here. Those that could not be read are left out: whoever needs them will find out why."""
+        done = {name: future for name, future in self._fetching.items() if future.done()}
+        return {name: future.result() for name, future in done.items() if future.exception() is None}
 
     def get(self, query: str, token: str) -> TaskRuns | None:
         """The runs that this attempt staged here; None: it ran elsewhere."""
@@ -82,32 +101,80 @@ class RunStore:
         self._staged = {query: {token: staged for token, staged in attempts.items() if staged.epoch >= since or token in tokens}}
 
 
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The runs of some areas, and where they came from: tuples, replicas counted each."""
+
+    runs: dict[tuple[int, int], tuple[HeldRun, ...]]
+    kept: int
+    """From runs that were in this process already, under another plan."""
+    read: int
+    """From blocks."""
+
+
+Here = Iterable[tuple[Area, Mapping[int, tuple[HeldRun, ...]]]]
+"""Areas of the plan before whose runs, by side, are in this process, complete."""
+
+
 def read_back(
     storage: Storage,
-    blocks: Iterable[Block],
+    blocks: Sequence[Block],
     areas: Mapping[int, Area],
     generation: int,
     expired_before: tuple[int | None, int | None],
-) -> dict[tuple[int, int], tuple[HeldRun, ...]]:
-    """The runs of these areas, from the committed blocks: blocks of other areas and of older plans are cut to what falls inside.
+    *,
+    here: Here = (),
+    fetched: Mapping[str, pa.RecordBatch] | None = None,
+) -> Gathered:
+    """The runs of these areas (A-DSP, Eqs. 15 to 17): what the process holds under the plan before stays, and only what is needed beyond
+    that is cut from the committed blocks of this plan and older ones.
 
-    O(blocks x areas) plus the tuples that must be copied: blocks that lie wholly inside are mapped, not read.
+    ``fetched``: blocks by name that are in this process already.
+    O(blocks x areas) plus the tuples that must be copied: what lies wholly inside is mapped, not read.
     """
+    held = list(here)
     found: dict[tuple[int, int], list[HeldRun]] = {(index, side): [] for index in areas for side in SIDES}
+    needed: dict[tuple[int, int], tuple[Region, ...]] = {}
+    kept = read = 0
+    for (index, side), runs_found in found.items():
+        left = held_on(areas[index], side)
+        for area, runs in held:
+            common = intersection(left, held_on(area, side))
+            if not common:
+                continue
+            left = difference(left, common)
+            for run in runs.get(side, ()):
+                part = select(run.run.batch, common)
+                kept += part.num_rows
+                if part.num_rows:
+                    runs_found.append(HeldRun(Run.of(part)))
+        needed[index, side] = left
     wanted = []
     for block in blocks:
-        if block.is_expired(expired_before):
-            continue
-        overlapped = [index for index, area in areas.items() if holds(area, block.side) and block.overlaps(area)]
-        if overlapped:
-            wanted.append((block, overlapped))
-    for (block, overlapped), batch in zip(wanted, load_all(storage, [block.name for block, _ in wanted]), strict=True):
-        for index in overlapped:
-            part = cut(batch, areas[index], block.side, block)
+        if not block.is_expired(expired_before):
+            keys = [key for key, left in needed.items() if key[1] == block.side and any(block.meets(region) for region in left)]
+            if keys:
+                wanted.append((block, keys))
+    for (block, keys), batch in zip(wanted, _loaded(storage, [block.name for block, _ in wanted], fetched or {}), strict=True):
+        for index, side in keys:
+            part = select(batch, needed[index, side], (block.unit_min, block.unit_max))
+            read += part.num_rows
             if part.num_rows:
                 own = block.generation == generation and block.area == index
-                found[index, block.side].append(HeldRun(Run.of(part), (block.name,) if own else ()))
-    return {key: tuple(runs) for key, runs in found.items()}
+                found[index, side].append(HeldRun(Run.of(part), (block.name,) if own else ()))
+    return Gathered({key: tuple(runs) for key, runs in found.items()}, kept, read)
+
+
+def missing_blocks(blocks: Iterable[Block], before: Iterable[Area], after: Iterable[Area]) -> list[Block]:
+    """The blocks of which a process that holds the areas ``before`` will need tuples to hold those ``after``. O(blocks x regions)."""
+    needed = difference(held_by(after), held_by(before))
+    return [block for block in blocks if any(block.meets(region) for region in needed)]
+
+
+def _loaded(storage: Storage, names: Sequence[str], fetched: Mapping[str, pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    absent = load_all(storage, [name for name in names if name not in fetched])
+    for name in names:
+        yield fetched[name] if name in fetched else next(absent)
 
 
 def holds(area: Area, side: int) -> bool:
@@ -115,25 +182,47 @@ def holds(area: Area, side: int) -> bool:
     return area.holds_left if side == LEFT else area.holds_right
 
 
-def cut(batch: pa.RecordBatch, area: Area, side: int, block: Block) -> pa.RecordBatch:
-    """The tuples of a sorted block that fall into the area: a slice, or a copy where unit coordinates select among them."""
-    keys = area.left_keys if side == LEFT else area.right_keys
-    units = area.left_units if side == LEFT else area.right_units
-    batch = slice_keys(batch, keys)
-    if any(low <= block.unit_min and block.unit_max < high for low, high in units.parts):
-        return batch
-    chosen = np.flatnonzero(units.contains(batch.column("_unit").to_numpy()))
-    return settle(batch.take(pa.array(chosen)))
+def held_on(area: Area, side: int) -> tuple[Region, ...]:
+    """What the area keeps of this side."""
+    if not holds(area, side):
+        return ()
+    return regions(side, area.left_keys if side == LEFT else area.right_keys, area.left_units if side == LEFT else area.right_units)
+
+
+def select(batch: pa.RecordBatch, parts: Sequence[Region], unit_range: tuple[int, int] = (0, UNITS - 1)) -> pa.RecordBatch:
+    """The tuples of a sorted batch that lie in these disjoint regions, in order: a slice where they are neighbours, else a copy.
+
+    ``unit_range``: what is known of the batch's unit coordinates, both ends included.
+    """
+    unit = batch.column("_unit").to_numpy()
+    chosen = []
+    for part in parts:
+        start, end = _places(batch, part.keys)
+        if part.units.low <= unit_range[0] and unit_range[1] < part.units.high:
+            rows = np.arange(start, end)
+        else:
+            rows = np.flatnonzero(part.units.contains(unit[start:end])) + start
+        if len(rows):
+            chosen.append(rows)
+    if not chosen:
+        return batch.slice(0, 0)
+    rows = chosen[0] if len(chosen) == 1 else np.sort(np.concatenate(chosen))
+    if rows[-1] - rows[0] + 1 == len(rows):
+        return batch.slice(int(rows[0]), len(rows))
+    return settle(batch.take(pa.array(rows)))
 
 
 def slice_keys(batch: pa.RecordBatch, keys: KeyRange) -> pa.RecordBatch:
     """The part of a batch sorted by key that lies in the range, without a copy. O(log rows)."""
-    if keys.low is None and keys.high is None:
-        return batch
+    start, end = _places(batch, keys)
+    return batch.slice(start, end - start)
+
+
+def _places(batch: pa.RecordBatch, keys: KeyRange) -> tuple[int, int]:
     key = batch.column("_key").to_numpy()
     start = 0 if keys.low is None else int(np.searchsorted(key, keys.low, side="left"))
     end = len(key) if keys.high is None else int(np.searchsorted(key, keys.high, side="left"))
-    return batch.slice(start, max(0, end - start))
+    return start, max(start, end)
 
 
 def settle(batch: pa.RecordBatch) -> pa.RecordBatch:

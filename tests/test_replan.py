@@ -1,0 +1,215 @@
+"""Plans put into running joins: long random sequences of them, with crashes in between, against the oracle and ``Scheme.check``.
+
+Each case draws a join, its input and, between epochs, plans: growing, shrinking, cut anew, of another model, back to back, some replaced
+before they run. Drivers die at named steps, workers lose what they hold, epochs fail. At the end the output is the oracle's, and after
+every epoch what each task holds is what the scheme says that it must.
+
+    STREAMJOIN_CASES=2000 STREAMJOIN_SEED=1 pytest tests/test_replan.py
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from harness import SECOND, START, Crash, Input, driver_for, make_batch, make_job, oracle, output_of
+from streamjoin.elastic.mapping import map_tasks
+from streamjoin.elastic.plan import Plan
+from streamjoin.epoch.driver import Driver, EpochFailed
+from streamjoin.epoch.inline import InlineEpoch, InlineRunner
+from streamjoin.epoch.replan import PlanRefused
+from streamjoin.epoch.spec import EpochSpec, TaskReport
+from streamjoin.scheme.models import plan_for_tasks
+from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
+from streamjoin.state.blocks import SIDES, load
+from streamjoin.state.storage import ObjectStorage
+from streamjoin.state.store import held_on, select
+
+CASES = int(os.environ.get("STREAMJOIN_CASES", "30"))
+SEED = int(os.environ.get("STREAMJOIN_SEED", "0"))
+WITHIN = 6
+STEPS = ("plan", "tasks", "request", "switch", "commit", "release", "publish", "clean")
+JOINS = {
+    "band": ("abs(l.k - r.k) <= 2", "BIGINT", pa.int64(), lambda rng: rng.randint(0, 40)),
+    "order": ("l.k < r.k", "DOUBLE", pa.float64(), lambda rng: rng.randint(0, 80) / 4),
+    "equality": ("l.k = r.k", "STRING", pa.string(), lambda rng: f"customer-{rng.randint(0, 12)}"),
+    "inequality": ("l.k != r.k", "INT", pa.int32(), lambda rng: rng.randint(0, 3)),
+}
+MODELS = ("adsp", "square", "hash")
+
+
+class Unreliable(InlineRunner):
+    """Workers come late, lose what they hold, and fail."""
+
+    def __init__(self, rng: random.Random, faults: bool) -> None:
+        super().__init__()
+        self._rng, self._faults = rng, faults
+        self._late = 0
+
+    def request(self, count: int) -> None:
+        super().request(count)
+        self._late = self._rng.choice([0, 0, 1, 3])
+
+    @property
+    def ready(self) -> int:
+        self._late -= 1
+        return super().ready if self._late < 0 else 0
+
+    def submit(self, spec: EpochSpec, workers: Sequence[int]) -> Any:
+        return _Epoch(super().submit(spec, workers), self, self._rng, workers) if self._faults else super().submit(spec, workers)
+
+
+class _Epoch:
+    def __init__(self, inner: InlineEpoch, runner: Unreliable, rng: random.Random, workers: Sequence[int]) -> None:
+        self._inner, self._runner, self._rng, self._workers = inner, runner, rng, workers
+
+    def result(self) -> list[TaskReport]:
+        for worker in self._workers:
+            if self._rng.random() < 0.05:
+                self._runner.lose(worker)
+        reports = self._inner.result()
+        if self._rng.random() < 0.05:
+            raise EpochFailed("killed after its work was done")
+        return reports
+
+    def cancel(self) -> None:
+        self._inner.cancel()
+
+
+def make_inputs(rng: random.Random, join: str, epochs: int) -> tuple[Input, Input]:
+    _, _, key_type, key = JOINS[join]
+
+    def one() -> Input:
+        batches, rid = [], 0
+        for epoch in range(epochs):
+            rows = []
+            for _ in range(rng.randint(0, 12)):
+                rows.append((rid, key(rng), 0, START + epoch * SECOND + rng.randint(0, SECOND)))
+                rid += 1
+            batches.append(make_batch(rows, key_type))
+        return Input(batches, [1] * epochs)
+
+    return one(), one()
+
+
+def next_plan(rng: random.Random, driver: Driver) -> Plan:
+    """Any plan that may follow the one that runs."""
+    assert driver.scheme is not None
+    assert driver.predicate is not None
+    found = driver.statistics()
+    if rng.random() < 0.3:  # statistics say how even a plan is, never whether it is right
+        values = np.sort(np.array([rng.randint(0, 40) for _ in range(50)]))
+        keys = values.astype(np.float64) if driver.predicate.main.is_float else values
+        keyed = driver.predicate.main.left is not None and driver.predicate.main.left.encoding not in ("hash",)
+        histogram = Histogram.from_sample(keys) if keyed else None
+        found = Statistics(SideStatistics(rng.randint(1, 99), histogram), SideStatistics(rng.randint(1, 99), histogram))
+    scheme = plan_for_tasks(rng.choice(MODELS), found, driver.predicate.main, rng.randint(1, 7))
+    if rng.random() < 0.7:
+        scheme, keep = map_tasks(driver.scheme, scheme, found, method=rng.choice(["exact", "greedy"]))
+    else:
+        workers = rng.sample([*range(driver.scheme.tasks), *[None] * scheme.tasks], scheme.tasks)
+        keep = tuple(workers)
+    status = driver.plan_status()
+    assert status is not None
+    newest = status.generation if status.wanted is None else status.wanted.generation
+    return Plan(newest + rng.randint(1, 3), scheme, keep)
+
+
+def check_held(driver: Driver, runner: InlineRunner) -> None:
+    """Every task's worker holds just the tuples of its areas: of what is stored, those that the scheme gives it."""
+    assert driver.scheme is not None
+    assert driver.predicate is not None
+    driver.scheme.check(driver.predicate.main)
+    storage = driver._storage
+    everything = {side: [] for side in SIDES}
+    for block in driver.checkpoint.blocks:
+        everything[block.side].append(load(storage, block.name))
+    for task, worker in enumerate(driver._workers):
+        store = runner._stores.get(worker)
+        runs = None if store is None else store.get(driver._query, driver.checkpoint.tokens.get(task, ""))
+        if runs is None:
+            continue  # it lost them, and will read them back
+        for (index, side), held in runs.items():
+            area = driver.scheme.areas[index]
+            found = Counter(rid for run in held for rid in run.run.batch.column("rid").to_pylist())
+            region = held_on(area, side)
+            stored = Counter(rid for batch in everything[side] for rid in select(batch, region).column("rid").to_pylist())
+            assert max(found.values(), default=1) == 1, f"task {task} holds a tuple twice"
+            assert not found - stored, f"task {task} holds tuples that are not its own"
+            bound = driver.checkpoint.effective[1 - side]
+            if bound is not None:
+                live = Counter(
+                    rid
+                    for batch in everything[side]
+                    for part in [select(batch, region)]
+                    for rid, at in zip(part.column("rid").to_pylist(), part.column("_time").to_pylist(), strict=True)
+                    if at >= bound - WITHIN * SECOND
+                )
+                assert not live - found, f"task {task} lacks tuples that may still match"
+
+
+def run_case(root: Path, seed: int, faults: bool) -> dict[str, int]:
+    rng = random.Random(seed)
+    join = rng.choice(list(JOINS))
+    on, ddl, key_type, _ = JOINS[join]
+    inputs = make_inputs(rng, join, epochs=rng.randint(8, 25))
+    model = rng.choice(MODELS[:2] if join == "inequality" else MODELS)
+    job = make_job(root, on=on, types=(ddl, ddl), window={"within": f"{WITHIN}s"}, model=model, workers=3, watermark="1h")
+    job = replace(job, min_workers=1, max_workers=8)
+    storage = ObjectStorage(str(root / "state"))
+    counts: Counter[str] = Counter()
+    runner = Unreliable(rng, faults)
+
+    def at(step: str) -> None:
+        if faults and rng.random() < 0.03:
+            counts[f"died at {step}"] += 1
+            raise Crash(step)
+
+    for _ in range(200):
+        driver = driver_for(job, inputs, storage, runner, at=at)
+        try:
+            driver.start()
+            while True:
+                if driver.scheme is not None and rng.random() < 0.4:
+                    try:
+                        counts["plans"] += driver.put_plan(next_plan(rng, driver))
+                    except PlanRefused:
+                        counts["refused"] += 1
+                before = driver.checkpoint.generation
+                try:
+                    result = driver.step()
+                except EpochFailed:
+                    counts["failed epochs"] += 1
+                    continue
+                if result is None:
+                    break
+                counts["switches"] += before > 0 and driver.checkpoint.generation != before
+                check_held(driver, runner)
+            break
+        except Crash:
+            runner = Unreliable(rng, faults) if rng.random() < 0.5 else runner
+    else:
+        raise AssertionError("never finished")
+    want = oracle(inputs, (key_type, key_type), on, f"abs(l.at - r.at) <= {WITHIN * SECOND}", 3600 * SECOND)
+    found = output_of(root)
+    assert found == want, f"seed {seed} ({join}): missing {want - found}, unexpected {found - want}; {dict(counts)}"
+    return dict(counts)
+
+
+@pytest.mark.parametrize("faults", [False, True])
+def test_any_sequence_of_plans_leaves_the_result_as_it_is(faults: bool, tmp_path: Path) -> None:
+    total: Counter[str] = Counter()
+    for case in range(CASES):
+        total.update(run_case(tmp_path / str(case), SEED * 1_000_000 + case, faults))
+    assert total["switches"] > CASES
+    if faults:
+        assert total["died at switch"] + total["died at commit"] + total["failed epochs"] > 0
