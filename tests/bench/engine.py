@@ -50,7 +50,7 @@ def spark_runner(root: Path, memory_mib: int = 3072) -> SparkRunner:
 class OneAtATime:
     """A runner with one epoch in flight: what two gain is the difference."""
 
-    overlaps = False
+    overlaps: bool = False
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
