@@ -1,7 +1,7 @@
 """What held state costs in memory, what happens when it is larger than memory, and how long it takes to read it back.
 
-- held: W1 and W3 on Spark with two workers and full windows. Memory of the Python workers, which hold the runs, less what they had with
-  next to nothing held, for each held tuple, beside the bytes of the tuple's own columns in Arrow.
+- held: W1 and W3 on Spark with two workers and full windows. Memory of the workers' Python processes, which hold the runs, less what they
+  had with next to nothing held, for each held tuple, beside the bytes of the tuple's own columns in Arrow.
 - larger: W1 with a window that holds ``--factor`` times the memory of the one worker that joins it (inline runner, in a control group with
   that limit, page cache included), and without the limit.
 - start: a checkpoint of so many tuples is made by the inline runner; then a driver and two Spark workers that hold nothing go on from it.

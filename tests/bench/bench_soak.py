@@ -54,8 +54,6 @@ class Sample:
     output: float
     seconds: float
     """The median epoch since the last sample."""
-    lag: float
-    """How far the left watermark is behind the clock, in seconds."""
     memory: dict[str, Memory]
     blocks: int
     block_files: int
@@ -117,7 +115,6 @@ def seen(root: Path, at: float, span: float, results: Sequence[EpochResult]) -> 
         rate=sum(sum(result.counts["input"]) for result in results) / span,
         output=sum(result.output for result in results) / span,
         seconds=statistics.median(result.duration for result in results),
-        lag=results[-1].lag[0] or 0.0,
         memory=memory(),
         blocks=results[-1].blocks,
         block_files=sum(1 for _ in (root / "state" / "blocks").rglob("*.arrow")),
@@ -141,7 +138,6 @@ def show(samples: Sequence[Sample], rate: float, top: float | None) -> None:
         "input, rows/s": lambda sample: sample.rate,
         "results/s": lambda sample: sample.output,
         "epoch, ms": lambda sample: 1000 * sample.seconds,
-        "watermark lag, ms": lambda sample: 1000 * sample.lag,
     }
     for kind in KINDS:
         measures[f"{kind}, private MiB"] = lambda sample, kind=kind: sample.memory[kind].private / 2**20  # type: ignore[misc]
@@ -165,7 +161,7 @@ def draw(path: Path, samples: Sequence[Sample], rate: float) -> None:
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10, 9), dpi=120, layout="constrained")
         panels = figure.subplots(3, 2, sharex=True)
-        figure.suptitle(f"{minutes[-1]:.0f} minutes at {millions(rate)} rows/s", fontsize=11, x=0.01, ha="left")
+        figure.suptitle(f"{minutes[-1]:.2g} minutes at {millions(rate)} rows/s", fontsize=11, x=0.01, ha="left")
 
         def lines(axes: Any, title: str, curves: dict[str, tuple[str, list[float]]]) -> None:
             for label, (colour, values) in curves.items():
@@ -175,24 +171,26 @@ def draw(path: Path, samples: Sequence[Sample], rate: float) -> None:
             axes.grid(alpha=0.25, linewidth=0.6)
             axes.yaxis.set_major_formatter(EngFormatter(sep=""))
             if len(curves) > 1:
-                axes.legend(frameon=False, fontsize=8, loc="lower right")
+                place = {"loc": "lower right", "bbox_to_anchor": (1, 0.98), "ncols": len(curves), "columnspacing": 1, "handlelength": 1}
+                axes.legend(frameon=False, fontsize=8, **place)
 
         rows = {"input": (LEFT, [sample.rate for sample in samples]), "results": (GOOD, [sample.output for sample in samples])}
         lines(panels[0, 0], "rows/s", rows)
-        times = {"epoch": (LEFT, [sample.seconds for sample in samples]), "watermark lag": (RIGHT, [sample.lag for sample in samples])}
-        lines(panels[0, 1], "seconds", times)
+        lines(panels[0, 1], "epoch time, s", {"epoch": (LEFT, [sample.seconds for sample in samples])})
         private = {kind: (COLOURS[kind], [sample.memory[kind].private / 2**20 for sample in samples]) for kind in KINDS}
-        lines(panels[1, 0], "private memory (PSS without files), MiB", private)
+        lines(panels[1, 0], "private MiB", private)
         mapped = {kind: (COLOURS[kind], [sample.memory[kind].mapped / 2**20 for sample in samples]) for kind in KINDS}
-        lines(panels[1, 1], "mapped files (PSS), MiB", mapped)
+        lines(panels[1, 1], "mapped MiB", mapped)
         stored = {
-            "blocks": (LEFT, [float(sample.blocks) for sample in samples]),
-            "block files": (QUIET, [float(sample.block_files) for sample in samples]),
+            "in the log": (LEFT, [float(sample.blocks) for sample in samples]),
+            "their files, replaced ones too": (QUIET, [float(sample.block_files) for sample in samples]),
+        }
+        lines(panels[2, 0], "blocks", stored)
+        others = {
+            "open files": (LEFT, [float(sample.files()) for sample in samples]),
             "log entries": (RIGHT, [float(sample.log_entries) for sample in samples]),
         }
-        lines(panels[2, 0], "what is stored", stored)
-        opened = {kind: (COLOURS[kind], [float(sample.memory[kind].files) for sample in samples]) for kind in KINDS}
-        lines(panels[2, 1], "open files", opened)
+        lines(panels[2, 1], "files", others)
         for axes in panels[2]:
             axes.set_xlabel("minutes")
         figure.savefig(path)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 
-DRIVER, DRIVER_JVM, EXECUTORS, WORKERS = "driver", "driver's JVM", "executors' JVMs", "Python workers"
+DRIVER, DRIVER_JVM, EXECUTORS, WORKERS = "driver", "driver JVM", "executor JVMs", "workers"
 KINDS = (DRIVER, DRIVER_JVM, EXECUTORS, WORKERS)
-"""An executor is a JVM and its Python workers: in these the runs are held."""
+"""An executor is a JVM and its workers, which are Python processes: in these the runs are held."""
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def spread(values: Sequence[float], digits: int = 3) -> str:
 
 def millions(value: float) -> str:
     """Rows a second and the like, with three digits that mean something."""
-    return f"{value / 1e6:.2f} million" if value >= 1e6 else f"{value / 1e3:,.0f} thousand" if value >= 10_000 else f"{value:,.0f}"
+    return f"{value / 1e6:.2f} million" if value >= 999_500 else f"{value / 1e3:,.0f} thousand" if value >= 10_000 else f"{value:,.0f}"
 
 
 def counts(text: str) -> list[int]:

@@ -2,9 +2,9 @@
 
 - W1: N tuples a side and second, keys uniform over 100 N values, ``|l.k - r.k| <= 5`` within 10 s.
 - W2: the same with Zipf keys. The ranks are 1,000 ranges of adjacent values, in random places that both streams share; a tuple draws
-  a rank with probability p_i ~ 1 / i^z and a value uniformly from its range. With Zipf *values* the most frequent one alone would join
-  with p_1^2 of all pairs, 10^5 times W1's output. The ranges are so wide (100 N sum p_i^2 values each) that a pair matches as often as
-  in W1: sum p_i^2 * 11 / width = 11 / (100 N). With z = 2, 61 of 100 tuples fall into one of the 1,000 ranges.
+  a rank with probability p_i ~ 1 / i^z and a value uniformly from its range. With Zipf *values* the most frequent one alone would match
+  in p_1^2 of all pairs, 10^3 (z = 1) to 10^5 times W1's output. The ranges are so wide (100 N sum p_i^2 values each) that a pair matches
+  as often as in W1: sum p_i^2 * 11 / width = 11 / (100 N). With z = 2, 61 of 100 tuples fall into one of the 1,000 ranges.
 - W3: W1 with four payload columns a side, two of them strings; a residual on a string and a number that half of the pairs pass; five
   columns of output from both sides.
 
