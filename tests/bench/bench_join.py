@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -29,7 +30,7 @@ from streamjoin.epoch.driver import EpochFailed, Runner
 from streamjoin.epoch.inline import InlineRunner
 
 OURS = "StreamJoin on Spark"
-SLOW = "Spark's stream-stream join on buckets"
+SLOW = "Spark's stream-stream join"
 WITHOUT = {
     "without output (counted and dropped)": Costs(output=False),
     "without durable state": Costs(durable=False),
@@ -37,6 +38,8 @@ WITHOUT = {
 }
 SLOW_EPOCHS = 15
 SLOW_ONCE_ABOVE = 200_000
+MOST_IN_MEMORY = 200_000
+"""Rows a side and second: Spark holds them as Java objects, in the heap."""
 MEASURED = 2
 """So many epochs of a larger size are measured, once the window is full."""
 
@@ -50,6 +53,10 @@ class Way:
     w1_only: bool = False
     sized: bool = True
     """Whether its best epoch size is looked for."""
+    slow: bool = False
+    """It gets fewer epochs, and one run where N is large."""
+    most_rows: int | None = None
+    """The largest N that it can hold the state of."""
 
 
 def streamjoin(runner: Runner, costs: Costs = Costs()) -> Callable[[Path, Workload, int, int], Timed]:  # noqa: B008
@@ -105,16 +112,16 @@ def ways(spark: Runner) -> list[Way]:
             )
         )
     found.append(Way("DuckDB", lambda *arguments: rivals.timed(rivals.duckdb(*arguments))))
-    for name, way, w1_only in (("foreachBatch, toArrow, DuckDB", rivals.foreach_batch, False), (SLOW, rivals.stream_stream, True)):
-        found.append(
-            Way(
-                name,
-                lambda root, workload, files, seconds, way=way: rivals.in_a_process(way, root, workload.name, files, seconds),  # type: ignore[misc]
-                w1_only,
-                sized=way is not rivals.stream_stream,
-            )
-        )
+    found.append(Way("foreachBatch, toArrow, DuckDB", in_a_process(rivals.foreach_batch)))
+    for state in rivals.PROVIDERS:
+        slow = in_a_process(partial(rivals.stream_stream, state=state))
+        most = MOST_IN_MEMORY if state == "memory" else None
+        found.append(Way(f"{SLOW}, state in {state}", slow, w1_only=True, sized=False, slow=True, most_rows=most))
     return found
+
+
+def in_a_process(way: Callable[[Path, Workload, int, int], Timed]) -> Callable[[Path, Workload, int, int], Timed]:
+    return lambda root, workload, files, seconds: rivals.in_a_process(way, root, workload.name, files, seconds)
 
 
 class Comparison:
@@ -133,13 +140,14 @@ class Comparison:
         """Workload -> results of an epoch once the window is full."""
 
     def measure(self, found: list[Way]) -> None:
+        found = [way for way in found if self._rows <= (way.most_rows or self._rows)]
         for workload in self._workloads:
             files = max(self._files.values()) if workload.name == "W1" else self._epochs
             workload.generate(self._root / workload.name, self._rows, files)
         for number in range(self._runs):
             for workload in self._workloads:
                 for way in found:
-                    once = way.name == SLOW and self._rows > SLOW_ONCE_ABOVE
+                    once = way.slow and self._rows > SLOW_ONCE_ABOVE
                     if (workload.name == "W1" or not way.w1_only) and not (once and number):
                         self._once(way, workload, 1)
         if any(workload.name == "W1" for workload in self._workloads):
@@ -165,7 +173,7 @@ class Comparison:
         return max((size for name, size in self._tried if name == way), key=lambda size: self._tried[way, size])
 
     def _once(self, way: Way, workload: Workload, size: int) -> float:
-        files = min(self._files[size], SLOW_EPOCHS) if way.name == SLOW else self._files[size]
+        files = min(self._files[size], SLOW_EPOCHS) if way.slow else self._files[size]
         seconds, outputs = way.run(self._root / workload.name, workload, files, size)
         assert len(seconds) * size == files, f"{way.name}: {len(seconds)} epochs, not {files // size}"
         median = statistics.median(seconds[full(size) :])

@@ -221,8 +221,12 @@ def foreach_batch(root: Path, workload: Workload, files: int, seconds: int) -> T
     return [end - begin for begin, end in itertools.pairwise(ends)][: files // seconds], results[: files // seconds]
 
 
-def stream_stream(root: Path, workload: Workload, files: int, seconds: int) -> Timed:
-    """Spark's stream-stream join, made legal by the equality of buckets; state in RocksDB, output and state exactly once as Spark does it.
+PROVIDERS = {"memory": "HDFSBackedStateStoreProvider", "RocksDB": "RocksDBStateStoreProvider"}
+"""Where Spark may hold a stream's state; both write what changes to the checkpoint."""
+
+
+def stream_stream(root: Path, workload: Workload, files: int, seconds: int, state: str = "RocksDB") -> Timed:
+    """Spark's stream-stream join, made legal by the equality of buckets; output and state exactly once as Spark does it.
 
     The results are given as one number, all of them in the last epoch.
     """
@@ -235,8 +239,9 @@ def stream_stream(root: Path, workload: Workload, files: int, seconds: int) -> T
         for path in paths(root, side, range(files)):
             os.link(path, inputs / f"in-{side}" / Path(path).name)
     session = _session(directory)
-    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    provider = f"org.apache.spark.sql.execution.streaming.state.{PROVIDERS[state]}"
     session.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
+    session.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
     session.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
     left, right = (_stream(session, inputs, side, workload, seconds).withWatermark("at", "0 seconds").alias(side) for side in "lr")
     low, high = (F.expr(f"floor((k {sign} {BAND}) / {BUCKET})") for sign in "-+")
