@@ -1,209 +1,262 @@
-"""Whole joins against other ways to do the same work on the same cores, and what an epoch costs that has next to nothing to do.
+"""Whole joins against other ways to do the same work on the same cores, what durable state and exactly-once output cost, and skew.
 
-Workload W1: two streams of Parquet files, N tuples a side and second of event time, keys uniform over 100 N values, |l.k - r.k| <= 5 within
-10 s, one file a side and epoch; what is measured is the time of an epoch once the window is full.
+The workloads W1, W2 and W3 are in ``workloads.py``, the others' joins in ``rivals.py``. What is measured is the time of an epoch once the
+window is full, for epochs of one second of event time, and in W1 also for the epoch size that suits each way best: every size of
+``--sizes`` is tried once, and the best is measured again. All ways of all workloads take turns, ``--runs`` times, and must agree on the
+number of results. Spark's own stream-stream join is slow: it gets fewer epochs, and one run where N is above 200,000.
 
-StreamJoin keeps durable state and writes exactly-once Parquet output; the others keep nothing that outlives them:
-
-- polars: one process, all cores; tuples of the window in a frame; an equi-join on buckets of the key, then a filter.
-- duckdb: the same in SQL.
-
-    python tests/bench/bench_join.py [--rows 100000,1000000] [--epochs 24] [--runs 3]
+    python tests/bench/bench_join.py [--rows 100000,1000000] [--workloads w1,w2z1,w2z2,w3] [--runs 5] [--epochs 24] [--sizes 4,10] [--quick]
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
-import os
-import platform
 import shutil
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from harness import SECOND, START, make_job
-from streamjoin.epoch.driver import Driver, EpochResult
+from bench import rivals
+from bench.engine import Costs, full, job_of, join, spark_runner, timed
+from bench.report import counts, machine, millions, options, spread, table
+from bench.rivals import Timed
+from bench.workloads import SHORT, WORKLOADS, Workload
+from streamjoin.epoch.driver import EpochFailed, Runner
 from streamjoin.epoch.inline import InlineRunner
-from streamjoin.epoch.spark import SparkRunner, SparkSettings
-from streamjoin.java import find_java
-from streamjoin.state.storage import ObjectStorage
 
-BAND, WINDOW = 5, 10
-
-
-def generate(root: Path, rows: int, epochs: int) -> None:
-    for seed, name in enumerate("lr"):
-        folder = root / f"in-{name}"
-        folder.mkdir(parents=True)
-        rng = np.random.default_rng(seed)
-        for epoch in range(epochs):
-            table = {
-                "rid": np.arange(epoch * rows, (epoch + 1) * rows),
-                "k": rng.integers(0, 100 * rows, rows),
-                "v": np.zeros(rows, np.int32),
-                "at": pa.array(np.full(rows, START + epoch * SECOND)).cast(pa.timestamp("us", "UTC")),
-            }
-            path = folder / f"{epoch:04d}.parquet"
-            pq.write_table(pa.table(table), path)
-            os.utime(path, (1_000_000_000 + epoch,) * 2)  # files are taken in the order of their times
+OURS = "StreamJoin on Spark"
+SLOW = "Spark's stream-stream join"
+WITHOUT = {
+    "without output (counted and dropped)": Costs(output=False),
+    "without durable state": Costs(durable=False),
+    "without both": Costs(durable=False, output=False),
+}
+SLOW_EPOCHS = 15
+SLOW_ONCE_ABOVE = 200_000
+MOST_IN_MEMORY = 200_000
+"""Rows a side and second: Spark holds them as Java objects, in the heap."""
+MEASURED = 2
+"""So many epochs of a larger size are measured, once the window is full."""
 
 
-def streamjoin(root: Path, runner: Any) -> Iterator[EpochResult]:
-    """The epochs of the join of what lies in ``root``."""
-    for name in ("state", "out"):
-        shutil.rmtree(root / name, ignore_errors=True)
-    job = make_job(
-        root,
-        on=f"abs(l.k - r.k) <= {BAND}",
-        types=("BIGINT", "BIGINT"),
-        window={"within": f"{WINDOW}s"},
-        workers=2,
-        watermark="0s",
-        sources=("parquet", {"maxFilesPerEpoch": 1}),
-        epoch={"maxTuples": 100_000_000},
-        capacity=100_000_000,
-    )
-    driver = Driver(job, ObjectStorage(job.checkpoint), runner)
-    driver.start()
-    while (result := driver.step()) is not None:
-        yield result
+@dataclass(frozen=True)
+class Way:
+    """One way to do the join: (input, workload, files, files a side of each epoch) -> seconds and results of each epoch."""
+
+    name: str
+    run: Callable[[Path, Workload, int, int], Timed]
+    w1_only: bool = False
+    sized: bool = True
+    """Whether its best epoch size is looked for."""
+    slow: bool = False
+    """It gets fewer epochs, and one run where N is large."""
+    most_rows: int | None = None
+    """The largest N that it can hold the state of."""
 
 
-def rival_polars(root: Path, epochs: int) -> Iterator[int]:
-    """Output rows of each epoch, by Polars."""
-    import polars
+def streamjoin(runner: Runner, costs: Costs = Costs()) -> Callable[[Path, Workload, int, int], Timed]:  # noqa: B008
+    def run(root: Path, workload: Workload, files: int, seconds: int) -> Timed:
+        assert files % seconds == 0
+        job = job_of(root, workload, seconds=seconds, output=costs.output)
+        with first_files(root, files):
+            try:
+                done = timed(join(job, runner, durable=costs.durable))
+            except EpochFailed:
+                if costs.durable:
+                    raise
+                # a task ran on another worker than the one with its state, which on a busy machine happens: nothing to read back
+                done = timed(join(job, runner, durable=False))
+        return list(done.seconds), [result.output for result in done.results]
 
-    held: list[list[Any]] = [[], []]
-    for epoch in range(epochs):
-        new = []
-        for name in "lr":
-            frame = polars.read_parquet(root / f"in-{name}" / f"{epoch:04d}.parquet", columns=["rid", "k", "at"])
-            new.append(frame.with_columns((polars.col("k") // (BAND + 1)).alias("b")))
-        held = [[old for old in side if old[0] >= epoch - WINDOW] for side in held]
-
-        def pairs(left: Any, right: Any) -> Any:
-            spread = polars.concat([right.with_columns(polars.col("b") + shift) for shift in (-1, 0, 1)])
-            joined = left.join(spread, on="b", suffix="_r")
-            close = (polars.col("k") - polars.col("k_r")).abs() <= BAND
-            recent = (polars.col("at") - polars.col("at_r")).dt.total_microseconds().abs() <= WINDOW * SECOND
-            return joined.filter(close & recent).select("rid", "rid_r")
-
-        both = [polars.concat([frame for _, frame in side]) if side else None for side in held]
-        parts = [pairs(new[0], new[1])]
-        if both[1] is not None:
-            parts.append(pairs(new[0], both[1]))
-        if both[0] is not None:
-            parts.append(pairs(new[1], both[0]))
-        result = polars.concat([parts[0], *parts[1:]])
-        result.write_parquet(root / "rival.parquet", compression="snappy")
-        for side in (0, 1):
-            held[side].append((epoch, new[side]))
-        yield result.height
+    return run
 
 
-def rival_duckdb(root: Path, epochs: int) -> Iterator[int]:
-    """Output rows of each epoch, by DuckDB."""
-    import duckdb
+class first_files:  # noqa: N801 - read as a phrase
+    """Hides the input beyond the first ``files`` of each side: the engine takes all that it finds."""
 
-    connection = duckdb.connect()
-    for name in "lr":
-        connection.execute(f"CREATE TABLE held_{name} (rid BIGINT, k BIGINT, ts BIGINT, b BIGINT)")
-    for epoch in range(epochs):
-        for name in "lr":
-            path = root / f"in-{name}" / f"{epoch:04d}.parquet"
-            connection.execute(
-                f"CREATE OR REPLACE TEMP TABLE new_{name} AS "
-                f"""SELECT rid, k, epoch_us("at") AS ts, k // {BAND + 1} AS b FROM read_parquet('{path}')"""
+    def __init__(self, root: Path, files: int) -> None:
+        self._moved = [
+            (path, root / "hidden" / f"{side}-{path.name}")
+            for side in "lr"
+            for path in sorted((root / f"in-{side}").glob("*.parquet"))[files:]
+        ]
+        (root / "hidden").mkdir(exist_ok=True)
+
+    def __enter__(self) -> None:
+        for path, hidden in self._moved:
+            path.rename(hidden)
+
+    def __exit__(self, *failure: object) -> None:
+        for path, hidden in self._moved:
+            hidden.rename(path)
+
+
+def ways(spark: Runner) -> list[Way]:
+    found = [
+        Way(OURS, streamjoin(spark)),
+        *(Way(name, streamjoin(spark, costs), w1_only=True, sized=False) for name, costs in WITHOUT.items()),
+        Way("StreamJoin, inline runner (one core)", streamjoin(InlineRunner())),
+    ]
+    for engine in ("in-memory", "streaming"):
+        found.append(
+            Way(
+                f"Polars, {engine} engine",
+                lambda root, workload, files, seconds, engine=engine: rivals.timed(  # type: ignore[misc]
+                    rivals.polars(root, workload, files, seconds, engine)
+                ),
             )
-            connection.execute(f"DELETE FROM held_{name} WHERE ts < {START + (epoch - WINDOW) * SECOND}")
-
-        def pairs(left: str, right: str) -> str:
-            spread = f"SELECT rid, k, ts, b + s AS b FROM {right}, (VALUES (-1), (0), (1)) shifts(s)"
-            return (
-                f"SELECT l.rid AS a, r.rid AS b FROM {left} l JOIN ({spread}) r ON l.b = r.b "
-                f"WHERE abs(l.k - r.k) <= {BAND} AND abs(l.ts - r.ts) <= {WINDOW * SECOND}"
-            )
-
-        union = " UNION ALL ".join([pairs("new_l", "new_r"), pairs("new_l", "held_r"), pairs("new_r", "held_l")])
-        connection.execute(f"COPY ({union}) TO '{root / 'rival.parquet'}' (FORMAT parquet, COMPRESSION snappy)")
-        for name in "lr":
-            connection.execute(f"INSERT INTO held_{name} SELECT * FROM new_{name}")
-        yield pq.read_metadata(root / "rival.parquet").num_rows
+        )
+    found.append(Way("DuckDB", lambda *arguments: rivals.timed(rivals.duckdb(*arguments))))
+    found.append(Way("foreachBatch, toArrow, DuckDB", in_a_process(rivals.foreach_batch)))
+    for state in rivals.PROVIDERS:
+        slow = in_a_process(partial(rivals.stream_stream, state=state))
+        most = MOST_IN_MEMORY if state == "memory" else None
+        found.append(Way(f"{SLOW}, state in {state}", slow, w1_only=True, sized=False, slow=True, most_rows=most))
+    return found
 
 
-def epoch_seconds(epochs: Iterator[Any]) -> tuple[list[float], list[Any]]:
-    """Seconds of each epoch once the window is full, and what the epochs gave."""
-    seconds, results = [], []
-    began = time.perf_counter()
-    for result in epochs:
-        now = time.perf_counter()
-        seconds.append(now - began)
-        results.append(result)
-        began = now
-    return seconds[WINDOW + 1 :], results
+def in_a_process(way: Callable[[Path, Workload, int, int], Timed]) -> Callable[[Path, Workload, int, int], Timed]:
+    return lambda root, workload, files, seconds: rivals.in_a_process(way, root, workload.name, files, seconds)
 
 
-def compare(root: Path, rows: int, epochs: int, runs: int, runners: dict[str, Any]) -> None:
-    generate(root, rows, epochs)
-    ways: dict[str, Callable[[], Iterator[Any]]] = {
-        f"streamjoin {name}": (lambda runner=runner: streamjoin(root, runner)) for name, runner in runners.items()
-    }
-    for name, rival in (("polars", rival_polars), ("duckdb", rival_duckdb)):
-        if importlib.util.find_spec(name):
-            ways[name] = lambda rival=rival: rival(root, epochs)
-    medians: dict[str, list[float]] = {name: [] for name in ways}
-    outputs: dict[str, int] = {}
-    for _ in range(runs):
-        for name, way in ways.items():
-            seconds, results = epoch_seconds(way())
-            medians[name].append(statistics.median(seconds))
-            outputs[name] = sum(result.output if isinstance(result, EpochResult) else result for result in results)
-    assert len(set(outputs.values())) == 1, f"the outputs differ: {outputs}"
-    print(f"W1, N = {rows:,}: {epochs} epochs of 2 x {rows:,} rows, {next(iter(outputs.values())):,} results, medians of {runs}")
-    reference = statistics.median(medians["streamjoin spark"]) if "streamjoin spark" in medians else None
-    for name, found in medians.items():
-        median = statistics.median(found)
-        ratio = f"  {median / reference:5.2f} x streamjoin spark's time" if reference else ""
-        print(f"  {name:20} {median:7.3f} s an epoch ({min(found):.3f} to {max(found):.3f})  {2 * rows / median:12,.0f} rows/s{ratio}")
+class Comparison:
+    """All ways of all workloads for one N."""
 
+    def __init__(self, root: Path, rows: int, workloads: list[Workload], epochs: int, sizes: list[int], runs: int) -> None:
+        self._root, self._rows, self._workloads, self._epochs, self._runs = root, rows, workloads, epochs, runs
+        self._files = {1: epochs} | {size: (full(size) + MEASURED) * size for size in sizes}
+        self._seconds: dict[tuple[str, str, int], list[float]] = {}
+        """(workload, way, size) -> the median of each run."""
+        self._tried: dict[tuple[str, int], float] = {}
+        """(way, size) -> rows a second, in the one run that looks for W1's best size."""
+        self._outputs: dict[tuple[str, int], dict[str, int]] = {}
+        """(workload, files) -> results of each way."""
+        self._pairs: dict[str, float] = {}
+        """Workload -> results of an epoch once the window is full."""
 
-def fixed_cost(root: Path, runners: dict[str, Any], epochs: int = 60) -> None:
-    generate(root, 500, epochs)
-    print("an epoch of 1,000 tuples, seconds by step (medians; task steps are the slowest task's)")
-    for name, runner in runners.items():
-        seconds, results = epoch_seconds(streamjoin(root, runner))
-        steps = {step: statistics.median(result.seconds.get(step, 0.0) for result in results[WINDOW + 1 :]) for step in results[-1].seconds}
-        text = ", ".join(f"{step} {spent:.4f}" for step, spent in steps.items() if spent >= 0.0005)
-        print(f"  streamjoin {name:7} {statistics.median(seconds):.3f} s: {text}")
+    def measure(self, found: list[Way]) -> None:
+        found = [way for way in found if self._rows <= (way.most_rows or self._rows)]
+        for workload in self._workloads:
+            files = max(self._files.values()) if workload.name == "W1" else self._epochs
+            workload.generate(self._root / workload.name, self._rows, files)
+        for number in range(self._runs):
+            for workload in self._workloads:
+                for way in found:
+                    once = way.slow and self._rows > SLOW_ONCE_ABOVE
+                    if (workload.name == "W1" or not way.w1_only) and not (once and number):
+                        self._once(way, workload, 1)
+        if any(workload.name == "W1" for workload in self._workloads):
+            self._sizes([way for way in found if way.sized])
+        for (name, files), outputs in self._outputs.items():
+            assert len(set(outputs.values())) == 1, f"{name}, {files} files a side: the outputs differ: {outputs}"
+
+    def _sizes(self, found: list[Way]) -> None:
+        """Look for each way's best size, and measure it again."""
+        w1 = WORKLOADS["W1"]
+        for way in found:
+            self._tried[way.name, 1] = 2 * self._rows / statistics.median(self._seconds["W1", way.name, 1])
+            for size in self._files:
+                if size > 1:
+                    self._tried[way.name, size] = 2 * self._rows * size / self._once(way, w1, size)
+                    print(f"  tried: {way.name}, {size} s epochs: {self._tried[way.name, size]:,.0f} rows/s", flush=True)
+        for _ in range(self._runs - 1):
+            for way in found:
+                if (best := self._best(way.name)) > 1:
+                    self._once(way, w1, best)
+
+    def _best(self, way: str) -> int:
+        return max((size for name, size in self._tried if name == way), key=lambda size: self._tried[way, size])
+
+    def _once(self, way: Way, workload: Workload, size: int) -> float:
+        files = min(self._files[size], SLOW_EPOCHS) if way.slow else self._files[size]
+        seconds, outputs = way.run(self._root / workload.name, workload, files, size)
+        assert len(seconds) * size == files, f"{way.name}: {len(seconds)} epochs, not {files // size}"
+        median = statistics.median(seconds[full(size) :])
+        self._seconds.setdefault((workload.name, way.name, size), []).append(median)
+        self._outputs.setdefault((workload.name, files), {})[way.name] = sum(outputs)
+        if way.name == OURS and size == 1:
+            self._pairs[workload.name] = statistics.median(outputs[full(size) :])
+            self._outputs.setdefault((workload.name, SLOW_EPOCHS), {})[way.name] = sum(outputs[:SLOW_EPOCHS])
+        print(f"  {workload.name}, {way.name}, {size} s epochs: {median:.3f} s an epoch", flush=True)
+        return median
+
+    def _rate(self, workload: str, way: str, size: int = 1) -> float:
+        return 2 * self._rows * size / statistics.median(self._seconds[workload, way, size])
+
+    def print(self) -> None:
+        for workload in self._workloads:
+            print(f"\n**{workload.name}, N = {self._rows:,}** ({self._pairs[workload.name]:,.0f} results an epoch)\n")
+            names = [way for name, way, size in self._seconds if name == workload.name and size == 1 and way not in WITHOUT]
+            print(self._table(workload.name, names))
+        costs = [name for name in WITHOUT if ("W1", name, 1) in self._seconds]
+        if costs:
+            print(f"\n**What it costs, W1, N = {self._rows:,}**, 1 s epochs\n")
+            print(table(["", "s an epoch", "rows/s", "of all its time"], [self._cost(name) for name in (OURS, *costs)]))
+        skewed = [workload.name for workload in self._workloads if workload.name.startswith("W2")]
+        if skewed and ("W1", OURS, 1) in self._seconds:
+            print(f"\n**Skew, N = {self._rows:,}**, {OURS}\n")
+            print(table(["", "results an epoch", "results/s", "of W1's"], [self._skew(name) for name in ("W1", *skewed)]))
+
+    def _cost(self, name: str) -> list[str]:
+        share = self._rate("W1", OURS) / self._rate("W1", name)
+        return [name, spread(self._seconds["W1", name, 1]), millions(self._rate("W1", name)), f"{share:.2f}"]
+
+    def _skew(self, workload: str) -> list[str]:
+        def pairs(name: str) -> float:
+            return self._pairs[name] / statistics.median(self._seconds[name, OURS, 1])
+
+        return [workload, f"{self._pairs[workload]:,.0f}", millions(pairs(workload)), f"{pairs(workload) / pairs('W1'):.2f}"]
+
+    def _table(self, workload: str, names: list[str]) -> str:
+        sizes = bool(self._tried) and workload == "W1"
+        rows = [
+            [name, spread(self._seconds[workload, name, 1]), *self._beside(workload, name, 1), *(self._at_best(name) if sizes else [])]
+            for name in names
+        ]
+        header = ["", "1 s epochs: s an epoch", "rows/s", "StreamJoin's / these"]
+        return table([*header, *(["best epochs", "rows/s", "StreamJoin's / these"] if sizes else [])], rows)
+
+    def _beside(self, workload: str, name: str, size: int, our_size: int = 1) -> list[str]:
+        rate = self._rate(workload, name, size)
+        return [millions(rate), f"{self._rate(workload, OURS, our_size) / rate:.2f}"]
+
+    def _at_best(self, name: str) -> list[str]:
+        best = self._best(name) if (name, 1) in self._tried else 1
+        return [f"{best} s", *self._beside("W1", name, best, self._best(OURS))]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="100000,1000000")
-    parser.add_argument("--epochs", type=int, default=24)
-    parser.add_argument("--runs", type=int, default=3)
+    parser = options(__doc__ or "")
+    parser.add_argument("--rows", default="100000,1000000", help="N, several after commas")
+    parser.add_argument("--workloads", default="w1,w2z1,w2z2,w3")
+    parser.add_argument("--epochs", type=int, default=24, help="files a side; the first 11 fill the window")
+    parser.add_argument("--sizes", default="4,10", help="seconds of event time of an epoch that are tried besides 1")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--without", default="", help="ways to leave out: any part of their names, several after commas")
     arguments = parser.parse_args()
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}")
-    os.environ["JAVA_HOME"] = str(find_java())
+    if arguments.quick:
+        arguments.rows, arguments.workloads, arguments.epochs, arguments.runs, arguments.sizes = "2000", "w1,w2z2,w3", SLOW_EPOCHS, 1, "4"
+        arguments.without = arguments.without or f"{SLOW},foreachBatch"  # each of them starts a Java
+    print(machine())
     with tempfile.TemporaryDirectory(prefix="streamjoin-bench-") as name:
         root = Path(name)
-        runners = {"spark": SparkRunner(SparkSettings(root / "logs", 3072)), "inline": InlineRunner()}
-        fixed_cost(root / "small", runners)
-        for rows in arguments.rows.split(","):
-            compare(root / rows, int(rows), arguments.epochs, arguments.runs, runners)
-            shutil.rmtree(root / rows)
-        runners["spark"].stop()
+        spark = spark_runner(root)
+        left_out = [part for part in arguments.without.split(",") if part]
+        found = [way for way in ways(spark) if not any(part in way.name for part in left_out)]
+        try:
+            for rows in counts(arguments.rows):
+                workloads = [WORKLOADS[SHORT[name]] for name in arguments.workloads.split(",")]
+                comparison = Comparison(root / str(rows), rows, workloads, arguments.epochs, counts(arguments.sizes), arguments.runs)
+                comparison.measure(found)
+                comparison.print()
+                shutil.rmtree(root / str(rows))
+        finally:
+            spark.stop()
 
 
 if __name__ == "__main__":

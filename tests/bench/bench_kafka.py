@@ -1,6 +1,6 @@
 """Kafka source and sink beside librdkafka's own speed, against one broker on this machine, in the same run.
 
-    PYTHONPATH=engine python tests/bench/bench_kafka.py [records, default 500000] [rounds, default 5]
+    python tests/bench/bench_kafka.py [--records 500000] [--rounds 5] [--quick]
 
 All in one process: ``plain`` is confluent-kafka (which is librdkafka) without anything of the engine, in turns with the engine's own. Each
 line has the median of the rounds and their range, and the ratio to the plain line of its part. Reading starts with a consumer that has
@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition, libversion
 
+from bench.report import machine, options, table
 from kafka_broker import KafkaBroker, NoBroker
 from streamjoin.io import kafka_source
 from streamjoin.io.kafka_client import KafkaClient
@@ -48,15 +49,14 @@ class Board:
                 start = time.perf_counter()
                 work()
                 seconds[name].append(time.perf_counter() - start)
-        print(f"\n{title}")
+        print(f"\n**{title}**\n")
         base = statistics.median(next(iter(seconds.values())))
+        lines = []
         for name, spent in seconds.items():
             median = statistics.median(spent)
             slowest, fastest = (self._rows / extreme for extreme in (max(spent), min(spent)))
-            print(
-                f"  {name:58} {self._rows / median:12,.0f} rows/s ({slowest:,.0f} to {fastest:,.0f})   x {base / median:.2f}",
-                flush=True,
-            )
+            lines.append([name, f"{self._rows / median:,.0f}", f"{slowest:,.0f} to {fastest:,.0f}", f"{base / median:.2f}"])
+        print(table(["", "rows/s", "range", "of the first"], lines), flush=True)
 
 
 def make_values(rows: int) -> list[bytes]:
@@ -150,8 +150,12 @@ def sinks(board: Board, broker: KafkaBroker, rows: int, root: Path) -> None:
 
 
 def main() -> None:
-    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 500_000
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    parser = options(__doc__ or "")
+    parser.add_argument("--records", type=float, default=500_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    rows, rounds = (20_000, 2) if arguments.quick else (int(arguments.records), arguments.rounds)
+    print(machine())
     values = make_values(rows)
     board = Board(rows, rounds)
     try:

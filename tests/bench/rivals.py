@@ -1,0 +1,274 @@
+"""The same joins by others: Polars, DuckDB, and two ways to do it with Spark's own Structured Streaming.
+
+None of them joins on a band except by comparing everything, so all get the bucket trick: an equality of ``k // BUCKET``, with the new
+tuples of one side in every bucket that their band touches, and the band as a filter. Each kept here is the fastest of some that were tried:
+copying the new tuples rather than the held ones, buckets of 12 values rather than 6, 24 or 50, DuckDB's hash join rather than its IEJoin.
+
+Always holds: a rival gives the number of results of each epoch; an epoch takes ``seconds`` files a side. Nothing of a rival is durable,
+but Spark's stream-stream join, which keeps what Spark keeps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.workloads import BAND, WINDOW, Workload
+from harness import SECOND, START
+
+BUCKET = 12
+"""Values: a band of 11 touches at most two buckets."""
+OUTPUT = "rival.parquet"
+
+Timed = tuple[list[float], list[int]]
+"""Seconds and results of each epoch."""
+
+
+def paths(root: Path, side: str, files: range) -> list[str]:
+    return [str(root / f"in-{side}" / f"{number:05d}.parquet") for number in files]
+
+
+def epochs_of(files: int, seconds: int) -> Iterator[range]:
+    """The files of each whole epoch."""
+    return (range(first, first + seconds) for first in range(0, files - seconds + 1, seconds))
+
+
+def polars(root: Path, workload: Workload, files: int, seconds: int, engine: str) -> Iterator[int]:
+    """``engine``: in-memory or streaming."""
+    import polars as pl
+
+    key, other = pl.col("k"), pl.col("k_right")
+    held: dict[str, list[tuple[int, Any]]] = {"l": [], "r": []}
+
+    def copied(frame: Any) -> Any:
+        low, high = (key - BAND) // BUCKET, (key + BAND) // BUCKET
+        return pl.concat([frame.with_columns(low.alias("b")), frame.with_columns(high.alias("b")).filter(low != high)])
+
+    def pairs(new: Any, old: Any, new_is_left: bool) -> Any:
+        joined = copied(new).lazy().join(old.lazy(), on="b")
+        recent = (pl.col("at") - pl.col("at_right")).dt.total_microseconds().abs() <= WINDOW * SECOND
+        matched = ((key - other).abs() <= BAND) & recent
+        left, right = ("", "_right") if new_is_left else ("_right", "")
+        if workload.residual:
+            matched = matched & pl.sql_expr(named(workload.residual, left, right))
+        output = [pl.sql_expr(named(text, left, right)) for text in workload.select]
+        return joined.filter(matched).select(output).collect(engine=engine)
+
+    for numbers in epochs_of(files, seconds):
+        new = {
+            side: pl.read_parquet(paths(root, side, numbers), columns=list(workload.needed)).with_columns((key // BUCKET).alias("b"))
+            for side in "lr"
+        }
+        held = {side: [old for old in of_side if old[0] >= numbers.start - WINDOW] for side, of_side in held.items()}
+        parts = [pairs(new["l"], new["r"], True)]
+        for side, across in ("lr", "rl"):
+            if held[across]:
+                parts.append(pairs(new[side], pl.concat([frame for _, frame in held[across]]), side == "l"))
+        result = pl.concat(parts)
+        result.write_parquet(root / OUTPUT, compression="snappy")
+        for side in "lr":
+            held[side].append((numbers.stop - 1, new[side]))
+        yield result.height
+
+
+def named(sql: str, left: str, right: str) -> str:
+    """The engine's ``l.name`` and ``r.name`` as the columns of a joined frame, where a suffix tells the sides apart."""
+    words = sql.replace("(", "( ").replace(")", " )").split(" ")
+    suffixes = {"l.": left, "r.": right}
+    return " ".join(word[2:] + suffixes[word[:2]] if word[:2] in suffixes else word for word in words)
+
+
+class DuckJoin:
+    """The join as DuckDB does it: held tuples in two tables, a hash join on buckets, one Parquet file an epoch."""
+
+    def __init__(self, root: Path, workload: Workload) -> None:
+        import duckdb
+
+        self._root, self._workload = root, workload
+        self._database = duckdb.connect()
+        columns = ", ".join(f"{name} {workload.columns[name]}" for name in workload.needed if name != "at")
+        for side in "lr":
+            self._database.execute(f"CREATE TABLE held_{side} ({columns}, ts BIGINT, b BIGINT)")
+        self._taken = ", ".join(name for name in workload.needed if name != "at")
+
+    def step(self, first_second: int, sources: dict[str, Any]) -> int:
+        """One epoch: ``sources`` are the new tuples of each side, as paths of Parquet files or as an Arrow table."""
+        database = self._database
+        for side, source in sources.items():
+            if isinstance(source, pa.Table):
+                database.register("arrived", source)
+                relation = "arrived"
+            else:
+                relation = f"read_parquet({source})"
+            database.execute(
+                f"CREATE OR REPLACE TEMP TABLE new_{side} AS "
+                f"""SELECT {self._taken}, epoch_us("at") AS ts, k // {BUCKET} AS b FROM {relation}"""
+            )
+            database.execute(f"DELETE FROM held_{side} WHERE ts < {START + (first_second - WINDOW) * SECOND}")
+        new_left, new_right = self._copied("new_l"), self._copied("new_r")
+        parts = (self._pairs(new_left, "new_r"), self._pairs(new_left, "held_r"), self._pairs("held_l", new_right))
+        path = self._root / OUTPUT
+        database.execute(f"COPY ({' UNION ALL '.join(parts)}) TO '{path}' (FORMAT parquet, COMPRESSION snappy)")
+        for side in "lr":
+            database.execute(f"INSERT INTO held_{side} SELECT * FROM new_{side}")
+        return int(pq.read_metadata(path).num_rows)
+
+    def _copied(self, table: str) -> str:
+        low, high = f"(k - {BAND}) // {BUCKET}", f"(k + {BAND}) // {BUCKET}"
+        return (
+            f"(SELECT {self._taken}, ts, {low} AS b FROM {table} UNION ALL "
+            f"SELECT {self._taken}, ts, {high} AS b FROM {table} WHERE {low} <> {high})"
+        )
+
+    def _pairs(self, left: str, right: str) -> str:
+        residual = f" AND ({self._workload.residual})" if self._workload.residual else ""
+        return (
+            f"SELECT {', '.join(self._workload.select)} FROM {left} l JOIN {right} r ON l.b = r.b "
+            f"WHERE abs(l.k - r.k) <= {BAND} AND abs(l.ts - r.ts) <= {WINDOW * SECOND}{residual}"
+        )
+
+
+def duckdb(root: Path, workload: Workload, files: int, seconds: int) -> Iterator[int]:
+    join = DuckJoin(root, workload)
+    for numbers in epochs_of(files, seconds):
+        yield join.step(numbers.start, {side: paths(root, side, numbers) for side in "lr"})
+
+
+def timed(epochs: Iterator[int]) -> Timed:
+    """Runs a rival in this process."""
+    spent, results = [], []
+    began = time.perf_counter()
+    for result in epochs:
+        now = time.perf_counter()
+        spent.append(now - began)
+        results.append(result)
+        began = now
+    return spent, results
+
+
+def in_a_process(way: Callable[[Path, Workload, int, int], Timed], root: Path, workload: str, files: int, seconds: int) -> Timed:
+    """Runs a rival that needs a Java of its own; StreamJoin's executors are there meanwhile, and idle."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_quietly, way, root, workload, files, seconds).result()
+
+
+def _quietly(way: Callable[[Path, Workload, int, int], Timed], root: Path, workload: str, files: int, seconds: int) -> Timed:
+    from bench.workloads import WORKLOADS
+
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    return way(root, WORKLOADS[workload], files, seconds)
+
+
+def _session(directory: Path) -> Any:
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.driver.memory": "6g",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(directory),
+        "spark.sql.session.timeZone": "UTC",
+        # one partition a core, not the 200 of the default
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.stopTimeout": "60s",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("rival")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _stream(session: Any, root: Path, side: str, workload: Workload, seconds: int) -> Any:
+    reader = session.readStream.schema(workload.schema).option("maxFilesPerTrigger", seconds)
+    return reader.parquet(str(root / f"in-{side}")).select(*workload.needed)
+
+
+def foreach_batch(root: Path, workload: Workload, files: int, seconds: int) -> Timed:
+    """Structured Streaming reads; each micro-batch goes to the driver by ``toArrow`` and is joined there by DuckDB."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    directory = Path(tempfile.mkdtemp(prefix="rival-", dir=root))
+    session = _session(directory)
+    join, ends, results = DuckJoin(root, workload), [time.perf_counter()], []
+
+    def batch(frame: Any, number: int) -> None:
+        arrived = frame.toArrow()
+        sides = {side: arrived.filter(pa.compute.equal(arrived["side"], side)).drop_columns(["side"]) for side in "lr"}
+        results.append(join.step(number * seconds, sides))
+        ends.append(time.perf_counter())
+
+    both = [_stream(session, root, side, workload, seconds).withColumn("side", F.lit(side)) for side in "lr"]
+    query = both[0].union(both[1]).writeStream.foreachBatch(batch)
+    query.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start().awaitTermination()
+    session.stop()
+    shutil.rmtree(directory, ignore_errors=True)
+    return [end - begin for begin, end in itertools.pairwise(ends)][: files // seconds], results[: files // seconds]
+
+
+PROVIDERS = {"memory": "HDFSBackedStateStoreProvider", "RocksDB": "RocksDBStateStoreProvider"}
+"""Where Spark may hold a stream's state; both write what changes to the checkpoint."""
+
+
+def stream_stream(root: Path, workload: Workload, files: int, seconds: int, state: str = "RocksDB") -> Timed:
+    """Spark's stream-stream join, made legal by the equality of buckets; output and state exactly once as Spark does it.
+
+    The results are given as one number, all of them in the last epoch.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    directory = Path(tempfile.mkdtemp(prefix="rival-", dir=root))
+    inputs = directory / "input"
+    for side in "lr":
+        (inputs / f"in-{side}").mkdir(parents=True)
+        for path in paths(root, side, range(files)):
+            os.link(path, inputs / f"in-{side}" / Path(path).name)
+    session = _session(directory)
+    provider = f"org.apache.spark.sql.execution.streaming.state.{PROVIDERS[state]}"
+    session.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
+    session.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+    session.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
+    left, right = (_stream(session, inputs, side, workload, seconds).withWatermark("at", "0 seconds").alias(side) for side in "lr")
+    low, high = (F.expr(f"floor((k {sign} {BAND}) / {BUCKET})") for sign in "-+")
+    buckets = F.when(low == high, F.array(low)).otherwise(F.array(low, high))
+    right = right.withColumn("b", F.explode(buckets)).alias("r")
+    left = left.withColumn("b", F.expr(f"floor(k / {BUCKET})")).alias("l")
+    condition = (
+        f"l.b = r.b AND abs(l.k - r.k) <= {BAND} "
+        f"AND l.at >= r.at - INTERVAL {WINDOW} SECONDS AND l.at <= r.at + INTERVAL {WINDOW} SECONDS"
+    )
+    if workload.residual:
+        condition += f" AND ({workload.residual})"
+    output = left.join(right, F.expr(condition)).selectExpr(*workload.select)
+    query = (
+        output.writeStream.format("parquet")
+        .option("path", str(directory / "out"))
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    spent = [
+        progress["durationMs"]["triggerExecution"] / 1000
+        for progress in query.recentProgress
+        if progress["numInputRows"] and "addBatch" in progress["durationMs"]
+    ]
+    found = session.read.parquet(str(directory / "out")).count()
+    session.stop()
+    shutil.rmtree(directory, ignore_errors=True)
+    return spent, [*[0] * (len(spent) - 1), found]
