@@ -14,9 +14,11 @@ help: ## Show this list
 setup: ## Make .venv with Spark and, where none is found, Java
 	@$(PYTHON) tools/setup.py
 
-demo: setup ## Join two made-up streams on Spark, on this machine, and draw the run into out/demo/run.png
+demo: setup ## Join two made-up streams on Spark, on this machine, with as many workers as it takes; draw and check the run
 	rm -rf out/demo
-	$(BIN)/streamjoin run examples/demo.yaml --until-idle --picture out/demo/run.png
+	$(BIN)/streamjoin run examples/demo.yaml --elastic --until-idle --picture out/demo/run.png
+	$(BIN)/streamjoin explain examples/demo.yaml --limit 12
+	$(BIN)/python examples/demo.py
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check

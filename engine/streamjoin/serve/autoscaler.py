@@ -34,7 +34,9 @@ from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
 
 RATE_EPOCHS = 10
-"""Over how many epochs the rates of a sample are taken."""
+"""Over how many epochs the rates of a sample are taken, and what was shed: what is held now came with them, not with the last one alone."""
+LEAST_KEPT = 0.05
+"""A join that sheds nearly everything says only that it is far too small, not by how much."""
 FORECAST_SECONDS = 5.0
 """A forecast serves for so long, and for ten times as long as it took to make: planning must not take the join's time."""
 WRITE_SECONDS = 10.0
@@ -134,6 +136,8 @@ class Autoscaler:
         self._written: tuple[int, int] | None = None
         self._written_at = -WRITE_SECONDS
         self._arrived: deque[tuple[float, tuple[int, int]]] = deque(maxlen=RATE_EPOCHS + 1)
+        """When the last epochs were committed, and the tuples that came with each, those shed included."""
+        self._shed: deque[int] = deque(maxlen=RATE_EPOCHS + 1)
         self._forecast: PlannerForecast | None = None
         self._switched: Switched | None = None
         self._drops = 0
@@ -216,10 +220,10 @@ class Autoscaler:
         taken_at = now if result.committed_at is None else result.committed_at
         came = [result.counts["accepted"][side] + result.counts["shed"][side] for side in SIDES]
         self._arrived.append((taken_at, (came[0], came[1])))
+        self._shed.append(sum(result.counts["shed"]))
         held = [0, 0]
         for block in self._join.checkpoint.blocks:
             held[block.side] += block.rows
-        shed = sum(result.counts["shed"])
         new = 0 if status.wanted is None or status.phase is not PlanPhase.WAITING else status.wanted.keep.count(None)
         core.handle(
             Sample(
@@ -232,7 +236,7 @@ class Autoscaler:
                 held=(held[0], held[1]),
                 epoch_seconds=result.duration,
                 backlog_records=sum(result.backlog),
-                shed_fraction=shed / sum(came) if sum(came) else 0.0,
+                shed_fraction=self._shed_fraction,
                 migrating=self._migrating,
             )
         )
@@ -241,6 +245,12 @@ class Autoscaler:
             tau = max(result.utilization.values(), default=None)
             self.ledger.realised(untold.generation, tau, untold.moved_tuples, untold.pause_seconds, untold.at)
             self._untold_tau = None
+
+    @property
+    def _shed_fraction(self) -> float:
+        """Of the tuples that came lately, those that were shed."""
+        came = sum(sum(counts) for _, counts in self._arrived)
+        return sum(self._shed) / came if came else 0.0
 
     def _rates(self) -> tuple[float | None, float | None]:
         """Tuples per second of each stream, those shed included; None before the second epoch."""
@@ -259,10 +269,7 @@ class Autoscaler:
             serves = max(FORECAST_SECONDS, 10 * last.seconds)
             if result is None or now - last.made_at <= serves:
                 return last
-        kept = 1.0
-        if result is not None:
-            shed, accepted = sum(result.counts["shed"]), sum(result.counts["accepted"])
-            kept = max(1e-3, accepted / (accepted + shed)) if accepted + shed else 1.0
+        kept = max(LEAST_KEPT, 1 - self._shed_fraction)
         self._forecast = PlannerForecast(status, self._join.statistics, predicate, self._job, kept, self._clock)
         return self._forecast
 

@@ -1,0 +1,136 @@
+"""Looks at what `make demo` left: checks its results against DuckDB, and draws the scheme before and after the join grew.
+
+The streams are made up once more by the generator that the join read; all else shares no code with the engine: DuckDB joins them. While
+workers were full the join dropped tuples on purpose and counted them. So the check is: no row is wrong or repeated, and all rows that are
+missing can be those of the tuples that were dropped. The fewest tuples whose loss explains all missing rows are as many as the largest
+set of missing rows of which no two share a tuple (König's theorem); they must not be more than were counted. Exits with 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from streamjoin.cli.draw import draw_change
+from streamjoin.condition import Condition
+from streamjoin.elastic.plan import Plan
+from streamjoin.epoch.driver import StorageSnapshots
+from streamjoin.io.factory import make_source
+from streamjoin.job import Job, StreamJob, compile_job
+from streamjoin.manifest import load
+from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
+from streamjoin.scheme.tiling import Scheme
+from streamjoin.state.log import Checkpoint, Entry
+from streamjoin.state.storage import ObjectStorage
+
+MANIFEST = Path(__file__).with_name("demo.yaml")
+OUT = Path("out/demo")
+WITHIN_MICROS = 10_000_000
+EXPECTED = f"""
+    SELECT o.id AS order_id, p.id AS payment_id
+    FROM orders o JOIN payments p ON abs(o.amount - p.amount) <= 0.05 AND abs(o.at - p.at) <= {WITHIN_MICROS}
+"""
+
+
+def main() -> int:
+    job = compile_job(load(MANIFEST.read_text()))
+    log = entries(job)
+    if not log:
+        print(f"{job.checkpoint}: there is no run to look at; run `make demo` first")
+        return 1
+    streams = {stream.name: tuples(stream, rows) for stream, rows in zip((job.left, job.right), log[-1].records, strict=True)}
+    drawn = draw(job, log, streams)
+    good = check(streams, log[-1])
+    print(f"picture   {OUT / 'run.png'}" + (f", {drawn}" if drawn else ""))
+    return 0 if good else 1
+
+
+def entries(job: Job) -> list[Checkpoint]:
+    """The log's checkpoints, oldest first."""
+    storage = ObjectStorage(job.checkpoint)
+    found = [Entry.decode(storage.get(path)).checkpoint for path in storage.list("log")]
+    return [checkpoint for checkpoint in found if checkpoint.epoch >= 0 and checkpoint.scheme is not None]
+
+
+def tuples(stream: StreamJob, rows: int) -> pa.Table:
+    """The first ``rows`` tuples, as the generator makes them: id, amount, at in microseconds."""
+    state = StorageSnapshots(ObjectStorage(OUT.as_posix()))
+    source: Any = make_source(
+        stream.source, stream.schema, stream.event_time, snapshots=state, exact_counts=False, stream=stream.name, query="check"
+    )
+    table = pa.Table.from_batches([source.reader.rows(0, rows)])
+    return table.set_column(table.schema.get_field_index("at"), "at", table.column("at").cast(pa.int64()))
+
+
+def check(streams: dict[str, pa.Table], last: Checkpoint) -> bool:
+    connection = duckdb.connect()
+    connection.execute("SET threads = 1")
+    for name, table in streams.items():
+        connection.register(name, table)
+    connection.execute(f"CREATE TABLE expected AS {EXPECTED}")
+    connection.execute(f"CREATE TABLE found AS SELECT order_id, payment_id FROM read_parquet('{OUT}/matches/*.parquet')")
+    wrong = connection.execute("SELECT count(*) FROM (FROM found EXCEPT ALL FROM expected)").fetchall()[0][0]
+    missing = connection.execute("FROM expected EXCEPT ALL FROM found").fetchnumpy()
+    counts = [connection.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in ("expected", "found")]
+    dropped = sum(sum(last.totals[name]) for name in ("shed", "late"))
+    needed = fewest(missing["order_id"], missing["payment_id"])
+    good = wrong == 0 and needed <= dropped
+    print(
+        f"check     {counts[0]:,} rows expected by DuckDB, {counts[1]:,} found; {wrong:,} wrong or repeated; "
+        f"{len(missing['order_id']):,} missing, which takes at least {needed:,} tuples, and {dropped:,} were dropped: "
+        + ("all is explained" if good else "THIS IS AN ERROR")
+    )
+    return good
+
+
+def fewest(orders: np.ndarray[Any, Any], payments: np.ndarray[Any, Any]) -> int:
+    """How many tuples must be lost at least for these rows to be missing."""
+    if not len(orders):
+        return 0
+    rows, columns = (np.unique(side, return_inverse=True)[1] for side in (orders, payments))
+    graph = csr_matrix((np.ones(len(rows), np.int8), (rows, columns)))
+    return int((maximum_bipartite_matching(graph, perm_type="column") >= 0).sum())
+
+
+def draw(job: Job, log: list[Checkpoint], streams: dict[str, pa.Table]) -> Path | None:
+    """The change to the most workers, as the streams were then; None where the join never grew."""
+    grown = [
+        (before, after)
+        for before, after in itertools.pairwise(log)
+        if after.generation > before.generation and schemes(after).tasks > schemes(before).tasks
+    ]
+    if not grown:
+        return None
+    before, after = max(grown, key=lambda pair: schemes(pair[1]).tasks)
+    old, new = schemes(before), schemes(after)
+    # A worker that goes on keeps its number, and all go on when a join grows.
+    plan = Plan(after.generation, new, tuple(task if task < old.tasks else None for task in range(new.tasks)))
+    condition: Condition = job.condition
+    main = next(candidate.main for candidate in condition.candidates if str(candidate.main) == after.main)
+    held = [statistics(table, mark) for table, mark in zip(streams.values(), after.watermarks, strict=True)]
+    path = OUT / "scheme.png"
+    draw_change(path, old, plan, Statistics(held[0], held[1]), main, (job.left.name, job.right.name), job.capacity_tuples)
+    return path
+
+
+def schemes(checkpoint: Checkpoint) -> Scheme:
+    return Scheme.from_json(checkpoint.scheme)
+
+
+def statistics(table: pa.Table, watermark: int | None) -> SideStatistics:
+    """The tuples of the window that ends with this watermark."""
+    at, amounts = table.column("at").to_numpy(), table.column("amount").to_numpy()
+    inside = amounts[(at <= watermark) & (at > watermark - WITHIN_MICROS)] if watermark is not None else amounts
+    return SideStatistics(float(len(inside)), Histogram.from_sample(inside) if len(inside) else None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
