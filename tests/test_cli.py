@@ -373,7 +373,7 @@ def hang_in_epochs() -> None:
         while True:
             time.sleep(1)
 
-    InlineRunner.run = hang  # type: ignore[method-assign, assignment]
+    InlineRunner.submit = hang  # type: ignore[method-assign, assignment]
 
 
 def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
