@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 VERSION = "4.1.0"
-START_SECONDS = 60
+START_SECONDS = 180
 FETCH_SECONDS = 300
 
 POM = f"""\
