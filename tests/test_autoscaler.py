@@ -33,7 +33,7 @@ UP = [round(20 + 100 * step / 10) for step in range(10)]
 RAMP = [20] * 8 + UP + [120] * 20 + UP[::-1] + [20] * 30
 """Tuples per epoch of each stream: low, rising, high, falling, low."""
 CAPACITY = 700
-SCALING = {"tau0": 0.3, "tau1": 0.5, "tau2": 0.8, "tau3": 0.9, "scaleUpAfter": "3s", "scaleDownAfter": "6s"}
+SCALING: dict[str, Any] = {"tau0": 0.3, "tau1": 0.5, "tau2": 0.8, "tau3": 0.9, "scaleUpAfter": "3s", "scaleDownAfter": "6s"}
 
 
 class Clock:
@@ -165,7 +165,7 @@ def test_workers_follow_a_ramp_up_and_down_and_every_result_is_there_once(tmp_pa
         assert record.realised.tau_max is not None
         assert record.decision.prediction is not None
         assert record.realised.tau_max == pytest.approx(record.decision.prediction.tau_max, rel=0.5), "what was expected came true"
-    assert all(max(result.utilization.values()) < 1.5 for result in results)
+    assert max(max(result.utilization.values()) for result in results[40:]) < SCALING["tau3"], "the high load does not fill the workers"
 
 
 def test_the_ledger_is_in_the_checkpoint_goes_on_after_a_restart_and_is_explained(tmp_path: Path) -> None:

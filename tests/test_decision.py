@@ -552,7 +552,7 @@ QUICK = replace(SETTINGS, scale_down_after=120.0, scale_up_after=60.0)
 
 def test_whatever_comes_in_only_sound_and_fresh_samples_remove_workers() -> None:
     removed: dict[Reason, int] = {}
-    for seed in range(400):
+    for seed in range(250):
         for step, (core, decision, now, last) in enumerate(play(history(seed), QUICK)):
             told = f"seed {seed}, step {step}: {decision}"
             assert 1 <= decision.target <= 16, told

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 from streamjoin.elastic.arbitration import Bill, Prices, bill
 from streamjoin.elastic.core import DecisionCore
-from streamjoin.elastic.decision import Decision, Kind
+from streamjoin.elastic.decision import Decision, Kind, Reason
 from streamjoin.elastic.events import PlanApplied
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.forecast import AnalyticForecast
@@ -156,6 +158,13 @@ def test_the_explanation_says_what_was_decided_why_and_what_came_true() -> None:
     core.handle(sample(240.0, math.nan, core))
     ledger.record(core.decide(240.0))
     assert "tau of 4 of 4 workers is missing" in explain(ledger, now=240.0)
+
+
+def test_the_documentation_explains_every_reason() -> None:
+    text = (Path(__file__).resolve().parent.parent / "docs" / "scaling.md").read_text()
+    acts, holds = text.split("| reason to act |")[1].split("| reason to hold |")
+    explained = set(re.findall(r"`([A-Z][A-Za-z]+)`", acts)) | set(re.findall(r"`([A-Z][A-Za-z]+)`", holds.split("##")[0]))
+    assert explained == {reason.value for reason in Reason}
 
 
 # What a change is worth.

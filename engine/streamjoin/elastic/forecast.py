@@ -46,7 +46,8 @@ class Forecast(Protocol):
         """The best plan of at most ``workers`` workers; None when nothing can be said.
 
         More workers must not make ``tau_max`` larger (a plan may leave some idle): the core searches by bisection, and asks about
-        O(log max_workers) numbers in one decision.
+        O(log max_workers) numbers in one decision, each once. Asked about as many workers as there are it means another plan for them,
+        not the present one. It may be asked at every decision for as long as a rule wants to act: keep answers while statistics last.
         """
 
 

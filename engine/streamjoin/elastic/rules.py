@@ -338,6 +338,8 @@ class _Review:
         after = settings.scale_up_after * 2 ** min(state.replans, _LONGEST_BACKOFF)
         if hold.seconds < after:
             return self._wait(rule, why, hold.seconds, after)
+        if latest.rate is None:
+            return self._refuse(rule, Reason.BAD_SAMPLE, f"{why}, but the rates are not known, and so not what it costs")
         stay = self._bill_stay(latest)
         if stay.shed == 0:
             # Nothing is lost now: no plan for as many workers can be cheaper, and none need be made to know that.

@@ -19,16 +19,19 @@ Pair = tuple[float | None, float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One measurement, as the engine gives it; nothing about it is trusted. None: not known."""
+    """One measurement, as the engine gives it; nothing about it is trusted. None: not known.
+
+    A join that has nothing to do must go on giving samples (of rates, epoch times and a backlog of 0), or its workers stay for ever.
+    """
 
     taken_at: float
     """Seconds, by the clock that all events and decisions use."""
     generation: int
     """Of the plan that ran when it was taken."""
     tau: Mapping[int, float | None]
-    """By task, from 0: tuples held / capacity. Tasks may be missing."""
+    """By task, from 0: tuples held / capacity. Tasks may be missing; a worker without a task holds 0."""
     workers: int
-    """How many workers that plan has."""
+    """How many workers that plan has, the same as in its ``PlanApplied``."""
     starting: int = 0
     """Workers that were asked for and hold nothing yet."""
     rates: Pair = (None, None)

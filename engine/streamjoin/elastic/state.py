@@ -88,7 +88,7 @@ class Peaks:
 
 
 def _width(delay: float) -> float:
-    return max(delay / BUCKETS, 1.0)
+    return max(delay / BUCKETS, 0.01)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ is told once and the join goes on under the plan that it has. A plan that is dro
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -184,8 +184,7 @@ class Autoscaler:
             self._switched, self._drops = status.switched, status.drops
         core = self._core
         self._follow(core, status, now)
-        if result is not None:
-            self._measure(core, result, status, now)
+        self._measure(core, result, status, now)
         forecast = self._forecast_now(status, predicate, result, now)
         decision = core.decide(now, forecast)
         self.decision = decision
@@ -216,34 +215,40 @@ class Autoscaler:
             core.handle(MigrationFinished(now))
         self._migrating = migrating
 
-    def _measure(self, core: DecisionCore, result: EpochResult, status: PlanStatus, now: float) -> None:
-        taken_at = now if result.committed_at is None else result.committed_at
-        came = [result.counts["accepted"][side] + result.counts["shed"][side] for side in SIDES]
+    def _measure(self, core: DecisionCore, result: EpochResult | None, status: PlanStatus, now: float) -> None:
+        """Give the core its sample; of a join that had nothing to do, too, for its workers may be too many."""
+        checkpoint = self._join.checkpoint
+        if result is None:
+            taken_at, generation = now, checkpoint.generation
+            counts: Mapping[str, tuple[int, int]] = {"accepted": (0, 0), "shed": (0, 0)}
+        else:
+            taken_at, generation, counts = result.committed_at or now, result.generation, result.counts
+        came = [counts["accepted"][side] + counts["shed"][side] for side in SIDES]
         self._arrived.append((taken_at, (came[0], came[1])))
-        self._shed.append(sum(result.counts["shed"]))
+        self._shed.append(sum(counts["shed"]))
         held = [0, 0]
-        for block in self._join.checkpoint.blocks:
+        for block in checkpoint.blocks:
             held[block.side] += block.rows
+        tau = {task: sum(tuples) / self._job.capacity_tuples for task, tuples in checkpoint.held.items()}
         new = 0 if status.wanted is None or status.phase is not PlanPhase.WAITING else status.wanted.keep.count(None)
         core.handle(
             Sample(
                 taken_at=taken_at,
-                generation=result.generation,
-                tau=dict(result.utilization),
-                workers=len(result.held),
+                generation=generation,
+                tau=dict(tau),
+                workers=len(tau),
                 starting=new,
                 rates=self._rates(),
                 held=(held[0], held[1]),
-                epoch_seconds=result.duration,
-                backlog_records=sum(result.backlog),
+                epoch_seconds=0.0 if result is None else result.duration,
+                backlog_records=0 if result is None else sum(result.backlog),
                 shed_fraction=self._shed_fraction,
                 migrating=self._migrating,
             )
         )
         untold = self._untold_tau
-        if untold is not None and result.generation == untold.generation and result.epoch > untold.epoch:
-            tau = max(result.utilization.values(), default=None)
-            self.ledger.realised(untold.generation, tau, untold.moved_tuples, untold.pause_seconds, untold.at)
+        if untold is not None and generation == untold.generation and checkpoint.epoch > untold.epoch:
+            self.ledger.realised(untold.generation, max(tau.values(), default=None), untold.moved_tuples, untold.pause_seconds, untold.at)
             self._untold_tau = None
 
     @property
