@@ -303,12 +303,18 @@ def test_nobody_there_is_an_error_that_names_the_servers() -> None:
     assert time.monotonic() - began < 10
 
 
-def test_options_reach_librdkafka_and_secrets_come_from_files(tmp_path: Path) -> None:
+def test_options_reach_librdkafka_and_secrets_come_from_files_and_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "password").write_text("secret\n")
     client = KafkaClient("b:1", "t", (("sasl.password", f"file:{tmp_path}/password"), ("sasl.username", "me")))
     settings = client.settings({"group.id": "g"}, SourceError)
     assert (settings["sasl.password"], settings["sasl.username"], settings["bootstrap.servers"]) == ("secret", "me", "b:1")
     assert "secret" not in repr(client)
+    by_variable = KafkaClient("b:1", "t", (("sasl.password", "env:KAFKA_PASSWORD"),))
+    monkeypatch.setenv("KAFKA_PASSWORD", "secret too")
+    assert by_variable.settings({}, SourceError)["sasl.password"] == "secret too"
+    monkeypatch.delenv("KAFKA_PASSWORD")
+    with pytest.raises(SourceError, match=r"kafka\.options\[sasl\.password\]: the variable KAFKA_PASSWORD is not set; set it where the dr"):
+        by_variable.settings({}, SourceError)
     with pytest.raises(SourceError, match=r"kafka\.options\[sasl\.password\]: /no/where cannot be read \(No such file or directory\)"):
         KafkaClient("b:1", "t", (("sasl.password", "file:/no/where"),)).settings({}, SourceError)
     wrong = KafkaSource(KafkaSourceConfig(KafkaClient("b:1", "t", (("no.such.option", "1"),)), "g"), DECLARED)
