@@ -1,5 +1,7 @@
 """A real Kafka broker on this machine, for tests and benchmarks: one KRaft node in a directory of its own, on free ports of 127.0.0.1.
 
+With a login it has a second listener, for SASL over TLS by a certificate that ``openssl`` makes.
+
 Kafka itself comes by Maven into ``~/.cache/streamjoin-tests`` (43 MB, once; ``STREAMJOIN_TEST_CACHE`` names another directory), so this
 needs ``java`` (17 or newer) and, the first time, ``mvn``.
 
@@ -38,10 +40,10 @@ PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},SECURE://127.0.0.1:{secure},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SECURE://127.0.0.1:{secure}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SECURE:{protocol},CONTROLLER:PLAINTEXT
 log.dirs={root}/data
 auto.create.topics.enable=false
 offsets.topic.replication.factor=1
@@ -52,6 +54,16 @@ transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
 log.retention.check.interval.ms=1000
 log.segment.delete.delay.ms=100
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+"""
+
+SECURITY = """\
+listener.name.secure.sasl.enabled.mechanisms=SCRAM-SHA-256,PLAIN
+listener.name.secure.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.secure.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
+listener.name.secure.ssl.keystore.type=PEM
+listener.name.secure.ssl.keystore.location={root}/keystore.pem
 """
 
 LOG4J = """\
@@ -93,26 +105,46 @@ def libraries() -> Path:
 
 
 class KafkaBroker:
-    """A broker that can be killed and started again on the same data and port. A context manager."""
+    """A broker that can be killed and started again on the same data and ports. A context manager."""
 
-    def __init__(self, *, heap_mib: int = 512, fast: bool = False, settings: dict[str, str] | None = None) -> None:
-        """``fast``: let Java compile well, which costs seconds at the start. ``settings``: more lines of server.properties."""
+    def __init__(
+        self, *, heap_mib: int = 512, fast: bool = False, settings: dict[str, str] | None = None, login: tuple[str, str] | None = None
+    ) -> None:
+        """``fast``: let Java compile well, which costs seconds at the start. ``settings``: more lines of server.properties.
+
+        ``login``: the name and password of the one user that ``secure_servers`` lets in.
+        """
         self._jars = libraries()
         self._compiler = [] if fast else ["-XX:TieredStopAtLevel=1"]
         self._root = Path(tempfile.mkdtemp(prefix="kafka-"))
         self._heap = f"-Xmx{heap_mib}m"
         self._process: subprocess.Popen[bytes] | None = None
-        port, controller = free_ports(2)
+        port, secure, controller = free_ports(3)
         self.servers = f"127.0.0.1:{port}"
-        lines = "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
-        (self._root / "server.properties").write_text(PROPERTIES.format(port=port, controller=controller, root=self._root) + lines)
+        self.secure_servers = f"127.0.0.1:{secure}"
+        """Without a login as open as ``servers``."""
+        self.certificate = self._root / "certificate.pem"
+        """What a client of ``secure_servers`` must trust."""
+        self._login = login
+        protocol = "PLAINTEXT" if login is None else "SASL_SSL"
+        text = PROPERTIES.format(port=port, secure=secure, controller=controller, root=self._root, protocol=protocol)
+        if login is not None:
+            text += SECURITY.format(root=self._root, user=login[0], password=login[1])
+        text += "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
+        (self._root / "server.properties").write_text(text)
         (self._root / "log4j2.xml").write_text(LOG4J)
 
     def __enter__(self) -> KafkaBroker:
         try:
             properties = str(self._root / "server.properties")
             identity = uuid.uuid4().hex[:22]
-            self._java("kafka.tools.StorageTool", "format", "--cluster-id", identity, "--config", properties)
+            users: list[str] = []
+            if self._login is not None:
+                key = self._root / "key.pem"
+                make_certificate(key, self.certificate)
+                (self._root / "keystore.pem").write_text(key.read_text() + self.certificate.read_text())
+                users = ["--add-scram", "SCRAM-SHA-256=[name={},password={}]".format(*self._login)]
+            self._java("kafka.tools.StorageTool", "format", "--cluster-id", identity, "--config", properties, *users)
             self.start()
         except BaseException:
             self.__exit__()
@@ -204,3 +236,14 @@ def free_ports(count: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
+
+
+def make_certificate(key: Path, certificate: Path) -> None:
+    """Writes a key, and a certificate of it for 127.0.0.1, signed by itself. Raises NoBroker without ``openssl``."""
+    if shutil.which("openssl") is None:
+        raise NoBroker("no openssl on the PATH to make a broker's certificate with")
+    command = ["openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=broker", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command += ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-keyout", str(key), "-out", str(certificate)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS, check=False)
+    if done.returncode:
+        raise NoBroker(f"openssl makes no certificate: {done.stderr.strip()[-500:]}")

@@ -192,7 +192,7 @@ CASES = [
         'spec.streams[0].select: "id" must be a list: write [id]',
     ),
     bad(
-        "text for a mapping", "scheme: {model: adsp}", "scheme: adsp", 'spec.scheme: "adsp" must be a mapping of model'
+        "text for a mapping", "scheme: {model: adsp}", "scheme: adsp", 'spec.scheme: "adsp" must be a mapping of model, sigma and groups'
     ),
     bad(
         "a list for a mapping",
@@ -209,16 +209,16 @@ CASES = [
     ),
     # Choices and bounds.
     bad(
-        "a model of a later version",
+        "an unknown model",
         "model: adsp",
-        "model: dynamic",
-        'spec.scheme.model: "dynamic" must be adsp, square or hash',
+        "model: star",
+        'spec.scheme.model: "star" must be adsp, square, hash, dynamic, readj, biclique or chain',
     ),
     bad(
         "a slip in a choice",
         "model: adsp",
         "model: squares",
-        'spec.scheme.model: "squares" must be adsp, square or hash; did you mean square?',
+        'spec.scheme.model: "squares" must be adsp, square, hash, dynamic, readj, biclique or chain; did you mean square?',
     ),
     bad(
         "a choice in another case",
@@ -231,6 +231,18 @@ CASES = [
         "mode: Enforce",
         "mode: false",
         'spec.scaling.mode: false must be Enforce, Recommend or Off; put it in quotes: "Off"',
+    ),
+    bad(
+        "a rule that is Off without quotes",
+        "mode: Enforce,",
+        "rules: {keepUp: false},",
+        'spec.scaling.rules.keepUp: false must be Enforce, Recommend or Off; put it in quotes: "Off"',
+    ),
+    bad(
+        "a rule that does not exist",
+        "mode: Enforce,",
+        "rules: {dealocate: Enforce},",
+        'spec.scaling.rules.dealocate: "Enforce" is given to a field that does not exist; did you mean deallocate?',
     ),
     bad(
         "an unknown format",
@@ -493,20 +505,45 @@ CASES = [
         "an option that would move offsets",
         "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
         'kafka: {bootstrapServers: "b:9092", topic: orders, options: {enable.auto.commit: true}}',
-        "spec.streams[0].source.kafka.options[enable.auto.commit]: true would move offsets past the checkpoint, which alone says what"
+        'spec.streams[0].source.kafka.options["enable.auto.commit"]: true would move offsets past the checkpoint, which alone says what'
         " has been read; remove it",
     ),
     bad(
         "an option that is a field",
         "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
         'kafka: {bootstrapServers: "b:9092", topic: orders, options: {group.id: mine}}',
-        'spec.streams[0].source.kafka.options[group.id]: "mine" is groupId here; remove it',
+        'spec.streams[0].source.kafka.options["group.id"]: "mine" is groupId here; remove it',
     ),
     bad(
         "an option that is a function",
         "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
         'kafka: {bootstrapServers: "b:9092", topic: orders, options: {error_cb: x}}',
-        "spec.streams[0].source.kafka.options[error_cb]: is a function of a program, which a manifest cannot give; remove it",
+        'spec.streams[0].source.kafka.options.error_cb: is a function of a program, which a manifest cannot give; remove it',
+    ),
+    bad(
+        "an option that is no setting",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, options: {linger.ms: [5], sasl.password: {of: sesame}}}',
+        'spec.streams[0].source.kafka.options["linger.ms"]: [5] is not a setting; write text, a number, true or false',
+        'spec.streams[0].source.kafka.options["sasl.password"]: is not a setting; write text, a number, true or false',
+    ),
+    bad(
+        "a secret where no field is",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, sasl.password: sesame, options: "sasl.password=sesame"}',
+        "spec.streams[0].source.kafka.options: must be a mapping",
+        'spec.streams[0].source.kafka["sasl.password"]: is given to a field that does not exist; the fields here are bootstrapServers,'
+        " topic, format, startingOffsets, onDataLoss, groupId, idleTimeout, timeout and options",
+    ),
+    bad(
+        "a secret's place",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, options: {sasl.password: "file:password", ssl.ca.location: "file:/ca.pem",'
+        ' sasl.username: "env:MY-NAME"}}',
+        'spec.streams[0].source.kafka.options["sasl.password"]: is not an absolute path, and workers have working directories of their own;'
+        " write file:/path",
+        'spec.streams[0].source.kafka.options["ssl.ca.location"]: "file:/ca.pem" is the path of a file itself; write /ca.pem',
+        'spec.streams[0].source.kafka.options["sasl.username"]: "env:MY-NAME" is not the name of an environment variable; write env:NAME',
     ),
     bad(
         "a raw stream with columns that records do not have",
@@ -727,6 +764,20 @@ CASES = [
         ),
     ),
     bad(
+        "a parameter of another model",
+        "model: adsp",
+        "model: readj, groups: 2",
+        "spec.scheme.groups: 2 is only for model biclique, and the model is readj; remove one of them",
+    ),
+    bad(
+        "a parameter that its model does not take",
+        "model: adsp",
+        "model: biclique, sigma: 0.2",
+        "spec.scheme.sigma: 0.2 is only for model readj, and the model is biclique; remove one of them",
+    ),
+    bad("no groups", "model: adsp", "model: biclique, groups: 0", "spec.scheme.groups: 0 must be at least 1"),
+    bad("a negative imbalance", "model: adsp", "model: readj, sigma: -1", "spec.scheme.sigma: -1 must be at least 0"),
+    bad(
         "no window",
         "window: {within: 180s, slide: 60s}",
         "window: {}",
@@ -820,7 +871,7 @@ CASES = [
         "an option that would lose results",
         "sink: {files: {path: out/matches, format: parquet}}",
         'sink: {kafka: {bootstrapServers: "b:9092", topic: matches, options: {acks: 1}}}',
-        "spec.joins[0].output.sink.kafka.options[acks]: 1 is what makes each result arrive; remove it",
+        'spec.joins[0].output.sink.kafka.options.acks: 1 is what makes each result arrive; remove it',
     ),
     bad(
         "no sink",

@@ -220,11 +220,11 @@ class MortalRunner(InlineRunner):
         super().__init__()
         self._rng = rng
 
-    def submit(self, spec: Any, tasks: int) -> Any:
-        for task in range(tasks):
+    def submit(self, spec: Any, workers: Any) -> Any:
+        for worker in workers:
             if self._rng.random() < 0.2:
-                self.lose(task)
-        return super().submit(spec, tasks)
+                self.lose(worker)
+        return super().submit(spec, workers)
 
 
 def test_workers_may_lose_their_runs_at_any_epoch(tmp_path: Path) -> None:
@@ -233,6 +233,32 @@ def test_workers_may_lose_their_runs_at_any_epoch(tmp_path: Path) -> None:
         root = tmp_path / str(seed)
         driver = finish(root, inputs, ObjectStorage(str(root / "state")), MortalRunner(random.Random(seed)))
         check(root, inputs, driver, f"seed {seed}")
+
+
+class Forgetful(InlineRunner):
+    """Workers lose what they hold after one epoch's tasks and before those of the next, which was begun already."""
+
+    def submit(self, spec: Any, workers: Any) -> Any:
+        epoch = super().submit(spec, workers)
+        result = epoch.result
+
+        def forget_first() -> Any:
+            if spec.follows is not None and spec.epoch % 2:
+                self.lose(workers[spec.epoch % len(workers)])
+            return result()
+
+        epoch.result = forget_first
+        return epoch
+
+
+def test_an_epoch_that_was_begun_too_early_is_begun_again(tmp_path: Path, inputs: tuple[Input, Input]) -> None:
+    driver = driver_for(job_at(tmp_path), inputs, ObjectStorage(str(tmp_path / "state")), Forgetful())
+    driver.start()
+    back = []
+    while (result := driver.step()) is not None:
+        back.append(result.read_back)
+    assert back == [0, 1, 0, 1, 0, 1], "what was lost was read back, once"
+    check(tmp_path, inputs, driver, "forgetful")
 
 
 def test_a_task_may_die_after_it_staged_its_runs(tmp_path: Path, inputs: tuple[Input, Input], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +335,10 @@ def test_a_checkpoint_refuses_another_join_and_names_the_field(tmp_path: Path, i
         driver.start()
 
 
-@pytest.mark.parametrize(("model", "workers"), [("adsp", 5), ("square", 4), ("adsp", 1), ("hash", 4)])
+@pytest.mark.parametrize(
+    ("model", "workers"),
+    [("adsp", 5), ("square", 4), ("adsp", 1), ("hash", 4), ("dynamic", 4), ("readj", 3), ("biclique", 5), ("chain", 3)],
+)
 def test_a_restart_with_another_model_or_size_goes_on_from_what_is_held(
     model: str, workers: int, tmp_path: Path, inputs: tuple[Input, Input]
 ) -> None:

@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness import SECOND, START, Input, driver_for, make_batch, make_job, output_of, run_all
+from harness import SECOND, START, Input, MemorySource, driver_for, make_batch, make_job, output_of, run_all
 from streamjoin.epoch.driver import Driver, EpochFailed
 from streamjoin.epoch.inline import InlineRunner
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import units_of
+from streamjoin.io.base import SourceError, UnavailableError
 from streamjoin.state.blocks import load
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage
@@ -275,3 +276,24 @@ def test_large_runs_lie_on_mapped_pages_that_the_system_may_evict(tmp_path: Path
     held = sum(work.held_bytes for work in results[-1].work.values())
     assert held > 2 * rows * epochs * 24
     assert pa.total_allocated_bytes() - before < held / 4
+
+
+@pytest.mark.parametrize("error", [UnavailableError, SourceError])
+def test_an_input_that_fails_while_an_epoch_is_in_flight_costs_that_epoch_nothing(tmp_path: Path, error: type[Exception]) -> None:
+    """The next epoch is planned early; what that raises comes again once the one in flight is committed, if it is not over by then."""
+    epochs = [[(e, 5, 0, at(e))] for e in range(4)]
+    steps: list[str] = []
+
+    class Failing(MemorySource):
+        def plan(self, *arguments: Any) -> Any:
+            if steps[-2:] == ["tasks", "plan"]:
+                raise error("out of reach")
+            return super().plan(*arguments)
+
+    job = make_job(tmp_path, **BIGINTS, window={"within": "100s"})
+    sources = (Failing(stream(epochs).batches, [1] * 4), stream(epochs).source())
+    driver = Driver(job, ObjectStorage(str(tmp_path / "state")), InlineRunner(), sources=sources, at=steps.append)
+    results = run_all(driver)
+    assert [result.epoch for result in results] == [0, 1, 2, 3]
+    assert steps.count("tasks") == 4, "no epoch was begun again"
+    assert output_of(tmp_path) == Counter((a, b) for a in range(4) for b in range(4))

@@ -191,6 +191,14 @@ def test_bare_words_that_kubernetes_takes_for_booleans_are_remarked_upon() -> No
     ]
 
 
+def test_a_join_that_only_ever_shrinks_is_remarked_upon() -> None:
+    (document,) = parse(SMALL + "  scaling: {rules: {allocate: Recommend}}\n")
+    assert document.manifest is not None
+    assert [str(remark) for remark in document.remarks] == [
+        'spec.scaling.rules.allocate: "Recommend" adds no workers, while deallocate removes them for good; give both the same mode'
+    ]
+
+
 def test_what_may_not_be_meant_is_remarked_upon() -> None:
     text = SMALL.replace("a.k < b.k", "a.k < b.k OR a.id = b.id").replace("location: state", "persistentVolumeClaim: c")
     (document,) = parse(text)
@@ -198,6 +206,18 @@ def test_what_may_not_be_meant_is_remarked_upon() -> None:
     every_pair, claim = document.remarks
     assert str(every_pair).startswith("spec.joins[0].on: has no predicate that an index serves")
     assert str(claim) == "spec.checkpoint: has no location, which a run outside Kubernetes needs"
+
+
+def test_secrets_that_are_written_out_are_remarked_upon_and_not_shown() -> None:
+    files = "{files: {path: in/a, format: json}}"
+    options = "{sasl.username: me, sasl.password: sesame, ssl.key.password: 'env:KEY', ssl.keystore.password: 'file:/run/keystore'}"
+    text = SMALL.replace(files, f"{{kafka: {{bootstrapServers: 'b:9092', topic: a, options: {options}}}}}")
+    assert [str(remark) for document in parse(text) for remark in document.remarks] == [
+        'spec.streams[0].source.kafka.options["sasl.password"]: is a secret, for all to see who see the manifest; write file:/path of a'
+        " file with it, or env: and the name of a variable",
+        'spec.streams[0].source.kafka.options["sasl.username"]: is not used unless security.protocol is SASL_SSL (or SASL_PLAINTEXT, which'
+        " encrypts nothing)",
+    ]
 
 
 def test_a_resource_from_the_api_is_checked_without_lines() -> None:

@@ -12,6 +12,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,23 @@ from harness import SECOND, START, FaultyStorage, Input, driver_for, make_batch,
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.run import Options
+from streamjoin.elastic.core import DecisionCore
+from streamjoin.elastic.decision import Kind as Action
+from streamjoin.elastic.settings import Mode, Settings
 from streamjoin.epoch.driver import Driver, EpochFailed, EpochResult
 from streamjoin.epoch.inline import InlineRunner
+from streamjoin.epoch.spec import TaskReport
+from streamjoin.io.base import Traffic
 from streamjoin.job import Job
+from streamjoin.manifest.model import KafkaSink, KafkaSource
 from streamjoin.serve.catalogue import CATALOGUE, Kind, tables
 from streamjoin.serve.metrics import Metrics
-from streamjoin.serve.server import MetricsServer
+from streamjoin.serve.server import DriverServer
 from streamjoin.serve.watch import Watched
+from streamjoin.serve.wishes import plan_for_workers
 from streamjoin.state.storage import ObjectStorage
 
+COUNTED = ("failures", "retries", "backs", "switches", "drops", "decisions")
 DOCUMENT = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text()
 BAND: dict[str, Any] = {"types": ("BIGINT", "BIGINT"), "on": "abs(l.k - r.k) <= 1", "window": {"within": "5s"}, "watermark": "1s"}
 PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path="/usr/bin")
@@ -129,6 +138,14 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path, capacity=100, shedding={"model": "linear", "base": "0.2"}, scaling={"tau2": 0.5, "tau1": 0.3})
 
 
+def as_if_from_kafka(run: Run) -> Metrics:
+    """What a join with the same results would serve whose streams and sink were topics."""
+    given = {"bootstrapServers": "b:9092", "topic": "t"}
+    source, sink = KafkaSource.model_validate(given), KafkaSink.model_validate(given)
+    job = replace(run.job, left=replace(run.job.left, source=source), right=replace(run.job.right, source=source), sink=sink)
+    return Metrics(job, clock=run.clock)
+
+
 def test_a_scrape_says_what_the_last_epoch_says(run: Run) -> None:
     run.watched.start()
     last = run.steps()[-1]
@@ -144,7 +161,7 @@ def test_a_scrape_says_what_the_last_epoch_says(run: Run) -> None:
     assert seen["plan_info"] == {(str(last.generation), "j", "adsp"): 1}
     assert seen["stream_info"] == {("left", "l"): 1, ("right", "r"): 1}
     assert seen["epoch_number"] == last.epoch
-    assert seen["last_commit_timestamp_seconds"] == last.started_at == last.committed_at
+    assert seen["last_commit_timestamp_seconds"] == last.committed_at
     assert seen["backlog_records"] == dict(zip("lr", last.backlog, strict=True))
     assert seen["watermark_timestamp_seconds"] == {s: mark / 1e6 for s, mark in zip("lr", last.watermarks, strict=True) if mark is not None}
     assert seen["capacity_tuples"] == 100
@@ -212,7 +229,7 @@ def test_counters_of_tuples_go_on_over_a_restart_and_those_of_the_process_begin_
     before = first.scrape()
     second = Run(tmp_path, inputs=inputs)
     unread = second.scrape()
-    continued = {m.name.removeprefix("streamjoin_") for m in CATALOGUE.values() if m.total is not None}
+    continued = {m.name.removeprefix("streamjoin_") for m in CATALOGUE.values() if m.total is not None and "kafka" not in m.name}
     for name in continued:
         assert name in before
         assert name not in unread, f"{name}: as 0 it would look like a reset"
@@ -264,11 +281,77 @@ def test_work_is_forgotten_with_the_task_that_did_it(run: Run) -> None:
         assert set(seen[name]) == {"0", "1"}, name
 
 
+def test_a_plan_is_followed_from_when_it_is_put_until_it_runs(tmp_path: Path) -> None:
+    run = Run(tmp_path, inputs=(some_input(1, epochs=9), some_input(2, epochs=9)))
+    late = [True]
+    run.job = replace(run.job, max_workers=6)
+    run.driver.job = run.job
+    run.runner.__class__ = type("Late", (InlineRunner,), {"ready": property(lambda runner: 0 if late else runner._count)})
+    run.watched.start()
+    run.steps(2)
+    phases = dict.fromkeys(("WaitingForWorkers", "Preparing", "Switching", "Running"), 0.0)
+    seen = run.scrape()
+    assert seen["plan_phase"] == phases | {"Running": 1}
+    assert (seen["plan_wanted_generation"], seen["workers_wanted"], seen["plan_switches_total"]) == (1, 3, 0)
+    status, predicate = run.driver.plan_status(), run.driver.predicate
+    assert status is not None
+    assert predicate is not None
+    run.driver.put_plan(plan_for_workers(status, run.driver.statistics(), predicate, run.job, 5).plan)
+    run.steps(2)
+    seen = run.scrape()
+    assert seen["plan_phase"] == phases | {"WaitingForWorkers": 1}
+    assert (seen["plan_generation"], seen["plan_wanted_generation"], seen["workers"], seen["workers_wanted"]) == (1, 2, 3, 5)
+    assert seen["workers_ready"] == 0
+    late.clear()
+    run.steps(2)
+    seen, status = run.scrape(), run.driver.plan_status()
+    assert status is not None
+    assert status.switched is not None
+    assert seen["plan_phase"] == phases | {"Running": 1}
+    assert (seen["plan_generation"], seen["workers"], seen["workers_wanted"], seen["workers_ready"]) == (2, 5, 5, 5)
+    assert (seen["plan_switches_total"], seen["plan_drops_total"]) == (1, 0)
+    assert seen["plan_moved_tuples_total"] == status.switched.moved_tuples > 0
+    assert seen["plan_kept_tuples_total"] == status.switched.kept_tuples > 0
+    assert (seen["plan_pause_seconds_count"], seen["plan_wait_seconds_count"]) == (1, 1)
+    assert seen["plan_wait_seconds_sum"] == pytest.approx(status.switched.waited_seconds)
+    run.driver.put_plan(plan_for_workers(status, run.driver.statistics(), predicate, run.job, 6).plan)
+
+    def at(step: str) -> None:
+        if step == "switch":
+            run.runner.submit = lambda spec, workers: FailedEpoch()  # type: ignore[assignment, misc]
+
+    run.driver._at = at
+    with pytest.raises(EpochFailed):
+        run.steps(2)
+    seen = run.scrape()
+    assert (seen["plan_switches_total"], seen["plan_drops_total"], seen["workers"], seen["workers_wanted"]) == (1, 1, 5, 5)
+
+
+class FailedEpoch:
+    def result(self) -> list[TaskReport]:
+        raise EpochFailed("a worker died")
+
+    def cancel(self) -> None:
+        pass
+
+
+def test_decisions_are_counted_by_kind_and_by_what_becomes_of_them(run: Run) -> None:
+    assert set(run.scrape()["decisions_total"].values()) == {0}
+    core = DecisionCore(Settings(mode=Mode.RECOMMEND, min_workers=2), at=0.0, generation=1, workers=1)
+    hold = replace(core.decide(1.0), kind=Action.HOLD, mode=Mode.ENFORCE)
+    act = replace(hold, kind=Action.ALLOCATE, mode=Mode.RECOMMEND)
+    for decision in (hold, hold, act):
+        run.metrics.decided(decision)
+    counted = {labels: count for labels, count in run.scrape()["decisions_total"].items() if count}
+    assert counted == {("HOLD", "Enforce"): 2, ("ALLOCATE", "Recommend"): 1}
+
+
 def test_lag_grows_while_nothing_is_committed(run: Run) -> None:
     run.watched.start()
     last = run.steps(2)[-1]
+    since = run.clock.now - last.started_at
     at_once = run.scrape()["watermark_lag_seconds"]
-    assert at_once == {stream: pytest.approx(lag) for stream, lag in zip("lr", last.lag, strict=True)}
+    assert at_once == {stream: pytest.approx(lag + since) for stream, lag in zip("lr", last.lag, strict=True)}
     run.clock.now += 30.5
     later = run.scrape()["watermark_lag_seconds"]
     assert later == {stream: pytest.approx(lag + 30.5) for stream, lag in at_once.items()}
@@ -281,7 +364,9 @@ def test_epochs_are_counted_by_step(run: Run) -> None:
     assert seen["epoch_duration_seconds_count"] == len(results)
     assert seen["epoch_duration_seconds_sum"] == pytest.approx(sum(result.duration for result in results))
     steps = seen["epoch_step_duration_seconds_count"]
-    assert steps == dict.fromkeys(("plan", "tasks", "commit", "publish", "clean"), len(results)) | {"deploy": 1}
+    planned = sum("plan" in result.seconds for result in results)
+    assert steps == dict.fromkeys(("tasks", "commit", "publish", "clean"), len(results)) | {"plan": planned, "deploy": 1}
+    assert planned == len(results) - 1, "while there is a backlog an epoch is planned in the step of the one before; the last plans none"
     assert set(seen["task_step_duration_seconds_count"]) == {"route", "open", "gather", "join", "sink", "merge", "write"}
     assert seen["task_step_duration_seconds_sum"]["join"] == pytest.approx(sum(result.seconds["task.join"] for result in results))
     buckets = seen["epoch_duration_seconds_bucket"]
@@ -347,11 +432,70 @@ def test_a_start_that_fails_is_counted_and_raised(tmp_path: Path) -> None:
 
 def test_the_catalogue_has_what_is_served_and_nothing_else(run: Run) -> None:
     run.watched.start()
-    run.steps(2)
-    seen = run.scrape()
+    (result,) = run.steps(1)
+    metrics = as_if_from_kafka(run)
+    metrics.observe(replace(result, backlog_by_partition=({0: 5}, {})), run.watched.plan_status())
+    seen = scrape(metrics)
     assert seen.types == {name: metric.kind.value for name, metric in CATALOGUE.items()}
     for name, metric in CATALOGUE.items():
         assert {frozenset(labels) for labels in seen.labels[name]} == {frozenset(metric.labels)}, name
+    assert run.scrape().types == {name: kind for name, kind in seen.types.items() if "kafka" not in name}
+
+
+def test_kafka_is_shown_by_stream_and_partition_and_summed_over_epochs(run: Run) -> None:
+    run.watched.start()
+    (result,) = run.steps(1)
+    metrics = as_if_from_kafka(run)
+    assert scrape(metrics)["kafka_sent_records_total"] == 0
+    for errors, lag in (((1, 0), {0: 5, 1: 7}), ((2, 4), {1: 3})):
+        metrics.spent(0, (Traffic(errors=10), Traffic(), Traffic(100, 2000, 3, 9)))
+        totals = result.totals | {"skipped": [0, 4]}
+        metrics.observe(replace(result, source_errors=errors, backlog_by_partition=(lag, {}), totals=totals))
+    seen = scrape(metrics)
+    assert seen["kafka_lag_records"] == {("1", "l"): 3}, "a partition that the last epoch did not know of has no series"
+    assert seen["kafka_source_errors_total"] == {"l": 13, "r": 4}
+    assert seen["kafka_skipped_records_total"] == {"l": 0, "r": 4}
+    assert (seen["kafka_sent_records_total"], seen["kafka_sent_bytes_total"]) == (100, 2000)
+    assert (seen["kafka_send_failures_total"], seen["kafka_sink_errors_total"]) == (3, 9)
+
+
+def test_storage_requests_that_were_repeated_are_counted_whatever_became_of_their_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at the start, three in each attempt, one of which fails, and one more that a task of another process reports."""
+    repeated = 0
+
+    def repeat(times: int) -> None:
+        nonlocal repeated
+        repeated += times
+
+    for module in ("state.storage", "epoch.driver", "epoch.join", "epoch.route", "serve.watch"):
+        monkeypatch.setattr(f"streamjoin.{module}.retries", lambda: repeated)
+    run = Run(tmp_path)
+    at = {"claim": lambda: repeat(2), "plan": lambda: repeat(3)}
+    run.driver._at = lambda step: at.get(step, lambda: None)()
+    run.watched.start()
+    assert run.scrape()["storage_retries_total"] == 2
+    submit = run.runner.submit
+
+    def refuse(*arguments: Any) -> Any:
+        raise EpochFailed("lost")
+
+    monkeypatch.setattr(run.runner, "submit", refuse)
+    with pytest.raises(EpochFailed):
+        run.watched.step()
+    assert run.scrape()["storage_retries_total"] == 5
+    monkeypatch.setattr(run.runner, "submit", submit)
+    monkeypatch.setattr(InlineRunner, "overlaps", False)
+    step = run.driver.step
+
+    def with_one_more(**options: Any) -> EpochResult | None:
+        result = step(**options)
+        return result and replace(result, storage_retries=result.storage_retries + 1)
+
+    monkeypatch.setattr(run.driver, "step", with_one_more)
+    assert len(run.steps(1)) == 1
+    assert run.scrape()["storage_retries_total"] == 9
 
 
 def test_names_and_labels_keep_to_the_conventions() -> None:
@@ -359,7 +503,7 @@ def test_names_and_labels_keep_to_the_conventions() -> None:
         assert re.fullmatch(r"streamjoin(_[a-z]+)+", name), name
         assert name.endswith("_total") == (metric.kind is Kind.COUNTER), name
         assert metric.help.endswith("."), name
-        plain = ("_info", "_number", "_generation", "_warnings", "_failures_total", "_retries_total", "_backs_total")
+        plain = ("_info", "_number", "_generation", "_phase", "_warnings", "_errors_total", *(f"_{what}_total" for what in COUNTED))
         assert bool(metric.unit) != name.endswith(plain), name
 
 
@@ -370,8 +514,10 @@ def test_the_documentation_has_the_catalogue() -> None:
 
 def test_the_documentation_asks_only_for_metrics_that_there_are(run: Run) -> None:
     run.watched.start()
-    run.steps(1)
-    samples = set(re.findall(r"^(\w+)", generate_latest(run.metrics.registry).decode(), re.MULTILINE))
+    (result,) = run.steps(1)
+    metrics = as_if_from_kafka(run)
+    metrics.observe(replace(result, backlog_by_partition=({0: 5}, {})), run.watched.plan_status())
+    samples = set(re.findall(r"^(\w+)", generate_latest(metrics.registry).decode(), re.MULTILINE))
     questions = "".join(re.findall(r"```(?:promql|yaml)\n(.*?)```", DOCUMENT, re.DOTALL))
     asked = set(re.findall(r"\b(?:streamjoin|process)_\w+", questions))
     assert asked
@@ -382,8 +528,10 @@ def test_the_documentation_asks_only_for_metrics_that_there_are(run: Run) -> Non
 def test_promtool_finds_nothing_to_complain_about(run: Run) -> None:
     assert PROMTOOL is not None
     run.watched.start()
-    run.steps(2)
-    done = subprocess.run([PROMTOOL, "check", "metrics"], input=generate_latest(run.metrics.registry), capture_output=True, check=False)
+    (result,) = run.steps(1)
+    metrics = as_if_from_kafka(run)
+    metrics.observe(replace(result, backlog_by_partition=({0: 5}, {})), run.watched.plan_status())
+    done = subprocess.run([PROMTOOL, "check", "metrics"], input=generate_latest(metrics.registry), capture_output=True, check=False)
     assert (done.returncode, done.stdout.decode(), done.stderr.decode()) == (0, "", "")
 
 
@@ -422,6 +570,8 @@ ALERTS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "StreamJoinSheds": [("streamjoin_shed_tuples_total{stream='l'}", "0+5x30", "5x30")],
     "StreamJoinGetsDeadLetters": [("streamjoin_dead_letter_records_total{stream='l'}", "0x8 1x20", "1x30")],
+    "StreamJoinMissesRecords": [("streamjoin_kafka_skipped_records_total{stream='l'}", "0x8 1x20", "1x30")],
+    "StreamJoinRepeatsStorageRequests": [("streamjoin_storage_retries_total", "0+60x30", "0+3x30")],
 }
 """For each alert of the documentation, series with which it is on after 11 minutes, and with which it is not; a value a minute."""
 
@@ -468,7 +618,7 @@ def get(url: str, **headers: str) -> tuple[int, str, bytes]:
 
 
 def test_the_server_answers_prometheus_and_health_checks(run: Run) -> None:
-    with MetricsServer(run.metrics) as server:
+    with DriverServer(run.metrics) as server:
         assert server.url.startswith("http://127.0.0.1:")
         status, kind, body = get(f"{server.url}/healthz")
         assert (status, kind) == (200, "application/json")
@@ -498,7 +648,7 @@ def test_the_server_answers_prometheus_and_health_checks(run: Run) -> None:
 
 
 def test_a_silent_client_and_one_that_hangs_up_keep_nobody_waiting(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    with MetricsServer(run.metrics) as server:
+    with DriverServer(run.metrics) as server:
         where = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
         with socket.create_connection(where) as silent:
             silent.sendall(b"GET /metrics HTT")
@@ -512,7 +662,7 @@ def test_a_silent_client_and_one_that_hangs_up_keep_nobody_waiting(run: Run, cap
 @pytest.mark.parametrize("address", ["::1", "localhost"])
 def test_the_server_takes_other_addresses(run: Run, address: str) -> None:
     try:
-        server = MetricsServer(run.metrics, address)
+        server = DriverServer(run.metrics, address)
     except OSError as error:
         pytest.skip(f"this machine has no {address}: {error}")
     with server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import logging
 import pickle
@@ -12,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,16 @@ import pytest
 
 from harness import SECOND, Crash, FaultyStorage, Input, Remote, Root, driver_for, manifest_text, oracle, output_of, run_all, staged_of
 from s3 import S3Server
+from streamjoin.elastic.mapping import map_tasks
+from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.inline import InlineRunner
+from streamjoin.epoch.replan import PlanPhase
 from streamjoin.io.base import MemorySnapshots, Rejected, SinkError, SourceError, Split, Staged
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.files import FilesSource, FilesSourceConfig
 from streamjoin.io.sinks import FilesSink, FilesSinkConfig
+from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state import log, storage
 from streamjoin.state.log import CommitLog, Superseded, read_latest
 from streamjoin.state.storage import AlreadyExists, Missing, ObjectStorage, StorageError
@@ -607,3 +613,41 @@ def test_an_epoch_takes_few_requests(s3: S3Server) -> None:
     s3.requests.clear()
     assert driver.step() is None
     assert s3.requests == []
+
+
+def test_a_plan_is_prepared_by_fetching_blocks_while_the_old_one_runs(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamjoin.epoch.replan.SMALL_BYTES", 0)
+    inputs = make_inputs(epochs=14)
+    root = s3.bucket()
+    job = replace(job_at(root), max_workers=5)
+    driver = driver_for(job, inputs, ObjectStorage(str(root / "state")), InlineRunner())
+    driver.start()
+    for _ in range(3):
+        driver.step()
+    assert driver.scheme is not None
+    assert driver.predicate is not None
+    found = driver.statistics()
+    scheme, keep = map_tasks(driver.scheme, plan_for_tasks("adsp", found, driver.predicate.main, 5), found)
+    with s3.faulty(0.05, 3):
+        assert driver.put_plan(Plan(2, scheme, keep))
+        phases = []
+        while driver.checkpoint.generation < 2:
+            assert driver.step() is not None, f"the input ended before the switch: {phases}"
+            status = driver.plan_status()
+            assert status is not None
+            phases.append(status.phase)
+            if status.phase is PlanPhase.PREPARING:
+                wait_for_fetches(driver)
+    assert PlanPhase.PREPARING in phases[:-1]
+    switched = driver.plan_status().switched  # type: ignore[union-attr]
+    assert switched is not None
+    assert switched.moved_tuples > 0
+    assert switched.kept_tuples > 0
+    exhaust(driver)
+    check(root, inputs, driver, "plan", job)
+
+
+def wait_for_fetches(driver: Driver) -> None:
+    """Until what the workers have begun to fetch is there, or has failed."""
+    for store in driver._runner._stores.values():  # type: ignore[attr-defined]
+        concurrent.futures.wait(store._fetching.values(), timeout=30)

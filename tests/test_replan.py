@@ -24,11 +24,12 @@ import pytest
 from harness import SECOND, START, Crash, Input, driver_for, make_batch, make_job, oracle, output_of
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
+from streamjoin.elastic.planner import make_plan
 from streamjoin.epoch.driver import Driver, EpochFailed
 from streamjoin.epoch.inline import InlineEpoch, InlineRunner
 from streamjoin.epoch.replan import PlanRefused
 from streamjoin.epoch.spec import EpochSpec, TaskReport
-from streamjoin.scheme.models import plan_for_tasks
+from streamjoin.scheme.models import MODELS, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.state.blocks import SIDES, load
 from streamjoin.state.storage import ObjectStorage
@@ -44,7 +45,8 @@ JOINS = {
     "equality": ("l.k = r.k", "STRING", pa.string(), lambda rng: f"customer-{rng.randint(0, 12)}"),
     "inequality": ("l.k != r.k", "INT", pa.int32(), lambda rng: rng.randint(0, 3)),
 }
-MODELS = ("adsp", "square", "hash")
+BY_KEY = ("hash", "readj")
+"""What cuts along keys only, so that the manifest refuses it for other predicates."""
 
 
 class Unreliable(InlineRunner):
@@ -112,16 +114,21 @@ def next_plan(rng: random.Random, driver: Driver) -> Plan:
         keyed = driver.predicate.main.left is not None and driver.predicate.main.left.encoding not in ("hash",)
         histogram = Histogram.from_sample(keys) if keyed else None
         found = Statistics(SideStatistics(rng.randint(1, 99), histogram), SideStatistics(rng.randint(1, 99), histogram))
-    scheme = plan_for_tasks(rng.choice(MODELS), found, driver.predicate.main, rng.randint(1, 7))
-    if rng.random() < 0.7:
-        scheme, keep = map_tasks(driver.scheme, scheme, found, method=rng.choice(["exact", "greedy"]))
-    else:
-        workers = rng.sample([*range(driver.scheme.tasks), *[None] * scheme.tasks], scheme.tasks)
-        keep = tuple(workers)
     status = driver.plan_status()
     assert status is not None
     newest = status.generation if status.wanted is None else status.wanted.generation
-    return Plan(newest + rng.randint(1, 3), scheme, keep)
+    generation = newest + rng.randint(1, 3)
+    model, tasks = rng.choice(MODELS), rng.randint(1, 7)
+    running = Plan(status.generation, driver.scheme, tuple(range(driver.scheme.tasks)))
+    if rng.random() < 0.5:
+        planned = make_plan(
+            running, found, driver.predicate.main, model=model, workers=tasks, capacity_tuples=100, tau1=0.4, minimum=1, maximum=7
+        )
+        return Plan(generation, planned.plan.scheme, planned.plan.keep)
+    scheme = plan_for_tasks(model, found, driver.predicate.main, tasks, current=driver.scheme)
+    if rng.random() < 0.7:
+        return Plan(generation, *map_tasks(driver.scheme, scheme, found, method=rng.choice(["exact", "greedy"])))
+    return Plan(generation, scheme, tuple(rng.sample([*range(driver.scheme.tasks), *[None] * scheme.tasks], scheme.tasks)))
 
 
 def check_held(driver: Driver, runner: InlineRunner) -> None:
@@ -162,7 +169,7 @@ def run_case(root: Path, seed: int, faults: bool) -> dict[str, int]:
     join = rng.choice(list(JOINS))
     on, ddl, key_type, _ = JOINS[join]
     inputs = make_inputs(rng, join, epochs=rng.randint(8, 25))
-    model = rng.choice(MODELS[:2] if join == "inequality" else MODELS)
+    model = rng.choice([model for model in MODELS if join != "inequality" or model not in BY_KEY])
     job = make_job(root, on=on, types=(ddl, ddl), window={"within": f"{WITHIN}s"}, model=model, workers=3, watermark="1h")
     job = replace(job, min_workers=1, max_workers=8)
     storage = ObjectStorage(str(root / "state"))

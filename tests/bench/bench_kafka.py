@@ -115,7 +115,7 @@ def results(rows: int) -> pa.RecordBatch:
 def sinks(board: Board, broker: KafkaBroker, rows: int, root: Path) -> None:
     topic = broker.create_topic("sink", PARTITIONS)
     values, batch = make_values(rows), results(rows)
-    keys = [b"pairs/0/0/%d" % i for i in range(rows)]
+    keys = [b"pairs/5d0c1a9e/0/0/%d" % i for i in range(rows)]
     own = {"bootstrap.servers": broker.servers, "linger.ms": 5, "enable.idempotence": True, "queue.buffering.max.messages": 500_000}
     producer = Producer(own)
     client = KafkaClient(broker.servers, topic)
@@ -129,7 +129,7 @@ def sinks(board: Board, broker: KafkaBroker, rows: int, root: Path) -> None:
 
     def staged(sink: KafkaSink, publish: bool) -> None:
         epoch = next(epochs)
-        writer = sink.writer(f"000001-{epoch:012d}-00000-x", f"{epoch:012d}-00000")
+        writer = sink.writer(f"0a1b-000001-{epoch:012d}-00000-x", f"0a1b-{epoch:012d}-00000")
         writer.write(batch)
         if publish:
             sink.publish(writer.close())

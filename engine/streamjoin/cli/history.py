@@ -10,8 +10,10 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from streamjoin.epoch.driver import EpochResult
+from streamjoin.epoch.replan import PlanStatus, Switched
 
 MOST_SAMPLES = 2048
+MOST_SWITCHES = 1000
 RATE_SECONDS = 5.0
 """Rates are over the last so many seconds."""
 IDLE_SECONDS = 1.5
@@ -33,6 +35,9 @@ class Sample:
     held: dict[int, tuple[int, int]]
     utilization: dict[int, float]
     lag: Pair
+    workers: int = 0
+    shed: int = 0
+    """Tuples dropped by load shedding, of both streams."""
 
     def merged(self, later: Sample) -> Sample:
         return Sample(
@@ -47,6 +52,8 @@ class Sample:
                 for task in self.utilization.keys() | later.utilization.keys()
             },
             lag=(_larger(self.lag[0], later.lag[0]), _larger(self.lag[1], later.lag[1])),
+            workers=later.workers,
+            shed=self.shed + later.shed,
         )
 
 
@@ -120,14 +127,24 @@ class History:
     candidates: int = 0
     read_back: int = 0
     largest_utilization: float = 0.0
+    most_workers: int = 0
+    fewest_workers: int = 0
+    switches: deque[tuple[float, Switched]] = field(default_factory=lambda: deque(maxlen=MOST_SWITCHES))
+    """The last switches to another plan, each with when it was, in seconds since the run's start."""
+    switched: int = 0
+    """How many switches there were."""
+    moved_tuples: int = 0
+    """At all switches: held tuples, replicas counted each, that were brought to another worker."""
+    naive_tuples: int = 0
+    """And those that would have been if every worker had got all that it needs anew."""
     began: float | None = None
     """Start of the first epoch."""
     ended: float = 0.0
     """End of the last epoch."""
     _points: deque[Point] = field(default_factory=deque)
 
-    def add(self, result: EpochResult, finished: float) -> None:
-        """``finished``: the wall clock at which the epoch was done."""
+    def add(self, result: EpochResult, finished: float, plan: PlanStatus | None = None) -> None:
+        """``finished``: the wall clock at which the epoch was done. ``plan``: as it was then."""
         end = finished - self.origin
         started = end - result.duration
         if self.began is None:
@@ -145,9 +162,27 @@ class History:
         self.candidates += result.candidates
         self.read_back += result.read_back
         self.largest_utilization = max(self.largest_utilization, max(result.utilization.values(), default=0.0))
+        workers = len(result.held)
+        self.most_workers = max(self.most_workers, workers)
+        self.fewest_workers = min(self.fewest_workers or workers, workers)
+        switched = None if plan is None else plan.switched
+        if switched is not None and (not self.switches or self.switches[-1][1] != switched):
+            self.switches.append((switched.at - self.origin, switched))
+            self.switched += 1
+            self.moved_tuples += switched.moved_tuples
+            self.naive_tuples += switched.moved_tuples + switched.kept_tuples
         self.samples.append(
             Sample(
-                started, end, result.counts["input"], result.output, result.duration, result.held, result.utilization, result.lag
+                started,
+                end,
+                result.counts["input"],
+                result.output,
+                result.duration,
+                result.held,
+                result.utilization,
+                result.lag,
+                workers,
+                sum(result.counts["shed"]),
             )
         )
         if len(self.samples) > MOST_SAMPLES:

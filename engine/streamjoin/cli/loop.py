@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Protocol
 
 from streamjoin.cli.exits import Failure, failure_of
+from streamjoin.elastic.decision import Decision
 from streamjoin.epoch.driver import EpochFailed, EpochResult, Runner, Running
+from streamjoin.epoch.replan import PlanStatus
 from streamjoin.epoch.spec import EpochSpec
 
 PAUSES = (0.5, 1.0, 2.0)
@@ -61,6 +63,10 @@ class Done:
 
     result: EpochResult
     finished: float
+    plan: PlanStatus | None = None
+    """As it was after the epoch."""
+    decision: Decision | None = None
+    """The autoscaler's, where there is one."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,8 @@ class Joining(Protocol):
     def start(self) -> None: ...
 
     def step(self, *, final: bool = False) -> EpochResult | None: ...
+
+    def plan_status(self) -> PlanStatus | None: ...
 
     def stop(self) -> None: ...
 
@@ -184,8 +192,11 @@ class Loop:
         until_idle: bool = False,
         run_seconds: float | None = None,
         pauses: tuple[float, ...] = PAUSES,
+        decision: Callable[[], Decision | None] = lambda: None,
     ) -> None:
+        """``decision``: the autoscaler's last one."""
         self._driver = driver
+        self._decision = decision
         self._interval = interval_seconds
         self._stop = stop
         self._tell = tell
@@ -250,6 +261,6 @@ class Loop:
                     raise
                 continue
             if result is not None:
-                self._tell(Done(result, time.time()))
+                self._tell(Done(result, time.time(), self._driver.plan_status(), self._decision()))
             return result
         raise AssertionError("the last attempt returns or raises")

@@ -1,21 +1,26 @@
-"""A picture of a run: rates, tau of each worker with its thresholds, epoch times and watermark lag, over the time since the first epoch."""
+"""A picture of a run, over the time since the first epoch: rates, workers, tau of each worker with its thresholds, what was shed, epoch
+times and watermark lag."""
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FuncFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from streamjoin.cli import wording
 from streamjoin.cli.history import History, Sample
 from streamjoin.cli.subject import Subject
 
-LEFT, RIGHT, OUT, WARM, HOT, QUIET = "#3b6fd4", "#e08a1e", "#2f9e5b", "#d9a400", "#c8362f", "#888888"
+LEFT, RIGHT, OUT, COLD, WARM, HOT, QUIET = "#3b6fd4", "#e08a1e", "#2f9e5b", "#7fb3d5", "#d9a400", "#c8362f", "#888888"
 STYLE = {"font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False}
 MOST_WORKERS_NAMED = 10
+MOST_SWITCHES_NAMED = 6
 LAG_UNITS = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), (180.0, 60.0, "minutes"))
 """From how many seconds on lag is given in which unit."""
 
@@ -24,16 +29,22 @@ def draw(path: Path, subject: Subject, history: History) -> None:
     """Write the picture; the file's suffix says how. Raises OSError, and ValueError for a suffix that cannot be drawn."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(10, 9.5), dpi=120, layout="constrained")
-        grid = figure.subplots(4, 1, sharex=True, height_ratios=(3, 3, 2, 2))
+        panels: list[Callable[..., None]] = [_rates, _utilization, _epochs, _lag]
+        heights = [3.0, 3.0, 2.0, 2.0]
+        if subject.elastic or history.switched:
+            panels.insert(1, functools.partial(_workers, history=history))
+            heights.insert(1, 1.6)
+        if any(sample.shed for sample in history.samples):
+            panels.insert(-2, _shed)
+            heights.insert(-2, 1.4)
+        figure = Figure(figsize=(10, 0.95 * sum(heights)), dpi=120, layout="constrained")
+        grid = figure.subplots(len(panels), 1, sharex=True, height_ratios=heights)
         figure.suptitle(f"{subject.job.name}: {_heading(subject, history)}", fontsize=11, x=0.01, ha="left")
         times = [sample.end - (history.began or 0.0) for sample in history.samples]
-        _rates(grid[0], subject, history.samples, times)
-        _utilization(grid[1], subject, history.samples, times)
-        _epochs(grid[2], subject, history.samples, times)
-        _lag(grid[3], subject, history.samples, times)
-        grid[3].xaxis.set_major_formatter(FuncFormatter(lambda value, _: wording.clock(max(value, 0))))
-        grid[3].set_xlabel("time since the first epoch")
+        for panel, axes in zip(panels, grid, strict=True):
+            panel(axes, subject, history.samples, times)
+        grid[-1].xaxis.set_major_formatter(FuncFormatter(lambda value, _: wording.clock(max(value, 0))))
+        grid[-1].set_xlabel("time since the first epoch")
         for axes in grid:
             axes.grid(alpha=0.25, linewidth=0.6)
             axes.set_ylim(bottom=0)
@@ -67,15 +78,41 @@ def _rates(axes: Any, subject: Subject, samples: list[Sample], times: list[float
     axes.set_title("rates", loc="left")
 
 
+def _workers(axes: Any, subject: Subject, samples: list[Sample], times: list[float], *, history: History) -> None:
+    """Workers that run, with what each change moved beside what it would have moved if every worker had begun anew."""
+    axes.step(times, [sample.workers for sample in samples], where="post", color="#333333", linewidth=1.8)
+    top = history.most_workers * 1.6 + 1
+    axes.set_ylim(0, top)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+    for at, switched in history.switches:
+        when = at - (history.began or 0.0)
+        axes.axvline(when, color=QUIET, linewidth=0.8, linestyle=":")
+        if len(history.switches) <= MOST_SWITCHES_NAMED:
+            naive = switched.moved_tuples + switched.kept_tuples
+            text = f" {wording.short(switched.moved_tuples)} of {wording.short(naive)}\n moved"
+            axes.annotate(text, (when, top * 0.97), fontsize=7, va="top", color=QUIET)
+    axes.set_title("workers", loc="left")
+    axes.set_ylabel("workers")
+
+
+def _shed(axes: Any, subject: Subject, samples: list[Sample], times: list[float]) -> None:
+    shares = [100 * sample.shed / max(1, sum(sample.input)) for sample in samples]
+    axes.fill_between(times, shares, color=HOT, alpha=0.5, linewidth=0)
+    axes.set_title(f"shed: {wording.plural(sum(sample.shed for sample in samples), 'tuple')} in all", loc="left")
+    axes.set_ylabel("% of input")
+
+
 def _utilization(axes: Any, subject: Subject, samples: list[Sample], times: list[float]) -> None:
     job = subject.job
     tasks = sorted({task for sample in samples for task in sample.utilization})
     colours = mpl.colormaps["viridis"]
     for index, task in enumerate(tasks):
-        known = [(time, sample.utilization[task]) for time, sample in zip(times, samples, strict=True) if task in sample.utilization]
+        # NaN where the worker is not there: the line ends, and begins again with the next plan that has it.
+        known = [(time, sample.utilization.get(task, math.nan)) for time, sample in zip(times, samples, strict=True)]
         label = f"worker {task}" if len(tasks) <= MOST_WORKERS_NAMED else None
         axes.plot(*zip(*known, strict=True), color=colours(0.85 * index / max(1, len(tasks) - 1)), linewidth=1.4, label=label)
-    for value, name, colour in ((job.tau1, "tau1", QUIET), (job.tau2, "tau2", WARM), (job.tau3, "tau3", HOT)):
+    thresholds = ((job.tau0, "tau0", COLD), (job.tau1, "tau1", QUIET), (job.tau2, "tau2", WARM), (job.tau3, "tau3", HOT))
+    for value, name, colour in thresholds if subject.elastic else thresholds[1:]:
         axes.axhline(value, color=colour, linestyle="--", linewidth=1, label=f"{name} {value:g}")
     most = max((tau for sample in samples for tau in sample.utilization.values()), default=0.0)
     axes.set_ylim(0, max(1.0, most * 1.05))

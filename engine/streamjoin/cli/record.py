@@ -9,14 +9,19 @@ from streamjoin.cli import wording
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.history import History
 from streamjoin.cli.loop import Ended
+from streamjoin.cli.scaling import decision_record, plan_record, switch_record
 from streamjoin.cli.subject import Subject
+from streamjoin.elastic.decision import Decision
 from streamjoin.epoch.driver import EpochResult
+from streamjoin.epoch.replan import PlanStatus
 
 COUNTS = ("input", "accepted", "routed", "late", "shed", "rejected", "filtered", "unmatchable")
 
 
-def epoch_record(subject: Subject, result: EpochResult, finished: float) -> dict[str, Any]:
-    """What one epoch did."""
+def epoch_record(
+    subject: Subject, result: EpochResult, finished: float, plan: PlanStatus | None = None, decision: Decision | None = None
+) -> dict[str, Any]:
+    """What one epoch did, how far the plan was after it, and what the autoscaler decided."""
     steps = {name: _rounded(seconds) for name, seconds in result.seconds.items()}
     return {
         "event": "epoch",
@@ -50,6 +55,9 @@ def epoch_record(subject: Subject, result: EpochResult, finished: float) -> dict
         "readBack": result.read_back,
         "storageRetries": result.storage_retries,
         "generation": result.generation,
+        "plan": plan_record(plan),
+        "switch": switch_record(plan, result.epoch),
+        "decision": decision_record(decision),
         "blocks": result.blocks,
         "totals": _totals(result),
         "warnings": list(result.warnings),
@@ -87,6 +95,10 @@ def summary_record(subject: Subject, history: History, ended: Ended, seconds: fl
         "outputPerSecond": _rounded(history.output / span) if span else None,
         "sink": subject.sink,
         "maxUtilization": _rounded(history.largest_utilization),
+        "workers": {"fewest": history.fewest_workers, "most": history.most_workers},
+        "switches": history.switched,
+        "movedTuples": history.moved_tuples,
+        "naiveTuples": history.naive_tuples,
         "readBack": history.read_back,
         "totals": _totals(history.last) if history.last else None,
         "picture": picture,

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from streamjoin.cli.view import View
     from streamjoin.epoch.driver import Driver, Runner
     from streamjoin.job import Job
+    from streamjoin.serve.autoscaler import Autoscaler
+    from streamjoin.serve.metrics import Metrics
+    from streamjoin.state.storage import Storage
 
 SHOW_CURSOR = b"\x1b[?25h"
 
@@ -56,6 +59,10 @@ class Options:
     metrics_port: int | None = None
     """0: any that is free; None: no metrics."""
     metrics_address: str | None = None
+    api_token_file: Path | None = None
+    """Of the plan API, on the metrics' port."""
+    elastic: bool = False
+    """Scale while it runs."""
 
     @property
     def command(self) -> str:
@@ -63,8 +70,10 @@ class Options:
         words = ["streamjoin", "run", str(self.manifest)]
         words += ["--runner", self.runner] if self.runner != "spark" else []
         words += ["--until-idle"] if self.until_idle else []
+        words += ["--elastic"] if self.elastic else []
         words += ["--metrics-port", str(self.metrics_port)] if self.metrics_port is not None else []
         words += ["--metrics-address", self.metrics_address] if self.metrics_address is not None else []
+        words += ["--api-token-file", str(self.api_token_file)] if self.api_token_file is not None else []
         return shlex.join(words)
 
 
@@ -144,14 +153,16 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     stop = threading.Event()
     try:
-        runner = _announced(options.runner, job, log_directory, events.put)
-        driver = Driver(job, ObjectStorage(job.checkpoint), runner, at=lambda step: events.put(Entering(step, time.time())))
+        runner = _announced(options, job, log_directory, events.put)
+        storage = ObjectStorage(job.checkpoint)
+        driver = Driver(job, storage, runner, at=lambda step: events.put(Entering(step, time.time())))
     except Failure:
         raise
     except Exception as error:
         raise failure_of(error, traceback.format_exc(), log_directory) from error
-    subject, history = Subject(job, options.runner, options.command, driver), History(began)
-    with _measured(options, job, driver) as joining:
+    subject, history = Subject(job, options.runner, options.command, driver, options.elastic), History(began)
+    with _measured(options, job, driver) as (measured, metrics):
+        joining, autoscaler = _scaled(options, job, driver, measured, storage, metrics, events.put)
         loop = Loop(
             joining,
             interval_seconds=job.interval_micros / 1e6,
@@ -160,6 +171,7 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
             log_directory=log_directory,
             until_idle=options.until_idle,
             run_seconds=options.seconds,
+            decision=lambda: None if autoscaler is None else autoscaler.decision,
         )
         view = _view(options, subject, history, out)
         with answering_signals(stop, events.put), quiet_libraries(log_directory):
@@ -170,33 +182,61 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
 
 
 @contextlib.contextmanager
-def _measured(options: Options, job: Job, driver: Driver) -> Iterator[Joining]:
-    """The driver, with its metrics on the port that was asked for as long as this lasts. Raises Failure where it cannot be had."""
+def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Joining, Metrics | None]]:
+    """The driver, with its metrics and the plan API on the port that was asked for as long as this lasts. Raises Failure where it cannot
+    be had, and without a token where there is to be one."""
     if options.metrics_port is None:
-        yield driver
+        yield driver, None
         return
+    from streamjoin.serve.api import PlanApi
     from streamjoin.serve.metrics import Metrics
-    from streamjoin.serve.server import MetricsServer
+    from streamjoin.serve.server import DriverServer
+    from streamjoin.serve.token import TokenError, TokenFile
     from streamjoin.serve.watch import Watched
 
     address = options.metrics_address or "127.0.0.1"
     metrics = Metrics(job)
     try:
-        server = MetricsServer(metrics, address, options.metrics_port)
+        token = None if options.api_token_file is None else TokenFile(options.api_token_file)
+    except TokenError as error:
+        raise Failure(Exit.USAGE, f"--api-token-file: {error}") from error
+    api = PlanApi(driver, job, metrics.health, token=token)
+    try:
+        server = DriverServer(metrics, address, options.metrics_port, api=api)
     except OSError as error:
         where = f"port {options.metrics_port} of {address}"
         remedy = "choose another with --metrics-port, 0 for any free one, or another --metrics-address"
         raise Failure(Exit.USAGE, f"--metrics-port: {where} cannot be listened on ({error.strerror}); {remedy}") from error
     with server:
         click.echo(f"metrics: {server.url}/metrics", err=True)
-        yield Watched(driver, metrics)
+        yield Watched(driver, metrics), metrics
 
 
-def _announced(runner: str, job: Job, log_directory: Path, tell: Callable[[Event], None]) -> Runner:
+def _scaled(
+    options: Options,
+    job: Job,
+    driver: Driver,
+    joining: Joining,
+    storage: Storage,
+    metrics: Metrics | None,
+    tell: Callable[[Event], None],
+) -> tuple[Joining, Autoscaler | None]:
+    """What the loop runs: the same, or with ``--elastic`` scaled after each step."""
+    if not options.elastic:
+        return joining, None
+    from streamjoin.cli.loop import Notice
+    from streamjoin.serve.autoscaler import Autoscaler, Elastic
+
+    decided = (lambda decision: None) if metrics is None else metrics.decided
+    autoscaler = Autoscaler(job, driver, storage, clock=time.time, tell=lambda text: tell(Notice(text)), decided=decided)
+    return Elastic(joining, autoscaler), autoscaler
+
+
+def _announced(options: Options, job: Job, log_directory: Path, tell: Callable[[Event], None]) -> Runner:
     """The runner by name, its workers started when the driver knows how many. Raises Failure without a Java for Spark."""
     from streamjoin.cli.loop import AnnouncedRunner, Notice
 
-    if runner == "inline":
+    if options.runner == "inline":
         from streamjoin.epoch.inline import InlineRunner
 
         return AnnouncedRunner(lambda tasks: InlineRunner(), tell)
@@ -213,7 +253,8 @@ def _announced(runner: str, job: Job, log_directory: Path, tell: Callable[[Event
         from streamjoin.epoch.spark import SparkRunner, SparkSettings
         from streamjoin.kernel.run import warm
 
-        memory = executor_memory(job.memory_bytes, tasks, machine_bytes())
+        most = job.max_workers if options.elastic or options.metrics_port is not None else tasks  # that a plan may bring
+        memory = executor_memory(job.memory_bytes, max(tasks, most), machine_bytes())
         if memory.warning:
             tell(Notice(f"warning: {memory.warning}"))
         warm()  # compiled once, here: the executors find it in the cache
@@ -251,7 +292,7 @@ def _watch(
         except queue.Empty:
             event = None
         if isinstance(event, Done):
-            history.add(event.result, event.finished)
+            history.add(event.result, event.finished, event.plan)
         if not out_is_gone:
             try:
                 if event is None:

@@ -28,6 +28,8 @@ class Subject:
     runner: str
     command: str
     decided: Decided
+    elastic: bool = False
+    """Whether it is scaled while it runs."""
 
     @property
     def streams(self) -> tuple[str, str]:

@@ -36,6 +36,10 @@ def summary_lines(subject: Subject, history: History, ended: Ended, picture: Pat
         lines.append(
             _line("tau", f"at most {history.largest_utilization:.2f}", f"{workers} of {subject.job.capacity_tuples:,} tuples")
         )
+        if history.switched:
+            numbers = f"{history.fewest_workers} to {history.most_workers} workers"
+            moved = f"{history.moved_tuples:,} tuples moved of {history.naive_tuples:,} that were held"
+            lines.append(_line("plans", wording.plural(history.switched, "change"), numbers, moved))
     if picture is not None:
         lines.append(_line("picture", str(picture)))
     if ended.reason is not Reason.IDLE:

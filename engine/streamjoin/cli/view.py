@@ -22,8 +22,11 @@ from streamjoin.cli import wording
 from streamjoin.cli.history import History
 from streamjoin.cli.loop import Asked, Done, Ended, Entering, Event, Notice, Reason, Retrying, Started, Starting, Stopping, Waiting
 from streamjoin.cli.record import epoch_record
+from streamjoin.cli.scaling import decision_text, plan_text, switch_text
 from streamjoin.cli.subject import Subject
+from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.epoch.driver import EpochResult
+from streamjoin.epoch.replan import PlanStatus
 
 LONG_SECONDS = 2.0
 """A step that takes longer is named."""
@@ -83,7 +86,8 @@ class JsonView:
 
     def show(self, event: Event) -> None:
         if isinstance(event, Done):
-            print(json.dumps(epoch_record(self._subject, event.result, event.finished)), file=self._out, flush=True)
+            record = epoch_record(self._subject, event.result, event.finished, event.plan, event.decision)
+            print(json.dumps(record), file=self._out, flush=True)
         elif text := happening(event, self._subject.runner):
             self._note(text)
 
@@ -104,10 +108,18 @@ class LineView:
         self._subject = subject
         self._out = out
         self._warned: set[str] = set()
+        self._said: Decision | None = None
 
     def show(self, event: Event) -> None:
         if isinstance(event, Done):
             self._note(epoch_line(event.result))
+            plan, decision = event.plan, event.decision
+            if plan is not None and plan.switched is not None and plan.switched.epoch == event.result.epoch:
+                self._note(switch_text(plan.switched, plan.workers))
+            if decision is not None and (self._said is None or self._said.signature != decision.signature):
+                if decision.kind is not Kind.HOLD:
+                    self._note(decision_text(decision))
+                self._said = decision
             for warning in event.result.warnings:
                 if warning not in self._warned:
                     self._warned.add(warning)
@@ -189,6 +201,8 @@ class Screen:
         """What the driver does; None between epochs, and while it looks for input."""
         self._unicode = unicode
         self._warnings: list[str] = []
+        self._plan: PlanStatus | None = None
+        self._decision: Decision | None = None
 
     def see(self, event: Event) -> None:
         if isinstance(event, Starting):
@@ -210,6 +224,7 @@ class Screen:
         elif isinstance(event, Entering):
             self._step = event if event.step != "plan" else None
         if isinstance(event, Done):
+            self._plan, self._decision = event.plan, event.decision
             for warning in event.result.warnings:
                 self._warn(warning)
 
@@ -222,7 +237,7 @@ class Screen:
         parts: list[RenderableType] = [self._header(now), self._streams(now, width >= WIDTH - 5)]
         last = self.history.last
         if last is not None:
-            spare = height - LINES_BESIDE_WORKERS - len(self._warnings)
+            spare = height - LINES_BESIDE_WORKERS - len(self._warnings) - (2 if self.subject.elastic else 0)
             bar, curve = max(10, min(80, width - WIDTH + 46)), max(10, min(60, width - WIDTH + 32))
             parts += [Text(), self._workers(last, max(1, spare), bar), Text(), self._flow(now, last, curve), self._state_line(last)]
         parts += [Text(f" ! {warning}", style="yellow", overflow="ellipsis", no_wrap=True) for warning in self._warnings]
@@ -244,13 +259,32 @@ class Screen:
         facts.add_row("main", Text(subject.main or "chosen with the first input", style="" if subject.main else "dim"))
         facts.add_row("window", Text(subject.window))
         scheme = subject.scheme or f"{subject.job.model}, cut with the first input"
-        facts.add_row("scheme", Text(scheme + (f" (plan {last.generation})" if last else ""), style="" if subject.scheme else "dim"))
+        plan = f" ({plan_text(self._plan)})" if self._plan else f" (plan {last.generation})" if last else ""
+        facts.add_row("scheme", Text(scheme + plan, style="" if subject.scheme else "dim"))
+        if subject.elastic:
+            facts.add_row("scaling", Text(*self._scaling()))
+            facts.add_row("", Text(self._moved(), style="dim"))
         state = self._now_doing(now)
         colour = {"running": "green", "done": "green", "retrying": "red", "failed": "red"}.get(state.split(",")[0], "yellow")
         title = Text.assemble((f" {subject.job.name} ", "bold"))
         mark = "●" if self._unicode else "*"
         subtitle = Text.assemble((f" {mark} ", colour), (state, colour), (f"  {wording.clock(now - self.history.origin)} ", ""))
         return Panel(facts, title=title, title_align="left", subtitle=subtitle, subtitle_align="right", border_style="blue")
+
+    def _scaling(self) -> tuple[str, str]:
+        """The last decision, and its colour."""
+        decision = self._decision
+        if decision is None:
+            return "nothing has been decided yet", "dim"
+        return decision_text(decision), "" if decision.kind is Kind.HOLD else "yellow"
+
+    def _moved(self) -> str:
+        history, job = self.history, self.subject.job
+        if not history.switched:
+            return f"{job.min_workers} to {wording.plural(job.max_workers, 'worker')}; no change yet"
+        share = f" ({history.moved_tuples / history.naive_tuples:.0%})" if history.naive_tuples else ""
+        changes = wording.plural(history.switched, "change")
+        return f"{changes}: {_number(history.moved_tuples)} tuples moved of {_number(history.naive_tuples)} that were held{share}"
 
     def _now_doing(self, now: float) -> str:
         if self._state != "running":

@@ -19,6 +19,7 @@ committed. An epoch that was begun too early and failed is begun again, after th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import statistics
@@ -27,7 +28,7 @@ import time
 import traceback
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -39,10 +40,10 @@ from streamjoin.elastic.deployment import initial_workers
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.join import Steps
-from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanning, Switched
+from streamjoin.epoch.replan import PlanOutdated, PlanPhase, PlanRefused, PlanStatus, Replanning, Switched
 from streamjoin.epoch.spec import Config, EpochSpec, Handover, Shared, TaskReport, Upcoming, is_attempt_of, share
 from streamjoin.epoch.watermark import advance
-from streamjoin.io.base import Follower, Position, Source, SourcePlan, Staged, UnavailableError
+from streamjoin.io.base import Counting, Follower, Position, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
 from streamjoin.job import Job, StreamJob
@@ -80,7 +81,7 @@ class Running(Protocol):
         """One report per task, once all are over. Raises EpochFailed when a task failed for good."""
 
     def cancel(self) -> None:
-        """End what can be ended and wait for the rest, so that nothing is written any more. Never raises."""
+        """Wait until it has ended, so that nothing is written any more; its result is not wanted. Never raises."""
 
 
 class Runner(Protocol):
@@ -171,6 +172,9 @@ class EpochResult:
     stored_bytes: tuple[int, int] = (0, 0)
     storage_retries: int = 0
     """Requests to object stores that had to be repeated, by the tasks that finished and by the driver."""
+    source_errors: tuple[int, int] = (0, 0)
+    """Errors of the sources' servers that the tasks got over."""
+    backlog_by_partition: tuple[Mapping[int, int], Mapping[int, int]] = field(default_factory=lambda: ({}, {}))
 
     @property
     def duration(self) -> float:
@@ -217,7 +221,7 @@ def _trying_again(step: _Step) -> _Step:
         try:
             return step(driver, final=final)
         except UnavailableError as error:
-            epoch = driver.checkpoint.epoch + driver.is_published
+            epoch = max(0, driver.checkpoint.epoch + driver.is_published)
             raise EpochFailed(f"epoch {epoch}: UnavailableError: {error}", traceback.format_exc()) from error
 
     return tried
@@ -275,6 +279,7 @@ class Driver:
         self._asked: Plan | None = None
         """A plan that was put and not taken up yet; like all below, guarded by the lock: other threads put plans and ask."""
         self._dropped: str | None = None
+        self._drops = 0
         self._switched: Switched | None = None
         self._lock = threading.Lock()
         self._sketches = (Sketch(), Sketch())
@@ -288,15 +293,19 @@ class Driver:
     def start(self) -> None:
         """Claim the checkpoint, finish what its last epoch left to do, and make workers ready.
 
-        Raises CheckpointMismatch, StorageError.
+        A sink that is out of reach is left to the steps, which are tried again. Raises CheckpointMismatch, StorageError, SinkError.
         """
         self._at("claim")
         self.checkpoint = self._log.claim()
         self._require_same_join()
         self._at("republish")
-        self._publish(again=True)
-        self._at("sweep")
-        self.sweep()
+        try:
+            self._publish(again=True)
+        except UnavailableError:  # until a step has sent it, nothing that is staged may be swept away
+            self._failed = True
+        else:
+            self._at("sweep")
+            self.sweep()
         if self.checkpoint.scheme is not None:
             self._replan_as_asked()
 
@@ -309,6 +318,12 @@ class Driver:
     def is_published(self) -> bool:
         """Whether everything that the last commit staged is visible."""
         return self._published
+
+    @property
+    def traffic(self) -> tuple[Traffic, Traffic, Traffic]:
+        """Of this process with the left and the right source's servers, and with the sink's."""
+        left, right, sink = (part.traffic if isinstance(part, Counting) else Traffic() for part in (*self._sources, self._sink))
+        return left, right, sink
 
     @_trying_again
     def step(self, *, final: bool = False) -> EpochResult | None:
@@ -398,11 +413,14 @@ class Driver:
         """
         if self._may_begin_next(flight):
             steps.lap("tasks")
-            self._next = self._begin(flight.head, steps)
+            with contextlib.suppress(SourceError, UnavailableError):  # no reason to lose this epoch; the next step asks again
+                self._next = self._begin(flight.head, steps)
         repeated = retries()
         try:
             reports = flight.running.result()
             opened = {report.task: report.opened for report in reports if report.task < flight.scheme.tasks}
+            if any(report.predecessor_missing for report in reports):
+                raise EpochFailed(f"epoch {flight.spec.epoch}: a task was begun before the same task of the epoch before it")
             if flight.spec.follows is not None and opened != self.checkpoint.tokens:
                 raise EpochFailed(f"epoch {flight.spec.epoch}: it went on from runs that were not committed")
         except EpochFailed as error:
@@ -448,8 +466,8 @@ class Driver:
     def put_plan(self, plan: Plan) -> bool:
         """Ask for this plan to be applied; False when it runs already or is being applied. Any thread may call this.
 
-        A later generation replaces one that does not run yet. Raises PlanRefused for a plan that is none (``Scheme.check``), is not
-        within ``spec.workers``, or does not come after the one that runs.
+        A later generation replaces one that does not run yet. Raises PlanRefused for a plan that is none (``Scheme.check``) or is not
+        within ``spec.workers``, PlanOutdated for one that does not come after the newest.
         """
         if self.scheme is None or self.predicate is None:
             raise PlanRefused("plan: the join has no plan yet, as it has seen no input; put one once it runs")
@@ -469,7 +487,7 @@ class Driver:
                 return False
             if plan.generation <= newest.generation:
                 state = "runs" if wanted is None else "is being applied"
-                raise PlanRefused(f"plan.generation: {plan.generation} must be above {newest.generation}, which {state}; read it again")
+                raise PlanOutdated(f"plan.generation: {plan.generation} must be above {newest.generation}, which {state}; read it again")
             _check_keep(plan, self.scheme)
             self._asked, self._dropped = plan, None
         return True
@@ -494,6 +512,7 @@ class Driver:
                 to_fetch_bytes=0 if replanning is None else replanning.to_fetch_bytes,
                 dropped=self._dropped,
                 switched=self._switched,
+                drops=self._drops,
             )
 
     def statistics(self) -> Statistics:
@@ -559,6 +578,7 @@ class Driver:
         """Go on under the plan that runs."""
         with self._lock:
             self._replanning, self._dropped = None, why
+            self._drops += 1
         self._runner.release(self._workers)
 
     def _learn(self, flight: _Flight, reports: list[TaskReport], steps: Steps) -> None:
@@ -692,7 +712,7 @@ class Driver:
         left, right = (
             SideStatistics(volumes[side], Histogram.from_sample(keys[side]) if len(keys[side]) and main.left else None) for side in SIDES
         )
-        scheme = plan_for_tasks(job.model, Statistics(left, right), main, workers)
+        scheme = plan_for_tasks(job.model, Statistics(left, right), main, workers, options=job.scheme_options)
         scheme.check(main)
         if self.checkpoint.scheme is not None:
             before = Scheme.from_json(self.checkpoint.scheme)
@@ -782,6 +802,7 @@ class Driver:
         totals |= {name: [last.totals.get(name, [0])[0] + count] for name, count in once.items()}
         for name, pair in zip(("written_blocks", "written_bytes"), stored(b for report in reports for b in report.blocks), strict=True):
             totals[name] = [last.totals.get(name, [0, 0])[side] + pair[side] for side in SIDES]
+        totals["skipped"] = [plan.skipped_records for plan in plans]
         (left, left_partitions), (right, right_partitions) = (self._advance(side, reports) for side in SIDES)
         dead = [staged for report in reports for route in report.routes for staged in route.dead_letters]
         return replace(
@@ -891,6 +912,8 @@ class Driver:
             work={report.task: TaskWork(report.seconds, report.output, report.candidates, report.held_bytes) for report in reports},
             stored_blocks=stored_blocks,
             stored_bytes=stored_bytes,
+            source_errors=(_source_errors(reports, 0), _source_errors(reports, 1)),
+            backlog_by_partition=(plans[0].backlog_by_partition, plans[1].backlog_by_partition),
         )
 
 
@@ -928,6 +951,10 @@ def _counts(reports: list[TaskReport]) -> dict[str, list[int]]:
         for route in report.routes:
             counted[route.side].update({name: getattr(route, name) for name in COUNTERS})
     return {name: [counted[side][name] for side in SIDES] for name in COUNTERS}
+
+
+def _source_errors(reports: list[TaskReport], side: int) -> int:
+    return sum(route.source_errors for report in reports for route in report.routes if route.side == side)
 
 
 def stored(blocks: Iterable[Block]) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -43,21 +43,41 @@ from streamjoin.scheme.tiling import Area
 from streamjoin.state.blocks import LEFT, RIGHT, SIDES, Block, describe, encode, load
 from streamjoin.state.log import Entry
 from streamjoin.state.storage import Storage, retries
-from streamjoin.state.store import SCRATCH_BYTES, HeldRun, RunStore, TaskRuns, holds, missing_blocks, read_back, settle, slice_keys
+from streamjoin.state.store import (
+    SCRATCH_BYTES,
+    HeldRun,
+    PredecessorMissing,
+    RunStore,
+    TaskRuns,
+    holds,
+    missing_blocks,
+    read_back,
+    settle,
+    slice_keys,
+)
 
 UPLOADS = 4
 """So many blocks are written at once to an object store, which answers late rather than slowly."""
 
 
 def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -> TaskReport:
-    """One task's part of the epoch. Raises StorageError, SourceError; safe to call again, here or elsewhere."""
+    """One task's part of the epoch. Raises StorageError, SourceError; safe to call again, here or elsewhere.
+
+    ``predecessor_missing`` in the report: the epoch that it follows has not run in this process yet.
+    """
     clock, repeated = Steps(), retries()
     worker, plan = compiled(spec.config), plan_of(spec.scheme)
     config, areas = worker.config, plan.areas.get(task, {})
     token = attempt_name(spec, task)
     report = TaskReport(task, token)
 
-    runs = _open(spec, task, config, areas, store, report)
+    try:
+        runs = _open(spec, task, config, areas, store, report)
+    except PredecessorMissing:
+        report.predecessor_missing = True
+        for _ in pieces:  # a worker that leaves input unread is not used again
+            pass
+        return report
     clock.lap("open")
     runs = {key: _unexpired(held, spec.expired_before[key[1]], report) for key, held in runs.items()}
 

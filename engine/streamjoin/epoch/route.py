@@ -56,6 +56,7 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
         report.rejected += len(records.rejected) + len(rejected)
         report.input += records.batch.num_rows + len(records.rejected)
         report.input_bytes += records.batch.nbytes
+        report.source_errors += records.errors
         if batch is not None:
             held.append(batch)
     report.dead_letters = dead.close()

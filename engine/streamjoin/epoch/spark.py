@@ -37,6 +37,8 @@ from streamjoin.state.store import RunStore
 PIECE_SCHEMA = "task int, area int, side int, data binary"
 PIECE_ARROW = pa.schema([("task", pa.int32()), ("area", pa.int32()), ("side", pa.int32()), ("data", pa.binary())])
 ID_SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"integer","nullable":true,"metadata":{}}]}'
+LEAST_SLOTS = 2
+"""Of a single partition Spark forgets how it was made, and shuffles both sides of the join with the anchor anew, into 200."""
 PLACEMENTS = 3
 """How often the anchor is placed until no two slots lie on one executor."""
 QUEUE_SECONDS = 5.0
@@ -72,17 +74,16 @@ class SparkSettings:
 class SparkEpoch:
     """An epoch's job, in a thread of its own."""
 
-    def __init__(self, context: Any, group: str, future: Future[list[TaskReport]]) -> None:
-        self._context, self._group, self._future = context, group, future
+    def __init__(self, future: Future[list[TaskReport]]) -> None:
+        self._future = future
 
     def result(self) -> list[TaskReport]:
         """See :class:`streamjoin.epoch.driver.Running`."""
         return self._future.result()
 
     def cancel(self) -> None:
-        """See :class:`streamjoin.epoch.driver.Running`."""
-        with contextlib.suppress(Exception):  # Java may be gone, and the job with it
-            self._context.cancelJobGroup(self._group)
+        """See :class:`streamjoin.epoch.driver.Running`. Nothing is ended: Spark ends a cancelled task's Python worker, and the runs of the
+        epochs before with it."""
         wait([self._future])
 
 
@@ -102,6 +103,8 @@ class SparkRunner:
         """By slot, the executor on which it lies."""
         self._executor_of: dict[int, str] = {}
         """By worker."""
+        self._ending: set[str] = set()
+        """Executors that were let go; Spark lists them until they have ended."""
         self._wanted = 0
         self._local: LocalWorkers | None = None
         self._warm: set[str] = set()
@@ -162,13 +165,18 @@ class SparkRunner:
     def submit(self, spec: EpochSpec, workers: Sequence[int]) -> SparkEpoch:
         """See :class:`streamjoin.epoch.driver.Runner`."""
         if spec.follows is None and (self._misplaced() or len(workers) > len(self._slots)):
-            with contextlib.suppress(Exception):  # tasks may go on where they are, crowded
+            try:
                 self._place(max(len(workers), len(self.executors())))
+            except Exception as error:
+                if len(workers) > len(self._slots):
+                    raise self._failure(f"epoch {spec.epoch}: tasks could not be placed", error) from error
+                # They go on where they are, crowded.
         slots = self._slots_of(workers)
+        warm = self._warm_among(self._slots)
         self._jobs += 1
         group = f"streamjoin-{self._jobs}"
         previous = f"streamjoin-{self._jobs - 1}" if spec.follows is not None else None
-        return SparkEpoch(self.context, group, self._threads.submit(self._run, spec, slots, len(self._slots), group, previous))
+        return SparkEpoch(self._threads.submit(self._run, spec, slots, warm, group, previous))
 
     def release(self, workers: Sequence[int]) -> None:
         """See :class:`streamjoin.epoch.driver.Runner`."""
@@ -178,36 +186,47 @@ class SparkRunner:
         spare = [executor for executor in self.executors() if executor not in kept]
         spare = spare[: max(0, len(kept) + len(spare) - len(workers))]
         if spare:
+            # They get no more tasks from here on, and end some time later.
             self.context._jsc.sc().killExecutors(self.context._jvm.PythonUtils.toSeq(spare))
+            self._ending.update(spare)
 
     def executors(self) -> tuple[str, ...]:
         """The ids of the executors that there are now, in order."""
-        found = self.context._jsc.sc().getExecutorIds().mkString(",")
-        return tuple(sorted(found.split(","), key=lambda text: (len(text), text))) if found else ()
+        text = self.context._jsc.sc().getExecutorIds().mkString(",")
+        found = set(text.split(",")) if text else set()
+        return tuple(sorted(found - self._ending, key=lambda name: (len(name), name)))
 
     def _misplaced(self) -> bool:
         """Whether there are as many executors as are wanted, all ready, and the anchor lies on others."""
         executors = self.executors()
         return len(executors) >= self._wanted and set(executors) != set(self._slots) and self.ready == len(executors)
 
+    def _warm_among(self, slots: Sequence[str]) -> list[str]:
+        """Where splits are to be read while executors are coming or loading the kernels, for which an epoch would wait. Else nothing."""
+        executors = self.executors()
+        settled = len(executors) >= self._wanted and self._warm.issuperset(executors)
+        return [] if settled else [executor for executor in dict.fromkeys(slots) if executor in executors]
+
     def _place(self, slots: int) -> None:
         """Pin a slot to each executor: with all of them idle, Spark offers each one task. Nothing may be in flight."""
         from pyspark.sql import functions as F  # noqa: N812
 
         executors = self.executors()
+        slots = max(LEAST_SLOTS, slots)
         for _ in range(PLACEMENTS):
-            if self._anchor is not None:
-                self._anchor.unpersist()
             ids = self._spark.range(0, slots, 1, slots)
             if slots <= len(executors):  # all at once, or none: a barrier
                 ids.mapInArrow(_warm, "id long", barrier=True).collect()
             anchor = ids.select(F.col("id").cast("int").alias("task"), F.lit(True).alias("pinned"))
-            self._anchor = anchor.repartitionById(slots, F.col("task")).persist()
-            self._anchor.count()
+            anchor = anchor.repartitionById(slots, F.col("task")).persist()
+            anchor.count()
             lies = self.context._jsc.sc()
-            rdd = self._anchor._jdf.queryExecution().toRdd()
-            self._slots = tuple(_executor_in(lies.getPreferredLocs(rdd, slot)) for slot in range(slots))
-            if len(set(self._slots)) == min(slots, len(executors)):
+            rdd = anchor._jdf.queryExecution().toRdd()
+            found = tuple(_executor_in(lies.getPreferredLocs(rdd, slot)) for slot in range(slots))
+            if self._anchor is not None:
+                self._anchor.unpersist()
+            self._anchor, self._slots = anchor, found
+            if "" not in self._slots and len(set(self._slots)) == min(slots, len(executors)):
                 break
         self._warm.update(self._slots)
 
@@ -232,17 +251,23 @@ class SparkRunner:
         at.mapInArrow(_warm, "id int").collect()
         return executors
 
-    def _run(self, spec: EpochSpec, slots: tuple[int, ...], partitions: int, group: str, previous: str | None) -> list[TaskReport]:
+    def _run(
+        self, spec: EpochSpec, slots: tuple[int, ...], warm: list[str], group: str, previous: str | None
+    ) -> list[TaskReport]:
         from pyspark.sql import functions as F  # noqa: N812
 
-        splits = max(1, len(spec.splits))  # the first epoch of a plan may have no input
+        count = len(spec.splits)
         try:
             self.context.setJobGroup(group, f"epoch {spec.epoch}", interruptOnCancel=False)
             if previous is not None:
                 self._wait_for_job(previous)
             # whole-stage codegen off: blocks of bytes pass through, there is nothing to generate
-            pieces = self._spark.range(0, len(spec.splits), 1, splits).mapInArrow(_task(_route, spec, slots), PIECE_SCHEMA)
-            shuffled = pieces.repartitionById(partitions, F.col("task"))
+            if warm:
+                splits = located(self._spark, [warm[index % len(warm)] for index in range(count)])
+            else:
+                splits = self._spark.range(0, count, 1, max(1, count))  # the first epoch of a plan may have no input
+            pieces = splits.mapInArrow(_task(_route, spec, slots), PIECE_SCHEMA)
+            shuffled = pieces.repartitionById(len(self._slots), F.col("task"))
             pinned = shuffled.join(self._anchor.hint("shuffle_hash"), "task", "left").select("task", "area", "side", "data")
             rows = pinned.mapInArrow(_task(_join, spec, slots), "report binary").collect()
         except Exception as error:
@@ -270,6 +295,7 @@ class SparkRunner:
         self._spark = self._anchor = self._local = self._warming = None
         self._slots, self._executor_of = (), {}
         self._warm.clear()
+        self._ending.clear()
         home = os.environ.get("SPARK_HOME")
         if home:  # the standalone worker keeps executors' logs there, for ever
             shutil.rmtree(Path(home) / "work" / application, ignore_errors=True)
@@ -301,7 +327,7 @@ class SparkRunner:
             # both would move a task away from its runs
             "spark.shuffle.reduceLocality.enabled": "false",
             "spark.sql.adaptive.enabled": "false",
-            "spark.locality.wait": "3s",
+            "spark.locality.wait": "10s",
             "spark.shuffle.compress": "false",
             "spark.sql.codegen.wholeStage": "false",
             # pieces are megabytes each: many in one Arrow batch would pass its 2 GiB
@@ -323,8 +349,6 @@ class SparkRunner:
 
     def _failure(self, what: str, error: Exception) -> EpochFailed:
         trace = f"{error}"
-        if "SPARK_JOB_CANCELLED" in trace:
-            return EpochFailed(f"{what}: it was cancelled", trace)
         self._settings.log_directory.mkdir(parents=True, exist_ok=True)
         path = self._settings.log_directory / "failure.txt"
         path.write_text(trace)
@@ -485,6 +509,8 @@ def _join(spec: EpochSpec, slots: tuple[int, ...], batches: Iterator[pa.RecordBa
     if slot in slots:
         report = join(spec, slots.index(slot), _pieces(batches), _store)
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], schema=REPORT_ARROW)
+    for _ in batches:  # of a slot without a task: Spark ends a Python worker that leaves input unread, and the runs in it with it
+        pass
     _freeze()
 
 

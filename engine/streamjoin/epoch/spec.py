@@ -142,6 +142,8 @@ class RouteReport:
     """Of the accepted tuples."""
     seconds: float = 0.0
     storage_retries: int = 0
+    source_errors: int = 0
+    """Errors of the source's servers that reading got over."""
 
 
 @dataclass
@@ -152,6 +154,9 @@ class TaskReport:
     token: str
     opened: str | None = None
     """The attempt that it went on from; None: it read its runs back, or there were none."""
+    predecessor_missing: bool = False
+    """It did nothing, as the epoch that it follows has left no runs here. Not an exception: that would end Spark's Python worker, and
+    the runs of the epochs before with it."""
     held: tuple[int, int] = (0, 0)
     held_bytes: int = 0
     """Of the runs, mapped or not."""

@@ -77,6 +77,10 @@ class SourcePlan:
     """What an operator should know, such as a file that was replaced. Repeated by every plan from the same position."""
     event_now: int | None = None
     """The event time, in microseconds, that tuples made at ``now`` have; None: that of the wall clock."""
+    backlog_by_partition: Mapping[int, int] = field(default_factory=dict)
+    """``backlog_records`` by partition, where the stream has partitions."""
+    skipped_records: int = 0
+    """Records that were gone before they were read, since the stream's start; a part of the position."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,8 @@ class Records:
     rejected: list[Rejected] = field(default_factory=list)
     first: int = 0
     """The offset within the split of the first row, where ``positions`` is None."""
+    errors: int = 0
+    """Errors that the reader got over since the batch before."""
 
     def offsets(self) -> np.ndarray:
         """The offset within the split of each row, int64."""
@@ -141,6 +147,27 @@ class Follower(Protocol):
 
     def committed(self, position: Position) -> None:
         """``position`` is durable. Raises nothing; called again for the same position after a restart."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What became of a source's or sink's talk with its servers in this process's time."""
+
+    sent_records: int = 0
+    """Acknowledged by the servers, those that were sent again included."""
+    sent_bytes: int = 0
+    failures: int = 0
+    """Attempts to send that failed."""
+    errors: int = 0
+    """What the servers, or the way to them, did wrong; most of it was got over by connecting or asking again."""
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A source or sink that counts."""
+
+    @property
+    def traffic(self) -> Traffic: ...
 
 
 class Snapshots(Protocol):

@@ -1,11 +1,13 @@
 """What Kafka's source and sink share: how to reach the brokers, and what their errors mean to somebody who can mend them.
 
-Always holds: secrets are read where a client is made, so they are in no checkpoint, no log and no message between driver and tasks.
+Always holds: a secret given as ``file:`` or ``env:`` is read where a client is made, so it is in no checkpoint, no log and no message
+between driver and tasks; and no text made here has an option's value in it.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,15 +19,18 @@ from streamjoin.io.base import UnavailableError
 
 RECONNECT_MILLIS = 1000
 """A broker that is back is noticed within this time; librdkafka's own ten seconds would cost as many epochs."""
-SECRET = "file:"  # noqa: S105 - how one is referred to
+FILE, VARIABLE = "file:", "env:"
+"""With what an option's value begins that is not the value itself, but says where to read it."""
 log = logging.getLogger("streamjoin.kafka")
 
+CREDENTIALS = "correct kafka.options[sasl.username] and kafka.options[sasl.password], and let kafka.options[sasl.mechanism] be theirs"
+CERTIFICATES = "let kafka.options[ssl.ca.location] name the certificate of who signed the brokers', and bootstrapServers the names in those"
 _MENDABLE = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "allow the client to use the topic",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "allow the client to use the group",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "allow the client to write idempotently",
-    KafkaError.SASL_AUTHENTICATION_FAILED: "correct the sasl options",
-    KafkaError._AUTHENTICATION: "correct the sasl options",
+    KafkaError.SASL_AUTHENTICATION_FAILED: CREDENTIALS,
+    KafkaError._AUTHENTICATION: CREDENTIALS,
     KafkaError.UNKNOWN_TOPIC_OR_PART: "create the topic, or correct its name",
     KafkaError._UNKNOWN_TOPIC: "create the topic, or correct its name",
     KafkaError._UNKNOWN_PARTITION: "create the topic anew with as many partitions as before, or choose a new checkpoint.location",
@@ -45,7 +50,7 @@ class KafkaClient:
     servers: str
     topic: str
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Settings of librdkafka; values that begin with ``file:`` name files with the values."""
+    """Settings of librdkafka; a value ``file:/path`` is that file's content, ``env:NAME`` that environment variable's."""
     timeout_seconds: float = 30.0
 
     def settings(self, own: Mapping[str, Any], errors: type[Exception]) -> dict[str, Any]:
@@ -62,9 +67,15 @@ class KafkaClient:
             raise errors(f"{self}: the options are refused ({reason_of(error)}); correct kafka.options") from None
 
     def _read(self, name: str, value: str, errors: type[Exception]) -> str:
-        if not value.startswith(SECRET):
+        """An option's value, without the line break that ends most files."""
+        if value.startswith(VARIABLE):
+            variable = value.removeprefix(VARIABLE)
+            if variable not in os.environ:
+                raise errors(f"kafka.options[{name}]: the variable {variable} is not set; set it where the driver and the workers run")
+            return os.environ[variable].rstrip("\r\n")
+        if not value.startswith(FILE):
             return value
-        path = value.removeprefix(SECRET)
+        path = value.removeprefix(FILE)
         try:
             return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
@@ -81,7 +92,7 @@ class KafkaClient:
 
     def failure(self, error: KafkaError, errors: type[Exception], what: str) -> Exception:
         """``errors`` for what waiting does not mend, UnavailableError for the rest."""
-        remedy = _MENDABLE.get(error.code())
+        remedy = _remedy(error)
         if remedy is None:
             return self.unavailable(what, error.str())
         return errors(f"{self}: {error.str()}; {remedy}")
@@ -90,16 +101,45 @@ class KafkaClient:
         return f"Kafka topic {self.topic} on {self.servers}"
 
 
-class LastError:
-    """What a client has complained about last; librdkafka goes on trying by itself, so this is only for messages."""
+class Complaints:
+    """What a client says that went wrong. It goes on trying by itself, so this is for messages and counts, but for :meth:`refusal`.
+
+    Callbacks come only while the client is polled, in the thread that polls it.
+    """
 
     def __init__(self) -> None:
         self.text = ""
+        """The last one."""
+        self.count = 0
+        """All that there ever were."""
+        self._refused: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
-        # The consequence of others, which say more.
-        if error.code() != KafkaError._ALL_BROKERS_DOWN or not self.text:
-            self.text = error.str()
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:  # the consequence of others, which say more
+            self.text = self.text or error.str()
+            return
+        self.count += 1
+        self.text = error.str()
+        if error.code() in _REFUSALS and _remedy(error) is not None:
+            self._refused = error
+
+    def forget(self) -> None:
+        """What was said before has nothing to do with what is asked for next."""
+        self.text, self._refused = "", None
+
+    def refusal(self, client: KafkaClient, errors: type[Exception]) -> Exception | None:
+        """``errors`` where the brokers would not have this client, or it would not trust them: there is no point in waiting then."""
+        return None if self._refused is None else client.failure(self._refused, errors, "no answer")
+
+
+_REFUSALS = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL)
+
+
+def _remedy(error: KafkaError) -> str | None:
+    """What mends an error that waiting does not; None for the others."""
+    if error.code() == KafkaError._SSL:  # also says that a connection broke while it was made
+        return CERTIFICATES if "certificate" in error.str() else None
+    return _MENDABLE.get(error.code())
 
 
 def error_of(error: Exception) -> KafkaError | None:

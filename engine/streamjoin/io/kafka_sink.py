@@ -4,14 +4,15 @@ Tasks stage encoded records as objects in the checkpoint's ``outbox``; no result
 them by an idempotent producer, waits for all acknowledgements, and notes that in the outbox, so a driver that starts again sends only what
 was not noted. One that died in between sends records again: under the same identity, in the same order of each task.
 
-Always holds: a record's identity is ``<query>/<epoch>/<task>/<row>``, counted from 0 within an epoch's task, and belongs to one result for
-good: the staged records that the commit names do not change. It is the record's key; or, where a column is the key, its header
-``streamjoin-id``.
+Always holds: a record's identity is ``<query>/<checkpoint>/<epoch>/<task>/<row>``, counted from 0 within an epoch's task, and belongs to
+one result for good: the checkpoint's own identity is in it, so a new checkpoint, which counts epochs from 0 again, repeats none; and the
+staged records that a commit names do not change. It is the record's key; or, where a column is the key, its header ``streamjoin-id``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +25,8 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from pyarrow import ipc
 
-from streamjoin.io.base import SinkError, Staged
-from streamjoin.io.kafka_client import KafkaClient, LastError, error_of
+from streamjoin.io.base import SinkError, Staged, Traffic, UnavailableError
+from streamjoin.io.kafka_client import Complaints, KafkaClient, error_of, reason_of
 from streamjoin.io.sinks import json_texts
 from streamjoin.state.storage import Missing, Storage
 
@@ -40,6 +41,11 @@ OBJECT_BYTES = 32 * 1024 * 1024
 QUEUE_RECORDS = 500_000
 QUEUE_KIB = 256 * 1024
 WAIT_SECONDS = 0.05
+FLUSH_SECONDS = 0.5
+LOOK_SECONDS = 1.0
+"""So often it is looked whether the brokers have refused a producer that waits for them."""
+MADE_SECONDS = 3.0
+"""Brokers that make topics when they are asked for them have made one by then."""
 MARGIN_SECONDS = 5.0
 """librdkafka gives a record up after the timeout; so much later at the latest it says so."""
 
@@ -65,7 +71,8 @@ class KafkaSink:
         self._storage = storage
         self._producer: Any = None
         self._failed: list[KafkaError] = []
-        self._last_error = LastError()
+        self._complaints = Complaints()
+        self._sent_records = self._sent_bytes = self._failures = 0
         self._note: str | None = None
         """What says that the last epoch's records have been sent; it must stay until the next epoch's have."""
         names = [name.casefold() for name in schema.names]
@@ -74,16 +81,23 @@ class KafkaSink:
         self._key = None if config.key is None else names.index(config.key.casefold())
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_producer": None, "_failed": []}
+        return self.__dict__ | {"_producer": None, "_failed": [], "_complaints": Complaints()}
 
     def writer(self, name: str, stem: str | None = None) -> KafkaWriter:
-        """See :class:`streamjoin.io.base.Sink`. ``stem`` ends with ``<epoch>-<task>``."""
-        epoch, task = (int(part) for part in (stem if stem is not None else name).split("-")[-2:])
-        return KafkaWriter(self._storage, self.schema, self._key, name, f"{self.config.query}/{epoch}/{task}")
+        """See :class:`streamjoin.io.base.Sink`. ``stem`` is ``<checkpoint>-<epoch>-<task>``, as ``epoch.spec.final_name`` makes it."""
+        checkpoint, epoch, task = (stem if stem is not None else name).rsplit("-", 2)
+        prefix = f"{self.config.query}/{checkpoint}/{int(epoch)}/{int(task)}"
+        return KafkaWriter(self._storage, self.schema, self._key, name, prefix)
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
-        """Sends what is staged unless it is noted that it was sent. Returns when the brokers have it all; O(records)."""
+        """Sends what is staged unless it is noted that it was sent. Returns when the brokers have it all; O(records).
+
+        ``again`` with nothing to send, as when a driver starts, asks for the topic: what is wrong with the options or the topic is to show
+        before there are results. Raises SinkError, UnavailableError.
+        """
         if not staged:
+            if again:
+                self._require_topic()
             return
         note = staged[0].path + SENT
         if not self._exists(note):
@@ -92,6 +106,11 @@ class KafkaSink:
         for name in [file.path for file in staged] + [self._note] * (self._note not in (None, note)):
             self._storage.delete(str(name))
         self._note = note
+
+    @property
+    def traffic(self) -> Traffic:
+        """Of epochs that were sent whole: how many records of an epoch whose sending failed have arrived is not known."""
+        return Traffic(self._sent_records, self._sent_bytes, self._failures, self._complaints.count)
 
     def sweep(self, may_remove: Callable[[str], bool]) -> int:
         """Removes staged objects whose name may be removed, but for the note of the last epoch. O(staged objects)."""
@@ -108,36 +127,67 @@ class KafkaSink:
         return True
 
     def _send(self, staged: Sequence[Staged]) -> None:
+        nbytes = 0
         try:
             producer = self._connected()
             for file in staged:
-                for records in self._batches(file):
-                    self._enqueue(producer, *records)
-            if producer.flush(self.config.client.timeout_seconds + MARGIN_SECONDS):
-                raise self._silent()
+                for values, keys, identities in self._batches(file):
+                    self._enqueue(producer, values, keys, identities)
+                    nbytes += sum(map(len, values)) + sum(len(key) for key in keys if key is not None)
+            deadline = self._deadline()
+            while producer.flush(FLUSH_SECONDS):
+                self._keep_waiting(deadline)
             self._raise_failed()
+        except BaseException:
+            self._failures += 1
+            self._abandon()
+            raise
+        self._sent_records += sum(file.rows for file in staged)
+        self._sent_bytes += nbytes
+
+    def _require_topic(self) -> None:
+        """Raises SinkError for what waiting does not mend, UnavailableError when the brokers do not answer in time."""
+        try:
+            producer, began = self._connected(), time.monotonic()
+            while (failure := self._topic_failure(producer)) is not None:
+                patience = self.config.client.timeout_seconds if isinstance(failure, UnavailableError) else MADE_SECONDS
+                if time.monotonic() - began + WAIT_SECONDS > patience:
+                    raise failure
+                producer.poll(WAIT_SECONDS)
         except BaseException:
             self._abandon()
             raise
 
+    def _topic_failure(self, producer: Any) -> Exception | None:
+        """What keeps the topic from being written to, at one look."""
+        client = self.config.client
+        try:
+            error = producer.list_topics(client.topic, timeout=LOOK_SECONDS).topics[client.topic].error
+        except KafkaException as unanswered:
+            producer.poll(0)
+            refusal = self._complaints.refusal(client, SinkError)
+            return refusal or client.unavailable("no answer", self._complaints.text or reason_of(unanswered))
+        return None if error is None else client.failure(error, SinkError, "no leader")
+
     def _connected(self) -> Any:
+        self._complaints.forget()
         if self._producer is None:
-            self._last_error = LastError()
+            self._failed = []
             own = {
                 "enable.idempotence": True,
                 "acks": "all",
                 "message.timeout.ms": int(self.config.client.timeout_seconds * 1000),
                 "delivery.report.only.error": True,
-                "on_delivery": self._delivered,
-                "error_cb": self._last_error,
+                "on_delivery": functools.partial(_delivered, self._failed),
+                "error_cb": self._complaints,
             }
             defaults = {"linger.ms": 5, "queue.buffering.max.messages": QUEUE_RECORDS, "queue.buffering.max.kbytes": QUEUE_KIB}
             self._producer = self.config.client.make(lambda settings: Producer(defaults | settings), own, SinkError)
         return self._producer
 
     def _abandon(self) -> None:
-        """A producer that has failed may hold records still; the next one starts without."""
-        producer, self._producer, self._failed = self._producer, None, []
+        """A producer that has failed may hold records still; the next one starts without, and hears nothing of what becomes of those."""
+        producer, self._producer = self._producer, None
         if producer is not None:
             with contextlib.suppress(KafkaException):
                 producer.purge()
@@ -187,10 +237,10 @@ class KafkaSink:
 
     def _wait_to_enqueue(self, producer: Any, value: bytes, key: bytes | None, header: list[tuple[str, bytes]] | None) -> None:
         """The same for one record when the queue is full."""
-        deadline = time.monotonic() + self.config.client.timeout_seconds + MARGIN_SECONDS
-        while time.monotonic() < deadline:
+        deadline = self._deadline()
+        while True:
             producer.poll(WAIT_SECONDS)
-            self._raise_failed()
+            self._keep_waiting(deadline)
             try:
                 producer.produce(self.config.client.topic, value, key, headers=header or [])
                 return
@@ -198,15 +248,22 @@ class KafkaSink:
                 continue
             except KafkaException as error:
                 raise self._refused(error, value) from None
-        raise self._silent()
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self.config.client.timeout_seconds + MARGIN_SECONDS
+
+    def _keep_waiting(self, deadline: float) -> None:
+        """Raises what keeps records from being acknowledged: at once where waiting does not help, else after the deadline."""
+        self._raise_failed()
+        refusal = self._complaints.refusal(self.config.client, SinkError)
+        if refusal is not None:
+            raise refusal
+        if time.monotonic() > deadline:
+            raise self._silent()
 
     def _refused(self, error: KafkaException, value: bytes) -> Exception:
         found = error_of(error)
         return error if found is None else self.config.client.failure(found, SinkError, f"no record of {len(value)} bytes could be sent")
-
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and not self._failed:
-            self._failed.append(error)
 
     def _raise_failed(self) -> None:
         if self._failed:
@@ -216,7 +273,12 @@ class KafkaSink:
             raise self.config.client.failure(error, SinkError, "not all records were taken")
 
     def _silent(self) -> Exception:
-        return self.config.client.unavailable("not all records were acknowledged", self._last_error.text)
+        return self.config.client.unavailable("not all records were acknowledged", self._complaints.text)
+
+
+def _delivered(failed: list[KafkaError], error: KafkaError | None, message: Message) -> None:
+    if error is not None and not failed:
+        failed.append(error)
 
 
 class KafkaWriter:

@@ -27,8 +27,8 @@ import pyarrow.compute as pc
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from streamjoin.io.base import Position, Reader, Records, Rejected, SourceError, SourcePlan, Split, UnavailableError
-from streamjoin.io.kafka_client import KafkaClient, LastError, error_of, log, reason_of
+from streamjoin.io.base import Position, Reader, Records, Rejected, SourceError, SourcePlan, Split, Traffic, UnavailableError
+from streamjoin.io.kafka_client import Complaints, KafkaClient, error_of, log, reason_of
 from streamjoin.io.lines import JSON_SPACE, count_records
 from streamjoin.io.text import JsonFormat, parse_block, raw_text
 
@@ -38,6 +38,8 @@ READ_MESSAGES = 20_000
 """So many are taken from librdkafka at once, if they are there within POLL_SECONDS."""
 POLL_SECONDS = 0.02
 PAUSE_SECONDS = 0.1
+ANSWER_SECONDS = 0.05
+"""So often it is looked whether the brokers have refused a client that waits for them."""
 FETCHING = {
     # What a consumer holds that was not asked for yet is bounded by its size alone, ...
     "queued.max.messages.kbytes": 16_384,
@@ -126,7 +128,8 @@ class KafkaSource:
                 )
                 end_record += end - start
         after = {partition: offset + taken[partition] for partition, offset in offsets.items()}
-        backlog = sum(extents[partition].high - offset for partition, offset in after.items())
+        waiting = {partition: extents[partition].high - offset for partition, offset in sorted(after.items())}
+        backlog = sum(waiting.values())
         return SourcePlan(
             splits=tuple(splits),
             position={
@@ -144,7 +147,14 @@ class KafkaSource:
                 f" ({skipped} in all)"
                 for partition, count in sorted(lost.items())
             ),
+            backlog_by_partition=waiting,
+            skipped_records=skipped,
         )
+
+    @property
+    def traffic(self) -> Traffic:
+        """Of the driver; what readers got over is in their records."""
+        return Traffic(errors=self._broker.errors)
 
     def referenced(self, position: Position | None) -> frozenset[str]:
         return frozenset()
@@ -193,8 +203,14 @@ class _Broker:
         self._config = config
         self._admin: Any = None
         self._consumer: Any = None
-        self._error = LastError()
+        self._complaints = Complaints()
+        self._group_complaints = Complaints()
         self._told: dict[str, int] = {}
+
+    @property
+    def errors(self) -> int:
+        """Of both clients, so far."""
+        return self._complaints.count + self._group_complaints.count
 
     def extents(self, read: Mapping[int, int]) -> dict[int, Extent]:
         """Where each partition begins and ends. ``read`` says what has been seen of them: it must be there still.
@@ -203,6 +219,7 @@ class _Broker:
         """
         client = self._config.client
         began = time.monotonic()
+        self._complaints.forget()
         failure: Exception
         while True:
             try:
@@ -214,7 +231,7 @@ class _Broker:
             except KafkaException as error:
                 self._admin.poll(0)
                 inner = error_of(error)
-                failure, patience = client.unavailable("no answer", self._error.text or reason_of(error)), client.timeout_seconds
+                failure, patience = client.unavailable("no answer", self._complaints.text or reason_of(error)), client.timeout_seconds
                 if inner is not None:
                     answer = client.failure(inner, SourceError, "no answer")
                     if isinstance(answer, SourceError):
@@ -231,7 +248,8 @@ class _Broker:
         client = self._config.client
         try:
             if self._consumer is None:
-                own = {"group.id": self._config.group, "enable.auto.commit": False, "on_commit": self._answered, "error_cb": LastError()}
+                callbacks = {"on_commit": self._answered, "error_cb": self._group_complaints}
+                own = {"group.id": self._config.group, "enable.auto.commit": False} | callbacks
                 self._consumer = client.make(Consumer, own, SourceError)
             self._consumer.poll(0)
             positions = [TopicPartition(client.topic, int(name), offset) for name, offset in offsets.items()]
@@ -252,18 +270,29 @@ class _Broker:
     def _look(self, timeout: float) -> dict[int, Extent]:
         client = self._config.client
         if self._admin is None:
-            self._admin = client.make(AdminClient, {"error_cb": self._error}, SourceError)
+            self._admin = client.make(AdminClient, {"error_cb": self._complaints}, SourceError)
         self._admin.poll(0)
         described: Future[Any] = self._admin.describe_topics(TopicCollection([client.topic]), request_timeout=timeout)[client.topic]
-        partitions = [TopicPartition(client.topic, partition.id) for partition in described.result().partitions]
+        partitions = [TopicPartition(client.topic, partition.id) for partition in self._answer(described).partitions]
         asked = [
             self._admin.list_offsets(
                 dict.fromkeys(partitions, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout
             )
             for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
         ]
-        lows, highs = ({at.partition: future.result().offset for at, future in answers.items()} for answers in asked)
+        lows, highs = ({at.partition: self._answer(future).offset for at, future in answers.items()} for answers in asked)
         return {partition: Extent(lows[partition], max(lows[partition], highs[partition])) for partition in lows}
+
+    def _answer(self, asked: Future[Any]) -> Any:
+        """What librdkafka answers when it has the answer or gives up. Raises KafkaException, and SourceError where waiting is no use."""
+        while True:
+            try:
+                return asked.result(ANSWER_SECONDS)
+            except TimeoutError:
+                self._admin.poll(0)
+                refusal = self._complaints.refusal(self._config.client, SourceError)
+                if refusal is not None:
+                    raise refusal from None
 
     def _contradiction(self, found: Mapping[int, Extent], read: Mapping[int, int]) -> SourceError | None:
         """Whether the topic cannot be the one that was read."""
@@ -291,7 +320,9 @@ class KafkaReader:
         decode = RawDecoder(self.schema) if self.config.format == "raw" else JsonDecoder(self.schema)
         with _borrowed(self.config, split) as session:
             for messages in session.read(split):
-                yield from decode(messages)
+                for records in decode(messages):
+                    records.errors = session.new_errors()
+                    yield records
 
 
 @dataclass(frozen=True)
@@ -425,7 +456,7 @@ class _Session:
 
     def __init__(self, config: KafkaSourceConfig) -> None:
         self._client = config.client
-        self._error = LastError()
+        self._complaints = Complaints()
         own = {
             "group.id": config.group,
             "enable.auto.commit": False,
@@ -433,11 +464,17 @@ class _Session:
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
-            "error_cb": self._error,
+            "error_cb": self._complaints,
         }
         self._consumer = config.client.make(lambda settings: Consumer(FETCHING | settings), own, SourceError)
+        self._counted = 0
         self.stands_at: tuple[int, int] | None = None
         """(partition, offset) that would be read next without asking again."""
+
+    def new_errors(self) -> int:
+        """What the brokers, or the way to them, did wrong since this was last asked."""
+        before, self._counted = self._counted, self._complaints.count
+        return self._counted - before
 
     def read(self, split: KafkaSplit) -> Iterator[_Messages]:
         """All records of the split: the end has come with a record at or after it, or with the partition's end there.
@@ -449,6 +486,7 @@ class _Session:
         if self.stands_at != (partition, offset):
             self._consumer.assign([TopicPartition(split.topic, partition, offset)])
         self.stands_at = None
+        self._complaints.forget()
         deadline = time.monotonic() + self._client.timeout_seconds
         ended = passed = False
         while offset < split.end and not (ended or passed):
@@ -458,8 +496,8 @@ class _Session:
                 offset = part.messages[-1].offset() + 1
                 deadline = time.monotonic() + self._client.timeout_seconds
                 yield part
-            elif not (ended or passed) and time.monotonic() > deadline:
-                raise self._client.unavailable(f"nothing came of partition {partition} from offset {offset} on", self._error.text)
+            elif not (ended or passed):
+                self._keep_waiting(f"nothing came of partition {partition} from offset {offset} on", deadline)
         if not passed:
             self.stands_at = (partition, split.end)
 
@@ -498,7 +536,15 @@ class _Session:
         failure = self._client.failure(event, SourceError, "no answer")
         if isinstance(failure, SourceError):
             raise failure
-        self._error(event)
+        self._complaints(event)
+
+    def _keep_waiting(self, what: str, deadline: float) -> None:
+        """Raises SourceError where the brokers refuse this client, UnavailableError after the deadline."""
+        refusal = self._complaints.refusal(self._client, SourceError)
+        if refusal is not None:
+            raise refusal
+        if time.monotonic() > deadline:
+            raise self._client.unavailable(what, self._complaints.text)
 
     def close(self) -> None:
         with contextlib.suppress(Exception):  # nothing depends on it

@@ -1,6 +1,7 @@
 """What a Kafka source or sink must be together: options that leave results exact, raw columns that a record has.
 
-Always holds: an option that passes here cannot change which records are read, or how often, or whether a result is lost.
+Always holds: an option that passes here cannot change which records are read, or how often, or whether a result is lost. Values of options
+that are secrets are in no problem and in no remark.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from streamjoin.manifest.model import KafkaSink, KafkaSource
-from streamjoin.manifest.problem import Problem, closest, listed
+from streamjoin.manifest.problem import Problem, closest, is_secret, listed
+from streamjoin.manifest.text import field_name
 from streamjoin.schema import Schema, TypeName
 
 RAW_COLUMNS: Mapping[str, tuple[TypeName, ...]] = {
@@ -53,6 +55,8 @@ _SINK: Mapping[str, str] = {
     "delivery.timeout.ms": "is timeout here; remove it",
     "transactional.id": "has no meaning: records carry an identity by which readers drop repeats; remove it",
 }
+FILE, VARIABLE = "file:", "env:"
+"""How an option's value begins that says where the value is."""
 _CALLBACKS = re.compile(r".*_cb|logger|on_delivery|on_commit")
 
 
@@ -64,11 +68,42 @@ def kafka_client_problems(field: str, kafka: KafkaSource | KafkaSink | None) -> 
         yield Problem(f"{field}.topic", kafka.topic, "is not the name of a topic; use letters, digits, ., _ and -")
     refused = {**_BOTH, **(_SOURCE if isinstance(kafka, KafkaSource) else _SINK)}
     for name, value in kafka.options.items():
-        here = f"{field}.options[{name}]"
+        here = _option(field, name)
         if name in refused:
             yield Problem(here, value, refused[name])
         elif _CALLBACKS.fullmatch(name):
             yield Problem(here, None, "is a function of a program, which a manifest cannot give; remove it")
+        elif isinstance(value, str):
+            yield from _reference(here, name, value)
+
+
+def kafka_client_remarks(field: str, kafka: KafkaSource | KafkaSink | None) -> Iterator[Problem]:
+    """Secrets that everybody can read who can read the manifest, and logins that are not used."""
+    if kafka is None:
+        return
+    for name, value in kafka.options.items():
+        if is_secret(name) and not str(value).startswith((FILE, VARIABLE)):
+            remedy = "write file:/path of a file with it, or env: and the name of a variable"
+            yield Problem(_option(field, name), None, f"is a secret, for all to see who see the manifest; {remedy}")
+    protocol = str(kafka.options.get("security.protocol", "plaintext"))
+    unused = next((name for name in kafka.options if name.startswith("sasl.")), None)
+    if unused is not None and not protocol.upper().startswith("SASL_"):
+        message = "is not used unless security.protocol is SASL_SSL (or SASL_PLAINTEXT, which encrypts nothing)"
+        yield Problem(_option(field, unused), None, message)
+
+
+def _option(field: str, name: str) -> str:
+    return f"{field}.{field_name(('options', name))}"
+
+
+def _reference(field: str, name: str, value: str) -> Iterator[Problem]:
+    """An option's value that says where the value is to be read."""
+    if value.startswith(FILE) and name.endswith(".location"):
+        yield Problem(field, value, f"is the path of a file itself; write {value.removeprefix(FILE)}")
+    elif value.startswith(FILE) and not value.removeprefix(FILE).startswith("/"):
+        yield Problem(field, value, "is not an absolute path, and workers have working directories of their own; write file:/path")
+    elif value.startswith(VARIABLE) and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value.removeprefix(VARIABLE)):
+        yield Problem(field, value, "is not the name of an environment variable; write env:NAME")
 
 
 def raw_problems(field: str, kafka: KafkaSource | None, schema: Schema) -> Iterator[Problem]:

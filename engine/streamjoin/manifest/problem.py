@@ -1,17 +1,19 @@
 """What is wrong with a manifest, in one form for all that look for it.
 
 Always holds: a problem names the field, the value and the remedy, as in ``spec.scaling.tau1: 0.9 must be below tau2
-(0.8)``.
+(0.8)``. A value that may be a secret is not shown.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 _LONGEST_VALUE = 60
+_SECRET = re.compile(r"password|passphrase|secret|jaas|oauthbearer\.config|key\.pem|ssl_key", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,12 @@ class Problem:
     """Where in the text; from 1."""
 
     def __str__(self) -> str:
-        text = self.message if self.value is None else f"{shown(self.value)} {self.message}"
+        text = self.message if self.value is None or self._holds_secret() else f"{shown(self.value)} {self.message}"
         return f"{self.field}: {text}" if self.field else text
+
+    def _holds_secret(self) -> bool:
+        """Whether the field is named as secrets are, or the value has a field of such a name."""
+        return is_secret(self.field) or ("kafka" in self.field and is_secret(json.dumps(self.value, default=str)))
 
 
 class ManifestError(ValueError):
@@ -41,6 +47,11 @@ class ManifestError(ValueError):
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
+
+
+def is_secret(name: str) -> bool:
+    """Whether what goes by this name must not be seen."""
+    return _SECRET.search(name) is not None
 
 
 def shown(value: object) -> str:

@@ -269,6 +269,10 @@ class _Axis:
     high: np.ndarray
     spans: Sequence[UnitRange]
     """Per area, its units."""
+    unit_low: np.ndarray
+    unit_high: np.ndarray
+    gapped: np.ndarray
+    """Per area, whether its units have gaps. bool."""
     units: np.ndarray
     """Per area, which of the elementary cells of units it takes. bool."""
     write_low: np.ndarray
@@ -319,6 +323,9 @@ class _Axis:
             low=cells(keys, lows=True),
             high=cells(keys, lows=False),
             spans=units,
+            unit_low=np.array([span.low for span in units], np.int64),
+            unit_high=np.array([span.high for span in units], np.int64),
+            gapped=np.array([bool(span.gaps) for span in units]),
             units=_unit_cells(units),
             write_low=cells(writes, lows=True),
             write_high=cells(writes, lows=False),
@@ -328,9 +335,15 @@ class _Axis:
     def overlaps(self, index: int) -> np.ndarray:
         """For every later area, whether it shares a key and a unit of this side with area ``index``."""
         after = slice(index + 1, None)
-        shared: np.ndarray = (self.low[after] < self.high[index]) & (self.low[index] < self.high[after])
-        near = index + 1 + np.flatnonzero(shared)
-        shared[near - index - 1] = (self.units[near] & self.units[index]).any(axis=1)
+        shared: np.ndarray = (
+            (self.low[after] < self.high[index])
+            & (self.low[index] < self.high[after])
+            & (self.unit_low[after] < self.unit_high[index])
+            & (self.unit_low[index] < self.unit_high[after])
+        )
+        near = index + 1 + np.flatnonzero(shared & (self.gapped[index] | self.gapped[after]))
+        if len(near):
+            shared[near - index - 1] = (self.units[near] & self.units[index]).any(axis=1)
         return shared
 
     def held_with(self, index: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 Names keep to Prometheus' conventions: base units, the unit in the name, ``_total`` for counters, ``_ratio`` for fractions. Always holds:
 a metric has the label ``name`` (the StreamJoin's) but for ``streamjoin_build_info``, and at most as many series as there are streams,
-workers or steps.
+partitions of their topics, workers or steps. Metrics of Kafka are there for streams and sinks of Kafka only.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ NAME = ("name",)
 STREAM = ("name", "stream")
 TASK = ("name", "task")
 STEP = ("name", "step")
+KAFKA_PREFIX = "streamjoin_kafka_"
 
 
 def _gauge(name: str, labels: tuple[str, ...], text: str) -> Described:
@@ -73,6 +74,24 @@ WORKERS = (
     _gauge("threshold_ratio", ("name", "threshold"), "The thresholds of tau, tau0 to tau3: spec.scaling. tau1 is the target."),
     _gauge("plan_generation", NAME, "Generation of the plan that all worker metrics of the same scrape are of."),
     _gauge("plan_info", ("name", "join", "generation", "model"), "Always 1; says which join is run, by which plan and model."),
+)
+SCALING = (
+    _gauge("plan_wanted_generation", NAME, "Generation of the plan that is being applied; that of the running one where none is."),
+    _gauge("plan_phase", ("name", "phase"), "1 for the phase that the wanted plan is in, 0 for the others; Running where none is wanted."),
+    _gauge("workers_wanted", NAME, "Workers of the plan that is being applied; those of the running one where none is."),
+    _gauge("workers_ready", NAME, "Workers that there are, ready to work, whether the running plan has use for them or not."),
+    _gauge("plan_fetch_bytes", NAME, "What the workers of the plan that is being applied have still to fetch before it."),
+    _counter("plan_switches_total", NAME, "Switches to another plan."),
+    _counter("plan_drops_total", NAME, "Plans that were put and given up, as their first epoch failed or another plan came before."),
+    _counter("plan_kept_tuples_total", NAME, "Held tuples, replicas counted each, that were where they were needed at switches."),
+    _counter("plan_moved_tuples_total", NAME, "Held tuples, replicas counted each, that were brought to another worker at switches."),
+    _histogram("plan_pause_seconds", NAME, "How much longer the first epoch of a plan took than those before it."),
+    _histogram("plan_wait_seconds", NAME, "Time from when a plan was put until its first epoch began: workers start and fetch meanwhile."),
+    _counter(
+        "decisions_total",
+        ("name", "kind", "mode"),
+        "Decisions of the autoscaler, one an epoch: HOLD, ALLOCATE, DEALLOCATE, REPLAN; Enforce: carried out, Recommend: only said.",
+    ),
 )
 STREAMS = (
     _counter(
@@ -129,14 +148,30 @@ STATE = (
         "read_backs_total", NAME, "Times that a task read its tuples back from blocks, because its worker did not have them.", "read_back"
     ),
     _counter("read_back_bytes_total", NAME, "Size of the tuples read back.", "read_back_bytes"),
+    _counter("storage_retries_total", NAME, "Requests to object stores that were repeated, because they failed or had no answer."),
+)
+KAFKA = (
+    _gauge(
+        "kafka_lag_records",
+        ("name", "stream", "partition"),
+        "How far a partition's end was ahead of what the last epoch read of it, when that was planned.",
+    ),
+    _counter("kafka_skipped_records_total", STREAM, "Records that retention removed before they were read (onDataLoss: skip).", "skipped"),
+    _counter("kafka_source_errors_total", STREAM, "Errors of a stream's brokers, or on the way to them, that reading met with."),
+    _counter("kafka_sent_records_total", NAME, "Records that the sink's brokers have acknowledged, in epochs that were sent whole."),
+    _counter("kafka_sent_bytes_total", NAME, "Size of the keys and values of those records."),
+    _counter("kafka_send_failures_total", NAME, "Attempts to send an epoch's records that failed; the epoch is sent again, whole."),
+    _counter("kafka_sink_errors_total", NAME, "Errors of the sink's brokers, or on the way to them, that sending met with."),
 )
 PROCESS = (_gauge("build_info", ("version", "python_version"), "Always 1; says which version of StreamJoin is running."),)
 
 SECTIONS = {
     "Workers and the plan": WORKERS,
+    "Changes of the plan": SCALING,
     "Streams and output": STREAMS,
     "Epochs": EPOCHS,
     "State": STATE,
+    "Kafka": KAFKA,
     "The process": PROCESS,
 }
 CATALOGUE: dict[str, Described] = {metric.name: metric for section in SECTIONS.values() for metric in section}

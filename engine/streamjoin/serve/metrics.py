@@ -3,9 +3,9 @@
 Always holds:
 
 - A scrape shows one committed epoch: all that epochs change is of the same commit, so tau and the plan's generation belong together.
-- Only what is committed is counted. Counters of tuples and bytes are the checkpoint's own: they go on where the last process ended, so
-  a restart is no counter reset, and an epoch that was tried five times is counted once. Counters of this process (failures, retries, time)
-  start at 0 with it, which Prometheus takes for a reset, as it should.
+- Only what is committed is counted. Counters of tuples and their bytes are the checkpoint's own: they go on where the last process ended,
+  so a restart is no counter reset, and an epoch that was tried five times is counted once. Counters of this process (failures, retries,
+  time, what was sent to Kafka) start at 0 with it, which Prometheus takes for a reset, as it should.
 - Nothing is shown of which nothing is known yet: a counter that was 0 before its checkpoint is read would look like a reset.
 - The worker metrics are of the last plan's tasks only: when it shrinks, the others' series end.
 """
@@ -24,9 +24,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from streamjoin import __version__
+from streamjoin.elastic.decision import Decision
+from streamjoin.elastic.decision import Kind as Action
+from streamjoin.elastic.settings import Mode
 from streamjoin.epoch.driver import EpochResult, stored
+from streamjoin.epoch.replan import PlanPhase, PlanStatus, Switched
+from streamjoin.io.base import Traffic
 from streamjoin.job import Job
-from streamjoin.serve.catalogue import CATALOGUE, Kind
+from streamjoin.manifest.model import KafkaSink, KafkaSource
+from streamjoin.serve.catalogue import CATALOGUE, KAFKA_PREFIX, Kind
 from streamjoin.state.blocks import SIDES
 from streamjoin.state.log import Checkpoint
 
@@ -34,6 +40,10 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 """Seconds. From a commit on a local disk to an epoch that reads a large state back."""
 STEPS = ("plan", "tasks", "commit", "publish", "clean")
 SIDE_NAMES = ("left", "right")
+DECISIONS = (
+    *((kind, mode) for kind in (Action.ALLOCATE, Action.DEALLOCATE, Action.REPLAN) for mode in (Mode.ENFORCE, Mode.RECOMMEND)),
+    (Action.HOLD, Mode.ENFORCE),
+)
 TASK_STEP = "task."
 """How ``EpochResult.seconds`` marks the steps within tasks."""
 
@@ -62,6 +72,16 @@ class Work:
     seconds: float = 0.0
     output: int = 0
     candidates: int = 0
+
+
+@dataclass(slots=True)
+class Switches:
+    """What all switches of this process came to."""
+
+    last: Switched | None = None
+    count: int = 0
+    kept_tuples: int = 0
+    moved_tuples: int = 0
 
 
 @dataclass
@@ -97,13 +117,23 @@ class Metrics(Collector):
         self._state = "starting"
         self._committed: Committed | None = None
         self._work: dict[int, Work] = {}
-        self._failures = self._retries = 0
+        self._failures = self._retries = self._storage_retries = 0
+        self._source_errors = [0, 0]
+        """What tasks got over; the driver's are in the traffic."""
+        self._traffic = (Traffic(), Traffic(), Traffic())
+        self._kafka_sides = [side for side in SIDES if isinstance((job.left, job.right)[side].source, KafkaSource)]
         self._last_error: str | None = None
         self._running_since: float | None = None
         self._epochs = _histogram("streamjoin_epoch_duration_seconds")
         self._steps = _histogram("streamjoin_epoch_step_duration_seconds")
         self._task_steps = _histogram("streamjoin_task_step_duration_seconds")
-        self._epochs.labels(job.name)
+        self._plan: PlanStatus | None = None
+        self._switches = Switches()
+        self._decisions = dict.fromkeys(DECISIONS, 0)
+        self._pauses = _histogram("streamjoin_plan_pause_seconds")
+        self._waits = _histogram("streamjoin_plan_wait_seconds")
+        for histogram in (self._epochs, self._pauses, self._waits):
+            histogram.labels(job.name)
         for step in STEPS:
             self._steps.labels(job.name, step)
         self.registry = CollectorRegistry()
@@ -138,8 +168,14 @@ class Metrics(Collector):
             self._retries += self._state == "retrying"
             self._running_since = self._clock()
 
-    def observe(self, result: EpochResult) -> None:
-        """The attempt has committed this epoch. O(tasks + steps)."""
+    def spent(self, storage_retries: int, traffic: tuple[Traffic, Traffic, Traffic]) -> None:
+        """A start or an attempt is over, whatever became of it: what it repeated, and all traffic so far."""
+        with self._lock:
+            self._storage_retries += storage_retries
+            self._traffic = traffic
+
+    def observe(self, result: EpochResult, plan: PlanStatus | None = None) -> None:
+        """The attempt has committed this epoch, and the plan is there. O(tasks + steps)."""
         committed = Committed(
             epoch=result.epoch,
             generation=result.generation,
@@ -154,6 +190,7 @@ class Metrics(Collector):
         name = self._job.name
         with self._lock:
             self._settled()
+            self._take(plan)
             self._committed = committed
             self._work = {task: self._work.get(task) or Work() for task in result.held}
             for task, done in result.work.items():
@@ -161,6 +198,8 @@ class Metrics(Collector):
                 work.seconds += sum(done.seconds.values())
                 work.output += done.output
                 work.candidates += done.candidates
+            for side in SIDES:
+                self._source_errors[side] += result.source_errors[side]
             self._epochs.labels(name).observe(result.duration)
             for step, seconds in result.seconds.items():
                 if step.startswith(TASK_STEP):
@@ -168,14 +207,21 @@ class Metrics(Collector):
                 else:
                     self._steps.labels(name, step).observe(seconds)
 
-    def idle(self) -> None:
+    def idle(self, plan: PlanStatus | None = None) -> None:
         """The attempt found nothing new."""
         with self._lock:
             self._settled()
+            self._take(plan)
 
-    def failed(self, error: BaseException) -> None:
+    def decided(self, decision: Decision) -> None:
+        """The autoscaler has decided this."""
+        with self._lock:
+            self._decisions[decision.kind, decision.mode] += 1
+
+    def failed(self, error: BaseException, plan: PlanStatus | None = None) -> None:
         """The start, or the attempt, has failed with this error."""
         with self._lock:
+            self._take(plan)
             self._failures += 1
             self._last_error = type(error).__name__
             self._running_since = None
@@ -209,6 +255,17 @@ class Metrics(Collector):
         with self._lock:
             return list(self._page())
 
+    def _take(self, plan: PlanStatus | None) -> None:
+        """How far the plan is; a switch that was not seen before is counted."""
+        self._plan = plan or self._plan
+        seen, switched = self._switches, None if plan is None else plan.switched
+        if switched is not None and switched != seen.last:
+            self._switches = Switches(
+                switched, seen.count + 1, seen.kept_tuples + switched.kept_tuples, seen.moved_tuples + switched.moved_tuples
+            )
+            self._pauses.labels(self._job.name).observe(switched.pause_seconds)
+            self._waits.labels(self._job.name).observe(switched.waited_seconds)
+
     def _settled(self) -> None:
         self._running_since = None
         self._state = "running"
@@ -225,12 +282,32 @@ class Metrics(Collector):
             page.add("streamjoin_stream_info", 1, name, stream, SIDE_NAMES[side])
         page.add("streamjoin_epoch_failures_total", self._failures, name)
         page.add("streamjoin_epoch_retries_total", self._retries, name)
+        page.add("streamjoin_storage_retries_total", self._storage_retries, name)
         page.add("streamjoin_running_epoch_seconds", 0 if self._running_since is None else max(0.0, now - self._running_since), name)
-        for histogram in (self._epochs, self._steps, self._task_steps):
+        for histogram in (self._epochs, self._steps, self._task_steps, self._pauses, self._waits):
             page.copy(histogram)
+        self._add_scaling(page)
+        self._add_traffic(page)
         if self._committed is not None:
             self._add_committed(page, self._committed, now)
         return page
+
+    def _add_scaling(self, page: Page) -> None:
+        name, plan, switches = self._job.name, self._plan, self._switches
+        page.add("streamjoin_plan_switches_total", switches.count, name)
+        page.add("streamjoin_plan_kept_tuples_total", switches.kept_tuples, name)
+        page.add("streamjoin_plan_moved_tuples_total", switches.moved_tuples, name)
+        page.add("streamjoin_plan_drops_total", 0 if plan is None else plan.drops, name)
+        for (kind, mode), count in self._decisions.items():
+            page.add("streamjoin_decisions_total", count, name, kind, mode)
+        if plan is None:
+            return
+        page.add("streamjoin_plan_wanted_generation", plan.generation if plan.wanted is None else plan.wanted.generation, name)
+        page.add("streamjoin_workers_wanted", plan.workers if plan.wanted is None else plan.wanted.workers, name)
+        page.add("streamjoin_workers_ready", plan.ready_workers, name)
+        page.add("streamjoin_plan_fetch_bytes", plan.to_fetch_bytes, name)
+        for phase in PlanPhase:
+            page.add("streamjoin_plan_phase", plan.phase is phase, name, phase)
 
     @property
     def _streams(self) -> tuple[str, str]:
@@ -261,14 +338,27 @@ class Metrics(Collector):
         if result is not None:
             self._add_result(page, result, now)
 
+    def _add_traffic(self, page: Page) -> None:
+        """What this process's clients of Kafka have counted."""
+        name, sink = self._job.name, self._traffic[2]
+        for side in self._kafka_sides:
+            errors = self._traffic[side].errors + self._source_errors[side]
+            page.add(f"{KAFKA_PREFIX}source_errors_total", errors, name, self._streams[side])
+        if isinstance(self._job.sink, KafkaSink):
+            page.add(f"{KAFKA_PREFIX}sent_records_total", sink.sent_records, name)
+            page.add(f"{KAFKA_PREFIX}sent_bytes_total", sink.sent_bytes, name)
+            page.add(f"{KAFKA_PREFIX}send_failures_total", sink.failures, name)
+            page.add(f"{KAFKA_PREFIX}sink_errors_total", sink.errors, name)
+
     def _add_totals(self, page: Page, totals: Mapping[str, Sequence[int]]) -> None:
         name = self._job.name
         for metric in CATALOGUE.values():
             if metric.total is None:
                 continue
             if "stream" in metric.labels:
-                for stream, value in zip(self._streams, totals.get(metric.total, (0, 0)), strict=True):
-                    page.add(metric.name, value, name, stream)
+                values = totals.get(metric.total, (0, 0))
+                for side in self._kafka_sides if metric.name.startswith(KAFKA_PREFIX) else SIDES:
+                    page.add(metric.name, values[side], name, self._streams[side])
             else:
                 page.add(metric.name, totals.get(metric.total, (0,))[0], name)
 
@@ -277,6 +367,8 @@ class Metrics(Collector):
         name = self._job.name
         for side, stream in enumerate(self._streams):
             page.add("streamjoin_backlog_records", result.backlog[side], name, stream)
+            for partition, waiting in sorted(result.backlog_by_partition[side].items()):
+                page.add(f"{KAFKA_PREFIX}lag_records", waiting, name, stream, partition)
             lag = result.lag[side]
             if lag is not None:
                 page.add("streamjoin_watermark_lag_seconds", lag + max(0.0, now - result.started_at), name, stream)

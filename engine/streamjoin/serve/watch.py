@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from streamjoin.epoch.driver import EpochResult
+from streamjoin.epoch.replan import PlanStatus
+from streamjoin.io.base import Traffic
 from streamjoin.serve.metrics import Metrics
 from streamjoin.state.log import Checkpoint
+from streamjoin.state.storage import retries
 
 
 class Steps(Protocol):
@@ -15,9 +18,14 @@ class Steps(Protocol):
     checkpoint: Checkpoint
     exhausted: bool
 
+    @property
+    def traffic(self) -> tuple[Traffic, Traffic, Traffic]: ...
+
     def start(self) -> None: ...
 
     def step(self, *, final: bool = False) -> EpochResult | None: ...
+
+    def plan_status(self) -> PlanStatus | None: ...
 
     def stop(self) -> None: ...
 
@@ -34,25 +42,35 @@ class Watched:
         return self._driver.exhausted
 
     def start(self) -> None:
+        repeated = retries()
         try:
             self._driver.start()
         except Exception as error:
             self._metrics.failed(error)
             raise
+        finally:
+            self._metrics.spent(retries() - repeated, self._driver.traffic)
         self._metrics.resume(self._driver.checkpoint)
 
     def step(self, *, final: bool = False) -> EpochResult | None:
         self._metrics.began()
+        repeated, result = retries(), None
         try:
             result = self._driver.step(final=final)
         except Exception as error:
-            self._metrics.failed(error)
+            self._metrics.failed(error, self._driver.plan_status())
             raise
+        finally:
+            # A result has the tasks' too, which may have been in this process.
+            self._metrics.spent(retries() - repeated if result is None else result.storage_retries, self._driver.traffic)
         if result is None:
-            self._metrics.idle()
+            self._metrics.idle(self._driver.plan_status())
         else:
-            self._metrics.observe(result)
+            self._metrics.observe(result, self._driver.plan_status())
         return result
+
+    def plan_status(self) -> PlanStatus | None:
+        return self._driver.plan_status()
 
     def stop(self) -> None:
         self._metrics.ended()

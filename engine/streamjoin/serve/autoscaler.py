@@ -1,0 +1,336 @@
+"""The closed loop on one machine: after each epoch a sample goes to the decision core, and what it decides becomes a plan.
+
+The core (``elastic.core``) decides when, the planner (``elastic.planner``) how; this is the thin shell between them and the driver. It
+knows the time only by the clock that it is given.
+
+Always holds: at most one plan of its own is on its way; a plan that somebody else puts is followed all the same; whatever goes wrong here
+is told once and the join goes on under the plan that it has. A plan that is dropped, refused or changes nothing is not tried again at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from streamjoin.elastic.core import DecisionCore
+from streamjoin.elastic.decision import Decision
+from streamjoin.elastic.events import MigrationBegun, MigrationFinished, PlanApplied
+from streamjoin.elastic.forecast import Prospect
+from streamjoin.elastic.ledger import Ledger
+from streamjoin.elastic.planner import prospects
+from streamjoin.elastic.sample import Sample
+from streamjoin.elastic.settings import Settings
+from streamjoin.epoch.driver import EpochResult
+from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Switched
+from streamjoin.job import Job
+from streamjoin.predicate import Predicate
+from streamjoin.scheme.statistics import Statistics
+from streamjoin.serve.decisions import LedgerError, LedgerWriter, load_ledger
+from streamjoin.serve.wishes import Planning, plan_for_workers, running_plan
+from streamjoin.state.blocks import SIDES
+from streamjoin.state.log import Checkpoint
+from streamjoin.state.storage import Storage
+
+RATE_EPOCHS = 10
+"""Over how many epochs the rates of a sample are taken."""
+FORECAST_SECONDS = 5.0
+"""A forecast serves for so long, and for ten times as long as it took to make: planning must not take the join's time."""
+WRITE_SECONDS = 10.0
+"""The ledger is written at most so often."""
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0
+"""Seconds before another plan after one in vain; doubled each time."""
+
+
+class Scaled(Planning, Protocol):
+    """What of ``epoch.driver.Driver`` is needed."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A plan that was put: of which decision, and what was expected of it."""
+
+    generation: int
+    expected_tuples: float
+    naive_tuples: float
+
+
+class PlannerForecast:
+    """What the planner would make of the join as it is now. Always holds: each number of workers is planned for once."""
+
+    def __init__(
+        self,
+        status: PlanStatus,
+        statistics: Callable[[], Statistics],
+        predicate: Predicate,
+        job: Job,
+        kept: float,
+        clock: Callable[[], float],
+    ) -> None:
+        """``statistics`` is asked when first something is planned. ``kept``: the part of the incoming tuples that is not shed; loads are
+        those of all of them."""
+        self.generation = status.generation
+        self.made_at = clock()
+        self.seconds = 0.0
+        """That planning has taken."""
+        self._plan, self._main, self._job, self._kept = running_plan(status), predicate.main, job, kept
+        self._ask, self._clock = statistics, clock
+        self._statistics: Statistics | None = None
+        self._known: dict[int, Prospect | None] = {}
+
+    def at(self, workers: int) -> Prospect | None:
+        """See :class:`streamjoin.elastic.forecast.Forecast`."""
+        if workers not in self._known:
+            began = self._clock()
+            self._known[workers] = self._planned(workers)
+            self.seconds += max(0.0, self._clock() - began)
+        return self._known[workers]
+
+    def _planned(self, workers: int) -> Prospect | None:
+        job = self._job
+        self._statistics = self._statistics or self._ask()
+        try:
+            found = prospects(
+                self._plan, self._statistics, self._main, job.model, [workers], job.capacity_tuples, options=job.scheme_options
+            )[workers]
+        except ValueError:  # the model has none
+            return None
+        return Prospect(
+            tasks=found.tasks,
+            tau_max=found.tau_max / self._kept,
+            tau_mean=found.tau_mean / self._kept,
+            moved_tuples=found.moved_tuples,
+            lower_bound_tuples=found.lower_bound_tuples,
+            naive_tuples=found.naive_tuples,
+        )
+
+
+class Autoscaler:
+    """See the module. One thread tells it what happens; any may read ``decision`` and ``made``."""
+
+    def __init__(
+        self,
+        job: Job,
+        join: Scaled,
+        storage: Storage,
+        *,
+        clock: Callable[[], float],
+        tell: Callable[[str], None] = lambda text: None,
+        decided: Callable[[Decision], None] = lambda decision: None,
+    ) -> None:
+        """``tell`` gets lines for whoever watches, ``decided`` every decision."""
+        self.settings = Settings.of(job.manifest.spec)
+        self.ledger = Ledger()
+        self.decision: Decision | None = None
+        """The last one."""
+        self.made: Made | None = None
+        """The last plan that came of a decision."""
+        self._job, self._join, self._storage, self._clock, self._tell, self._decided = job, join, storage, clock, tell, decided
+        self._core: DecisionCore | None = None
+        self._writer: LedgerWriter | None = None
+        self._written: tuple[int, int] | None = None
+        self._written_at = -WRITE_SECONDS
+        self._arrived: deque[tuple[float, tuple[int, int]]] = deque(maxlen=RATE_EPOCHS + 1)
+        self._forecast: PlannerForecast | None = None
+        self._switched: Switched | None = None
+        self._drops = 0
+        self._migrating = False
+        self._untold_tau: Switched | None = None
+        """A switch whose plan has not been measured yet."""
+        self._pause, self._not_before = FIRST_PAUSE, -float("inf")
+        self._complaint: str | None = None
+
+    def begin(self) -> None:
+        """The checkpoint is claimed: take its ledger up. Raises nothing: without one a new one is begun."""
+        try:
+            self.ledger = load_ledger(self._storage) or Ledger()
+        except (LedgerError, OSError) as error:
+            self._tell(f"warning: decisions are noted anew: {error}")
+        self._writer = LedgerWriter(self._storage, lambda text: self._tell(f"warning: {text}"))
+
+    def after(self, result: EpochResult | None) -> None:
+        """An epoch was committed, or there was nothing to do (None). Raises nothing."""
+        try:
+            self._after(result, self._clock())
+            self._complaint = None
+        except Exception as error:  # a join does not end because nobody can say how many workers it should have
+            complaint = f"warning: scaling failed and is tried again with the next epoch: {type(error).__name__}: {error}"
+            if complaint != self._complaint:
+                self._tell(complaint)
+            self._complaint = complaint
+            self._wait(self._clock())
+
+    def end(self) -> None:
+        """The run is over: write what is not written."""
+        if self._writer is not None:
+            if len(self.ledger):
+                self._writer.write(self.ledger)
+            self._writer.close()
+            self._writer = None
+
+    def _after(self, result: EpochResult | None, now: float) -> None:
+        status, predicate = self._join.plan_status(), self._join.predicate
+        if status is None or predicate is None:
+            return
+        if self._core is None:
+            self._core = DecisionCore(self.settings, at=now, generation=status.generation, workers=status.workers)
+            self._switched, self._drops = status.switched, status.drops
+        core = self._core
+        self._follow(core, status, now)
+        if result is not None:
+            self._measure(core, result, status, now)
+        forecast = self._forecast_now(status, predicate, result, now)
+        decision = core.decide(now, forecast)
+        self.decision = decision
+        self.ledger.record(decision)
+        self._decided(decision)
+        if decision.enforced and now >= self._not_before:
+            self._carry_out(decision, status, predicate, now)
+        self._keep(now)
+
+    def _follow(self, core: DecisionCore, status: PlanStatus, now: float) -> None:
+        """Tell the core, and the ledger, what has become of plans since the last epoch, whoever put them."""
+        switched = status.switched
+        if status.generation != core.generation:
+            core.handle(PlanApplied(switched.at if switched is not None else now, status.generation, status.workers))
+        if switched is not None and switched != self._switched:
+            self._switched, self._pause = switched, FIRST_PAUSE
+            if self.made is not None and self.made.generation == switched.generation:  # or it came of no decision
+                self._untold_tau = switched
+                self.ledger.realised(switched.generation, None, switched.moved_tuples, switched.pause_seconds, switched.at)
+        if status.drops > self._drops:
+            self._drops = status.drops
+            self._tell(f"warning: a plan was given up: {status.dropped}")
+            self._wait(now)
+        migrating = status.wanted is not None and status.phase is not PlanPhase.WAITING
+        if migrating and not self._migrating and status.wanted is not None:
+            core.handle(MigrationBegun(now, status.wanted.workers))
+        if self._migrating and not migrating:
+            core.handle(MigrationFinished(now))
+        self._migrating = migrating
+
+    def _measure(self, core: DecisionCore, result: EpochResult, status: PlanStatus, now: float) -> None:
+        taken_at = now if result.committed_at is None else result.committed_at
+        came = [result.counts["accepted"][side] + result.counts["shed"][side] for side in SIDES]
+        self._arrived.append((taken_at, (came[0], came[1])))
+        held = [0, 0]
+        for block in self._join.checkpoint.blocks:
+            held[block.side] += block.rows
+        shed = sum(result.counts["shed"])
+        new = 0 if status.wanted is None or status.phase is not PlanPhase.WAITING else status.wanted.keep.count(None)
+        core.handle(
+            Sample(
+                taken_at=taken_at,
+                generation=result.generation,
+                tau=dict(result.utilization),
+                workers=len(result.held),
+                starting=new,
+                rates=self._rates(),
+                held=(held[0], held[1]),
+                epoch_seconds=result.duration,
+                backlog_records=sum(result.backlog),
+                shed_fraction=shed / sum(came) if sum(came) else 0.0,
+                migrating=self._migrating,
+            )
+        )
+        untold = self._untold_tau
+        if untold is not None and result.generation == untold.generation and result.epoch > untold.epoch:
+            tau = max(result.utilization.values(), default=None)
+            self.ledger.realised(untold.generation, tau, untold.moved_tuples, untold.pause_seconds, untold.at)
+            self._untold_tau = None
+
+    def _rates(self) -> tuple[float | None, float | None]:
+        """Tuples per second of each stream, those shed included; None before the second epoch."""
+        seconds = self._arrived[-1][0] - self._arrived[0][0]
+        if seconds <= 0:
+            return None, None
+        left, right = (sum(came[side] for _, came in list(self._arrived)[1:]) / seconds for side in SIDES)
+        return left, right
+
+    def _forecast_now(
+        self, status: PlanStatus, predicate: Predicate, result: EpochResult | None, now: float
+    ) -> PlannerForecast:
+        """The last forecast while it serves, else a new one; making it costs nothing until it is asked."""
+        last = self._forecast
+        if last is not None and last.generation == status.generation:
+            serves = max(FORECAST_SECONDS, 10 * last.seconds)
+            if result is None or now - last.made_at <= serves:
+                return last
+        kept = 1.0
+        if result is not None:
+            shed, accepted = sum(result.counts["shed"]), sum(result.counts["accepted"])
+            kept = max(1e-3, accepted / (accepted + shed)) if accepted + shed else 1.0
+        self._forecast = PlannerForecast(status, self._join.statistics, predicate, self._job, kept, self._clock)
+        return self._forecast
+
+    def _carry_out(self, decision: Decision, status: PlanStatus, predicate: Predicate, now: float) -> None:
+        if status.wanted is not None and status.wanted.workers >= decision.target:
+            return
+        made = plan_for_workers(status, self._join.statistics(), predicate, self._job, decision.target)
+        if not made.changed:
+            self._wait(now)
+            return
+        try:
+            self._join.put_plan(made.plan)
+        except PlanRefused as error:
+            self._tell(f"warning: a plan for {decision.target} workers was refused: {error}")
+            self._wait(now)
+            return
+        self.made = Made(made.plan.generation, made.migration.moved_tuples, made.migration.naive_tuples)
+
+    def _wait(self, now: float) -> None:
+        self._not_before = now + self._pause
+        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+
+    def _keep(self, now: float) -> None:
+        """Have the ledger written where there is something new in it."""
+        realised = [record.realised for record in self.ledger if record.realised is not None]
+        marks = len(self.ledger) + self.ledger.forgotten, len(realised) + sum(one.tau_max is not None for one in realised)
+        if self._writer is not None and marks != self._written and now - self._written_at >= WRITE_SECONDS:
+            self._writer.write(self.ledger)
+            self._written, self._written_at = marks, now
+
+
+class Steps(Protocol):
+    """What is scaled: ``epoch.driver.Driver``, or what watches it."""
+
+    @property
+    def exhausted(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    def step(self, *, final: bool = False) -> EpochResult | None: ...
+
+    def plan_status(self) -> PlanStatus | None: ...
+
+    def stop(self) -> None: ...
+
+
+class Elastic:
+    """A driver that is scaled after each of its steps. To the loop it is the driver; what it returns and raises is unchanged."""
+
+    def __init__(self, driver: Steps, autoscaler: Autoscaler) -> None:
+        self._driver, self._autoscaler = driver, autoscaler
+
+    @property
+    def exhausted(self) -> bool:
+        return self._driver.exhausted
+
+    def start(self) -> None:
+        self._driver.start()
+        self._autoscaler.begin()
+
+    def step(self, *, final: bool = False) -> EpochResult | None:
+        result = self._driver.step(final=final)
+        self._autoscaler.after(result)
+        return result
+
+    def plan_status(self) -> PlanStatus | None:
+        return self._driver.plan_status()
+
+    def stop(self) -> None:
+        self._driver.stop()
+        self._autoscaler.end()
