@@ -108,6 +108,7 @@ def larger(root: Path, limit_mib: int, factor: float, rows: int) -> None:
         state, rate = f"{done.held_bytes / MIB:,.0f} MiB", millions(2 * rows / done.seconds)
         peak = f"{done.peak / MIB:,.0f} MiB" if limit else ""
         name = f"{limit / MIB:,.0f} MiB" if limit else "no limit"
+        print(f"  larger, {name}: {done.seconds:.2f} s an epoch", flush=True)
         found.append([name, f"{done.held:,}", state, peak, f"{done.seconds:.2f}", rate, f"{done.major_faults:,}"])
     assert len(outputs) == 1, f"the outputs differ: {outputs}"
     shutil.rmtree(root / "larger")
