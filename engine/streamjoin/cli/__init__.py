@@ -98,11 +98,21 @@ def validate(files: tuple[str, ...]) -> None:
 @click.option("--stats", type=FILE, metavar="FILE.json", help="What the streams look like; without it, what the manifest says of them.")
 @click.option("--tasks", type=click.IntRange(1), help="Plan for so many workers.")
 @click.option("--capacity", type=click.IntRange(1), help="Plan for as few workers as can hold all, each at most so many tuples.")
+@click.option("--from", "running", type=FILE, metavar="PLAN.json", help="Plan from this plan on: say what moves, and draw both.")
+@click.option("--save", type=FILE, metavar="PLAN.json", help="Write the plan into this file.")
 @click.option("--output", type=FILE, metavar="FILE", help="Draw the scheme into this file (svg or png).")
-def plan(manifest: Path, stats: Path | None, tasks: int | None, capacity: int | None, output: Path | None) -> None:
+def plan(
+    manifest: Path,
+    stats: Path | None,
+    tasks: int | None,
+    capacity: int | None,
+    running: Path | None,
+    save: Path | None,
+    output: Path | None,
+) -> None:
     """Show how the join of MANIFEST would be cut among workers, and draw it."""
     if tasks is not None and capacity is not None:
         raise click.UsageError("--tasks and --capacity exclude each other; give one")
-    from streamjoin.cli.plan import plan_manifest
+    from streamjoin.cli.plan import Options, plan_manifest
 
-    raise SystemExit(plan_manifest(manifest, stats, tasks, capacity, output))
+    raise SystemExit(plan_manifest(manifest, Options(stats, tasks, capacity, running, save, output)))

@@ -692,7 +692,7 @@ class Driver:
         left, right = (
             SideStatistics(volumes[side], Histogram.from_sample(keys[side]) if len(keys[side]) and main.left else None) for side in SIDES
         )
-        scheme = plan_for_tasks(job.model, Statistics(left, right), main, workers)
+        scheme = plan_for_tasks(job.model, Statistics(left, right), main, workers, options=job.scheme_options)
         scheme.check(main)
         if self.checkpoint.scheme is not None:
             before = Scheme.from_json(self.checkpoint.scheme)

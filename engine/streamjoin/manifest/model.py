@@ -448,8 +448,14 @@ class Join(Part):
 class SchemeSpec(Part):
     """How the join is cut among workers."""
 
-    model: Literal["adsp", "square", "hash"] = "adsp"
-    """adsp: coverage areas with irregular grids, fewest workers; square: one grid; hash: along the keys, one worker for each range."""
+    model: Literal["adsp", "square", "hash", "dynamic", "readj", "biclique", "chain"] = "adsp"
+    """adsp: coverage areas with irregular grids, fewest workers; square: one grid; hash: along the keys, one worker for
+    each range; dynamic: one grid of a power of two workers; readj: as hash, but later only keys of workers that are too full move;
+    biclique: workers that hold one stream each; chain: workers that hold a part of both, and see every tuple."""
+    sigma: Annotated[float, Field(ge=0, le=100)] | None = None
+    """Of readj: keys move when a worker holds more than 1 + sigma times the mean. 0.1 by default."""
+    groups: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Of biclique: into how many groups the keys of each stream are cut; a tuple is sent only to groups that may match. 1 by default."""
 
 
 class Resources(Part):
