@@ -50,9 +50,7 @@ PROGRAMS = {
     "etcd": Program("go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3", "v3.6.16"),
     "kube-apiserver": _of_kubernetes("kube-apiserver"),
     "kubectl": _of_kubernetes("kubectl"),
-    "helm": Program(
-        "helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3", "v3.19.5", ("helm.sh/helm/v3/internal/version.version=v3.19.5",)
-    ),
+    "helm": Program("helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3", "v3.19.5", ("helm.sh/helm/v3/internal/version.version=v3.19.5",)),
     "kube-controller-manager": _of_kubernetes("kube-controller-manager"),
     "kube-scheduler": _of_kubernetes("kube-scheduler"),
     "kubelet": _of_kubernetes("kubelet"),
