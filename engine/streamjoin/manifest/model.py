@@ -197,6 +197,11 @@ Location = Annotated[
         "!self.matches('^[A-Za-z][A-Za-z0-9+.-]*:/') || self.matches('^(?i:file|s3|s3a|gs|abfs|abfss|az):/')",
         "begins with no store that is known; give a local path or a file://, s3://, gs://, abfss:// or az:// URL",
     ),
+    Rule(
+        "!self.matches('^(?i:s3|s3a|gs|abfs|abfss|az):/')"
+        " || self.matches('^(?i:s3|s3a|gs|az)://[^/]') || self.matches('^(?i:abfs|abfss)://[^/]*@')",
+        "does not say where in the store; write it as s3://bucket/path or abfss://container@account.dfs.core.windows.net/path",
+    ),
     Rule("self.trim() == self", "is not a place; give a local path or a URL, without spaces around it"),
     Rule("!self.startsWith('~')", "begins with ~, which only a shell expands; write the directory's full path"),
 ]
