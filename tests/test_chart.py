@@ -114,7 +114,7 @@ def test_every_value_is_in_the_schema_and_commented() -> None:
 
     def fields(value: Any, schema: Object, path: str) -> Iterator[str]:
         if "$ref" in schema:
-            schema = {"properties": {}} | root["definitions"][schema["$ref"].rsplit("/", 1)[1]]
+            schema = root["definitions"][schema["$ref"].rsplit("/", 1)[1]]
         for name, inner in value.items() if isinstance(value, dict) and "properties" in schema else ():
             assert name in schema["properties"], f"{path}.{name}"
             yield from fields(inner, schema["properties"][name], f"{path}.{name}")
