@@ -192,7 +192,7 @@ CASES = [
         'spec.streams[0].select: "id" must be a list: write [id]',
     ),
     bad(
-        "text for a mapping", "scheme: {model: adsp}", "scheme: adsp", 'spec.scheme: "adsp" must be a mapping of model'
+        "text for a mapping", "scheme: {model: adsp}", "scheme: adsp", 'spec.scheme: "adsp" must be a mapping of model, sigma and groups'
     ),
     bad(
         "a list for a mapping",
@@ -209,16 +209,16 @@ CASES = [
     ),
     # Choices and bounds.
     bad(
-        "a model of a later version",
+        "an unknown model",
         "model: adsp",
-        "model: dynamic",
-        'spec.scheme.model: "dynamic" must be adsp, square or hash',
+        "model: star",
+        'spec.scheme.model: "star" must be adsp, square, hash, dynamic, readj, biclique or chain',
     ),
     bad(
         "a slip in a choice",
         "model: adsp",
         "model: squares",
-        'spec.scheme.model: "squares" must be adsp, square or hash; did you mean square?',
+        'spec.scheme.model: "squares" must be adsp, square, hash, dynamic, readj, biclique or chain; did you mean square?',
     ),
     bad(
         "a choice in another case",
@@ -231,6 +231,18 @@ CASES = [
         "mode: Enforce",
         "mode: false",
         'spec.scaling.mode: false must be Enforce, Recommend or Off; put it in quotes: "Off"',
+    ),
+    bad(
+        "a rule that is Off without quotes",
+        "mode: Enforce,",
+        "rules: {keepUp: false},",
+        'spec.scaling.rules.keepUp: false must be Enforce, Recommend or Off; put it in quotes: "Off"',
+    ),
+    bad(
+        "a rule that does not exist",
+        "mode: Enforce,",
+        "rules: {dealocate: Enforce},",
+        'spec.scaling.rules.dealocate: "Enforce" is given to a field that does not exist; did you mean deallocate?',
     ),
     bad(
         "an unknown format",
@@ -726,6 +738,20 @@ CASES = [
             "orders.currency <> payments.currency",
         ),
     ),
+    bad(
+        "a parameter of another model",
+        "model: adsp",
+        "model: readj, groups: 2",
+        "spec.scheme.groups: 2 is only for model biclique, and the model is readj; remove one of them",
+    ),
+    bad(
+        "a parameter that its model does not take",
+        "model: adsp",
+        "model: biclique, sigma: 0.2",
+        "spec.scheme.sigma: 0.2 is only for model readj, and the model is biclique; remove one of them",
+    ),
+    bad("no groups", "model: adsp", "model: biclique, groups: 0", "spec.scheme.groups: 0 must be at least 1"),
+    bad("a negative imbalance", "model: adsp", "model: readj, sigma: -1", "spec.scheme.sigma: -1 must be at least 0"),
     bad(
         "no window",
         "window: {within: 180s, slide: 60s}",

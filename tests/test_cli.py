@@ -460,6 +460,21 @@ def test_plan_obeys_statistics_tasks_and_capacity(tmp_path: Path) -> None:
     assert "--tasks and --capacity" in both.stderr
 
 
+def test_plan_goes_on_from_a_saved_plan_and_draws_both(tmp_path: Path) -> None:
+    path, saved, picture = manifest_at(tmp_path), tmp_path / "plan.json", tmp_path / "change.svg"
+    assert f"saved: {saved}" in invoke("plan", path, "--tasks", 3, "--save", saved).stdout
+    result = invoke("plan", path, "--tasks", 4, "--from", saved, "--output", picture)
+    assert result.exit_code == Exit.DONE, result.output
+    assert "from plan 1, 3 tasks, to plan 2:" in result.stdout
+    assert "4 tasks" in picture.read_text()
+    assert "3 tasks" in picture.read_text()
+    assert "nothing moves" in invoke("plan", path, "--tasks", 3, "--from", saved).stdout
+    saved.write_text('{"generation": 1}')
+    refused = invoke("plan", path, "--from", saved)
+    assert refused.exit_code == Exit.USAGE
+    assert f"{saved}: plan.scheme: is missing" in refused.stderr
+
+
 def test_plan_needs_no_place_for_state_and_names_what_is_wrong_with_statistics(tmp_path: Path) -> None:
     path = manifest_at(tmp_path, checkpoint={"persistentVolumeClaim": "claim"})
     assert invoke("plan", path).exit_code == Exit.DONE

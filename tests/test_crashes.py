@@ -309,7 +309,10 @@ def test_a_checkpoint_refuses_another_join_and_names_the_field(tmp_path: Path, i
         driver.start()
 
 
-@pytest.mark.parametrize(("model", "workers"), [("adsp", 5), ("square", 4), ("adsp", 1), ("hash", 4)])
+@pytest.mark.parametrize(
+    ("model", "workers"),
+    [("adsp", 5), ("square", 4), ("adsp", 1), ("hash", 4), ("dynamic", 4), ("readj", 3), ("biclique", 5), ("chain", 3)],
+)
 def test_a_restart_with_another_model_or_size_goes_on_from_what_is_held(
     model: str, workers: int, tmp_path: Path, inputs: tuple[Input, Input]
 ) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from pathlib import Path
 
 import matplotlib.image
 import numpy as np
 import pytest
 
-from streamjoin.cli.draw import draw_scheme, render_scheme
+from streamjoin.cli.draw import draw_scheme, render_change, render_scheme
+from streamjoin.elastic.plan import Plan
+from streamjoin.elastic.planner import follow
 from streamjoin.predicate import Encoding, KeyExpression, MainKind, MainPredicate
 from streamjoin.schema import DataType, TypeName
-from streamjoin.scheme.models import plan_for_capacity, plan_for_tasks
+from streamjoin.scheme.models import MODELS, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 
 KEY = KeyExpression(("k",), (DataType(TypeName.BIGINT),), Encoding.INTEGER)
@@ -51,6 +54,28 @@ def test_every_task_has_its_number_in_the_matrix_and_beside_its_bar(tasks: int, 
     found = texts(render_scheme("svg", scheme, statistics, main))
     for task in range(scheme.tasks):
         assert found.count(str(task)) >= 2, (task, found)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("main", [BAND, ALL])
+def test_every_model_is_drawn(model: str, main: MainPredicate) -> None:
+    scheme = plan_for_tasks(model, known(), main, 5)
+    found = texts(render_scheme("svg", scheme, known(), main))
+    for task in range(scheme.tasks):
+        assert found.count(str(task)) >= 2, (task, found)
+
+
+def test_a_change_is_drawn_as_both_schemes_and_who_goes_on_keeps_the_colour() -> None:
+    first = Plan.initial(plan_for_tasks("square", known(1000, 0), ALL, 4))
+    plan = follow(first, plan_for_tasks("square", known(1000, 0), ALL, 5), known(1000, 0), ALL).plan
+    assert any(area.left_units.gaps for area in plan.scheme.areas)
+    picture = render_change("svg", first.scheme, plan, known(1000, 0), ALL)
+    found = texts(picture)
+    assert "left ⋈ right by square: 4 tasks" in found
+    assert "left ⋈ right by square: 5 tasks" in found
+    fills = Counter(re.findall(r"fill: (#[0-9a-f]{6})", picture.decode()))
+    # A worker's area and bar, twice; the new one's four parts and bar.
+    assert sorted(count for colour, count in fills.items() if count in (4, 5))[:5] == [4, 4, 4, 4, 5]
 
 
 def test_the_title_says_what_is_joined_how_and_by_how_many() -> None:

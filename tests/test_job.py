@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest import ManifestError, check
-from streamjoin.manifest.model import ConsoleSink, FilesSink, FilesSource, GeneratorSource
+from streamjoin.manifest.model import ConsoleSink, FilesSink, FilesSource, GeneratorSource, SchemeSpec
 from streamjoin.predicate import MainKind
+from streamjoin.scheme.models import MODELS, Options
 from streamjoin.window import Window, WindowKind
 
 BASE = """\
@@ -162,6 +163,16 @@ def test_the_hash_model_runs_on_predicates_that_bound_keys_alone() -> None:
     made, other = job(join={"on": on}, scheme={"model": "hash"}), job(join={"on": on})
     assert {candidate.main.kind for candidate in made.condition.candidates} == {MainKind.RANGE}
     assert made.fingerprint() == other.fingerprint(), "the model may change under a checkpoint"
+
+
+def test_the_parameters_of_models_have_defaults() -> None:
+    assert job(scheme={"model": "readj"}).scheme_options == Options(sigma=0.1, groups=1)
+    assert job(scheme={"model": "readj", "sigma": 0}).scheme_options == Options(sigma=0.0, groups=1)
+    assert job(scheme={"model": "biclique", "groups": 6}).scheme_options == Options(sigma=0.1, groups=6)
+
+
+def test_the_manifest_offers_the_models_that_there_are() -> None:
+    assert get_args(SchemeSpec.model_fields["model"].annotation) == MODELS
 
 
 def test_a_predicate_without_an_index_holds_all_that_it_reads() -> None:

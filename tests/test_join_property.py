@@ -21,6 +21,7 @@ import pytest
 
 from harness import SECOND, START, Input, driver_for, make_batch, make_job, oracle, output_of, run_all
 from streamjoin.epoch.inline import InlineRunner
+from streamjoin.scheme.models import KEYED, MODELS
 from streamjoin.state.storage import ObjectStorage
 
 CASES = int(os.environ.get("STREAMJOIN_CASES", "240"))
@@ -183,10 +184,10 @@ def run_case(seed: int, root: Path) -> None:
     kind = rng.choice(ORDERED)
     on, expected = conditions(kind, rng)
     window, inside, watermark, late = windows(rng)
-    model = rng.choice(["adsp", "adsp", "square", "hash"])
+    model = rng.choice(["adsp", *MODELS])
     workers = rng.randint(1, 5)
     epochs = rng.choice([2, 6, 15])
-    if model == "hash" and (" OR " in on or "!=" in on):
+    if model in KEYED and (" OR " in on or "!=" in on):
         model = "square"  # nothing bounds a key there
     inputs = (make_input(kind, rng, epochs, rng.choice([0, 3, 15])), make_input(kind, rng, epochs, rng.choice([0, 3, 15])))
     where = rng.choice([None, None, "v <> 2"])

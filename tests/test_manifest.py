@@ -191,6 +191,14 @@ def test_bare_words_that_kubernetes_takes_for_booleans_are_remarked_upon() -> No
     ]
 
 
+def test_a_join_that_only_ever_shrinks_is_remarked_upon() -> None:
+    (document,) = parse(SMALL + "  scaling: {rules: {allocate: Recommend}}\n")
+    assert document.manifest is not None
+    assert [str(remark) for remark in document.remarks] == [
+        'spec.scaling.rules.allocate: "Recommend" adds no workers, while deallocate removes them for good; give both the same mode'
+    ]
+
+
 def test_what_may_not_be_meant_is_remarked_upon() -> None:
     text = SMALL.replace("a.k < b.k", "a.k < b.k OR a.id = b.id").replace("location: state", "persistentVolumeClaim: c")
     (document,) = parse(text)

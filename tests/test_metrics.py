@@ -12,6 +12,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,21 @@ from harness import SECOND, START, FaultyStorage, Input, driver_for, make_batch,
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.run import Options
+from streamjoin.elastic.core import DecisionCore
+from streamjoin.elastic.decision import Kind as Action
+from streamjoin.elastic.settings import Mode, Settings
 from streamjoin.epoch.driver import Driver, EpochFailed, EpochResult
 from streamjoin.epoch.inline import InlineRunner
+from streamjoin.epoch.spec import TaskReport
 from streamjoin.job import Job
 from streamjoin.serve.catalogue import CATALOGUE, Kind, tables
 from streamjoin.serve.metrics import Metrics
-from streamjoin.serve.server import MetricsServer
+from streamjoin.serve.server import DriverServer
 from streamjoin.serve.watch import Watched
+from streamjoin.serve.wishes import plan_for_workers
 from streamjoin.state.storage import ObjectStorage
 
+COUNTED = ("failures", "retries", "backs", "switches", "drops", "decisions")
 DOCUMENT = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text()
 BAND: dict[str, Any] = {"types": ("BIGINT", "BIGINT"), "on": "abs(l.k - r.k) <= 1", "window": {"within": "5s"}, "watermark": "1s"}
 PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path="/usr/bin")
@@ -144,7 +151,7 @@ def test_a_scrape_says_what_the_last_epoch_says(run: Run) -> None:
     assert seen["plan_info"] == {(str(last.generation), "j", "adsp"): 1}
     assert seen["stream_info"] == {("left", "l"): 1, ("right", "r"): 1}
     assert seen["epoch_number"] == last.epoch
-    assert seen["last_commit_timestamp_seconds"] == last.started_at == last.committed_at
+    assert seen["last_commit_timestamp_seconds"] == last.committed_at
     assert seen["backlog_records"] == dict(zip("lr", last.backlog, strict=True))
     assert seen["watermark_timestamp_seconds"] == {s: mark / 1e6 for s, mark in zip("lr", last.watermarks, strict=True) if mark is not None}
     assert seen["capacity_tuples"] == 100
@@ -264,11 +271,77 @@ def test_work_is_forgotten_with_the_task_that_did_it(run: Run) -> None:
         assert set(seen[name]) == {"0", "1"}, name
 
 
+def test_a_plan_is_followed_from_when_it_is_put_until_it_runs(tmp_path: Path) -> None:
+    run = Run(tmp_path, inputs=(some_input(1, epochs=9), some_input(2, epochs=9)))
+    late = [True]
+    run.job = replace(run.job, max_workers=6)
+    run.driver.job = run.job
+    run.runner.__class__ = type("Late", (InlineRunner,), {"ready": property(lambda runner: 0 if late else runner._count)})
+    run.watched.start()
+    run.steps(2)
+    phases = dict.fromkeys(("WaitingForWorkers", "Preparing", "Switching", "Running"), 0.0)
+    seen = run.scrape()
+    assert seen["plan_phase"] == phases | {"Running": 1}
+    assert (seen["plan_wanted_generation"], seen["workers_wanted"], seen["plan_switches_total"]) == (1, 3, 0)
+    status, predicate = run.driver.plan_status(), run.driver.predicate
+    assert status is not None
+    assert predicate is not None
+    run.driver.put_plan(plan_for_workers(status, run.driver.statistics(), predicate, run.job, 5).plan)
+    run.steps(2)
+    seen = run.scrape()
+    assert seen["plan_phase"] == phases | {"WaitingForWorkers": 1}
+    assert (seen["plan_generation"], seen["plan_wanted_generation"], seen["workers"], seen["workers_wanted"]) == (1, 2, 3, 5)
+    assert seen["workers_ready"] == 0
+    late.clear()
+    run.steps(2)
+    seen, status = run.scrape(), run.driver.plan_status()
+    assert status is not None
+    assert status.switched is not None
+    assert seen["plan_phase"] == phases | {"Running": 1}
+    assert (seen["plan_generation"], seen["workers"], seen["workers_wanted"], seen["workers_ready"]) == (2, 5, 5, 5)
+    assert (seen["plan_switches_total"], seen["plan_drops_total"]) == (1, 0)
+    assert seen["plan_moved_tuples_total"] == status.switched.moved_tuples > 0
+    assert seen["plan_kept_tuples_total"] == status.switched.kept_tuples > 0
+    assert (seen["plan_pause_seconds_count"], seen["plan_wait_seconds_count"]) == (1, 1)
+    assert seen["plan_wait_seconds_sum"] == pytest.approx(status.switched.waited_seconds)
+    run.driver.put_plan(plan_for_workers(status, run.driver.statistics(), predicate, run.job, 6).plan)
+
+    def at(step: str) -> None:
+        if step == "switch":
+            run.runner.submit = lambda spec, workers: FailedEpoch()  # type: ignore[assignment, misc]
+
+    run.driver._at = at
+    with pytest.raises(EpochFailed):
+        run.steps(2)
+    seen = run.scrape()
+    assert (seen["plan_switches_total"], seen["plan_drops_total"], seen["workers"], seen["workers_wanted"]) == (1, 1, 5, 5)
+
+
+class FailedEpoch:
+    def result(self) -> list[TaskReport]:
+        raise EpochFailed("a worker died")
+
+    def cancel(self) -> None:
+        pass
+
+
+def test_decisions_are_counted_by_kind_and_by_what_becomes_of_them(run: Run) -> None:
+    assert set(run.scrape()["decisions_total"].values()) == {0}
+    core = DecisionCore(Settings(mode=Mode.RECOMMEND, min_workers=2), at=0.0, generation=1, workers=1)
+    hold = replace(core.decide(1.0), kind=Action.HOLD, mode=Mode.ENFORCE)
+    act = replace(hold, kind=Action.ALLOCATE, mode=Mode.RECOMMEND)
+    for decision in (hold, hold, act):
+        run.metrics.decided(decision)
+    counted = {labels: count for labels, count in run.scrape()["decisions_total"].items() if count}
+    assert counted == {("HOLD", "Enforce"): 2, ("ALLOCATE", "Recommend"): 1}
+
+
 def test_lag_grows_while_nothing_is_committed(run: Run) -> None:
     run.watched.start()
     last = run.steps(2)[-1]
     at_once = run.scrape()["watermark_lag_seconds"]
-    assert at_once == {stream: pytest.approx(lag) for stream, lag in zip("lr", last.lag, strict=True)}
+    since = run.clock.now - last.started_at
+    assert at_once == {stream: pytest.approx(lag + since) for stream, lag in zip("lr", last.lag, strict=True)}
     run.clock.now += 30.5
     later = run.scrape()["watermark_lag_seconds"]
     assert later == {stream: pytest.approx(lag + 30.5) for stream, lag in at_once.items()}
@@ -281,7 +354,8 @@ def test_epochs_are_counted_by_step(run: Run) -> None:
     assert seen["epoch_duration_seconds_count"] == len(results)
     assert seen["epoch_duration_seconds_sum"] == pytest.approx(sum(result.duration for result in results))
     steps = seen["epoch_step_duration_seconds_count"]
-    assert steps == dict.fromkeys(("plan", "tasks", "commit", "publish", "clean"), len(results)) | {"deploy": 1}
+    planned = sum("plan" in result.seconds for result in results)  # not where the epoch was begun ahead and there is no next one
+    assert steps == dict.fromkeys(("tasks", "commit", "publish", "clean"), len(results)) | {"plan": planned, "deploy": 1}
     assert set(seen["task_step_duration_seconds_count"]) == {"route", "open", "gather", "join", "sink", "merge", "write"}
     assert seen["task_step_duration_seconds_sum"]["join"] == pytest.approx(sum(result.seconds["task.join"] for result in results))
     buckets = seen["epoch_duration_seconds_bucket"]
@@ -359,7 +433,7 @@ def test_names_and_labels_keep_to_the_conventions() -> None:
         assert re.fullmatch(r"streamjoin(_[a-z]+)+", name), name
         assert name.endswith("_total") == (metric.kind is Kind.COUNTER), name
         assert metric.help.endswith("."), name
-        plain = ("_info", "_number", "_generation", "_warnings", "_failures_total", "_retries_total", "_backs_total")
+        plain = ("_info", "_number", "_generation", "_phase", "_warnings", *(f"_{what}_total" for what in COUNTED))
         assert bool(metric.unit) != name.endswith(plain), name
 
 
@@ -468,7 +542,7 @@ def get(url: str, **headers: str) -> tuple[int, str, bytes]:
 
 
 def test_the_server_answers_prometheus_and_health_checks(run: Run) -> None:
-    with MetricsServer(run.metrics) as server:
+    with DriverServer(run.metrics) as server:
         assert server.url.startswith("http://127.0.0.1:")
         status, kind, body = get(f"{server.url}/healthz")
         assert (status, kind) == (200, "application/json")
@@ -498,7 +572,7 @@ def test_the_server_answers_prometheus_and_health_checks(run: Run) -> None:
 
 
 def test_a_silent_client_and_one_that_hangs_up_keep_nobody_waiting(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    with MetricsServer(run.metrics) as server:
+    with DriverServer(run.metrics) as server:
         where = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
         with socket.create_connection(where) as silent:
             silent.sendall(b"GET /metrics HTT")
@@ -512,7 +586,7 @@ def test_a_silent_client_and_one_that_hangs_up_keep_nobody_waiting(run: Run, cap
 @pytest.mark.parametrize("address", ["::1", "localhost"])
 def test_the_server_takes_other_addresses(run: Run, address: str) -> None:
     try:
-        server = MetricsServer(run.metrics, address)
+        server = DriverServer(run.metrics, address)
     except OSError as error:
         pytest.skip(f"this machine has no {address}: {error}")
     with server:

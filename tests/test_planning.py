@@ -8,10 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamjoin.cli.planning import StatsError, expected_statistics, key_text, make_plan, read_stats, report
+from streamjoin.cli.planning import StatsError, expected_statistics, key_text, make_plan, read_plan, read_stats, report, report_change
+from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.predicate import Encoding, KeyExpression, MainKind, MainPredicate
 from streamjoin.schema import Column, DataType, Schema, TypeName
+from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.window import Window, WindowKind
 
 
@@ -23,6 +25,7 @@ def main_of(encoding: Encoding, *types: DataType, low: float | None = 0, high: f
 BIGINT = DataType(TypeName.BIGINT)
 BAND = main_of(Encoding.INTEGER, BIGINT, low=-2, high=2)
 HASH = main_of(Encoding.HASH, BIGINT)
+ALL = MainPredicate(MainKind.ALL)
 
 
 def stats(**changes: object) -> str:
@@ -117,8 +120,8 @@ def test_a_composite_key_needs_all_its_values() -> None:
 
 def test_a_plan_is_made_for_tasks_or_for_a_capacity() -> None:
     read = read_stats(stats(), HASH)
-    assert make_plan("adsp", read.statistics, HASH, tasks=5).tasks == 5
-    assert make_plan("adsp", read.statistics, HASH, capacity_tuples=50).tasks == 3
+    assert make_plan("adsp", read.statistics, HASH, tasks=5).plan.workers == 5
+    assert make_plan("adsp", read.statistics, HASH, capacity_tuples=50).plan.workers == 3
     with pytest.raises(ValueError, match="give one"):
         make_plan("adsp", read.statistics, HASH)
 
@@ -126,7 +129,7 @@ def test_a_plan_is_made_for_tasks_or_for_a_capacity() -> None:
 def test_the_report_says_loads_replication_and_every_coverage_area() -> None:
     keys = np.random.default_rng(51).integers(0, 10_000, 500).tolist()
     read = read_stats(stats(left={"tuples": 4000, "keys": keys}, right={"tuples": 4000, "keys": keys}), BAND)
-    scheme = make_plan("adsp", read.statistics, BAND, tasks=4)
+    scheme = make_plan("adsp", read.statistics, BAND, tasks=4).plan.scheme
     text = report(scheme, read.statistics, BAND, ("orders", "payments"), 2500)
     assert text.startswith(f"adsp: 4 tasks, {scheme.summary}\nmain predicate: l.k = r.k (range)\norders: 4,000 tuples (")
     assert "capacity 2,500, so that the fullest is 8" in text
@@ -160,3 +163,26 @@ def test_what_the_manifest_says_is_what_the_window_holds_at_the_expected_rates()
 )
 def test_bounds_are_shown_as_the_values_that_they_encode(bound: float, encoding: Encoding, type_: DataType, text: str) -> None:
     assert key_text(bound, KeyExpression(("k",), (type_,), encoding)) == text
+
+
+def test_a_change_is_reported_with_what_would_move_otherwise() -> None:
+    read = read_stats(stats(left={"tuples": 4000}, right={"tuples": 4000}), ALL)
+    first = make_plan("square", read.statistics, ALL, tasks=4)
+    change = make_plan("square", read.statistics, ALL, tasks=6, current=first.plan)
+    lines = report_change(first.plan, change, read.statistics).splitlines()
+    assert lines[0] == "from plan 1, 4 tasks, to plan 2:"
+    numbers = {line.split()[0]: int(line.split()[1].replace(",", "")) for line in lines[1:7] if not line.startswith("  by number")}
+    assert numbers == {"moved": 6667, "kept": 13333, "deleted": 2667, "greedy": 6667, "naive": 20000}
+    assert lines[7].startswith("  task 4 (new) gets 2,")
+    same = make_plan("square", read.statistics, ALL, tasks=4, current=first.plan)
+    assert "nothing moves" in report_change(first.plan, same, read.statistics)
+
+
+def test_a_saved_plan_is_read_back_and_one_of_another_join_is_refused() -> None:
+    read = read_stats(stats(), HASH)
+    plan = Plan.initial(plan_for_tasks("hash", read.statistics, HASH, 3))
+    assert read_plan(json.dumps(plan.to_json()), HASH) == plan
+    with pytest.raises(PlanError, match=r"plan.scheme: no area covers every pair .* is it a plan of this join"):
+        read_plan(json.dumps(plan.to_json()), BAND)
+    with pytest.raises(PlanError, match=r"line 1, column 1: .*must be JSON"):
+        read_plan("plan", HASH)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from streamjoin.predicate import INT64_MAX, INT64_MIN, Encoding, KeyExpression, MainKind, MainPredicate
-from streamjoin.scheme.models import MODELS, plan_for_capacity, plan_for_tasks
+from streamjoin.scheme.models import MODELS, Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, SchemeError, UnitRange
 
@@ -106,9 +106,9 @@ def test_no_task_exceeds_the_capacity() -> None:
         statistics, main = random_case(rng)
         total = statistics.left.tuples + statistics.right.tuples
         capacity = max(1.0, total / float(rng.uniform(0.5, 8)))
-        for model in ("adsp", "square"):
+        for model in ("adsp", "square", "dynamic", "biclique", "chain"):
             message = f"seed 31, case {case}, {model}, {capacity=}, {main}, {statistics}"
-            scheme = plan_for_capacity(model, statistics, main, capacity)
+            scheme = plan_for_capacity(model, statistics, main, capacity, options=Options(groups=1 + case % 4))
             try:
                 scheme.check(main)
             except SchemeError as error:
@@ -121,7 +121,8 @@ def test_adsp_never_plans_a_larger_load_than_the_other_models() -> None:
     for case in range(40):
         statistics, main = random_case(rng)
         for tasks in (2, 5, 9):
-            largest = {model: max(loads(plan_for_tasks(model, statistics, main, tasks), statistics)) for model in MODELS}
+            matrices = [model for model in MODELS if model not in ("readj", "biclique", "chain")]
+            largest = {model: max(loads(plan_for_tasks(model, statistics, main, tasks), statistics)) for model in matrices}
             assert largest["adsp"] <= min(largest.values()) * 1.005 + 1e-9, f"seed 32, case {case}, {tasks} tasks, {main}, {largest}"
 
 
@@ -150,8 +151,9 @@ def test_hashed_keys_of_unknown_spread_are_cut_evenly(model: str, tasks: int) ->
 def test_keys_that_cannot_be_cut_make_one_coverage_area(model: str, main: MainPredicate) -> None:
     scheme = plan_for_tasks(model, unknown(), main, 6)
     scheme.check(main)
-    assert scheme.tasks == 6
-    assert {area.coverage for area in scheme.areas} == {0}
+    assert scheme.tasks == (4 if model == "dynamic" else 6)
+    # Those that hold one side each cover the matrix once for either.
+    assert {area.coverage for area in scheme.areas} == ({0, 1} if model in ("biclique", "chain") else {0})
 
 
 def test_a_frequent_key_is_cut_by_a_grid_inside_its_coverage_area() -> None:
@@ -169,6 +171,73 @@ def test_square_is_equation_9() -> None:
     scheme = plan_for_capacity("square", unknown(6, 6), ALL, 10)
     assert (scheme.tasks, scheme.summary) == (4, "1 coverage area: <2,2,0>")
     assert plan_for_tasks("square", unknown(6, 6), ALL, 7).summary == "1 coverage area: <2,3,0>"
+
+
+def test_adsp_square_and_dynamic_need_13_16_and_64_tasks_as_in_the_paper() -> None:
+    needed = {model: plan_for_capacity(model, unknown(7, 29), ALL, 8.0).tasks for model in ("adsp", "square", "dynamic", "biclique")}
+    assert needed == {"adsp": 13, "square": 16, "dynamic": 64, "biclique": 5}
+
+
+def test_dynamic_doubles_one_side_and_halves_the_other_as_the_ratio_moves() -> None:
+    shapes = [plan_for_tasks("dynamic", unknown(left, 1000), ALL, 19).summary for left in (250, 1000, 4000, 16000)]
+    assert shapes == ["1 coverage area: <2,8,0>", "1 coverage area: <4,4,0>", "1 coverage area: <8,2,0>", "1 coverage area: <16,1,0>"]
+
+
+def test_dynamic_splits_by_four_on_overflow_and_merges_four_into_one() -> None:
+    current = plan_for_tasks("dynamic", unknown(100, 100), ALL, 2)
+    grown = plan_for_capacity("dynamic", unknown(150, 150), ALL, 400.0, current=current)
+    assert grown.tasks == 8
+    assert plan_for_capacity("dynamic", unknown(130, 130), ALL, 400.0, current=grown).tasks == 2
+    assert plan_for_capacity("dynamic", unknown(160, 160), ALL, 400.0, current=grown).tasks == 8
+    assert plan_for_capacity("dynamic", unknown(100, 100), ALL, 400.0).tasks == 1
+
+
+def test_readj_moves_only_keys_of_the_fullest_and_nothing_below_sigma() -> None:
+    rng = np.random.default_rng(37)
+    keys = rng.integers(0, 100_000, 20_000)
+    first = plan_for_tasks("readj", sampled(keys, keys, 500), ranged(0, 0), 8)
+    hot = np.concatenate([keys, rng.integers(0, 5_000, 2_000)])
+    shifted = sampled(hot, hot, 500)
+    before = loads(first, shifted)
+    assert before.max() > 1.5 * before.mean()
+    after = plan_for_tasks("readj", shifted, ranged(0, 0), 8, options=Options(sigma=0.1), current=first)
+    after.check(ranged(0, 0))
+    assert loads(after, shifted).max() <= 1.11 * loads(after, shifted).mean()
+    for area in first.areas:
+        within = [
+            after.areas[index].task
+            for index in range(len(after.areas))
+            if (after.areas[index].left_keys.low or 0) <= (area.left_keys.low or 0)
+            and (area.left_keys.high or 10**6) <= (after.areas[index].left_keys.high or 10**6)
+        ]
+        assert within == [area.task] or area.task == before.argmax()
+    tolerant = plan_for_tasks("readj", shifted, ranged(0, 0), 8, options=Options(sigma=2.0), current=first)
+    assert [area.left_keys for area in tolerant.areas] == [area.left_keys for area in first.areas]
+
+
+def test_a_biclique_holds_every_tuple_once_and_groups_are_sent_only_what_they_may_match() -> None:
+    rng = np.random.default_rng(38)
+    statistics = sampled(rng.integers(0, 10**6, 6000), rng.integers(0, 10**6, 2000), 500)
+    main = ranged(-100, 100)
+    sent = []
+    for groups in (1, 2, 4):
+        scheme = plan_for_tasks("biclique", statistics, main, 16, options=Options(groups=groups))
+        scheme.check(main)
+        held = loads(scheme, statistics)
+        assert held.sum() == pytest.approx(8000)
+        assert held.max() <= 1.05 * held.mean()
+        to_left = [statistics.right.volume(area.right_keys) for area in scheme.areas if area.holds_left]
+        to_right = [statistics.left.volume(area.left_keys) for area in scheme.areas if area.holds_right]
+        sent.append(sum(to_left) + sum(to_right))
+    assert sent[1] == pytest.approx(sent[0] / 2, rel=0.05)
+    assert sent[2] == pytest.approx(sent[0] / 4, rel=0.05)
+
+
+def test_parameters_that_no_model_can_take_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"scheme.sigma: -1 must be"):
+        Options(sigma=-1)
+    with pytest.raises(ValueError, match=r"scheme.groups: 0 must be at least 1"):
+        Options(groups=0)
 
 
 def test_the_summary_gives_each_shape_as_the_papers_write_it() -> None:
@@ -254,26 +323,31 @@ def admits(main: MainPredicate, left: int, right: int) -> bool:
 
 
 def is_tiling(scheme: Scheme, main: MainPredicate) -> bool:
-    """Def. 3 and Alg. 5 by enumerating keys and unit coordinates; no shared code."""
+    """Def. 3 and Alg. 5 by enumerating keys and unit coordinates; no shared code. A pair is found where the earlier of the two is held."""
     if {area.task for area in scheme.areas} != set(range(scheme.tasks)):
         return False
     spans = [span for area in scheme.areas for span in (area.left_units, area.right_units)]
-    units = sorted({unit for span in spans for unit in (span.low, span.high)} - {UNITS})
+    units = sorted({unit for span in spans for unit in (span.low, span.high, *(end for gap in span.gaps for end in gap))} - {UNITS})
     if any(span.low >= span.high for span in spans):
         return False
+
+    def within(span: UnitRange, unit: int) -> bool:
+        return span.low <= unit < span.high and not any(low <= unit < high for low, high in span.gaps)
 
     def holds(keys: KeyRange | None, at: int) -> bool:
         return keys is not None and (keys.low is None or at >= keys.low) and (keys.high is None or at < keys.high)
 
     for left in range(DOMAIN.start * 2, DOMAIN.stop * 2):
         for unit in units:
-            for keys, span in (("left_writes", "left_units"), ("right_writes", "right_units")):
+            for keys, span, held in (("left_writes", "left_units", "holds_left"), ("right_writes", "right_units", "holds_right")):
                 writers = [
                     area
                     for area in scheme.areas
-                    if holds(getattr(area, keys), left) and getattr(area, span).low <= unit < getattr(area, span).high
+                    if holds(getattr(area, keys), left) and within(getattr(area, span), unit)
                 ]
-                if len(writers) != 1 or not holds(getattr(writers[0], keys.replace("writes", "keys")), left):
+                if len(writers) != 1 or not getattr(writers[0], held):
+                    return False
+                if not holds(getattr(writers[0], keys.replace("writes", "keys")), left):
                     return False
     for left in DOMAIN:
         rows = [area for area in scheme.areas if holds(area.left_keys, left)]
@@ -281,12 +355,10 @@ def is_tiling(scheme: Scheme, main: MainPredicate) -> bool:
             areas = [area for area in rows if holds(area.right_keys, right)]
             for row in units:
                 for column in units:
-                    times = sum(
-                        area.left_units.low <= row < area.left_units.high and area.right_units.low <= column < area.right_units.high
-                        for area in areas
-                    )
-                    if times > 1 or (times == 0 and admits(main, left, right)):
-                        return False
+                    here = [area for area in areas if within(area.left_units, row) and within(area.right_units, column)]
+                    for times in (sum(area.holds_left for area in here), sum(area.holds_right for area in here)):
+                        if times > 1 or (times == 0 and admits(main, left, right)):
+                            return False
     return True
 
 
@@ -295,13 +367,26 @@ def damaged(scheme: Scheme, rng: np.random.Generator) -> Scheme:
     areas = list(scheme.areas)
     index = int(rng.integers(len(areas)))
     area = areas[index]
-    name = str(rng.choice(["left_keys", "right_keys", "left_writes", "right_writes", "left_units", "right_units", "drop", "copy", "task"]))
+    sides = [f"{side}_{part}" for side in ("left", "right") for part in ("keys", "writes", "units", "gaps")]
+    name = str(rng.choice([*sides, "holds_left", "holds_right", "drop", "copy", "task"]))
     if name == "drop":
         del areas[index]
     elif name == "copy":
         areas.append(area)
     elif name == "task":
         areas[index] = replace(area, task=int(rng.integers(scheme.tasks + 1)))
+    elif name.startswith("holds"):
+        areas[index] = replace(area, **{name: not getattr(area, name)})
+    elif name.endswith("gaps"):
+        # The gap goes to another area that had no such unit, or to none.
+        name = name.replace("gaps", "units")
+        span, other = getattr(area, name), int(rng.integers(len(areas)))
+        third = (span.high - span.low) // 3
+        gap = (span.low + third, span.high - third)
+        taker = getattr(areas[other], name)
+        areas[index] = replace(area, **{name: UnitRange.of([(span.low, gap[0]), (gap[1], span.high)])})
+        if gap[0] >= taker.high or gap[1] <= taker.low:
+            areas[other] = replace(areas[other], **{name: UnitRange.of([*taker.parts, gap])})
     else:
         part = getattr(area, name)
         if part is None:
@@ -322,9 +407,10 @@ def damaged(scheme: Scheme, rng: np.random.Generator) -> Scheme:
 
 def small_schemes(rng: np.random.Generator) -> Iterator[tuple[Scheme, MainPredicate]]:
     for main in (ranged(-2, 2), ranged(1, None), ranged(None, 0), ranged(0, 0), ranged(3, 5), NOT_EQUAL):
-        for model in ("adsp", "hash"):
+        for model in ("adsp", "hash", "biclique", "chain"):
             keys = rng.integers(-9, 10, (2, 30))
-            yield plan_for_tasks(model, sampled(keys[0], keys[1], int(rng.choice([4, 40]))), main, int(rng.integers(2, 6))), main
+            statistics = sampled(keys[0], keys[1], int(rng.choice([4, 40])))
+            yield plan_for_tasks(model, statistics, main, int(rng.integers(2, 6)), options=Options(groups=2)), main
 
 
 def test_check_agrees_with_enumerating_all_keys_and_units() -> None:

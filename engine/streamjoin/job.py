@@ -20,6 +20,7 @@ from streamjoin.manifest.model import (
     KafkaSink,
     KafkaSource,
     Manifest,
+    SchemeSpec,
     Sink,
     Source,
     Stream,
@@ -27,6 +28,8 @@ from streamjoin.manifest.model import (
 from streamjoin.manifest.validate import ManifestError, Problem
 from streamjoin.predicate import MainKind
 from streamjoin.schema import Schema
+from streamjoin.scheme.models import DEFAULTS, KEYED
+from streamjoin.scheme.models import Options as SchemeOptions
 from streamjoin.sql import Expression, parse_boolean, parse_schema
 from streamjoin.window import Window, WindowKind
 
@@ -66,7 +69,7 @@ class Job:
     left: StreamJob
     right: StreamJob
     condition: Condition
-    """With the hash model, which cuts along keys, only what bounds a key."""
+    """With a model that cuts along keys, only what bounds a key."""
     window: Window
     output: tuple[tuple[str, Expression], ...]
     where: Expression | None
@@ -74,6 +77,8 @@ class Job:
     sink: SinkModel
     """As in the manifest, but for ``path``, which is a place, and ``compression``, which is never None."""
     model: str
+    scheme_options: SchemeOptions
+    """What single models take."""
     capacity_tuples: int
     min_workers: int
     max_workers: int
@@ -133,9 +138,9 @@ def compile_job(manifest: Manifest) -> Job:
     else:
         output = resolve.given_output(join.output.select, schemas)
     where = None if join.output.where is None else parse_boolean(join.output.where, schemas)
-    # Of all candidates, also of those that the hash model does not use: the model may change under a checkpoint.
+    # Of all candidates, also of those that a model which cuts along keys does not use: the model may change under a checkpoint.
     needs = resolve.needs(condition, where, output, schemas)
-    if spec.scheme.model == "hash":
+    if spec.scheme.model in KEYED:
         by_key = tuple(candidate for candidate in condition.candidates if candidate.main.kind is MainKind.RANGE)
         condition = dataclasses.replace(condition, candidates=by_key)
     left, right = (_stream_job(stream, schemas[stream.name], needs) for stream in spec.streams)
@@ -149,6 +154,7 @@ def compile_job(manifest: Manifest) -> Job:
         where=where,
         sink=_sink(join.output.sink),
         model=spec.scheme.model,
+        scheme_options=_scheme_options(spec.scheme),
         capacity_tuples=spec.workers.capacity_tuples,
         min_workers=spec.workers.min,
         max_workers=spec.workers.max,
@@ -186,6 +192,11 @@ def _stream_job(stream: Stream, schema: Schema, needs: tuple[resolve.Need, ...])
         expected_rate=stream.expected_rate,
         source=_source(stream.source),
     )
+
+
+def _scheme_options(scheme: SchemeSpec) -> SchemeOptions:
+    given = {name: value for name in ("sigma", "groups") if (value := getattr(scheme, name)) is not None}
+    return dataclasses.replace(DEFAULTS, **given)
 
 
 def _source(source: Source) -> SourceModel:

@@ -56,8 +56,14 @@ def main() -> None:
 @click.option("--until-idle", is_flag=True, help="Stop when all input has been joined and no more can come; for finite inputs.")
 @click.option("--for", "seconds", type=Duration(), metavar="DURATION", help="Stop after so long, such as 90s or 1h30m.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per epoch on standard output, and one with the summary.")
-@click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve metrics for Prometheus; 0: on any free port.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve metrics for Prometheus, and the plan API; 0: on any free port.",
+)
 @click.option("--metrics-address", metavar="ADDRESS", help="Where to serve them. [default: 127.0.0.1, this machine alone]")
+@click.option("--api-token-file", type=FILE, metavar="FILE", help="The token that the plan API asks for is in this file.")
 @click.option("--picture", type=FILE, metavar="FILE.png", help="Draw the run when it ends (png, svg or pdf).")
 @click.option(
     "--log-dir",
@@ -72,15 +78,18 @@ def run(
     as_json: bool,
     metrics_port: int | None,
     metrics_address: str | None,
+    api_token_file: Path | None,
     picture: Path | None,
     log_dir: Path | None,
 ) -> None:
     """Run the join that MANIFEST describes, with a live view. Ctrl-C stops it; a second start goes on from there."""
     if metrics_address is not None and metrics_port is None:
         raise click.UsageError("--metrics-address says where --metrics-port is; give a port too, or 0 for any free one")
+    if api_token_file is not None and metrics_port is None:
+        raise click.UsageError("--api-token-file is of the plan API on --metrics-port; give a port too, or 0 for any free one")
     from streamjoin.cli.run import Options, run_manifest
 
-    options = Options(manifest, runner, until_idle, seconds, as_json, picture, log_dir, metrics_port, metrics_address)
+    options = Options(manifest, runner, until_idle, seconds, as_json, picture, log_dir, metrics_port, metrics_address, api_token_file)
     raise SystemExit(run_manifest(options))
 
 
@@ -98,11 +107,71 @@ def validate(files: tuple[str, ...]) -> None:
 @click.option("--stats", type=FILE, metavar="FILE.json", help="What the streams look like; without it, what the manifest says of them.")
 @click.option("--tasks", type=click.IntRange(1), help="Plan for so many workers.")
 @click.option("--capacity", type=click.IntRange(1), help="Plan for as few workers as can hold all, each at most so many tuples.")
+@click.option("--from", "running", type=FILE, metavar="PLAN.json", help="Plan from this plan on: say what moves, and draw both.")
+@click.option("--save", type=FILE, metavar="PLAN.json", help="Write the plan into this file.")
 @click.option("--output", type=FILE, metavar="FILE", help="Draw the scheme into this file (svg or png).")
-def plan(manifest: Path, stats: Path | None, tasks: int | None, capacity: int | None, output: Path | None) -> None:
+def plan(
+    manifest: Path,
+    stats: Path | None,
+    tasks: int | None,
+    capacity: int | None,
+    running: Path | None,
+    save: Path | None,
+    output: Path | None,
+) -> None:
     """Show how the join of MANIFEST would be cut among workers, and draw it."""
     if tasks is not None and capacity is not None:
         raise click.UsageError("--tasks and --capacity exclude each other; give one")
-    from streamjoin.cli.plan import plan_manifest
+    from streamjoin.cli.plan import Options, plan_manifest
 
-    raise SystemExit(plan_manifest(manifest, stats, tasks, capacity, output))
+    raise SystemExit(plan_manifest(manifest, Options(stats, tasks, capacity, running, save, output)))
+
+
+@main.command()
+@click.argument("manifest", type=FILE)
+@click.option("--trace", type=FILE, metavar="FILE.csv", help="Recorded traffic: time_s, left_rate, right_rate and, if known, skew and hot.")
+@click.option(
+    "--traffic",
+    type=click.Choice(["diurnal", "spike", "ramp", "skew-shift", "ratio-shift", "random"]),
+    help="Made-up traffic.  [default: diurnal, without --trace]",
+)
+@click.option("--days", type=click.FloatRange(0, 366, min_open=True), help="How much of it to make up.  [default: 7]")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Everything random follows from it.")
+@click.option("--rate", type=click.FloatRange(0, 1e9, min_open=True), help="Tuples per second of each stream around which it is made up.")
+@click.option("--step", type=Duration(), default="15s", show_default=True, help="The time between two samples.")
+@click.option("--start-up", type=Duration(), default="30s", show_default=True, help="How long a worker takes to start.")
+@click.option(
+    "--worker-rate", type=click.FloatRange(0, min_open=True), default=200_000, show_default=True, help="Tuples/s that a worker can take in."
+)
+@click.option("--tuple-bytes", type=click.FloatRange(0, min_open=True), default=64, show_default=True, help="Of a held tuple.")
+@click.option("--share", type=click.FloatRange(0, 1), help="Which part of all pairs the main predicate admits.  [default: by its form]")
+@click.option("--explain", "explained", is_flag=True, help="Print the last decisions of StreamJoin's own rules as well.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--picture", type=FILE, metavar="FILE.png", help="Draw rates, workers and tau (png, svg or pdf).")
+def simulate(
+    manifest: Path,
+    trace: Path | None,
+    traffic: str | None,
+    days: float | None,
+    seed: int,
+    rate: float | None,
+    step: float,
+    start_up: float,
+    worker_rate: float,
+    tuple_bytes: float,
+    share: float | None,
+    explained: bool,
+    as_json: bool,
+    picture: Path | None,
+) -> None:
+    """Try the thresholds of MANIFEST on traffic, beside HPA's rule, Flink's autoscaler's rule and one that knows the future."""
+    if trace is not None and (traffic is not None or days is not None or rate is not None):
+        raise click.UsageError("--trace has rates of its own; --traffic, --days and --rate are for traffic that is made up")
+    if explained and as_json:
+        raise click.UsageError("--explain is for people, and --json is not; give one")
+    from streamjoin.cli.simulate import Options, simulate_manifest
+
+    options = Options(
+        manifest, trace, traffic, days, seed, rate, step, start_up, worker_rate, tuple_bytes, share, explained, as_json, picture
+    )
+    raise SystemExit(simulate_manifest(options))

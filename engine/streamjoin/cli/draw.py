@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import colorsys
 import io
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from streamjoin.cli import wording
 from streamjoin.cli.planning import coverage_areas, key_text
+from streamjoin.elastic.plan import Plan
 from streamjoin.predicate import Bound, KeyExpression, MainPredicate
 from streamjoin.scheme.matrix import Matrix
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics, loads
@@ -39,6 +41,7 @@ MOST_BARS = 128
 """With more tasks, loads are drawn as one surface."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
+_Colour = tuple[float, float, float]
 
 
 def draw_scheme(
@@ -50,11 +53,20 @@ def draw_scheme(
     capacity_tuples: float | None = None,
 ) -> None:
     """Write the picture to ``path``, whose suffix (svg or png) says how. Raises OSError, and ValueError for another suffix."""
-    form = path.suffix.lower().removeprefix(".")
-    if form not in FORMATS:
-        raise ValueError(f"{path.name}: its suffix must be one of {', '.join('.' + known for known in FORMATS)}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(render_scheme(form, scheme, statistics, main, names, capacity_tuples))
+    _write(path, lambda form: render_scheme(form, scheme, statistics, main, names, capacity_tuples))
+
+
+def draw_change(
+    path: Path,
+    before: Scheme,
+    plan: Plan,
+    statistics: Statistics,
+    main: MainPredicate,
+    names: tuple[str, str] = ("left", "right"),
+    capacity_tuples: float | None = None,
+) -> None:
+    """Write the picture of a change of schemes to ``path``, as :func:`draw_scheme` does."""
+    _write(path, lambda form: render_change(form, before, plan, statistics, main, names, capacity_tuples))
 
 
 def render_scheme(
@@ -66,24 +78,63 @@ def render_scheme(
     capacity_tuples: float | None = None,
 ) -> bytes:
     """The picture as svg (with text as text) or png; the same bytes for the same arguments."""
+    return _render(form, [(scheme, _colours(range(scheme.tasks)))], statistics, main, names, capacity_tuples)
+
+
+def render_change(
+    form: str,
+    before: Scheme,
+    plan: Plan,
+    statistics: Statistics,
+    main: MainPredicate,
+    names: tuple[str, str] = ("left", "right"),
+    capacity_tuples: float | None = None,
+) -> bytes:
+    """Two schemes under the same statistics, side by side. A worker that goes on keeps its colour; a new one has a colour of its own."""
+    new = itertools.count(before.tasks)
+    after = [next(new) if worker is None else worker for worker in plan.keep]
+    parts = [(before, _colours(range(before.tasks))), (plan.scheme, _colours(after))]
+    return _render(form, parts, statistics, main, names, capacity_tuples)
+
+
+def _write(path: Path, render: Callable[[str], bytes]) -> None:
+    form = path.suffix.lower().removeprefix(".")
+    if form not in FORMATS:
+        raise ValueError(f"{path.name}: its suffix must be one of {', '.join('.' + known for known in FORMATS)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(render(form))
+
+
+def _render(
+    form: str,
+    parts: Sequence[tuple[Scheme, list[_Colour]]],
+    statistics: Statistics,
+    main: MainPredicate,
+    names: tuple[str, str],
+    capacity_tuples: float | None,
+) -> bytes:
     settings = {"font.size": 9, "font.family": "DejaVu Sans", "svg.fonttype": "none", "svg.hashsalt": "scheme", "axes.edgecolor": MUTED}
     with mpl.rc_context(settings):
-        rows = _Axis(statistics.left, [area.left_keys for area in scheme.areas], main.left, names[0])
-        columns = _Axis(statistics.right, [area.right_keys for area in scheme.areas], main.right, names[1])
         ratio = min(2.0, max(0.5, (statistics.left.tuples or 1) / (statistics.right.tuples or 1)))
         height, width = (MATRIX_INCHES, MATRIX_INCHES / ratio) if ratio >= 1 else (MATRIX_INCHES * ratio, MATRIX_INCHES)
-        figure = Figure(figsize=(LEFT_MARGIN + width + BARS_WIDTH + 0.95, TOP_MARGIN + height + BOTTOM_MARGIN), dpi=150)
+        panel = LEFT_MARGIN + width + BARS_WIDTH + 0.95
+        figure = Figure(figsize=(panel * len(parts), TOP_MARGIN + height + BOTTOM_MARGIN), dpi=150)
         size = figure.get_size_inches()
-        bars_height = min(height, 0.35 * scheme.tasks + 0.15)
-        axes = figure.add_axes(_box(size, LEFT_MARGIN, BOTTOM_MARGIN, width, height))
-        bars = figure.add_axes(_box(size, LEFT_MARGIN + width + 0.7, BOTTOM_MARGIN + height - bars_height, BARS_WIDTH, bars_height))
-        held = loads(scheme, statistics)
-        colours = _colours(scheme)
-        _results(axes, Matrix.of(statistics, main), rows, columns)
-        _areas(axes, scheme, rows, columns, colours, (height, width))
-        _matrix_axes(axes, rows, columns, (height, width))
-        _loads(bars, held, colours, capacity_tuples, bars_height)
-        _titles(figure, scheme, main, names)
+        # Both schemes of a change to one scale.
+        largest = max(float(loads(scheme, statistics).max()) for scheme, _ in parts)
+        for number, (scheme, colours) in enumerate(parts):
+            begin = panel * number
+            rows = _Axis(statistics.left, [area.left_keys for area in scheme.areas], main.left, names[0])
+            columns = _Axis(statistics.right, [area.right_keys for area in scheme.areas], main.right, names[1])
+            bars_height = min(height, 0.35 * scheme.tasks + 0.15)
+            axes = figure.add_axes(_box(size, begin + LEFT_MARGIN, BOTTOM_MARGIN, width, height))
+            bars_box = _box(size, begin + LEFT_MARGIN + width + 0.7, BOTTOM_MARGIN + height - bars_height, BARS_WIDTH, bars_height)
+            bars = figure.add_axes(bars_box)
+            _results(axes, Matrix.of(statistics, main), rows, columns)
+            _areas(axes, scheme, rows, columns, colours, (height, width))
+            _matrix_axes(axes, rows, columns, (height, width))
+            _loads(bars, loads(scheme, statistics), colours, capacity_tuples, bars_height, largest)
+            _titles(figure, scheme, main, names, begin)
         buffer = io.BytesIO()
         figure.savefig(buffer, format=form, metadata={"Date": None} if form == "svg" else None)
         return buffer.getvalue()
@@ -107,13 +158,16 @@ class _Axis:
         """Where these key bounds lie."""
         return self.spread.below(bounds.astype(self.spread.bounds.dtype)) / self.spread.total
 
-    def ends(self, keys: KeyRange, units: UnitRange | None = None) -> tuple[float, float]:
-        """Where a key range begins and ends, or the part of it that these units take."""
+    def ends(self, keys: KeyRange) -> tuple[float, float]:
+        """Where a key range begins and ends."""
         low = 0.0 if keys.low is None else float(self.at(np.array([keys.low]))[0])
         high = 1.0 if keys.high is None else float(self.at(np.array([keys.high]))[0])
-        if units is None:
-            return low, high
-        return low + (high - low) * (units.low / UNITS), low + (high - low) * (units.high / UNITS)
+        return low, high
+
+    def parts(self, keys: KeyRange, units: UnitRange) -> list[tuple[float, float]]:
+        """Where the parts of a key range that these units take begin and end."""
+        low, high = self.ends(keys)
+        return [(low + (high - low) * (begin / UNITS), low + (high - low) * (end / UNITS)) for begin, end in units.parts]
 
     def ticks(self, inches: float, *, across: bool) -> tuple[list[float], list[str]]:
         """Positions that leave room for their labels, the keys there: the scheme's cuts, or else the quartiles."""
@@ -161,16 +215,22 @@ def _results(axes: Any, matrix: Matrix, rows: _Axis, columns: _Axis) -> None:
 
 
 def _areas(
-    axes: Any, scheme: Scheme, rows: _Axis, columns: _Axis, colours: list[tuple[float, float, float]], inches: tuple[float, float]
+    axes: Any, scheme: Scheme, rows: _Axis, columns: _Axis, colours: list[_Colour], inches: tuple[float, float]
 ) -> None:
+    """Areas that hold one side cover the matrix once for left and once for right: half transparent, numbered where that side begins."""
     digits = len(str(scheme.tasks - 1))
     for parts in coverage_areas(scheme).values():
         for area in parts:
-            top, bottom = rows.ends(area.left_keys, area.left_units)
-            begin, end = columns.ends(area.right_keys, area.right_units)
-            axes.add_patch(
-                Rectangle((begin, top), end - begin, bottom - top, facecolor=colours[area.task], edgecolor="white", linewidth=1.0, zorder=1)
-            )
+            down, across = rows.parts(area.left_keys, area.left_units), columns.parts(area.right_keys, area.right_units)
+            both = area.holds_left and area.holds_right
+            look: Any = {"facecolor": colours[area.task], "edgecolor": "white", "linewidth": 1.0, "zorder": 1, "alpha": 1 if both else 0.5}
+            for (top, bottom), (begin, end) in itertools.product(down, across):
+                axes.add_patch(Rectangle((begin, top), end - begin, bottom - top, **look))
+            # The number stands in the largest part.
+            (top, bottom), (begin, end) = (max(parts_, key=lambda part: part[1] - part[0]) for parts_ in (down, across))
+            if not both:
+                end = begin + (end - begin) * (0.1 if area.holds_left else 1)
+                bottom = top + (bottom - top) * (0.1 if area.holds_right else 1)
             # As large as fits, in points; bold digits are about 0.7 as wide as high.
             room = 72 * min((bottom - top) * inches[0], (end - begin) * inches[1] / (0.7 * digits))
             size = min(20.0, 0.62 * room)
@@ -202,7 +262,7 @@ def _matrix_axes(axes: Any, rows: _Axis, columns: _Axis, inches: tuple[float, fl
     axes.tick_params(axis="both", length=3, color=MUTED, labelcolor=MUTED, labelsize=7)
 
 
-def _loads(axes: Any, held: Array, colours: list[tuple[float, float, float]], capacity_tuples: float | None, height: float) -> None:
+def _loads(axes: Any, held: Array, colours: list[_Colour], capacity_tuples: float | None, height: float, largest: float) -> None:
     tasks = np.arange(len(held))
     if len(held) <= MOST_BARS:
         axes.barh(tasks, held, height=0.8, color=colours)
@@ -217,7 +277,7 @@ def _loads(axes: Any, held: Array, colours: list[tuple[float, float, float]], ca
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.axvline(held.mean(), color=INK, linewidth=1, linestyle=(0, (4, 3)))
-    axes.set_xlim(0, max(held.max(), capacity_tuples or 0) * 1.06 or 1)
+    axes.set_xlim(0, max(largest, capacity_tuples or 0) * 1.06 or 1)
     if capacity_tuples:
         axes.axvline(capacity_tuples, color=LIMIT, linewidth=1.2)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
@@ -232,23 +292,24 @@ def _loads(axes: Any, held: Array, colours: list[tuple[float, float, float]], ca
             axes.annotate(part, (at, 0), ha=side, fontsize=8, color=colour, **below)
 
 
-def _titles(figure: Figure, scheme: Scheme, main: MainPredicate, names: tuple[str, str]) -> None:
-    height = figure.get_size_inches()[1]
+def _titles(figure: Figure, scheme: Scheme, main: MainPredicate, names: tuple[str, str], inches: float) -> None:
+    width, height = figure.get_size_inches()
+    begin = inches / width + 0.02
     title = f"{names[0]} ⋈ {names[1]} by {scheme.model}: {wording.plural(scheme.tasks, 'task')}"
-    figure.text(0.02, 1 - 0.28 / height, title, fontsize=13, fontweight="bold", color=INK, va="center")
+    figure.text(begin, 1 - 0.28 / height, title, fontsize=13, fontweight="bold", color=INK, va="center")
     predicate = main.text or str(main.kind)
     line = f"{_cut(predicate, 70)}   ·   {_cut(scheme.summary, 90)}"
-    figure.text(0.02, 1 - 0.56 / height, line, fontsize=9, color=MUTED, va="center")
+    figure.text(begin, 1 - 0.56 / height, line, fontsize=9, color=MUTED, va="center")
 
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _colours(scheme: Scheme) -> list[tuple[float, float, float]]:
-    """One colour a task: hues a golden ratio apart, so that neighbours differ and no number of tasks runs out of them."""
+def _colours(workers: Iterable[int]) -> list[_Colour]:
+    """One colour a worker: hues a golden ratio apart, so that neighbours differ and no number of workers runs out of them."""
     colours = []
-    for task in range(scheme.tasks):
-        hue = (0.58 + task * 0.618034) % 1
-        colours.append(colorsys.hls_to_rgb(hue, 0.79 + 0.035 * (task % 3 - 1), 0.58))
+    for worker in workers:
+        hue = (0.58 + worker * 0.618034) % 1
+        colours.append(colorsys.hls_to_rgb(hue, 0.79 + 0.035 * (worker % 3 - 1), 0.58))
     return colours

@@ -1,26 +1,41 @@
-"""``streamjoin plan``: a manifest and statistics in, the scheme in words and as a picture out."""
+"""``streamjoin plan``: a manifest, statistics and perhaps a running plan in; out come the scheme and what moves, in words and drawn."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from streamjoin.cli.exits import Exit, Failure
-from streamjoin.cli.planning import Stats, StatsError, expected_statistics, make_plan, read_stats, report
+from streamjoin.cli.planning import Stats, StatsError, expected_statistics, make_plan, read_plan, read_stats, report, report_change
 from streamjoin.cli.validate import Unreadable, read_text, refusing
 from streamjoin.elastic.deployment import initial_workers
+from streamjoin.elastic.plan import PlanError
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest.model import Checkpoint, Manifest
 from streamjoin.manifest.validate import load
 
 
-def plan_manifest(path: Path, stats: Path | None, tasks: int | None, capacity: int | None, output: Path | None) -> Exit:
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command's options."""
+
+    stats: Path | None = None
+    tasks: int | None = None
+    capacity: int | None = None
+    running: Path | None = None
+    save: Path | None = None
+    output: Path | None = None
+
+
+def plan_manifest(path: Path, options: Options) -> Exit:
     """Print the plan and draw it. Without ``tasks`` and ``capacity``: for what the statistics say, else as the first deployment does."""
     try:
         with refusing(path):
             job = compile_job(with_checkpoint(load(read_text(str(path)))))
-        _plan(job, stats, tasks, capacity, output)
+        _plan(job, options)
     except Failure as failure:
         click.echo(failure.sentence, err=True)
         return failure.code
@@ -35,18 +50,25 @@ def with_checkpoint(manifest: Manifest) -> Manifest:
     return manifest.model_copy(update={"spec": spec})
 
 
-def _plan(job: Job, stats: Path | None, tasks: int | None, capacity: int | None, output: Path | None) -> None:
+def _plan(job: Job, options: Options) -> None:
     names = (job.left.name, job.right.name)
     main = job.condition.candidates[0].main
     rates = (job.left.expected_rate, job.right.expected_rate)
     given = Stats(expected_statistics(rates, job.window), None)
-    if stats is not None:
+    if options.stats is not None:
         try:
-            given = read_stats(read_text(str(stats)), main, names)
+            given = read_stats(read_text(str(options.stats)), main, names)
         except (StatsError, Unreadable) as refusal:
-            raise Failure(Exit.USAGE, f"{stats}: {refusal}") from refusal
-    holds = float(capacity or given.capacity_tuples or job.capacity_tuples)
-    if tasks is None and capacity is None and stats is None:
+            raise Failure(Exit.USAGE, f"{options.stats}: {refusal}") from refusal
+    running = None
+    if options.running is not None:
+        try:
+            running = read_plan(read_text(str(options.running)), main)
+        except (PlanError, Unreadable) as refusal:
+            raise Failure(Exit.USAGE, f"{options.running}: {refusal}") from refusal
+    statistics, tasks = given.statistics, options.tasks
+    holds = float(options.capacity or given.capacity_tuples or job.capacity_tuples)
+    if tasks is None and options.capacity is None and options.stats is None:
         tasks = initial_workers(
             rates=rates,
             window=job.window,
@@ -56,20 +78,33 @@ def _plan(job: Job, stats: Path | None, tasks: int | None, capacity: int | None,
             maximum=job.max_workers,
         )
     try:
-        scheme = make_plan(job.model, given.statistics, main, tasks=tasks, capacity_tuples=holds)
+        planned = make_plan(
+            job.model, statistics, main, tasks=tasks, capacity_tuples=holds, options=job.scheme_options, current=running
+        )
     except ValueError as error:
         raise Failure(Exit.FAILED, f"no plan can be made: {error}") from error
-    click.echo(report(scheme, given.statistics, main, names, holds), nl=False)
+    click.echo(report(planned.plan.scheme, statistics, main, names, holds), nl=False)
+    if running is not None:
+        click.echo("\n" + report_change(running, planned, statistics), nl=False)
     for line in _alternatives(job):
         click.echo(line)
-    if output is not None:
-        from streamjoin.cli.draw import draw_scheme
+    if options.save is not None:
+        try:
+            options.save.write_text(json.dumps(planned.plan.to_json(), indent=1) + "\n")
+        except OSError as error:
+            raise Failure(Exit.USAGE, f"--save: {options.save}: {error}") from error
+        click.echo(f"saved: {options.save}")
+    if options.output is not None:
+        from streamjoin.cli.draw import draw_change, draw_scheme
 
         try:
-            draw_scheme(output, scheme, given.statistics, main, names, holds)
+            if running is None or not planned.changed:
+                draw_scheme(options.output, planned.plan.scheme, statistics, main, names, holds)
+            else:
+                draw_change(options.output, running.scheme, planned.plan, statistics, main, names, holds)
         except (OSError, ValueError) as error:
-            raise Failure(Exit.USAGE, f"--output: {output}: {error}") from error
-        click.echo(f"drawn: {output}")
+            raise Failure(Exit.USAGE, f"--output: {options.output}: {error}") from error
+        click.echo(f"drawn: {options.output}")
 
 
 def _alternatives(job: Job) -> list[str]:

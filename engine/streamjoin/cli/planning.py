@@ -1,4 +1,4 @@
-"""What ``streamjoin plan`` does: reads statistics, makes a scheme from them, and says in words what came out.
+"""What ``streamjoin plan`` does: reads statistics, makes a plan from them, and says in words what came out.
 
 The statistics are JSON: per side the tuples that the window holds and, if known, how their keys are spread, as a sample or as a histogram::
 
@@ -16,6 +16,7 @@ may hold; the manifest's otherwise.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,13 +28,16 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.cli import wording
+from streamjoin.elastic.mapping import greedy, kept_by, overlaps
+from streamjoin.elastic.plan import Plan, PlanError
+from streamjoin.elastic.planner import Planned, follow
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_type
 from streamjoin.predicate import Bound, Encoding, KeyExpression, MainPredicate
 from streamjoin.schema import Column, DataType, Schema, TypeName
-from streamjoin.scheme.models import plan_for_capacity, plan_for_tasks
+from streamjoin.scheme.models import DEFAULTS, Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics, loads
-from streamjoin.scheme.tiling import Area, KeyRange, Scheme
+from streamjoin.scheme.tiling import Area, KeyRange, Scheme, SchemeError
 from streamjoin.window import Window, WindowKind
 
 MOST_LINES = 40
@@ -87,17 +91,68 @@ def expected_statistics(rates: tuple[float | None, float | None], window: Window
 
 
 def make_plan(
-    model: str, statistics: Statistics, main: MainPredicate, *, tasks: int | None = None, capacity_tuples: float | None = None
-) -> Scheme:
-    """The scheme for so many tasks or, without ``tasks``, for a capacity; proven to be a tiling. Raises ValueError."""
+    model: str,
+    statistics: Statistics,
+    main: MainPredicate,
+    *,
+    tasks: int | None = None,
+    capacity_tuples: float | None = None,
+    options: Options = DEFAULTS,
+    current: Plan | None = None,
+) -> Planned:
+    """The plan for so many tasks or, without ``tasks``, for a capacity, from ``current`` on; proven to be a tiling. Raises ValueError."""
+    before = None if current is None else current.scheme
     if tasks is not None:
-        scheme = plan_for_tasks(model, statistics, main, tasks)
+        scheme = plan_for_tasks(model, statistics, main, tasks, options=options, current=before)
     elif capacity_tuples is not None:
-        scheme = plan_for_capacity(model, statistics, main, capacity_tuples)
+        scheme = plan_for_capacity(model, statistics, main, capacity_tuples, options=options, current=before)
     else:
         raise ValueError("a plan is made for a number of tasks or for a capacity; give one")
-    scheme.check(main)
-    return scheme
+    return follow(current, scheme, statistics, main)
+
+
+def read_plan(text: str, main: MainPredicate) -> Plan:
+    """The plan in this JSON text, its scheme a tiling for ``main``. Raises PlanError."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PlanError(f"line {error.lineno}, column {error.colno}: {error.msg}; the file must be JSON") from error
+    plan = Plan.from_json(value)
+    try:
+        plan.scheme.check(main)
+    except SchemeError as error:
+        raise PlanError(f"plan.scheme: {error}; is it a plan of this join?") from error
+    return plan
+
+
+def report_change(before: Plan, planned: Planned, statistics: Statistics) -> str:
+    """In words what happens to what the workers hold when ``planned`` follows ``before``. Ends with a newline."""
+    plan, migration = planned.plan, planned.migration
+    if not planned.changed:
+        return "the running plan serves as well: nothing moves\n"
+    overlap = overlaps(before.scheme, plan.scheme, statistics)
+    greedily = migration.naive_tuples - kept_by(overlap, greedy(overlap))
+    new, leaving = plan.keep.count(None), len(plan.leaving(before.scheme))
+    rows = [
+        ("moved", migration.moved_tuples, f"the least for this scheme is {wording.count(migration.lower_bound_tuples)}"),
+        ("kept", migration.kept_tuples, f"workers that go on: {plan.workers - new}"),
+        ("deleted", migration.deleted_tuples, f"workers that end: {leaving}"),
+        ("greedy", greedily, "would be moved by the paper's greedy map"),
+        ("by number", migration.identity_tuples, "would be moved without a map: each worker as the task of its number, units cut evenly"),
+        ("naive", migration.naive_tuples, "would be moved by starting all tasks anew"),
+    ]
+    width = max(len(wording.count(tuples)) for _, tuples, _ in rows)
+    lines = [f"from plan {before.generation}, {wording.plural(before.workers, 'task')}, to plan {plan.generation}:"]
+    lines += [f"  {name:<9}  {wording.count(tuples):>{width}}  {meaning}" for name, tuples, meaning in rows]
+    received: dict[int, list[str]] = {}
+    for (task, sender), moves in itertools.groupby(migration.moves, key=lambda move: (move.to_worker, move.from_worker)):
+        tuples = sum(move.expected_tuples for move in moves)
+        received.setdefault(task, []).append(f"{wording.count(tuples)} from {sender}")
+    for task, senders in list(received.items())[:MOST_LINES]:
+        who = "new" if plan.keep[task] is None else "goes on" if plan.keep[task] == task else f"was {plan.keep[task]}"
+        lines.append(f"  task {task} ({who}) gets {', '.join(senders[:6])}" + (", ..." if len(senders) > 6 else ""))
+    more = len(received) - MOST_LINES
+    return "\n".join([*lines, *([f"  ... and {wording.plural(more, 'more task')}"] if more > 0 else [])]) + "\n"
 
 
 def report(

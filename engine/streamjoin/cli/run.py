@@ -56,6 +56,8 @@ class Options:
     metrics_port: int | None = None
     """0: any that is free; None: no metrics."""
     metrics_address: str | None = None
+    api_token_file: Path | None = None
+    """Of the plan API, on the metrics' port."""
 
     @property
     def command(self) -> str:
@@ -65,6 +67,7 @@ class Options:
         words += ["--until-idle"] if self.until_idle else []
         words += ["--metrics-port", str(self.metrics_port)] if self.metrics_port is not None else []
         words += ["--metrics-address", self.metrics_address] if self.metrics_address is not None else []
+        words += ["--api-token-file", str(self.api_token_file)] if self.api_token_file is not None else []
         return shlex.join(words)
 
 
@@ -171,18 +174,26 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
 
 @contextlib.contextmanager
 def _measured(options: Options, job: Job, driver: Driver) -> Iterator[Joining]:
-    """The driver, with its metrics on the port that was asked for as long as this lasts. Raises Failure where it cannot be had."""
+    """The driver, with its metrics and the plan API on the port that was asked for as long as this lasts. Raises Failure where it cannot
+    be had, and without a token where there is to be one."""
     if options.metrics_port is None:
         yield driver
         return
+    from streamjoin.serve.api import PlanApi
     from streamjoin.serve.metrics import Metrics
-    from streamjoin.serve.server import MetricsServer
+    from streamjoin.serve.server import DriverServer
+    from streamjoin.serve.token import TokenError, TokenFile
     from streamjoin.serve.watch import Watched
 
     address = options.metrics_address or "127.0.0.1"
     metrics = Metrics(job)
     try:
-        server = MetricsServer(metrics, address, options.metrics_port)
+        token = None if options.api_token_file is None else TokenFile(options.api_token_file)
+    except TokenError as error:
+        raise Failure(Exit.USAGE, f"--api-token-file: {error}") from error
+    api = PlanApi(driver, job, metrics.health, token=token)
+    try:
+        server = DriverServer(metrics, address, options.metrics_port, api=api)
     except OSError as error:
         where = f"port {options.metrics_port} of {address}"
         remedy = "choose another with --metrics-port, 0 for any free one, or another --metrics-address"

@@ -13,6 +13,7 @@ Always holds: as many workers go on as both schemes have room for, also those th
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -80,6 +81,11 @@ def assign(overlap: Array) -> Keep:
     return tuple(keep)
 
 
+def kept_by(overlap: Array, keep: Keep) -> float:
+    """The tuples that need not move under this map."""
+    return math.fsum(float(overlap[worker, task]) for task, worker in enumerate(keep) if worker is not None)
+
+
 def relabelled(scheme: Scheme, keep: Keep) -> tuple[Scheme, Keep]:
     """The scheme with its tasks numbered as :func:`map_tasks` says, and ``keep`` in that order."""
     number: dict[int, int] = {task: worker for task, worker in enumerate(keep) if worker is not None and worker < scheme.tasks}
@@ -105,10 +111,9 @@ def overlaps(before: Scheme, after: Scheme, statistics: Statistics) -> Array:
     for side, statistic in ((LEFT, statistics.left), (RIGHT, statistics.right)):
         old, new = _holdings(before, side), _holdings(after, side)
         bounds = sorted({bound for keys, _, _ in (*old, *new) for bound in (keys.low, keys.high) if bound is not None})
-        ranges = [KeyRange(*ends) for ends in zip([None, *bounds], [*bounds, None], strict=True)]
         if not old or not new:
             continue
-        volumes = _volumes(statistic, ranges)
+        volumes = _volumes(statistic, bounds)
         old_cells, new_cells = (_cells(holdings, bounds) for holdings in (old, new))
         for cell, tuples in enumerate(volumes):
             if tuples <= 0:
@@ -139,10 +144,11 @@ def _of_side(area: Area, side: int) -> tuple[KeyRange, UnitRange]:
     return (area.left_keys, area.left_units) if side == LEFT else (area.right_keys, area.right_units)
 
 
-def _volumes(side: SideStatistics, ranges: list[KeyRange]) -> list[float]:
-    if len(ranges) == 1:
-        return [side.tuples]
-    return [side.volume(keys) for keys in ranges]
+def _volumes(side: SideStatistics, bounds: list[int | float]) -> list[float]:
+    """The tuples before, between and after these keys."""
+    below = side.below(np.array(bounds)) if bounds else np.zeros(0)
+    volumes: list[float] = np.diff(below, prepend=0.0, append=side.tuples).tolist()
+    return volumes
 
 
 def _cells(holdings: list[_Holding], bounds: list[int | float]) -> tuple[Array, Array]:

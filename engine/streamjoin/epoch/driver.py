@@ -39,7 +39,7 @@ from streamjoin.elastic.deployment import initial_workers
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.join import Steps
-from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanning, Switched
+from streamjoin.epoch.replan import PlanOutdated, PlanPhase, PlanRefused, PlanStatus, Replanning, Switched
 from streamjoin.epoch.spec import Config, EpochSpec, Handover, Shared, TaskReport, Upcoming, is_attempt_of, share
 from streamjoin.epoch.watermark import advance
 from streamjoin.io.base import Follower, Position, Source, SourcePlan, Staged, UnavailableError
@@ -275,6 +275,7 @@ class Driver:
         self._asked: Plan | None = None
         """A plan that was put and not taken up yet; like all below, guarded by the lock: other threads put plans and ask."""
         self._dropped: str | None = None
+        self._drops = 0
         self._switched: Switched | None = None
         self._lock = threading.Lock()
         self._sketches = (Sketch(), Sketch())
@@ -448,8 +449,8 @@ class Driver:
     def put_plan(self, plan: Plan) -> bool:
         """Ask for this plan to be applied; False when it runs already or is being applied. Any thread may call this.
 
-        A later generation replaces one that does not run yet. Raises PlanRefused for a plan that is none (``Scheme.check``), is not
-        within ``spec.workers``, or does not come after the one that runs.
+        A later generation replaces one that does not run yet. Raises PlanRefused for a plan that is none (``Scheme.check``) or is not
+        within ``spec.workers``, PlanOutdated for one that does not come after the newest.
         """
         if self.scheme is None or self.predicate is None:
             raise PlanRefused("plan: the join has no plan yet, as it has seen no input; put one once it runs")
@@ -469,7 +470,7 @@ class Driver:
                 return False
             if plan.generation <= newest.generation:
                 state = "runs" if wanted is None else "is being applied"
-                raise PlanRefused(f"plan.generation: {plan.generation} must be above {newest.generation}, which {state}; read it again")
+                raise PlanOutdated(f"plan.generation: {plan.generation} must be above {newest.generation}, which {state}; read it again")
             _check_keep(plan, self.scheme)
             self._asked, self._dropped = plan, None
         return True
@@ -494,6 +495,7 @@ class Driver:
                 to_fetch_bytes=0 if replanning is None else replanning.to_fetch_bytes,
                 dropped=self._dropped,
                 switched=self._switched,
+                drops=self._drops,
             )
 
     def statistics(self) -> Statistics:
@@ -559,6 +561,7 @@ class Driver:
         """Go on under the plan that runs."""
         with self._lock:
             self._replanning, self._dropped = None, why
+            self._drops += 1
         self._runner.release(self._workers)
 
     def _learn(self, flight: _Flight, reports: list[TaskReport], steps: Steps) -> None:
@@ -692,7 +695,7 @@ class Driver:
         left, right = (
             SideStatistics(volumes[side], Histogram.from_sample(keys[side]) if len(keys[side]) and main.left else None) for side in SIDES
         )
-        scheme = plan_for_tasks(job.model, Statistics(left, right), main, workers)
+        scheme = plan_for_tasks(job.model, Statistics(left, right), main, workers, options=job.scheme_options)
         scheme.check(main)
         if self.checkpoint.scheme is not None:
             before = Scheme.from_json(self.checkpoint.scheme)

@@ -39,6 +39,10 @@ class PlanRefused(ValueError):  # noqa: N818
     """A plan that cannot be applied; the text names the field, the value and the remedy."""
 
 
+class PlanOutdated(PlanRefused):
+    """The plan does not come after the newest one."""
+
+
 @dataclass(frozen=True)
 class Switched:
     """What the switch to a plan took."""
@@ -75,6 +79,8 @@ class PlanStatus:
     """Why the last plan that was put does not run; None when it does, or may yet."""
     switched: Switched | None = None
     """The last switch of this driver."""
+    drops: int = 0
+    """How many plans this driver has dropped."""
 
 
 @dataclass

@@ -448,8 +448,14 @@ class Join(Part):
 class SchemeSpec(Part):
     """How the join is cut among workers."""
 
-    model: Literal["adsp", "square", "hash"] = "adsp"
-    """adsp: coverage areas with irregular grids, fewest workers; square: one grid; hash: along the keys, one worker for each range."""
+    model: Literal["adsp", "square", "hash", "dynamic", "readj", "biclique", "chain"] = "adsp"
+    """adsp: coverage areas with irregular grids, fewest workers; square: one grid; hash: along the keys, one worker for
+    each range; dynamic: one grid of a power of two workers; readj: as hash, but later only keys of workers that are too full move;
+    biclique: workers that hold one stream each; chain: workers that hold a part of both, and see every tuple."""
+    sigma: Annotated[float, Field(ge=0, le=100)] | None = None
+    """Of readj: keys move when a worker holds more than 1 + sigma times the mean. 0.1 by default."""
+    groups: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Of biclique: into how many groups the keys of each stream are cut; a tuple is sent only to groups that may match. 1 by default."""
 
 
 class Resources(Part):
@@ -474,11 +480,29 @@ class Workers(Part):
     """What one worker asks for."""
 
 
+RuleMode = Literal["Enforce", "Recommend", "Off"]
+
+
+class ScalingRules(Part):
+    """What each rule of scaling may do, where it differs from mode: Enforce, Recommend or "Off" (quoted)."""
+
+    allocate: RuleMode | None = None
+    """Add workers when they are full. By default the value of scaling.mode."""
+    deallocate: RuleMode | None = None
+    """Remove workers that are hardly used. By default the value of scaling.mode."""
+    replan: RuleMode | None = None
+    """Cut the join anew among as many workers, when a better plan is worth its bytes. By default the value of scaling.mode."""
+    keep_up: RuleMode | None = None
+    """Add workers when epochs take longer than their interval and more and more records wait. By default the value of scaling.mode."""
+
+
 class Scaling(Part):
     """When to add and to remove workers, by tau: the tuples that a worker holds / its capacity."""
 
     mode: Literal["Enforce", "Recommend", "Off"] = "Enforce"
     """Enforce: scale; Recommend: say what would be done; "Off" (quoted): neither."""
+    rules: ScalingRules = ScalingRules()
+    """Modes of single rules."""
     tau0: Tau = 0.2
     """At or below it for scaleDownAfter, workers are removed."""
     tau1: Tau | None = None

@@ -24,6 +24,7 @@ from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.quantity import Duration
 from streamjoin.predicate import MainKind
 from streamjoin.schema import Schema, TypeName
+from streamjoin.scheme.models import KEYED
 from streamjoin.sql import SqlError, parse_boolean, parse_projection, parse_schema
 
 _RESOURCE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -58,7 +59,7 @@ def problems(manifest: Manifest) -> list[Problem]:
             checks += [_on(field, join, manifest, by_name), _output_where(field, join, by_name)]
             checks += [_output_select(field, join, by_name), _held(field, join, manifest, by_name)]
             checks.append(_record_key(f"{field}.output.sink.kafka.key", join, manifest, by_name))
-    checks += [_checkpoint(manifest), _places(manifest)]
+    checks += [_scheme(manifest), _checkpoint(manifest), _places(manifest)]
     return [problem for check in checks for problem in until_refused(check)]
 
 
@@ -68,6 +69,10 @@ def remarks(manifest: Manifest) -> list[Problem]:
     spec = manifest.spec
     if spec.checkpoint.location is None:
         found.append(Problem("spec.checkpoint", None, "has no location, which a run outside Kubernetes needs"))
+    mode, rules = spec.scaling.mode, spec.scaling.rules
+    if (rules.deallocate or mode) == "Enforce" and (rules.allocate or mode) != "Enforce":
+        message = "adds no workers, while deallocate removes them for good; give both the same mode"
+        found.append(Problem("spec.scaling.rules.allocate", rules.allocate or mode, message))
     schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
     condition = resolve.condition(spec.joins[0].on, schemas)
     if all(candidate.main.kind is MainKind.ALL for candidate in condition.candidates):
@@ -302,9 +307,10 @@ def _on(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, 
     except SqlError as error:
         yield _sql_problem(f"{field}.on", join.on, error)
         return
-    if manifest.spec.scheme.model == "hash" and not any(c.main.kind is MainKind.RANGE for c in condition.candidates):
+    chosen = manifest.spec.scheme.model
+    if chosen in KEYED and not any(c.main.kind is MainKind.RANGE for c in condition.candidates):
         message = f"needs an equality, an order or a band between the two streams in {field}.on; use adsp or square"
-        yield Problem("spec.scheme.model", "hash", message)
+        yield Problem("spec.scheme.model", chosen, message)
 
 
 def _output_where(field: str, join: model.Join, schemas: Mapping[str, Schema]) -> Check:
@@ -409,6 +415,14 @@ def _tau(name: str, value: float, given: set[str]) -> str:
     if name in given:
         return f"{value:g}"
     return f"{value:g}, by default half of tau2" if name == "tau1" else f"{value:g}, the default"
+
+
+def _scheme(manifest: Manifest) -> Check:
+    scheme = manifest.spec.scheme
+    for name, owner in (("sigma", "readj"), ("groups", "biclique")):
+        value = getattr(scheme, name)
+        if value is not None and scheme.model != owner:
+            yield Problem(f"spec.scheme.{name}", value, f"is only for model {owner}, and the model is {scheme.model}; remove one of them")
 
 
 def _checkpoint(manifest: Manifest) -> Check:

@@ -8,7 +8,7 @@ buckets cover the whole key space; so what covers the band covers every pair tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,11 +58,19 @@ class Matrix:
         return float(self.column_sums[-1])
 
     @classmethod
-    def of(cls, statistics: Statistics, main: MainPredicate, buckets: int = DEFAULT_BUCKETS) -> Matrix:
+    def of(
+        cls,
+        statistics: Statistics,
+        main: MainPredicate,
+        buckets: int = DEFAULT_BUCKETS,
+        left_cuts: Sequence[int | float] = (),
+        right_cuts: Sequence[int | float] = (),
+    ) -> Matrix:
         """The matrix of these statistics: a single cell where keys cannot help (!=, no main predicate, or keys of unknown spread).
 
         Hashed keys of unknown spread lie evenly in ``buckets`` parts. Known buckets are cut further, at the keys that the other side's
-        bounds reach, so that a cut between buckets replicates no more than the predicate asks for; on an equality, nothing.
+        bounds reach, so that a cut between buckets replicates no more than the predicate asks for; on an equality, nothing. So they are
+        at ``left_cuts`` and ``right_cuts``, where a running scheme is cut.
         O(buckets * log buckets).
         """
         left, right = statistics.left.histogram, statistics.right.histogram
@@ -72,7 +80,7 @@ class Matrix:
         if main.kind is not MainKind.RANGE or empty or left is None or right is None:
             left = right = Histogram(np.zeros(0, np.float64 if main.is_float else np.int64), np.ones(1))
         else:
-            left, right = _typed(left, main), _typed(right, main)
+            left, right = _cut_at(_typed(left, main), left_cuts), _cut_at(_typed(right, main), right_cuts)
             columns = _reached_bounds(left.bounds, main, main.reach)
             rows = _reached_bounds(right.bounds, main, main.reach_back)
             left, right = left.refined(rows), right.refined(columns)
@@ -118,6 +126,10 @@ def _typed(histogram: Histogram, main: MainPredicate) -> Histogram:
     if wanted == "f" or not len(histogram.bounds):
         return Histogram(histogram.bounds.astype(np.float64 if main.is_float else np.int64), histogram.counts)
     raise ValueError("histogram.bounds: must be integers, as the join's keys are encoded as integers")
+
+
+def _cut_at(histogram: Histogram, cuts: Sequence[int | float]) -> Histogram:
+    return histogram.refined(np.array(cuts, histogram.bounds.dtype)) if len(cuts) else histogram
 
 
 def _sums(tuples: float, histogram: Histogram) -> Array:

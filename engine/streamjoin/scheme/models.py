@@ -1,11 +1,15 @@
 """The models of the papers, each as a scheme: for a capacity the fewest tasks, for a number of tasks the smallest largest load.
 
-===========  ==========================================================================================================================
-``adsp``     A-DSP: coverage areas by the area dichotomy (Alg. 2), each cut by the varietal matrix (Alg. 1)
-``square``   2-DSP: one coverage area, a regular grid (Eq. 9); any predicate, any skew
-``hash``     1-DSP: many coverage areas of one task each, cut along the keys; one side disjoint, the other repeated over the band's margin.
-             Where keys cannot be cut (!=, no main predicate, keys of unknown spread), one coverage area as for ``adsp``
-===========  ==========================================================================================================================
+============  ======================================================================================================================
+``adsp``      A-DSP: coverage areas by the area dichotomy (Alg. 2), each cut by the varietal matrix (Alg. 1)
+``square``    2-DSP: one coverage area, a regular grid (Eq. 9); any predicate, any skew
+``hash``      1-DSP: many coverage areas of one task each, cut along the keys; one side disjoint, the other repeated over the
+              band's margin. Where keys cannot be cut (!=, no main predicate, keys of unknown spread), one coverage area as for ``adsp``
+``dynamic``   one even grid of a power of two tasks (:mod:`~streamjoin.scheme.dynamic`)
+``readj``     as ``hash``, but from plan to plan keys move only from tasks that are too full (:mod:`~streamjoin.scheme.readj`)
+``biclique``  workers that hold one side each, nothing repeated; in groups by key (:mod:`~streamjoin.scheme.biclique`)
+``chain``     ESJ's handshake join: workers that each hold a part of both sides, nothing repeated (the same module)
+============  ======================================================================================================================
 
 Always holds: the scheme that comes out is a tiling (``Scheme.check``), whatever the statistics say. Loads hold only as far as they do.
 """
@@ -13,122 +17,134 @@ Always holds: the scheme that comes out is a tiling (``Scheme.check``), whatever
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from streamjoin.predicate import MainPredicate
-from streamjoin.scheme import dichotomy, varietal
+from streamjoin.scheme import biclique, dichotomy, dynamic, readj, varietal
+from streamjoin.scheme.cutting import Cutting, TooManyTasksError
 from streamjoin.scheme.dichotomy import MOST_TASKS, Rectangle
 from streamjoin.scheme.matrix import Matrix, hashed
-from streamjoin.scheme.statistics import DEFAULT_BUCKETS, Statistics
-from streamjoin.scheme.tiling import Area, KeyRange, Scheme
+from streamjoin.scheme.statistics import DEFAULT_BUCKETS, Statistics, loads
+from streamjoin.scheme.tiling import Scheme
 from streamjoin.scheme.varietal import Shape
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MODELS = ("adsp", "square", "hash")
+MODELS = ("adsp", "square", "hash", "dynamic", "readj", "biclique", "chain")
+
+KEYED = ("hash", "readj")
+"""Models that cut along the keys alone, and so need a predicate that bounds them."""
 
 PRECISION = 0.002
 """How near the smallest largest load is approached, relative to it."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """Coverage areas over a matrix, in order, and how each is cut."""
+class Options:
+    """What single models take (``spec.scheme``)."""
 
-    matrix: Matrix
-    areas: tuple[tuple[Rectangle, Shape], ...]
+    sigma: float = 0.1
+    """readj: how far above the mean a task's load may lie before keys move."""
+    groups: int = 1
+    """biclique: the groups of keys on each side."""
 
-    @property
-    def tasks(self) -> int:
-        return sum(shape.tasks for _, shape in self.areas)
-
-    @property
-    def largest_load(self) -> float:
-        return max(shape.largest_load(*area.volumes(self.matrix)) for area, shape in self.areas)
-
-    def scheme(self, model: str) -> Scheme:
-        areas: list[Area] = []
-        rows_written = columns_written = 0
-        for coverage, (held, shape) in enumerate(self.areas):
-            # On either side the areas before hold a prefix of the keys, so that what is left to write is one range.
-            left_writes = _unwritten(held.top, held.bottom, rows_written, self.matrix.row_keys)
-            right_writes = _unwritten(held.begin, held.end, columns_written, self.matrix.column_keys)
-            rows_written, columns_written = max(rows_written, held.bottom), max(columns_written, held.end)
-            left_keys, right_keys = self.matrix.row_keys(held.top, held.bottom), self.matrix.column_keys(held.begin, held.end)
-            areas += [
-                Area(
-                    task=len(areas) + number,
-                    coverage=coverage,
-                    left_keys=left_keys,
-                    left_units=left_units,
-                    right_keys=right_keys,
-                    right_units=right_units,
-                    left_writes=left_writes if right_units.low == 0 else None,
-                    right_writes=right_writes if left_units.low == 0 else None,
-                )
-                for number, (left_units, right_units) in enumerate(shape.areas())
-            ]
-        return Scheme(model, len(areas), tuple(areas), _summary([shape for _, shape in self.areas]))
+    def __post_init__(self) -> None:
+        if not 0 <= self.sigma < math.inf:
+            raise ValueError(f"scheme.sigma: {self.sigma} must be a finite number that is not negative")
+        if not 1 <= self.groups <= MOST_TASKS:
+            raise ValueError(f"scheme.groups: {self.groups} must be at least 1 and at most {MOST_TASKS:,}")
 
 
-def _unwritten(begin: int, end: int, written: int, keys: Callable[[int, int], KeyRange]) -> KeyRange | None:
-    return keys(max(begin, written), end) if written < end else None
+DEFAULTS = Options()
 
 
-def _summary(shapes: Sequence[Shape]) -> str:
-    counts = Counter(map(str, shapes))
-    listed = ", ".join(f"{count} x {shape}" if count > 1 else shape for shape, count in list(counts.items())[:8])
-    more = ", ..." if len(counts) > 8 else ""
-    return f"{len(shapes)} coverage {'area' if len(shapes) == 1 else 'areas'}: {listed}{more}"
-
-
-def plan_for_capacity(model: str, statistics: Statistics, main: MainPredicate, capacity_tuples: float) -> Scheme:
+def plan_for_capacity(
+    model: str,
+    statistics: Statistics,
+    main: MainPredicate,
+    capacity_tuples: float,
+    *,
+    options: Options = DEFAULTS,
+    current: Scheme | None = None,
+) -> Scheme:
     """The scheme of fewest tasks, each holding at most ``capacity_tuples`` (both sides, replicas included), and with so many the evenest.
 
-    ``square`` is Eq. 9 as it stands. ``hash`` cannot cut inside a key: a task that holds a frequent key alone may hold more.
-    Raises ValueError for an unknown model, a capacity that is not positive, or one that takes more than ``MOST_TASKS`` tasks.
+    ``square`` is Eq. 9 as it stands. ``hash`` and ``readj`` cannot cut inside a key: a task that holds a frequent key alone may hold more.
+    ``dynamic`` has each task hold at most half, and goes there from ``current`` by fours; ``readj`` changes ``current`` little.
+    Raises ValueError for an unknown model or a capacity that is not positive; TooManyTasksError where ``MOST_TASKS`` do not suffice.
     """
     if not capacity_tuples > 0:
         raise ValueError(f"capacity: {capacity_tuples} must be positive")
     matrix = _matrix(model, statistics, main)
+    total = matrix.left + matrix.right
+    fewest = max(1, math.ceil(total / capacity_tuples - varietal.EPSILON))
+    if model == "chain" and fewest <= MOST_TASKS:
+        return plan_for_tasks(model, statistics, main, fewest)
+    if model == "biclique" and fewest <= MOST_TASKS:
+        if fewest == 1:
+            return Cutting.whole(matrix, Shape(1, 1)).scheme(model)
+        scheme = biclique.biclique_for(matrix, capacity_tuples, options.groups, MOST_TASKS)
+        if scheme is not None:
+            return scheme
+    if model == "readj" and fewest <= MOST_TASKS and _cuts_keys_only(model, matrix):
+        return _readj_for_capacity(statistics, main, capacity_tuples, fewest, options, current)
+    fitted = None
     if model == "square":
-        fitted = _whole(matrix, varietal.square(matrix.left, matrix.right, capacity_tuples))
+        fitted = Cutting.whole(matrix, varietal.square(matrix.left, matrix.right, capacity_tuples))
+    elif model == "dynamic":
+        running = current.tasks if current is not None and current.model == model else 1
+        shape = dynamic.grid_for(matrix, capacity_tuples, running)
+        fitted = None if shape is None else Cutting.whole(matrix, shape)
     elif hashed(main) and statistics.left.histogram is None and statistics.right.histogram is None:
         # Any number of equal parts can be had, and nothing need be replicated.
-        tasks = max(1, math.ceil((matrix.left + matrix.right) / capacity_tuples - varietal.EPSILON))
-        if tasks <= MOST_TASKS:
-            return plan_for_tasks(model, statistics, main, tasks)
-        fitted = _whole(matrix, Shape(tasks, 1))
+        if fewest <= MOST_TASKS:
+            return plan_for_tasks(model, statistics, main, fewest)
     elif _cuts_keys_only(model, matrix):
         fitted = _hash(matrix, capacity_tuples)
-    else:
+    elif model in ("adsp", "hash", "readj"):
         fitted = _adsp(matrix, dichotomy.partition(matrix, capacity_tuples), capacity_tuples)
-    if fitted.tasks > MOST_TASKS:
-        raise ValueError(
-            f"capacity: {capacity_tuples:g} tuples a task would need {fitted.tasks:,} tasks, of at most {MOST_TASKS:,}; raise the capacity"
-        )
-    return (fitted if model == "square" else _evenest(model, fitted, fitted.tasks)).scheme(model)
+    if fitted is None or fitted.tasks > MOST_TASKS:
+        raise _too_many(capacity_tuples)
+    return (fitted if model in ("square", "dynamic") else _evenest(model, fitted, fitted.tasks)).scheme(model)
 
 
-def plan_for_tasks(model: str, statistics: Statistics, main: MainPredicate, tasks: int) -> Scheme:
+def plan_for_tasks(
+    model: str,
+    statistics: Statistics,
+    main: MainPredicate,
+    tasks: int,
+    *,
+    options: Options = DEFAULTS,
+    current: Scheme | None = None,
+) -> Scheme:
     """The scheme of at most ``tasks`` tasks whose largest load is smallest, to within ``PRECISION``.
 
+    ``readj`` instead changes ``current``, when that is a scheme of its own, or else one by ``hash``, until no task is further than sigma
+    above the mean.
     Raises ValueError for an unknown model, and for other than 1..``MOST_TASKS`` tasks.
     """
     if not 1 <= tasks <= MOST_TASKS:
         raise ValueError(f"tasks: {tasks} must be at least 1 and at most {MOST_TASKS:,}")
+    if model == "readj" and current is not None and current.model == model:
+        return _readjusted(statistics, main, tasks, options, current)
     # Evenly hashed keys fall into as many buckets as can be shared out equally.
     matrix = _matrix(model, statistics, main, tasks * -(-DEFAULT_BUCKETS // tasks))
     if model == "square":
-        return _whole(matrix, _squarest(matrix, tasks)).scheme(model)
+        return Cutting.whole(matrix, _squarest(matrix, tasks)).scheme(model)
+    if model == "dynamic":
+        return Cutting.whole(matrix, dynamic.grid(matrix, tasks)).scheme(model)
+    if tasks > 1 and model == "biclique":
+        return biclique.biclique(matrix, tasks, options.groups)
+    if tasks > 1 and model == "chain":
+        return biclique.chain(tasks)
     whole = varietal.least_capacity(matrix.left, matrix.right, tasks)
-    start = _whole(matrix, Shape(1, 1) if _cuts_keys_only(model, matrix) else varietal.partition(matrix.left, matrix.right, whole))
-    return _evenest(model, start, tasks).scheme(model)
+    one = tasks == 1 or _cuts_keys_only(model, matrix)
+    start = Cutting.whole(matrix, Shape(1, 1) if one else varietal.partition(matrix.left, matrix.right, whole))
+    scheme = (start if tasks == 1 else _evenest(model, start, tasks)).scheme(model)
+    return _readjusted(statistics, main, tasks, options, scheme) if model == "readj" and _cuts_keys_only(model, matrix) else scheme
 
 
 def _matrix(model: str, statistics: Statistics, main: MainPredicate, buckets: int = DEFAULT_BUCKETS) -> Matrix:
@@ -137,12 +153,41 @@ def _matrix(model: str, statistics: Statistics, main: MainPredicate, buckets: in
     return Matrix.of(statistics, main, buckets)
 
 
-def _whole(matrix: Matrix, shape: Shape) -> _Plan:
-    return _Plan(matrix, ((Rectangle(0, matrix.rows, 0, matrix.columns), shape),))
-
-
 def _cuts_keys_only(model: str, matrix: Matrix) -> bool:
-    return model == "hash" and matrix.rows > 1 and matrix.columns > 1
+    return model in KEYED and matrix.rows > 1 and matrix.columns > 1
+
+
+def _readjusted(statistics: Statistics, main: MainPredicate, tasks: int, options: Options, current: Scheme) -> Scheme:
+    left = readj.owned_left(current)
+    bounds = readj.bounds_of(current, left=left)
+    matrix = Matrix.of(statistics, main, tasks * -(-DEFAULT_BUCKETS // tasks), *((bounds, []) if left else ([], bounds)))
+    if not _cuts_keys_only(current.model, matrix):
+        return plan_for_tasks(current.model, statistics, main, tasks, options=options)
+    side = readj.Side.of(matrix, left=left)
+    owners = readj.owners_of(current, matrix.row_bounds if left else matrix.column_bounds, left=left)
+    return readj.cutting(matrix, side, readj.readjusted(side, owners, tasks, options.sigma)).scheme(current.model)
+
+
+def _readj_for_capacity(
+    statistics: Statistics, main: MainPredicate, capacity_tuples: float, fewest: int, options: Options, current: Scheme | None
+) -> Scheme:
+    """Ever more tasks until none holds too much, or more tasks no longer help: a frequent key stays too much for its own."""
+    best: tuple[float, Scheme] | None = None
+    for tasks in range(fewest, MOST_TASKS + 1):
+        scheme = plan_for_tasks("readj", statistics, main, tasks, options=options, current=current)
+        largest = float(loads(scheme, statistics).max())
+        if largest <= capacity_tuples * (1 + varietal.EPSILON):
+            return scheme
+        if best is not None and tasks > 2 * fewest + 8 and largest >= best[0] * (1 - PRECISION):
+            return best[1]
+        if best is None or largest < best[0] * (1 - PRECISION):
+            best = largest, scheme
+    raise _too_many(capacity_tuples)
+
+
+def _too_many(capacity_tuples: float) -> TooManyTasksError:
+    message = f"capacity: {capacity_tuples:g} tuples a task would need more than {MOST_TASKS:,} tasks; raise the capacity"
+    return TooManyTasksError(message)
 
 
 def _squarest(matrix: Matrix, tasks: int) -> Shape:
@@ -150,15 +195,15 @@ def _squarest(matrix: Matrix, tasks: int) -> Shape:
     return min(grids, key=lambda grid: (grid.largest_load(matrix.left, matrix.right), grid.tasks))
 
 
-def _adsp(matrix: Matrix, found: dichotomy.Dichotomy, capacity: float) -> _Plan:
+def _adsp(matrix: Matrix, found: dichotomy.Dichotomy, capacity: float) -> Cutting:
     cut = []
     for area in found.areas:
         left, right = area.volumes(matrix)
         cut.append((area, varietal.partition(left, right, capacity).evened(left, right)))
-    return _Plan(matrix, tuple(cut))
+    return Cutting(matrix, tuple(cut))
 
 
-def _hash(matrix: Matrix, capacity: float) -> _Plan:
+def _hash(matrix: Matrix, capacity: float) -> Cutting:
     """1-DSP's plan: each area as long as the capacity allows. The side that is cut disjointly is the one that needs fewer areas."""
     by_rows = _chain(matrix.row_sums, matrix.column_sums, matrix.first, matrix.last, capacity)
     by_columns = _chain(matrix.column_sums, matrix.row_sums, matrix.first_row, matrix.last_row, capacity)
@@ -166,7 +211,7 @@ def _hash(matrix: Matrix, capacity: float) -> _Plan:
         areas = [Rectangle(other_begin, other_end, begin, end) for begin, end, other_begin, other_end in by_columns]
     else:
         areas = [Rectangle(*part) for part in by_rows]
-    return _Plan(matrix, tuple((area, Shape(1, 1)) for area in areas))
+    return Cutting(matrix, tuple((area, Shape(1, 1)) for area in areas))
 
 
 def _chain(sums: Array, other_sums: Array, first: Array, last: Array, capacity: float) -> list[tuple[int, int, int, int]]:
@@ -182,7 +227,7 @@ def _chain(sums: Array, other_sums: Array, first: Array, last: Array, capacity: 
     return parts
 
 
-def _evenest(model: str, start: _Plan, tasks: int) -> _Plan:
+def _evenest(model: str, start: Cutting, tasks: int) -> Cutting:
     """Of the plans of at most ``tasks`` tasks, of which ``start`` is one, that of the smallest capacity.
 
     By bisection: less capacity never needs fewer tasks.
@@ -206,7 +251,7 @@ def _evenest(model: str, start: _Plan, tasks: int) -> _Plan:
     return best
 
 
-def _attempt(model: str, matrix: Matrix, capacity: float, tasks: int) -> _Plan | None:
+def _attempt(model: str, matrix: Matrix, capacity: float, tasks: int) -> Cutting | None:
     if _cuts_keys_only(model, matrix):
         plan = _hash(matrix, capacity)
     else:

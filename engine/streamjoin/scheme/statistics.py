@@ -138,6 +138,12 @@ class SideStatistics:
         return self.tuples * (self.histogram or _EVEN).share(keys)
 
 
+    def below(self, bounds: Array) -> Array:
+        """The tuples whose key lies below each of these bounds: float64."""
+        histogram = self.histogram if self.histogram is not None and self.histogram.total > 0 else _EVEN
+        return histogram.below(bounds.astype(histogram.bounds.dtype)) * (self.tuples / histogram.total)
+
+
 _EVEN = Histogram.even(1024)
 
 

@@ -58,12 +58,12 @@ class Shape:
         """The unit ranges (left, right) of every task, row by row, the thin line last."""
         regular = round(UNITS * (1 - self.thin))
         by_column = self.position == "column"
-        for row in _parts(0, UNITS if by_column else regular, self.rows):
-            for column in _parts(0, regular if by_column else UNITS, self.columns):
+        for row in even_parts(0, UNITS if by_column else regular, self.rows):
+            for column in even_parts(0, regular if by_column else UNITS, self.columns):
                 yield row, column
         if self.extra:
             line = UnitRange(regular, UNITS)
-            for part in _parts(0, UNITS, self.extra):
+            for part in even_parts(0, UNITS, self.extra):
                 yield (part, line) if by_column else (line, part)
 
     def loads(self, left: float, right: float) -> list[float]:
@@ -102,7 +102,7 @@ class Shape:
         return (left, right, self.rows, self.columns) if self.position == "column" else (right, left, self.columns, self.rows)
 
 
-def _parts(low: int, high: int, count: int) -> list[UnitRange]:
+def even_parts(low: int, high: int, count: int) -> list[UnitRange]:
     cuts = [low + (high - low) * number // count for number in range(count + 1)]
     return [UnitRange(*pair) for pair in pairwise(cuts)]
 

@@ -74,6 +74,24 @@ WORKERS = (
     _gauge("plan_generation", NAME, "Generation of the plan that all worker metrics of the same scrape are of."),
     _gauge("plan_info", ("name", "join", "generation", "model"), "Always 1; says which join is run, by which plan and model."),
 )
+SCALING = (
+    _gauge("plan_wanted_generation", NAME, "Generation of the plan that is being applied; that of the running one where none is."),
+    _gauge("plan_phase", ("name", "phase"), "1 for the phase that the wanted plan is in, 0 for the others; Running where none is wanted."),
+    _gauge("workers_wanted", NAME, "Workers of the plan that is being applied; those of the running one where none is."),
+    _gauge("workers_ready", NAME, "Workers that there are, ready to work, whether the running plan has use for them or not."),
+    _gauge("plan_fetch_bytes", NAME, "What the workers of the plan that is being applied have still to fetch before it."),
+    _counter("plan_switches_total", NAME, "Switches to another plan."),
+    _counter("plan_drops_total", NAME, "Plans that were put and given up, as their first epoch failed or another plan came before."),
+    _counter("plan_kept_tuples_total", NAME, "Held tuples, replicas counted each, that were where they were needed at switches."),
+    _counter("plan_moved_tuples_total", NAME, "Held tuples, replicas counted each, that were brought to another worker at switches."),
+    _histogram("plan_pause_seconds", NAME, "How much longer the first epoch of a plan took than those before it."),
+    _histogram("plan_wait_seconds", NAME, "Time from when a plan was put until its first epoch began: workers start and fetch meanwhile."),
+    _counter(
+        "decisions_total",
+        ("name", "kind", "mode"),
+        "Decisions of the autoscaler, one an epoch: HOLD, ALLOCATE, DEALLOCATE, REPLAN; Enforce: carried out, Recommend: only said.",
+    ),
+)
 STREAMS = (
     _counter(
         "input_records_total",
@@ -134,6 +152,7 @@ PROCESS = (_gauge("build_info", ("version", "python_version"), "Always 1; says w
 
 SECTIONS = {
     "Workers and the plan": WORKERS,
+    "Changes of the plan": SCALING,
     "Streams and output": STREAMS,
     "Epochs": EPOCHS,
     "State": STATE,

@@ -24,7 +24,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from streamjoin import __version__
+from streamjoin.elastic.decision import Decision
+from streamjoin.elastic.decision import Kind as Action
+from streamjoin.elastic.settings import Mode
 from streamjoin.epoch.driver import EpochResult, stored
+from streamjoin.epoch.replan import PlanPhase, PlanStatus, Switched
 from streamjoin.job import Job
 from streamjoin.serve.catalogue import CATALOGUE, Kind
 from streamjoin.state.blocks import SIDES
@@ -34,6 +38,10 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 """Seconds. From a commit on a local disk to an epoch that reads a large state back."""
 STEPS = ("plan", "tasks", "commit", "publish", "clean")
 SIDE_NAMES = ("left", "right")
+DECISIONS = (
+    *((kind, mode) for kind in (Action.ALLOCATE, Action.DEALLOCATE, Action.REPLAN) for mode in (Mode.ENFORCE, Mode.RECOMMEND)),
+    (Action.HOLD, Mode.ENFORCE),
+)
 TASK_STEP = "task."
 """How ``EpochResult.seconds`` marks the steps within tasks."""
 
@@ -62,6 +70,16 @@ class Work:
     seconds: float = 0.0
     output: int = 0
     candidates: int = 0
+
+
+@dataclass(slots=True)
+class Switches:
+    """What all switches of this process came to."""
+
+    last: Switched | None = None
+    count: int = 0
+    kept_tuples: int = 0
+    moved_tuples: int = 0
 
 
 @dataclass
@@ -103,7 +121,13 @@ class Metrics(Collector):
         self._epochs = _histogram("streamjoin_epoch_duration_seconds")
         self._steps = _histogram("streamjoin_epoch_step_duration_seconds")
         self._task_steps = _histogram("streamjoin_task_step_duration_seconds")
-        self._epochs.labels(job.name)
+        self._plan: PlanStatus | None = None
+        self._switches = Switches()
+        self._decisions = dict.fromkeys(DECISIONS, 0)
+        self._pauses = _histogram("streamjoin_plan_pause_seconds")
+        self._waits = _histogram("streamjoin_plan_wait_seconds")
+        for histogram in (self._epochs, self._pauses, self._waits):
+            histogram.labels(job.name)
         for step in STEPS:
             self._steps.labels(job.name, step)
         self.registry = CollectorRegistry()
@@ -138,8 +162,8 @@ class Metrics(Collector):
             self._retries += self._state == "retrying"
             self._running_since = self._clock()
 
-    def observe(self, result: EpochResult) -> None:
-        """The attempt has committed this epoch. O(tasks + steps)."""
+    def observe(self, result: EpochResult, plan: PlanStatus | None = None) -> None:
+        """The attempt has committed this epoch, and the plan is there. O(tasks + steps)."""
         committed = Committed(
             epoch=result.epoch,
             generation=result.generation,
@@ -154,6 +178,7 @@ class Metrics(Collector):
         name = self._job.name
         with self._lock:
             self._settled()
+            self._take(plan)
             self._committed = committed
             self._work = {task: self._work.get(task) or Work() for task in result.held}
             for task, done in result.work.items():
@@ -168,14 +193,21 @@ class Metrics(Collector):
                 else:
                     self._steps.labels(name, step).observe(seconds)
 
-    def idle(self) -> None:
+    def idle(self, plan: PlanStatus | None = None) -> None:
         """The attempt found nothing new."""
         with self._lock:
             self._settled()
+            self._take(plan)
 
-    def failed(self, error: BaseException) -> None:
+    def decided(self, decision: Decision) -> None:
+        """The autoscaler has decided this."""
+        with self._lock:
+            self._decisions[decision.kind, decision.mode] += 1
+
+    def failed(self, error: BaseException, plan: PlanStatus | None = None) -> None:
         """The start, or the attempt, has failed with this error."""
         with self._lock:
+            self._take(plan)
             self._failures += 1
             self._last_error = type(error).__name__
             self._running_since = None
@@ -209,6 +241,17 @@ class Metrics(Collector):
         with self._lock:
             return list(self._page())
 
+    def _take(self, plan: PlanStatus | None) -> None:
+        """How far the plan is; a switch that was not seen before is counted."""
+        self._plan = plan or self._plan
+        seen, switched = self._switches, None if plan is None else plan.switched
+        if switched is not None and switched != seen.last:
+            self._switches = Switches(
+                switched, seen.count + 1, seen.kept_tuples + switched.kept_tuples, seen.moved_tuples + switched.moved_tuples
+            )
+            self._pauses.labels(self._job.name).observe(switched.pause_seconds)
+            self._waits.labels(self._job.name).observe(switched.waited_seconds)
+
     def _settled(self) -> None:
         self._running_since = None
         self._state = "running"
@@ -226,11 +269,29 @@ class Metrics(Collector):
         page.add("streamjoin_epoch_failures_total", self._failures, name)
         page.add("streamjoin_epoch_retries_total", self._retries, name)
         page.add("streamjoin_running_epoch_seconds", 0 if self._running_since is None else max(0.0, now - self._running_since), name)
-        for histogram in (self._epochs, self._steps, self._task_steps):
+        for histogram in (self._epochs, self._steps, self._task_steps, self._pauses, self._waits):
             page.copy(histogram)
+        self._add_scaling(page)
         if self._committed is not None:
             self._add_committed(page, self._committed, now)
         return page
+
+    def _add_scaling(self, page: Page) -> None:
+        name, plan, switches = self._job.name, self._plan, self._switches
+        page.add("streamjoin_plan_switches_total", switches.count, name)
+        page.add("streamjoin_plan_kept_tuples_total", switches.kept_tuples, name)
+        page.add("streamjoin_plan_moved_tuples_total", switches.moved_tuples, name)
+        page.add("streamjoin_plan_drops_total", 0 if plan is None else plan.drops, name)
+        for (kind, mode), count in self._decisions.items():
+            page.add("streamjoin_decisions_total", count, name, kind, mode)
+        if plan is None:
+            return
+        page.add("streamjoin_plan_wanted_generation", plan.generation if plan.wanted is None else plan.wanted.generation, name)
+        page.add("streamjoin_workers_wanted", plan.workers if plan.wanted is None else plan.wanted.workers, name)
+        page.add("streamjoin_workers_ready", plan.ready_workers, name)
+        page.add("streamjoin_plan_fetch_bytes", plan.to_fetch_bytes, name)
+        for phase in PlanPhase:
+            page.add("streamjoin_plan_phase", plan.phase is phase, name, phase)
 
     @property
     def _streams(self) -> tuple[str, str]:

@@ -1,21 +1,27 @@
-"""The port: ``/metrics`` for Prometheus and ``/healthz`` for whoever restarts processes.
+"""The port: ``/metrics`` for Prometheus, ``/healthz`` for whoever restarts processes, and the plan API under ``/v1``.
 
-Always holds: a client can only read, each in a thread of its own, and one that is slow or silent holds up neither the join nor the others.
+Always holds: each client is answered in a thread of its own, and one that is slow or silent holds up neither the join nor the others: it is
+cut off ``IDLE_SECONDS`` after it last said something, and in any case ``LONGEST_SECONDS`` after it came.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import time
 from collections.abc import Iterable
+from http.client import responses
 from socketserver import TCPServer, ThreadingMixIn
-from threading import Thread
+from threading import Lock, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import make_wsgi_app
 
+from streamjoin.serve.api import MOST_BODY_BYTES, Answer, PlanApi, Refused
+from streamjoin.serve.messages import ErrorAnswer
 from streamjoin.serve.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -23,12 +29,19 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 10.0
 """A client that says nothing for so long is cut off."""
+LONGEST_SECONDS = 60.0
+"""How long a client may take for everything."""
+LINGER_SECONDS = 1.0
+"""How long what a client still sends is read away after its answer: a connection closed before loses the answer."""
 POLL_SECONDS = 0.1
-"""How soon the server notices that it is to close."""
+"""How soon the server notices that it is to close, or that a client's time is over."""
 
 INDEX = b"""\
-/metrics    for Prometheus
-/healthz    200 while the join is at work, 503 when it has ended
+/metrics          for Prometheus
+/healthz          200 while the join is at work, 503 when it has ended
+/v1/plan          GET: the plan; PUT: another one
+/v1/statistics    what plans are made from
+/v1/health        the health, with the plan
 """
 
 
@@ -38,12 +51,26 @@ class _Handler(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         """Standard error belongs to the run."""
 
+    def get_stderr(self) -> Any:
+        return _Nowhere()
+
+
+class _Nowhere:
+    def write(self, text: str) -> None: ...
+
+    def writelines(self, lines: Iterable[str]) -> None: ...
+
+    def flush(self) -> None: ...
+
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def __init__(self, family: socket.AddressFamily, address: tuple[Any, ...]) -> None:
         self.address_family = family
+        self._clients: dict[socket.socket, float] = {}
+        """When each came."""
+        self._lock = Lock()
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
@@ -52,25 +79,52 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
         self.setup_environ()
 
+    def get_request(self) -> tuple[socket.socket, Any]:
+        client, address = super().get_request()
+        with self._lock:
+            self._clients[client] = time.monotonic()
+        return client, address
+
+    def service_actions(self) -> None:
+        """Cut off those who have had their time. Runs between requests and while none comes."""
+        oldest = time.monotonic() - LONGEST_SECONDS
+        with self._lock:
+            over = [client for client, since in self._clients.items() if since < oldest]
+        for client in over:
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_WR)
+            until = time.monotonic() + LINGER_SECONDS
+            while (left := until - time.monotonic()) > 0:
+                request.settimeout(left)
+                if not request.recv(1 << 16):
+                    break
+        with self._lock:
+            self._clients.pop(request, None)
+        self.close_request(request)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away in the middle of an answer is nobody's concern."""
 
 
-class MetricsServer:
+class DriverServer:
     """Answers from its construction to ``close``. Raises OSError where the address cannot be had."""
 
-    def __init__(self, metrics: Metrics, address: str = "127.0.0.1", port: int = 0) -> None:
-        """``port`` 0: any that is free."""
+    def __init__(self, metrics: Metrics, address: str = "127.0.0.1", port: int = 0, *, api: PlanApi | None = None) -> None:
+        """``port`` 0: any that is free. Without ``api`` there is nothing under ``/v1``."""
         try:
             family, _, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         except UnicodeError as error:
             raise OSError(0, "not an address") from error
         self._server = _Server(family, where)
-        self._server.set_app(_application(metrics))
+        self._server.set_app(_application(metrics, api, str(self._server.server_address[0])))
         host = f"[{address}]" if ":" in address else address
         self.url = f"http://{host}:{self._server.server_address[1]}"
         """Without a path."""
-        self._thread = Thread(target=self._server.serve_forever, args=(POLL_SECONDS,), name="metrics", daemon=True)
+        self._thread = Thread(target=self._server.serve_forever, args=(POLL_SECONDS,), name="http", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -78,29 +132,74 @@ class MetricsServer:
         self._server.server_close()
         self._thread.join()
 
-    def __enter__(self) -> MetricsServer:
+    def __enter__(self) -> DriverServer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
 
-def _application(metrics: Metrics) -> Any:
+def _application(metrics: Metrics, api: PlanApi | None, address: str) -> Any:
     exposition = make_wsgi_app(metrics.registry)
 
     def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "/")
+        path, method = environ.get("PATH_INFO", "/"), environ["REQUEST_METHOD"]
         if path == "/metrics":
             answered: Iterable[bytes] = exposition(environ, start)
             return answered
+        if api is not None and (path == "/v1" or path.startswith("/v1/")):
+            return _json(start, method, _asked(api, environ, address))
+        if path not in ("/", "/healthz"):
+            return _plain(start, method, 404, INDEX)
+        if method not in ("GET", "HEAD"):
+            return _plain(start, method, 405, INDEX, Allow="GET, HEAD")
         if path == "/healthz":
             healthy, facts = metrics.health()
-            return _plain(start, "200 OK" if healthy else "503 Service Unavailable", json.dumps(facts).encode() + b"\n", "application/json")
-        return _plain(start, "200 OK", INDEX) if path == "/" else _plain(start, "404 Not Found", INDEX)
+            return _plain(start, method, 200 if healthy else 503, json.dumps(facts).encode() + b"\n", "application/json")
+        return _plain(start, method, 200, INDEX)
 
     return answer
 
 
-def _plain(start: StartResponse, status: str, body: bytes, kind: str = "text/plain; charset=utf-8") -> list[bytes]:
-    start(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
-    return [body]
+def _asked(api: PlanApi, environ: WSGIEnvironment, address: str) -> Answer:
+    """The API's answer to a request, whatever is wrong with it."""
+    method, path = environ["REQUEST_METHOD"], environ.get("PATH_INFO", "")
+    try:
+        api.admit(method, path, environ.get("HTTP_AUTHORIZATION"), address=address, host=environ.get("HTTP_HOST", ""))
+        return api.answer(method, path, _body(environ) if method == "PUT" else b"")
+    except Refused as refused:
+        return refused.answer
+    except Exception as error:  # what it may be, a client must get an answer and the run must go on
+        return Answer(500, ErrorAnswer(error=f"{method} {path}: {type(error).__name__}: {error}; this is a bug, please report it"))
+
+
+def _body(environ: WSGIEnvironment) -> bytes:
+    """Raises Refused for a body of unknown size, one that is too large, and one that does not come."""
+    given = environ.get("CONTENT_LENGTH") or ""
+    if not given or environ.get("HTTP_TRANSFER_ENCODING"):
+        raise Refused(411, "Content-Length: is missing; send the body's size in bytes, and the body in one piece")
+    if not (given.isascii() and given.isdigit()):
+        raise Refused(400, f"Content-Length: {given[:40]!r} must be the body's size in bytes")
+    size = int(given[:20])
+    if size > MOST_BODY_BYTES:
+        raise Refused(413, f"Content-Length: {size:,} must be at most {MOST_BODY_BYTES:,} bytes; a plan of 2,048 areas is smaller")
+    try:
+        body: bytes = environ["wsgi.input"].read(size)
+    except OSError as error:
+        raise Refused(408, f"the body: did not come within {IDLE_SECONDS:g} s; send all {size:,} bytes") from error
+    if len(body) < size:
+        raise Refused(400, f"the body: ended after {len(body):,} of {size:,} bytes; send all that Content-Length promises")
+    return body
+
+
+def _json(start: StartResponse, method: str, answer: Answer) -> list[bytes]:
+    body = answer.message.model_dump_json(by_alias=True).encode() + b"\n"
+    return _plain(start, method, answer.status, body, "application/json", **answer.headers)
+
+
+def _plain(
+    start: StartResponse, method: str, status: int, body: bytes, kind: str = "text/plain; charset=utf-8", **more: str
+) -> list[bytes]:
+    headers = [("Content-Type", kind), ("Content-Length", str(len(body))), *more.items()]
+    start(f"{status} {responses[status]}", headers)
+    return [] if method == "HEAD" else [body]

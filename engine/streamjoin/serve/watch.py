@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from streamjoin.epoch.driver import EpochResult
+from streamjoin.epoch.replan import PlanStatus
 from streamjoin.serve.metrics import Metrics
 from streamjoin.state.log import Checkpoint
 
@@ -18,6 +19,8 @@ class Steps(Protocol):
     def start(self) -> None: ...
 
     def step(self, *, final: bool = False) -> EpochResult | None: ...
+
+    def plan_status(self) -> PlanStatus | None: ...
 
     def stop(self) -> None: ...
 
@@ -46,12 +49,12 @@ class Watched:
         try:
             result = self._driver.step(final=final)
         except Exception as error:
-            self._metrics.failed(error)
+            self._metrics.failed(error, self._driver.plan_status())
             raise
         if result is None:
-            self._metrics.idle()
+            self._metrics.idle(self._driver.plan_status())
         else:
-            self._metrics.observe(result)
+            self._metrics.observe(result, self._driver.plan_status())
         return result
 
     def stop(self) -> None:

@@ -1,0 +1,169 @@
+"""``streamjoin simulate``: a manifest's thresholds and some traffic in, what would come of it out, beside what others would do."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from streamjoin.cli import wording
+from streamjoin.cli.exits import Exit, Failure
+from streamjoin.cli.plan import with_checkpoint
+from streamjoin.cli.validate import Unreadable, read_text, refusing
+from streamjoin.elastic.arbitration import Prices
+from streamjoin.elastic.explain import explain
+from streamjoin.elastic.forecast import best_grid, load_of
+from streamjoin.elastic.rivals import Clairvoyant, FlinkAutoscaler, Hpa, StreamJoin
+from streamjoin.elastic.settings import Settings
+from streamjoin.elastic.simulation import Decider, Outcome, SimulatedJoin, simulate, spans, table
+from streamjoin.elastic.traffic import TraceError, Traffic, generate, read_trace
+from streamjoin.job import Job, compile_job
+from streamjoin.manifest.validate import load
+from streamjoin.predicate import MainKind, MainPredicate
+from streamjoin.window import WindowKind
+
+DAYS = 7.0
+BAND_SHARE = 0.05
+"""Of a band, whose share of all pairs only the data can tell."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says. Times in seconds."""
+
+    manifest: Path
+    trace: Path | None
+    traffic: str | None
+    days: float | None
+    seed: int
+    rate: float | None
+    step: float
+    start_up: float
+    worker_rate: float
+    tuple_bytes: float
+    share: float | None
+    explained: bool
+    as_json: bool
+    picture: Path | None
+
+
+def simulate_manifest(options: Options) -> Exit:
+    """Print the table, or the JSON, and draw the picture."""
+    try:
+        with refusing(options.manifest):
+            job = compile_job(with_checkpoint(load(read_text(str(options.manifest)))))
+        _simulate(options, job)
+    except Failure as failure:
+        click.echo(failure.sentence, err=True)
+        return failure.code
+    return Exit.DONE
+
+
+def _simulate(options: Options, job: Job) -> None:
+    settings = Settings.of(job.manifest.spec)
+    if options.step > settings.stale_seconds:
+        raise Failure(Exit.USAGE, f"--step: {options.step:g} s must be at most {settings.stale_seconds:g} s: older samples are stale")
+    share = options.share if options.share is not None else share_of(job.model, job.condition.candidates[0].main)
+    join = SimulatedJoin(
+        settings=settings,
+        window_seconds=spans(job.window),
+        most_held=float(job.window.rows) if job.window.kind is WindowKind.ROWS else math.inf,
+        share=share,
+        start_seconds=options.start_up,
+        worker_rate=options.worker_rate,
+        prices=Prices(tuple_bytes=options.tuple_bytes),
+    )
+    traffic, called = _traffic(options, job, join)
+    own = StreamJoin(join)
+    restart = options.start_up + join.prices.switch_seconds
+    deciders: list[Decider] = [own, Hpa(settings), FlinkAutoscaler(settings, restart), Clairvoyant(join, traffic)]
+    outcomes = [simulate(join, traffic, decider) for decider in deciders]
+    assumed = {
+        "share": share,
+        "workerRate": options.worker_rate,
+        "startUpSeconds": options.start_up,
+        "tupleBytes": options.tuple_bytes,
+    }
+    if options.as_json:
+        click.echo(json.dumps(_json(options, job, traffic, called, assumed, outcomes), ensure_ascii=False, allow_nan=False))
+    else:
+        click.echo(_heading(job, traffic, called, share))
+        click.echo(table(outcomes), nl=False)
+        if options.explained:
+            click.echo("\n" + explain(own.ledger, limit=40, now=traffic.seconds), nl=False)
+    if options.picture is not None:
+        from streamjoin.cli.simulation_picture import draw
+
+        try:
+            draw(options.picture, f"{job.name}: {called}", join, traffic, outcomes)
+        except (OSError, ValueError) as error:
+            raise Failure(Exit.USAGE, f"--picture: {options.picture}: {error}") from error
+        if not options.as_json:
+            click.echo(f"drawn: {options.picture}")
+
+
+def share_of(model: str, main: MainPredicate) -> float:
+    """The part of all pairs that a main predicate admits, as far as its form tells."""
+    if model == "square" or main.kind is not MainKind.RANGE:
+        return 1.0
+    if main.is_equality:
+        return 0.0
+    return BAND_SHARE if main.low is not None and main.high is not None else 0.5
+
+
+def _traffic(options: Options, job: Job, join: SimulatedJoin) -> tuple[Traffic, str]:
+    """The traffic, and what to call it."""
+    try:
+        if options.trace is not None:
+            return read_trace(read_text(str(options.trace)), options.step), options.trace.name
+        kind, days = options.traffic or "diurnal", options.days or DAYS
+        rates = _rates(options, job, join, days)
+        traffic = generate(kind, days=days, step_seconds=options.step, seed=options.seed, rates=rates)
+        return traffic, f"{kind} traffic around {wording.short(rates[0])} and {wording.short(rates[1])} tuples/s, seed {options.seed}"
+    except (TraceError, Unreadable) as error:
+        source = f"{options.trace}: " if options.trace is not None else ""
+        raise Failure(Exit.USAGE, f"{source}{error}") from error
+
+
+def _rates(options: Options, job: Job, join: SimulatedJoin, days: float) -> tuple[float, float]:
+    """What was asked for, else what the manifest expects, else so much that a third of the workers are filled to tau1."""
+    if options.rate is not None:
+        return options.rate, options.rate
+    expected = job.left.expected_rate, job.right.expected_rate
+    if expected[0] is not None and expected[1] is not None:
+        return expected[0], expected[1]
+    settings = join.settings
+    workers = max(1, settings.max_workers // 3)
+    # A window without end fills within the simulated time.
+    left, right = (span if math.isfinite(span) else days * 86400 / 2 for span in join.window_seconds)
+    for_one = load_of(best_grid(left, right, workers), workers, left, right, join.share)
+    even = settings.tau1 * settings.capacity_tuples / for_one if for_one > 0 else 1000.0
+    return expected[0] or even, expected[1] or even
+
+
+def _heading(job: Job, traffic: Traffic, called: str, share: float) -> str:
+    return (
+        f"{job.name}: {wording.duration(traffic.seconds)} of {called}, a sample every {traffic.step_seconds:g} s; "
+        f"the main predicate admits {share:.3g} of all pairs\n"
+    )
+
+
+def _json(
+    options: Options, job: Job, traffic: Traffic, called: str, assumed: dict[str, float], outcomes: list[Outcome]
+) -> dict[str, Any]:
+    settings = Settings.of(job.manifest.spec)
+    return {
+        "event": "simulation",
+        "name": job.name,
+        "traffic": called,
+        "seconds": traffic.seconds,
+        "stepSeconds": traffic.step_seconds,
+        "assumed": assumed,
+        "thresholds": {name: getattr(settings, name) for name in ("tau0", "tau1", "tau2", "tau3")},
+        "outcomes": [outcome.to_json() for outcome in outcomes],
+        "picture": None if options.picture is None else str(options.picture),
+    }

@@ -1,0 +1,272 @@
+"""Start-point alignment: which units the rows and columns of a new scheme take, so that workers keep what they hold (A-DSP, Fig. 8).
+
+A join is correct wherever the units of a row lie, as long as all its tasks have the same. Cut evenly, nearly every row of a grid shifts
+when one is added; here each line (row or column) of the new scheme is paired with one of the old and takes its units, less what the new
+share is smaller, plus parts that others gave up. From four lines to five that moves 1/5 of the stream where even cuts move 3/10.
+
+Always holds: the new scheme is a tiling of the same shapes with the same loads; only which units a line takes differs. What a task takes
+of one side stays one ``UnitRange``, if with gaps, so nothing is held twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from streamjoin.elastic.region import LEFT, RIGHT, high_of, low_of
+from streamjoin.predicate import INT64_MAX, INT64_MIN, MainPredicate
+from streamjoin.scheme.models import PRECISION
+from streamjoin.scheme.statistics import Statistics, loads
+from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
+
+MOST_PARTS = 64
+"""Should a line come to consist of more parts than this, its scheme is cut evenly again: routing looks up every part."""
+
+MOST_RANGES = 4
+"""Should tasks come to own more key ranges than this on average, keys are cut anew: every range is an area, with blocks of its own."""
+
+_SAME_PLACE = 1 << 12
+"""How many units of overlap it is worth to pair lines of the same number: more than rounding, less than what matters."""
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_Line = tuple[UnitRange, int]
+"""The units of a row or column, and how many areas have them."""
+
+_Cut = tuple[_Line, ...]
+"""All units of a side, in lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """A coverage area: lines across the ``major`` side, each cut along the other, so that all rows but a thin one are cut alike."""
+
+    areas: tuple[Area, ...]
+    major: int
+    lines: dict[UnitRange, tuple[Area, ...]]
+
+    @classmethod
+    def of(cls, areas: Sequence[Area]) -> _Grid | None:
+        """None for a tiling that is no varietal matrix; such a scheme was written by hand."""
+        for major in (LEFT, RIGHT):
+            lines: dict[UnitRange, tuple[Area, ...]] = {}
+            for area in areas:
+                lines[_units(area, major)] = (*lines.get(_units(area, major), ()), area)
+            crossed = ([_units(area, 1 - major) for area in line] for line in lines.values())
+            if all(sum(units.size for units in cut) == UNITS for cut in (list(lines), *crossed)):
+                return cls(tuple(areas), major, lines)
+        return None
+
+    def cuts(self, side: int) -> list[_Cut]:
+        """The ways in which this side's units are cut: one, or two on the side that a thin line is cut by itself."""
+        if side == self.major:
+            return [tuple((units, len(areas)) for units, areas in self.lines.items())]
+        alike = Counter(self.cut_of(areas) for areas in self.lines.values())
+        return [tuple((units, count) for units in cut) for cut, count in alike.items()]
+
+    def cut_of(self, line: Sequence[Area]) -> tuple[UnitRange, ...]:
+        return tuple(_units(area, 1 - self.major) for area in line)
+
+    def like(self, old: _Grid) -> dict[Area, Area]:
+        """The areas of this grid, each with its units where ``old`` has them."""
+        lines = _aligned(self.cuts(self.major)[0], old.cuts(self.major))
+        crossed = {tuple(units for units, _ in cut): _aligned(cut, old.cuts(1 - self.major)) for cut in self.cuts(1 - self.major)}
+        moved: dict[Area, Area] = {}
+        for units, line in zip(lines, self.lines.values(), strict=True):
+            for across, area in zip(crossed[self.cut_of(line)], line, strict=True):
+                left, right = (units, across) if self.major == LEFT else (across, units)
+                moved[area] = replace(area, left_units=left, right_units=right)
+        return moved
+
+
+def align(before: Scheme, after: Scheme, statistics: Statistics) -> Scheme:
+    """``after`` with its unit ranges where ``before`` has them; ``after`` itself where they would come to have too many parts.
+
+    Each coverage area follows that of ``before`` with which it shares most tuples, also when key ranges have moved. Whether less moves
+    is for the caller to compare. O(coverage areas² + lines³).
+    """
+    old = [(areas, grid) for areas in _coverages(before) if (grid := _Grid.of(areas)) is not None]
+    moved: dict[Area, Area] = {}
+    for areas in _coverages(after):
+        grid = _Grid.of(areas) if len(areas) > 1 and old else None
+        if grid is None:
+            continue
+        shared = [_shared(areas[0], other[0], statistics) for other, _ in old]
+        nearest = int(np.argmax(shared))
+        if shared[nearest] > 0:
+            moved |= grid.like(old[nearest][1])
+    if any(len(units.gaps) >= MOST_PARTS for area in moved.values() for units in (area.left_units, area.right_units)):
+        return after
+    return replace(after, areas=tuple(moved.get(area, area) for area in after.areas))
+
+
+def align_keys(before: Scheme, after: Scheme, statistics: Statistics, main: MainPredicate) -> Scheme | None:
+    """For an equality that both schemes cut along the keys alone: ``after``'s loads, but each task owns what a task of ``before`` did.
+
+    The same alignment with the keys, laid out by volume, in the place of units; a task may come to own several ranges, each an area, which
+    on an equality repeats nothing. None for other schemes, where that would make some task hold more than ``after`` does (a frequent
+    key cannot be cut), and beyond ``MOST_RANGES`` ranges a task.
+    """
+    if not (main.is_equality and not main.slack and _owns_ranges(before) and _owns_ranges(after)):
+        return None
+    held = sorted({bound for scheme in (before, after) for area in scheme.areas for bound in _bounds(area.left_keys)})
+    kind = np.float64 if main.is_float else np.int64
+    # Keys of unknown spread are hashes, which lie evenly between the ends.
+    ends = np.array([] if main.is_float else [INT64_MIN, INT64_MAX], kind)
+    spread = [ends if side.histogram is None else side.histogram.bounds for side in (statistics.left, statistics.right)]
+    keys = np.unique(np.concatenate([np.array(held, kind), *(bounds.astype(kind) for bounds in spread)]))
+    total = statistics.left.tuples + statistics.right.tuples
+    if not total > 0 or not len(keys):
+        return None
+    places = np.rint((statistics.left.below(keys) + statistics.right.below(keys)) * (UNITS / total)).astype(np.int64)
+    place_of = dict(zip(keys.tolist(), places.tolist(), strict=True))
+    lines = [_owned(scheme, place_of) for scheme in (before, after)]
+    if not all(len(line) == scheme.tasks for line, scheme in zip(lines, (before, after), strict=True)):
+        return None
+    owned = _aligned(tuple((units, 1) for units in lines[1].values()), [tuple((units, 1) for units in lines[0].values())])
+    parts = sorted((low, task) for task, units in zip(lines[1], owned, strict=True) for low, _ in units.parts)
+    if len(parts) > MOST_RANGES * after.tasks:
+        return None
+    # A cut where a scheme was cut before stays exactly there.
+    exact = {place_of[bound]: bound for bound in held}
+    cuts = [exact[place] if place in exact else _key_at(place, keys, places) for place, _ in parts[1:]]
+    areas: list[Area] = []
+    for (_, task), low, high in zip(parts, [None, *cuts], [*cuts, None], strict=True):
+        if low is None or high is None or low < high:
+            owns = KeyRange(low, high)
+            areas.append(Area(task, len(areas), owns, UnitRange(), owns, UnitRange(), owns, owns))
+    if {area.task for area in areas} != set(range(after.tasks)) or any(a >= b for a, b in pairwise(cuts) if a != b):
+        return None
+    scheme = replace(after, areas=tuple(areas), summary=f"{len(areas)} coverage areas: {len(areas)} x <1,1,0>")
+    return scheme if loads(scheme, statistics).max() <= loads(after, statistics).max() * (1 + PRECISION) else None
+
+
+def _owns_ranges(scheme: Scheme) -> bool:
+    """Whether every area is all tuples of one range of keys."""
+    return all(
+        area.left_keys == area.right_keys
+        and area.left_units.size == area.right_units.size == UNITS
+        and area.holds_left
+        and area.holds_right
+        for area in scheme.areas
+    )
+
+
+def _bounds(keys: KeyRange) -> list[int | float]:
+    return [bound for bound in (keys.low, keys.high) if bound is not None]
+
+
+def _owned(scheme: Scheme, place_of: dict[int | float, int]) -> dict[int, UnitRange]:
+    """Per task that owns tuples, where those lie when all are laid out by their keys."""
+    parts: dict[int, list[tuple[int, int]]] = {}
+    for area in scheme.areas:
+        low = 0 if area.left_keys.low is None else place_of[area.left_keys.low]
+        high = UNITS if area.left_keys.high is None else place_of[area.left_keys.high]
+        if low < high:
+            parts.setdefault(area.task, []).append((low, high))
+    return {task: UnitRange.of(of_task) for task, of_task in sorted(parts.items())}
+
+
+def _key_at(place: int, keys: Array, places: Array) -> int | float:
+    """The key before which so many of the tuples lie, as if keys were spread evenly between the known ones."""
+    after = int(np.clip(np.searchsorted(places, place), 1, len(keys) - 1))
+    low, high = keys[after - 1].item(), keys[after].item()
+    width = int(places[after]) - int(places[after - 1])
+    share = min(1.0, max(0.0, (place - int(places[after - 1])) / width)) if width else 1.0
+    if isinstance(low, float):
+        return float(low + (high / 2 - low / 2) * 2 * share)
+    return int(low + round((int(high) - int(low)) * share))
+
+
+def _units(area: Area, side: int) -> UnitRange:
+    return area.left_units if side == LEFT else area.right_units
+
+
+def _coverages(scheme: Scheme) -> list[list[Area]]:
+    found: dict[int, list[Area]] = {}
+    for area in scheme.areas:
+        found.setdefault(area.coverage, []).append(area)
+    return list(found.values())
+
+
+def _shared(one: Area, other: Area, statistics: Statistics) -> float:
+    """The tuples that fall into the key ranges of both and are held by both."""
+    shared = 0.0
+    for side, a, b, held in (
+        (statistics.left, one.left_keys, other.left_keys, one.holds_left and other.holds_left),
+        (statistics.right, one.right_keys, other.right_keys, one.holds_right and other.holds_right),
+    ):
+        keys = KeyRange(max(a, b, key=low_of).low, min(a, b, key=high_of).high)
+        if held and low_of(keys) < high_of(keys):
+            shared += side.volume(keys)
+    return shared
+
+
+def _aligned(new: _Cut, olds: Sequence[_Cut]) -> list[UnitRange]:
+    """The units of each new line: of as many as before, but where the old cut that fits best has them."""
+    from scipy.optimize import linear_sum_assignment
+
+    best: tuple[float, dict[int, UnitRange]] | None = None
+    for old in olds:
+        worth = np.array([[min(a.size, b.size) * min(m, n) for b, n in old] for a, m in new], np.float64)
+        np.fill_diagonal(worth, worth.diagonal() + _SAME_PLACE)
+        rows, columns = linear_sum_assignment(worth, maximize=True)
+        total = float(worth[rows, columns].sum())
+        if best is None or total > best[0]:
+            best = total, {row: old[column][0] for row, column in zip(rows.tolist(), columns.tolist(), strict=True)}
+    assert best is not None
+    return _dealt([units.size for units, _ in new], best[1])
+
+
+def _dealt(sizes: list[int], has: dict[int, UnitRange]) -> list[UnitRange]:
+    """Lines of these sizes that keep what they have (start points first), and get the rest from what others give up."""
+    kept: list[list[tuple[int, int]]] = []
+    given: list[tuple[int, int]] = []
+    for line, size in enumerate(sizes):
+        mine, rest = _split(list(has[line].parts) if line in has else [], size)
+        kept.append(mine)
+        given += rest
+    taken = UnitRange.of([part for parts in [*kept, given] for part in parts])
+    # What no line had: the units of old lines that have no successor.
+    if taken.size < UNITS:
+        given += taken.gaps
+        given += [(0, taken.low)] if taken.low else []
+        given += [(taken.high, UNITS)] if taken.high < UNITS else []
+    pool = list(UnitRange.of(given).parts) if given else []
+    lacks = [size - sum(high - low for low, high in parts) for size, parts in zip(sizes, kept, strict=True)]
+    # Parts that continue a line come first, so that lines stay in few parts, and oscillating plans come back to whole ones.
+    for touching in (True, False):
+        for line, parts in enumerate(kept):
+            for part in list(pool):
+                if not lacks[line]:
+                    break
+                low, high = part
+                width = min(lacks[line], high - low)
+                if any(end == low for _, end in parts) or not touching:
+                    got = (low, low + width)
+                elif any(begin == high for begin, _ in parts):
+                    got = (high - width, high)
+                else:
+                    continue
+                pool.remove(part)
+                pool += [piece for piece in ((low, got[0]), (got[1], high)) if piece[0] < piece[1]]
+                parts.append(got)
+                lacks[line] -= width
+        pool.sort()
+    return [UnitRange.of(parts) for parts in kept]
+
+
+def _split(parts: list[tuple[int, int]], size: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The first ``size`` units of these parts, and the others."""
+    kept, rest = [], []
+    for low, high in parts:
+        width = min(size, high - low)
+        size -= width
+        kept.append((low, low + width))
+        rest.append((low + width, high))
+    return [part for part in kept if part[0] < part[1]], [part for part in rest if part[0] < part[1]]

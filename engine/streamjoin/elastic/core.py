@@ -1,0 +1,224 @@
+"""The decision core: samples and what happened in, decisions out. It knows no clock, no I/O and no Kubernetes.
+
+:meth:`DecisionCore.handle` is the only thing that changes it; :meth:`DecisionCore.decide` changes nothing, so that it may be asked at any
+time and as often as one likes, and a decision that was not carried out is simply made again (level-triggered).
+
+Always holds, whatever comes in:
+
+- Samples that are older than the last change, or of another generation, do not count.
+- Only sound, fresh samples remove workers: none that misses a number, is partial, or has a NaN, an infinity or a negative number.
+- Workers that are starting count as capacity. While state migrates nothing is decided.
+- No workers are removed while tuples are shed, while the join falls behind or its window fills, nor when tau would exceed tau2 afterwards.
+- Under constant load, with forecasts that come true, there is at most one change.
+
+The rules themselves are in ``rules``; what is remembered for them in ``state``. After dask.distributed's ``worker_state_machine`` (a pure
+state machine in a thin shell) and Flink's autoscaler (every refusal a result with a reason).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from streamjoin.elastic.arbitration import Prices
+from streamjoin.elastic.decision import Decision
+from streamjoin.elastic.events import (
+    Event,
+    LimitsSet,
+    MigrationBegun,
+    MigrationFinished,
+    Paused,
+    PlanApplied,
+    Resumed,
+    SettingsChanged,
+    Suspended,
+    Unpaused,
+)
+from streamjoin.elastic.forecast import Forecast
+from streamjoin.elastic.rules import review
+from streamjoin.elastic.sample import Reading, Sample, read
+from streamjoin.elastic.settings import Settings
+from streamjoin.elastic.state import Attempt, Behind, Hold, State
+
+
+class DecisionCore:
+    """Decides for one join. Not thread-safe."""
+
+    def __init__(self, settings: Settings, *, at: float, generation: int, workers: int, prices: Prices | None = None) -> None:
+        """``generation`` and ``workers`` are those of the plan that runs since ``at``. Raises ValueError for fewer than one worker."""
+        self.settings = settings
+        self.prices = prices or Prices()
+        self._state = State(_count("generation", generation, 0), _count("workers", workers, 1), _finite(at))
+
+    def handle(self, event: Event) -> None:
+        """Take in a sample or an event. Raises ValueError for a time that is no number, or limits that contradict each other."""
+        state = self._state
+        match event:
+            case Sample():
+                self._take(event)
+            case PlanApplied(at, generation, workers):
+                self._apply(_finite(at), _count("generation", generation, 0), _count("workers", workers, 1))
+            case MigrationBegun(_, workers):
+                state.migrating_to = _count("workers", workers, 1)
+            case MigrationFinished():
+                state.migrating_to = None
+            case Suspended():
+                state.suspended = True
+            case Resumed(at):
+                # What was measured before the pause is no evidence for what comes after it.
+                state.suspended = False
+                state.forget_samples()
+                state.changed_at = max(state.changed_at, _finite(at))
+            case Paused(_, by):
+                state.paused = by
+            case Unpaused():
+                state.paused = None
+            case LimitsSet(_, floor, ceiling):
+                self._limit(floor, ceiling)
+            case SettingsChanged(_, settings):
+                self.settings = settings
+                # Other thresholds: what has lasted under the old ones says nothing about these.
+                state.forget_samples()
+
+    def decide(self, now: float, forecast: Forecast | None = None) -> Decision:
+        """What to do at ``now``. Asks ``forecast`` about O(log max_workers) numbers of workers, and only when a rule wants to act.
+
+        Without a forecast an analytic one is made of the last sample. Raises ValueError when ``now`` is no number.
+        """
+        return review(self._state, self.settings, self.prices, _finite(now), forecast)
+
+    @property
+    def generation(self) -> int:
+        """Of the plan that runs."""
+        return self._state.generation
+
+    @property
+    def workers(self) -> int:
+        """Of the plan that runs."""
+        return self._state.workers
+
+    def validate_state(self) -> None:
+        """Raises AssertionError where an invariant does not hold."""
+        self._state.validate()
+
+    def to_json(self) -> dict[str, Any]:
+        """The state as plain data, for the checkpoint. Settings and prices are the manifest's and not in it."""
+        return self._state.to_json()
+
+    @classmethod
+    def from_json(cls, settings: Settings, data: Mapping[str, Any], prices: Prices | None = None) -> DecisionCore:
+        """The core with this state. Raises ValueError when it cannot be read."""
+        state = State.from_json(data)
+        core = cls(settings, at=state.changed_at, generation=state.generation, workers=state.workers, prices=prices)
+        core._state = state
+        return core
+
+    def _take(self, sample: Sample) -> None:
+        state = self._state
+        state.ignored = self._why_ignored(sample)
+        if state.ignored is None:
+            reading = read(sample, state.workers)
+            self._remember(reading)
+            state.latest = reading
+
+    def _why_ignored(self, sample: Sample) -> str | None:
+        state = self._state
+        if not (isinstance(sample.taken_at, float | int) and math.isfinite(sample.taken_at)):
+            return f"it was taken at {sample.taken_at!r}"
+        if sample.generation != state.generation:
+            return f"it is of plan {sample.generation}, and plan {state.generation} runs"
+        if sample.taken_at <= state.changed_at:
+            return "it is older than the last change"
+        if state.latest is not None and sample.taken_at <= state.latest.taken_at:
+            return "a younger one has come already"
+        return None
+
+    def _remember(self, reading: Reading) -> None:
+        """Carry each condition's hold on, or end it. A reading that cannot tell does neither."""
+        state, settings = self._state, self.settings
+        at = reading.taken_at
+        # Long epochs give samples far apart; that must not keep a full join from growing. For shrinking there is no such excuse.
+        gap = settings.stale_seconds + 2 * (reading.epoch_seconds or 0.0)
+        tau_max, tau_mean = reading.tau_max, reading.tau_mean
+
+        # Shedding keeps tau from reaching tau3: what would be without it counts, or the join would shed for ever and never grow.
+        if tau_max is not None and settings.unshed(tau_max) >= settings.tau3:
+            state.full = _extend(state.full, at, gap)
+        elif reading.complete:
+            state.full = None
+
+        if reading.sound and tau_mean is not None and tau_mean <= settings.tau0:
+            state.unused = _extend(state.unused, at, settings.stale_seconds)
+        elif reading.sound or reading.least_mean > settings.tau0:
+            state.unused = None
+
+        if tau_max is not None and tau_mean is not None:
+            if tau_max >= settings.imbalance * tau_mean and tau_max >= settings.tau1:
+                state.uneven = _extend(state.uneven, at, gap)
+            else:
+                state.uneven, state.replans = None, 0
+
+        ratio = reading.log_ratio
+        if ratio is not None:
+            if state.planned_log_ratio is None:
+                state.planned_log_ratio = ratio
+            moved = abs(ratio - state.planned_log_ratio) >= math.log(settings.ratio_factor)
+            state.ratio = _extend(state.ratio, at, gap) if moved else None
+
+        self._remember_pace(reading, gap)
+        seconds, rate = reading.epoch_seconds, reading.rate
+        if reading.sound and reading.demand is not None and seconds is not None and rate is not None:
+            state.peaks.add(at, settings.scale_down_after, reading.demand, seconds, rate)
+            state.quickest = seconds if state.quickest is None else min(state.quickest, seconds)
+
+    def _remember_pace(self, reading: Reading, gap: float) -> None:
+        state = self._state
+        seconds, backlog, at = reading.epoch_seconds, reading.backlog_records, reading.taken_at
+        if seconds is None or backlog is None:
+            return
+        if seconds <= self.settings.interval_seconds:
+            state.behind = state.attempt = None
+        elif state.behind is None or backlog < state.behind.backlog or at - state.behind.until > gap:
+            state.behind = Behind(at, at, backlog)
+        else:
+            state.behind = Behind(state.behind.since, at, state.behind.backlog)
+
+    def _apply(self, at: float, generation: int, workers: int) -> None:
+        state = self._state
+        if generation == state.generation and workers == state.workers:
+            return
+        latest = state.latest
+        if workers > state.workers and state.behind is not None and latest is not None and latest.rate is not None:
+            state.attempt = state.outrun = Attempt(state.workers, workers, latest.rate)
+        elif workers < state.workers:
+            state.attempt = None
+        if workers == state.workers and state.uneven is not None:
+            state.replans += 1
+        state.generation, state.workers, state.changed_at = generation, workers, max(at, state.changed_at)
+        state.ignored = None
+        state.forget_samples()
+
+    def _limit(self, floor: int | None, ceiling: int | None) -> None:
+        for name, value in (("floor", floor), ("ceiling", ceiling)):
+            if value is not None:
+                _count(name, value, 1)
+        if floor is not None and ceiling is not None and floor > ceiling:
+            raise ValueError(f"floor: {floor} must be at most ceiling ({ceiling})")
+        self._state.floor, self._state.ceiling = floor, ceiling
+
+
+def _extend(hold: Hold | None, at: float, gap: float) -> Hold:
+    return Hold(at, at) if hold is None or at - hold.until > gap else Hold(hold.since, at)
+
+
+def _finite(at: float) -> float:
+    if isinstance(at, bool) or not isinstance(at, float | int) or not math.isfinite(at):
+        raise ValueError(f"at: {at!r} must be a time in seconds")
+    return float(at)
+
+
+def _count(name: str, value: int, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}: {value!r} must be a whole number, at least {least}")
+    return value

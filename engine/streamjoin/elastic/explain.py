@@ -1,0 +1,153 @@
+"""The ledger for people: a table of what was decided and what came true, then the last decision in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamjoin.elastic.arbitration import Bill
+from streamjoin.elastic.decision import Decision, Kind
+from streamjoin.elastic.ledger import Ledger, Record
+from streamjoin.elastic.settings import Mode
+
+_MOST_CANDIDATES = 12
+
+
+def explain(ledger: Ledger, *, limit: int = 20, now: float) -> str:
+    """The last ``limit`` records, newest last, and the newest in full. Ends with a newline.
+
+    ``now``: seconds, by the clock of the decisions; times are told as how long ago they were.
+    """
+    if limit < 1:
+        raise ValueError(f"limit: {limit} must be at least 1")
+    records = list(ledger)[-limit:]
+    if not records:
+        return "Nothing has been decided yet.\n"
+    lines = [*_table(records, now), ""]
+    older = len(ledger) - len(records)
+    if older or ledger.forgotten:
+        parts = [f"{older} older ones"] * bool(older) + [f"{ledger.forgotten} that were forgotten"] * bool(ledger.forgotten)
+        lines += [f"Not shown: {' and '.join(parts)}.", ""]
+    return "\n".join([*lines, *_sentences(records[-1], now)]) + "\n"
+
+
+def _table(records: Sequence[Record], now: float) -> list[str]:
+    rows = [("when", "times", "decision", "workers", "why", "tau", "expected", "came true", "moved", "pause")]
+    for record in records:
+        decision, realised = record.decision, record.realised
+        inputs, expected = decision.inputs, decision.prediction
+        acts = decision.kind is not Kind.HOLD
+        rows.append(
+            (
+                _ago(now - record.last_at),
+                f"{record.count:,}",
+                decision.kind.value.lower() + (" (recommended)" if acts and decision.mode is Mode.RECOMMEND else ""),
+                f"{decision.workers} -> {decision.target}" if decision.target != decision.workers else f"{decision.workers}",
+                decision.reason.value,
+                _tau(None if inputs is None else inputs.tau_max),
+                _tau(expected.tau_max) if acts and expected is not None else "",
+                "" if realised is None else _tau(realised.tau_max),
+                "" if realised is None else _tuples(realised.moved_tuples),
+                "" if realised is None else f"{realised.pause_seconds:.1f} s",
+            )
+        )
+    return _aligned(rows, left=(2, 3, 4))
+
+
+def _sentences(record: Record, now: float) -> list[str]:
+    decision = record.decision
+    since = f", the same since {_ago(now - record.first_at)}" if record.count > 1 else ""
+    lines = [f"{_headline(decision)} ({_ago(now - record.last_at)}{since})."]
+    inputs = decision.inputs
+    if inputs is not None:
+        known = "" if inputs.complete else f" of {inputs.known} of {inputs.workers} workers"
+        text = f"It was decided by a sample {_span(decision.age_seconds or 0.0)} old of plan {inputs.generation}: "
+        text += f"tau {_tau(inputs.tau_max)} at most{known}, {_tau(inputs.tau_mean)} on average"
+        if inputs.rate is not None:
+            text += f", {inputs.rate:,.0f} tuples/s"
+        if inputs.shed_fraction:
+            text += f", {inputs.shed_fraction:.1%} shed"
+        lines.append(text + ".")
+        lines += [f"What could not be believed of it: {'; '.join(inputs.problems)}."] * bool(inputs.problems)
+    lines.append("Thresholds: " + ", ".join(f"{name} {value:g}" for name, value in decision.thresholds.items()) + ".")
+    if decision.verdicts:
+        lines += ["", "What each rule said:"]
+        for verdict in decision.verdicts:
+            acts = "" if verdict.kind is Kind.HOLD else f" {verdict.kind.value.lower()} to {verdict.target}"
+            lines.append(f"  {verdict.rule.value}:{acts} {verdict.reason.value}: {verdict.sentence}.")
+    if decision.candidates:
+        lines += ["", "What was considered (worker-hours over the horizon where a bill was made):"]
+        lines += [f"  {line}" for line in _candidates(decision)]
+    if record.realised is not None and decision.prediction is not None:
+        expected, realised = decision.prediction, record.realised
+        lines.append(
+            f"Plan {realised.generation}: tau was expected to be {_tau(expected.tau_max)} and is {_tau(realised.tau_max)}; "
+            f"{_tuples(realised.moved_tuples)} tuples moved, {_tuples(expected.moved_tuples)} were expected, "
+            f"at least {_tuples(expected.lower_bound_tuples)} had to; the pause was {realised.pause_seconds:.1f} s."
+        )
+    return lines
+
+
+def _headline(decision: Decision) -> str:
+    what = {
+        Kind.HOLD: f"Hold at {_workers(decision.workers)}",
+        Kind.ALLOCATE: f"Go from {decision.workers} to {_workers(decision.target)}",
+        Kind.DEALLOCATE: f"Go from {decision.workers} to {_workers(decision.target)}",
+        Kind.REPLAN: f"Cut the join anew among {_workers(decision.workers)}",
+    }[decision.kind]
+    only = ", only a recommendation" if decision.kind is not Kind.HOLD and decision.mode is Mode.RECOMMEND else ""
+    return f"{what}{only}: {decision.sentence}"
+
+
+def _candidates(decision: Decision) -> list[str]:
+    costs = ("workers", "moving", "pause", "shed", "in all")
+    rows: list[tuple[str, ...]] = [("n", "tau at most", "on average", "moved", "at least", "naively", *costs)]
+    if decision.stay is not None:
+        rows.append(("as now", "", "", "", "", "", *_costs(decision.stay)))
+    # Those around the one that was chosen say most.
+    nearest = sorted(decision.candidates, key=lambda candidate: (candidate.bill is None, abs(candidate.workers - decision.target)))
+    for candidate in sorted(nearest[:_MOST_CANDIDATES], key=lambda candidate: candidate.workers):
+        prospect = candidate.prospect
+        moved = tuple(_tuples(n) for n in (prospect.moved_tuples, prospect.lower_bound_tuples, prospect.naive_tuples))
+        rows.append((f"{candidate.workers}", _tau(prospect.tau_max), _tau(prospect.tau_mean), *moved, *_costs(candidate.bill)))
+    return _aligned(rows, left=())
+
+
+def _costs(bill: Bill | None) -> tuple[str, ...]:
+    if bill is None:
+        return ("",) * 5
+    return tuple(f"{cost:.3g}" for cost in (bill.workers, bill.moving, bill.pause, bill.shed, bill.total))
+
+
+def _aligned(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) if at in left else cell.rjust(width) for at, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _tau(tau: float | None) -> str:
+    return "?" if tau is None else f"{tau:.2f}"
+
+
+def _tuples(number: float) -> str:
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size * 0.9995:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.0f}"
+
+
+def _workers(number: int) -> str:
+    return "1 worker" if number == 1 else f"{number:,} workers"
+
+
+def _ago(seconds: float) -> str:
+    return "now" if seconds < 0.5 else f"{_span(seconds)} ago"
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,132 @@
+"""What would be if the join were cut anew among so many workers: the port by which the decision core asks, and an analytic answer.
+
+The real answer comes from the planner, which makes the scheme and counts what would move. :class:`AnalyticForecast` needs only the held
+volumes: for simulations, for tests, and for when no statistics are at hand.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """A plan that could be made, for the present load with nothing shed."""
+
+    tasks: int
+    """Workers that the plan uses: at most as many as were asked about."""
+    tau_max: float
+    """Of the fullest worker."""
+    tau_mean: float
+    moved_tuples: float
+    """Tuples that would be sent to another worker, replicas counted each."""
+    lower_bound_tuples: float
+    """What any plan of this shape must move."""
+    naive_tuples: float
+    """What would move if tasks were given to workers by their numbers."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether these are all numbers to rely on."""
+        numbers = (self.tau_max, self.tau_mean, self.moved_tuples, self.lower_bound_tuples, self.naive_tuples)
+        return self.tasks >= 1 and all(math.isfinite(number) and number >= 0 for number in numbers)
+
+
+class Forecast(Protocol):
+    """Prospects for the join as it is now."""
+
+    def at(self, workers: int) -> Prospect | None:
+        """The best plan of at most ``workers`` workers; None when nothing can be said.
+
+        More workers must not make ``tau_max`` larger (a plan may leave some idle): the core searches by bisection, and asks about
+        O(log max_workers) numbers in one decision.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A regular grid: each worker holds 1 / rows of the left and 1 / columns of the right tuples (A-DSP, 2-DSP)."""
+
+    rows: int
+    columns: int
+
+    def load(self, left: float, right: float) -> float:
+        """The tuples of each worker."""
+        return left / self.rows + right / self.columns
+
+
+@lru_cache(maxsize=2048)
+def _grids(workers: int) -> tuple[Array, Array]:
+    rows = np.arange(1, workers + 1)
+    return rows, workers // rows
+
+
+def best_grid(left: float, right: float, workers: int) -> Grid:
+    """The grid of at most ``workers`` workers that holds least in each. O(workers)."""
+    rows, columns = _grids(workers)
+    best = int(np.argmin(left / rows + right / columns))
+    return Grid(int(rows[best]), int(columns[best]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyticForecast:
+    """Evenly loaded workers, as many as asked for, each holding what the lower bounds of A-DSP allow::
+
+        load(n) = max((L + R) / n, sqrt(share) * min over grids of (L / rows + R / columns))
+
+    ``share`` is the part of all pairs that the main predicate admits: 1 is the matrix of any theta join (Eq. 9's grid, load in proportion
+    to 1 / sqrt(n)), 0 is an equality (no replication, load in proportion to 1 / n), a band lies between.
+    """
+
+    left_tuples: float
+    """Held by the window if nothing is shed, each counted once."""
+    right_tuples: float
+    capacity_tuples: float
+    workers: int
+    """Of the present plan, from which tuples would move."""
+    grid: Grid | None = None
+    """The present plan's; that which would be best for ``workers`` without it."""
+    tau_max: float | None = None
+    """Of the fullest worker now; what it has above the others must move too."""
+    share: float = 1.0
+    unevenness: float = 1.0
+    """How much fuller than the mean the fullest worker is under a new plan."""
+    scale: float = 1.0
+    """Measured load / that of the formula, for what the formula does not know of."""
+
+    def at(self, workers: int) -> Prospect | None:
+        if workers < 1:
+            return None
+        left, right, capacity = self.left_tuples, self.right_tuples, self.capacity_tuples
+        grid = best_grid(left, right, workers)
+        before = self.grid or best_grid(left, right, self.workers)
+        tasks = grid.rows * grid.columns if self.share == 1 else workers
+        load = self.scale * load_of(grid, tasks, left, right, self.share)
+        load_before = self.scale * load_of(before, self.workers, left, right, self.share)
+        # A worker that stays keeps what both its areas hold: of each stream the narrower of its two ranges. Along keys all can be kept.
+        both = left * min(1 / grid.rows, 1 / before.rows) + right * min(1 / grid.columns, 1 / before.columns)
+        least = min(grid.load(left, right), before.load(left, right))
+        overlap = 1 - math.sqrt(self.share) * (1 - both / least) if least > 0 else 1.0
+        moved = min(tasks, self.workers) * (load - min(load, load_before) * overlap) + max(0, tasks - self.workers) * load
+        if self.tau_max is not None:
+            moved += max(0.0, self.tau_max * capacity - max(load, load_before))
+        return Prospect(
+            tasks=tasks,
+            tau_max=load * self.unevenness / capacity,
+            tau_mean=load / capacity,
+            moved_tuples=moved,
+            lower_bound_tuples=moved,
+            naive_tuples=max(moved, tasks * load * (1 - 1 / max(tasks, self.workers))),
+        )
+
+
+def load_of(grid: Grid, workers: int, left: float, right: float, share: float) -> float:
+    """The tuples that each of ``workers`` workers holds under a plan that was cut as ``grid`` (see :class:`AnalyticForecast`)."""
+    return max((left + right) / workers, math.sqrt(share) * grid.load(left, right))

@@ -1,0 +1,152 @@
+"""The ledger: every decision and every refusal, with what was known, and later with what came true.
+
+Always holds: at most ``limit`` records; consecutive records differ in more than numbers and times (the same thing said again is counted,
+not listed); entries are in order of time; JSON and back is the same ledger.
+
+Of a hold that is repeated the last numbers are kept, of an action the first ones, by which it was decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamjoin.elastic.decision import Decision, Kind
+
+LIMIT = 500
+"""Records kept by default."""
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Realised:
+    """What came true of a decision."""
+
+    at: float
+    generation: int
+    """The plan that it led to."""
+    tau_max: float | None
+    """Of the fullest worker; None while it was not measured."""
+    moved_tuples: float
+    pause_seconds: float
+
+
+@dataclass(slots=True)
+class Record:
+    """A decision, made once or again and again."""
+
+    decision: Decision
+    first_at: float
+    last_at: float
+    count: int = 1
+    realised: Realised | None = None
+
+
+class Ledger:
+    """The records, oldest first. O(1) to add."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        if limit < 1:
+            raise ValueError(f"limit: {limit} must be at least 1")
+        self.limit = limit
+        self.forgotten = 0
+        """Records that were dropped to stay within the limit."""
+        self._records: list[Record] = []
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records)
+
+    @property
+    def last(self) -> Record | None:
+        return self._records[-1] if self._records else None
+
+    def record(self, decision: Decision) -> Record:
+        """Note a decision down: a new record, or the last one again."""
+        last = self.last
+        if last is not None and last.realised is None and last.decision.signature == decision.signature:
+            last.count += 1
+            last.last_at = max(last.last_at, decision.at)
+            if decision.kind is Kind.HOLD:
+                last.decision = decision
+            return last
+        self._records.append(Record(decision, decision.at, decision.at))
+        if len(self._records) > self.limit:
+            self._drop()
+        return self._records[-1]
+
+    def realised(self, generation: int, tau_max: float | None, moved_tuples: float, pause_seconds: float, at: float) -> bool:
+        """Complete the record of the decision that led to plan ``generation``; whether there was one.
+
+        That is the last enforced decision about an older plan, made before ``at``. Said again of the same generation, it replaces what was
+        said: tau is known only when the new plan has run for a while.
+        """
+        for record in reversed(self._records):
+            known = record.realised
+            if known is not None and known.generation == generation:
+                break
+            if record.decision.enforced and known is None and record.decision.generation < generation and record.first_at <= at:
+                break
+            if known is not None and known.generation < generation:
+                return False
+        else:
+            return False
+        record.realised = Realised(at, generation, tau_max, moved_tuples, pause_seconds)
+        return True
+
+    def _drop(self) -> None:
+        """The oldest hold goes first; actions, which are few and tell most, only when there is nothing else."""
+        oldest = next((index for index, record in enumerate(self._records[:-1]) if record.decision.kind is Kind.HOLD), 0)
+        del self._records[oldest]
+        self.forgotten += 1
+        self._fold(oldest)
+
+    def _fold(self, index: int) -> None:
+        """Make one of two records that have become neighbours and say the same."""
+        if 0 < index < len(self._records):
+            before, after = self._records[index - 1], self._records[index]
+            if before.realised is None and before.decision.signature == after.decision.signature:
+                before.count += after.count
+                before.last_at, before.realised = after.last_at, after.realised
+                if after.decision.kind is Kind.HOLD:
+                    before.decision = after.decision
+                del self._records[index]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: dicts, lists, texts, finite numbers and None."""
+        return {
+            "version": VERSION,
+            "limit": self.limit,
+            "forgotten": self.forgotten,
+            "records": [
+                {
+                    "decision": record.decision.to_json(),
+                    "first_at": record.first_at,
+                    "last_at": record.last_at,
+                    "count": record.count,
+                    "realised": None
+                    if record.realised is None
+                    else {name: getattr(record.realised, name) for name in record.realised.__slots__},
+                }
+                for record in self._records
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Ledger:
+        """Raises ValueError for what :meth:`to_json` cannot have written."""
+        try:
+            if data["version"] != VERSION:
+                raise ValueError(f"version {data['version']} is not {VERSION}")
+            ledger = cls(data["limit"])
+            ledger.forgotten = data["forgotten"]
+            for one in data["records"]:
+                realised = None if one["realised"] is None else Realised(**one["realised"])
+                ledger._records.append(Record(Decision.from_json(one["decision"]), one["first_at"], one["last_at"], one["count"], realised))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"the ledger cannot be read ({type(error).__name__}: {error}); remove it to begin anew") from error
+        return ledger

@@ -1,0 +1,524 @@
+"""The rules: from what the core remembers to a decision. ESJ's thresholds ("Adapting to the varying workload"), and what ESJ leaves open.
+
+Which tau counts::
+
+    allocate    the fullest worker's, as it would be if it shed nothing (shedding holds tau between tau2 and tau3, so that ESJ's rule to
+                the letter would shed for ever). Where a re-plan at the same size would bring it below tau2, and costs less, that is done
+                instead: a full worker at a low mean is an imbalance
+    deallocate  the mean: it says how much capacity lies idle; the fullest worker's predicted tau must still be about tau1
+    replan      the fullest worker's against the mean; or the streams' ratio, whichever worker is full
+    keepUp      none: epochs that take longer than their interval while what waits grows
+
+How many workers: the fewest whose predicted fullest tau is about tau1, in both directions, which is what keeps a constant load from making
+the number swing. Up by the present load; down by the largest of the last ``scaleDownAfter``.
+
+Always holds: what ``core`` promises. Each rule gives one verdict, and a refusal has its reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from streamjoin.elastic.arbitration import Bill, Prices, bill
+from streamjoin.elastic.decision import Candidate, Decision, Kind, Reason, Verdict
+from streamjoin.elastic.forecast import AnalyticForecast, Forecast, Prospect, best_grid
+from streamjoin.elastic.sample import Reading
+from streamjoin.elastic.settings import Mode, Rule, Settings
+from streamjoin.elastic.shedding import shed_factor
+from streamjoin.elastic.state import State
+
+_LONGEST_BACKOFF = 6
+"""Re-plans in vain double the time before the next one, at most so often."""
+_AS_GOOD = 1 + 1e-6
+"""Fewer workers are as good as more ones when tau is the same, but for rounding. With more tolerance a higher tau could get fewer."""
+_NO_BETTER = 0.98
+"""More workers that leave this part of tau, or more of it, do not help."""
+_SAME_RATE = 0.9
+"""From this part on of a rate that workers could not keep up with, as many of them are not tried again."""
+_LEAST_EFFECT = 0.1
+"""Workers that were added must have brought this part of what was expected of them."""
+
+
+def review(state: State, settings: Settings, prices: Prices, now: float, forecast: Forecast | None) -> Decision:
+    """What to do at ``now``. Changes nothing."""
+    return _Review(state, settings, prices, now, forecast).decision()
+
+
+def analytic(reading: Reading, capacity_tuples: float, share: float = 1.0) -> Forecast | None:
+    """A forecast made of one sample, its formula scaled to what was measured; None when the sample lacks what it takes."""
+    left, right = reading.held
+    demand = reading.demand
+    if left is None or right is None or demand is None:
+        return None
+    made = AnalyticForecast(
+        left_tuples=left / reading.kept,
+        right_tuples=right / reading.kept,
+        capacity_tuples=capacity_tuples,
+        workers=reading.workers,
+        grid=best_grid(left, right, reading.workers),
+        tau_max=reading.tau_max,
+        share=share,
+    )
+    here = made.at(reading.workers)
+    modelled = here.tau_mean * here.tasks if here is not None else 0.0
+    scale = demand / modelled if modelled > 0 else 1.0
+    return AnalyticForecast(**{name: getattr(made, name) for name in made.__slots__} | {"scale": scale})
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A forecast with what it has answered: each number of workers is asked about once."""
+
+    forecast: Forecast | None
+    answers: dict[int, Prospect | None] = field(default_factory=dict)
+
+    def at(self, workers: int) -> Prospect | None:
+        if workers not in self.answers:
+            found = self.forecast.at(workers) if self.forecast is not None else None
+            self.answers[workers] = found if found is not None and found.usable else None
+        return self.answers[workers]
+
+    def fewest(self, low: int, high: int, fits: Callable[[Prospect], bool]) -> int | None:
+        """The fewest workers from ``low`` to ``high`` that fit, by bisection; None when not even ``high`` does."""
+        last = self.at(high)
+        if low > high or last is None or not fits(last):
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            prospect = self.at(middle)
+            if prospect is not None and fits(prospect):
+                high = middle
+            else:
+                low = middle + 1
+        return high
+
+
+class _Review:
+    def __init__(self, state: State, settings: Settings, prices: Prices, now: float, forecast: Forecast | None) -> None:
+        self.state, self.settings, self.prices, self.now = state, settings, prices, now
+        reading = state.latest
+        if forecast is None and reading is not None:
+            forecast = analytic(reading, settings.capacity_tuples)
+        self.asked = _Asked(forecast)
+        self.bills: dict[int, Bill] = {}
+        self.stay: Bill | None = None
+        self.held_for: dict[Rule, float] = {}
+        # Whoever sets a floor or a ceiling stays within the manifest's limits.
+        self.low = min(max(settings.min_workers, state.floor or 1), settings.max_workers)
+        self.high = max(min(settings.max_workers, state.ceiling or settings.max_workers), self.low)
+
+    # What it comes to.
+
+    def decision(self) -> Decision:
+        state, settings = self.state, self.settings
+        if state.suspended:
+            return self._nothing(Reason.SUSPENDED, "the join is suspended")
+        if state.paused is not None:
+            return self._nothing(Reason.PAUSED, "decisions are paused" + (f" by {state.paused}" if state.paused else ""))
+        if all(settings.mode_of(rule) is Mode.OFF for rule in Rule):
+            return self._nothing(Reason.OFF, "every rule is off")
+        if state.migrating_to is not None or (state.latest is not None and state.latest.migrating):
+            to = "" if state.migrating_to is None else f" to a plan of {_workers(state.migrating_to)}"
+            return self._nothing(Reason.MIGRATING, f"state is on the move{to}")
+        verdicts = (self._allocate(), self._keep_up(), self._replan(), self._deallocate())
+        chosen = _choose(verdicts)
+        if chosen is None:
+            return self._hold(verdicts)
+        prediction = self.asked.at(chosen.target)
+        return self._made(chosen.kind, chosen.rule, chosen.reason, chosen.sentence, chosen.target, chosen.mode, verdicts, prediction)
+
+    def _hold(self, verdicts: tuple[Verdict, ...]) -> Decision:
+        """The refusal that says most: of a rule that would have acted, else that nothing calls for a change."""
+        plain = (Reason.OFF, Reason.STEADY)
+        telling = next((verdict for verdict in verdicts if verdict.reason not in plain), None)
+        shown = telling or next((verdict for verdict in verdicts if verdict.reason is Reason.STEADY), verdicts[0])
+        rule = telling.rule if telling is not None else None
+        return self._made(Kind.HOLD, rule, shown.reason, shown.sentence, self.state.workers, Mode.ENFORCE, verdicts, None)
+
+    def _nothing(self, reason: Reason, sentence: str) -> Decision:
+        return self._made(Kind.HOLD, None, reason, sentence, self.state.workers, Mode.ENFORCE, (), None)
+
+    def _made(
+        self,
+        kind: Kind,
+        rule: Rule | None,
+        reason: Reason,
+        sentence: str,
+        target: int,
+        mode: Mode,
+        verdicts: tuple[Verdict, ...],
+        prediction: Prospect | None,
+    ) -> Decision:
+        settings, latest = self.settings, self.state.latest
+        tau = latest.tau_max if latest is not None else None
+        considered = sorted((workers, found) for workers, found in self.asked.answers.items() if found is not None)
+        return Decision(
+            at=self.now,
+            kind=kind,
+            rule=rule,
+            reason=reason,
+            sentence=sentence,
+            generation=self.state.generation,
+            workers=self.state.workers,
+            target=target,
+            mode=mode,
+            inputs=latest,
+            age_seconds=None if latest is None else self.now - latest.taken_at,
+            held_for=None if rule is None else self.held_for.get(rule),
+            shed_factor=shed_factor(settings.shedding_model, settings.shedding_base, settings.tau2, tau or 0.0),
+            thresholds={name: getattr(settings, name) for name in _THRESHOLDS},
+            candidates=tuple(Candidate(workers, found, self.bills.get(workers)) for workers, found in considered),
+            stay=self.stay,
+            prediction=prediction,
+            verdicts=verdicts,
+        )
+
+    # The rules.
+
+    def _allocate(self) -> Verdict:
+        rule, state, settings = Rule.ALLOCATE, self.state, self.settings
+        if settings.mode_of(rule) is Mode.OFF and settings.mode_of(Rule.REPLAN) is Mode.OFF:
+            return self._refuse(rule, Reason.OFF, "the rule is off")
+        starting = state.latest.starting if state.latest is not None else 0
+        if state.workers + starting < self.low and settings.mode_of(rule) is not Mode.OFF:
+            text = f"the plan has {_workers(state.workers)}, and at least {self.low} are wanted"
+            return self._act(rule, Kind.ALLOCATE, Reason.BELOW_FLOOR, text, self.low)
+        refusal = self._blind(rule)
+        if refusal is not None:
+            return refusal
+        latest, hold = self._latest, state.full
+        tau = latest.tau_max
+        if hold is None:
+            known = "" if latest.complete else f" of {latest.known} of {latest.workers} workers"
+            shown = "is not known" if tau is None else f"({tau:.2f}{known}) is below tau3 ({settings.tau3:g})"
+            if not latest.complete:
+                return self._refuse(rule, Reason.BAD_SAMPLE, f"the fullest worker's tau {shown}, and the sample is partial")
+            return self._refuse(rule, Reason.STEADY, f"the fullest worker's tau {shown}")
+        self.held_for[rule] = hold.seconds
+        if hold.until < latest.taken_at:
+            return self._refuse(rule, Reason.BAD_SAMPLE, f"a worker was full, and the last sample does not say: {_listed(latest.problems)}")
+        if hold.seconds < settings.scale_up_after:
+            return self._wait(rule, f"tau is at or above tau3 ({settings.tau3:g})", hold.seconds, settings.scale_up_after)
+        return self._relieve(latest, hold.seconds)
+
+    def _relieve(self, latest: Reading, seconds: float) -> Verdict:
+        """A worker has been full for long enough: more workers, or a better plan for as many."""
+        rule, state, settings = Rule.ALLOCATE, self.state, self.settings
+        tau = latest.tau_max or 0.0
+        now = settings.unshed(tau)
+        shown = f"{tau:.2f}" + (f"; {now:.2f} if nothing were shed" if now > tau else "")
+        why = f"tau of the fullest worker ({shown}) has been at or above tau3 ({settings.tau3:g}) for {_seconds(seconds)}"
+        capacity = state.workers + latest.starting
+        here = self.asked.at(state.workers)
+        replan = self._replan_relieves(latest, here)
+        if replan is not None and settings.mode_of(rule) is not Mode.ENFORCE:
+            return replan
+        if settings.mode_of(rule) is Mode.OFF:
+            return self._refuse(rule, Reason.OFF, f"{why}, but the rule is off, and a re-plan would not help")
+        target = self._target_up(latest, capacity)
+        if target <= capacity:
+            if replan is not None:
+                return replan
+            if latest.starting:
+                text = f"{why}; with the {_workers(latest.starting)} that are starting, {capacity} are enough"
+                return self._refuse(rule, Reason.STARTING, text)
+            return self._refuse(rule, Reason.AT_LIMIT, f"{why}, but {_workers(capacity)} are the most allowed ({self.high})")
+        prospect = self.asked.at(target)
+        if prospect is not None and prospect.tau_max > _NO_BETTER * (here.tau_max if replan is not None and here is not None else now):
+            if replan is not None:
+                return replan
+            text = f"{why}, but {target} workers would leave it at {prospect.tau_max:.2f}, against {now:.2f} now"
+            return self._refuse(rule, Reason.NO_GAIN, text)
+        if prospect is not None:
+            self._bill_stay(latest)
+            change = self._bill(target).total
+            if here is not None and self._bill(state.workers).total < change and replan is not None:
+                return replan
+        then = "" if prospect is None else f", where it should be {prospect.tau_max:.2f}"
+        return self._act(rule, Kind.ALLOCATE, Reason.FULL, f"{why}: {_from_to(state.workers, target)}{then}", target)
+
+    def _replan_relieves(self, latest: Reading, here: Prospect | None) -> Verdict | None:
+        """A re-plan at the same size in answer to a full worker, where that would end it and is going to be carried out."""
+        settings, state = self.settings, self.state
+        if state.replans or settings.mode_of(Rule.REPLAN) is not Mode.ENFORCE:
+            return None
+        if here is None or latest.tau_max is None or latest.tau_mean is None:
+            return None
+        if here.tau_max >= settings.tau2 or here.tau_max > (1 - settings.gain) * settings.unshed(latest.tau_max):
+            return None
+        self._bill_stay(latest)
+        self._bill(state.workers)
+        self.held_for[Rule.REPLAN] = self.held_for[Rule.ALLOCATE]
+        text = f"a worker is full ({latest.tau_max:.2f}) while the mean is {latest.tau_mean:.2f}: "
+        text += f"as many workers, cut anew, should be at most {here.tau_max:.2f} full"
+        return self._act(Rule.REPLAN, Kind.REPLAN, Reason.UNEVEN, text, state.workers)
+
+    def _target_up(self, latest: Reading, capacity: int) -> int:
+        """The fewest workers for about tau1; where none reach it, the fewest that are as good as the most. At most ``high``."""
+        settings, high = self.settings, self.high
+        if high <= capacity:
+            return capacity
+        least = capacity if latest.starting else capacity + 1
+        found = self.asked.fewest(least, high, lambda prospect: prospect.tau_max <= settings.about_tau1)
+        if found is not None:
+            return found
+        best = self.asked.at(high)
+        if best is not None:
+            level = best.tau_max * _AS_GOOD
+            return self.asked.fewest(least, high, lambda prospect: prospect.tau_max <= level) or high
+        # Nothing is known but how full the workers are: as if load were shared out evenly, and nothing replicated.
+        tau = settings.unshed(latest.tau_max or settings.tau3)
+        return max(capacity + 1, min(high, math.ceil(self.state.workers * tau / settings.tau1)))
+
+    def _keep_up(self) -> Verdict:
+        rule, state, settings = Rule.KEEP_UP, self.state, self.settings
+        refusal = self._off(rule) or self._blind(rule)
+        if refusal is not None:
+            return refusal
+        latest, hold = self._latest, state.behind
+        if latest.epoch_seconds is None or latest.backlog_records is None:
+            return self._refuse(rule, Reason.BAD_SAMPLE, "the epoch's time or the backlog is not known")
+        if hold is None:
+            text = f"epochs take {latest.epoch_seconds:.3g} s of their {settings.interval_seconds:g} s"
+            return self._refuse(rule, Reason.STEADY, text)
+        self.held_for[rule] = hold.seconds
+        late = f"epochs take {latest.epoch_seconds:.3g} s, over their interval of {settings.interval_seconds:g} s"
+        if hold.seconds < settings.scale_up_after:
+            return self._wait(rule, late, hold.seconds, settings.scale_up_after)
+        rate = latest.rate
+        if rate is None or rate <= 0:
+            return self._refuse(rule, Reason.BAD_SAMPLE, f"{late}, but the rates are not known")
+        grown = latest.backlog_records - hold.backlog
+        if grown <= 0 or latest.backlog_records < rate * settings.interval_seconds:
+            return self._refuse(rule, Reason.STEADY, f"{late}, but what waits does not grow ({latest.backlog_records:,.0f} records)")
+        attempt = state.attempt
+        if attempt is not None:
+            # As Flink's autoscaler detects an ineffective scale-up: the actual increase against the one that was expected.
+            expected = attempt.rate_before * (attempt.workers / attempt.workers_before - 1)
+            if rate - attempt.rate_before < _LEAST_EFFECT * expected:
+                text = f"{late}, but going from {attempt.workers_before} to {attempt.workers} workers made it no faster"
+                return self._refuse(rule, Reason.INEFFECTIVE, text)
+        capacity = state.workers + latest.starting
+        # What arrives, and what is to be worked off, against what is taken in now.
+        needed = rate + grown / hold.seconds + latest.backlog_records / settings.catch_up_seconds
+        target = min(self.high, 2 * state.workers, max(state.workers + 1, math.ceil(state.workers * needed / rate)))
+        if target <= capacity:
+            if latest.starting:
+                return self._refuse(rule, Reason.STARTING, f"{late}; {_workers(latest.starting)} are starting")
+            return self._refuse(rule, Reason.AT_LIMIT, f"{late}, but {_workers(capacity)} are the most allowed ({self.high})")
+        text = f"{late}, for {_seconds(hold.seconds)}, and {grown:,.0f} more records wait: {_from_to(state.workers, target)}"
+        return self._act(rule, Kind.ALLOCATE, Reason.BEHIND, text, target)
+
+    def _replan(self) -> Verdict:
+        rule, state, settings = Rule.REPLAN, self.state, self.settings
+        refusal = self._off(rule) or self._blind(rule)
+        if refusal is not None:
+            return refusal
+        latest = self._latest
+        tau_max, tau_mean = latest.tau_max, latest.tau_mean
+        if tau_max is None or tau_mean is None:
+            return self._refuse(rule, Reason.BAD_SAMPLE, f"the sample is partial: {_listed(latest.problems)}")
+        if latest.starting:
+            return self._refuse(rule, Reason.STARTING, f"{_workers(latest.starting)} are starting")
+        uneven = state.uneven if state.uneven is not None and state.uneven.until == latest.taken_at else None
+        ratio = state.ratio if state.ratio is not None and state.ratio.until == latest.taken_at else None
+        hold, reason = (uneven, Reason.UNEVEN) if uneven is not None else (ratio, Reason.RATIO_MOVED)
+        if hold is None:
+            text = f"the fullest worker ({tau_max:.2f}) is near the mean ({tau_mean:.2f}), and the streams' ratio is that of the plan"
+            return self._refuse(rule, Reason.STEADY, text)
+        self.held_for[rule] = hold.seconds
+        if reason is Reason.UNEVEN:
+            why = f"the fullest worker's tau ({tau_max:.2f}) is {tau_max / tau_mean:.1f} times the mean ({tau_mean:.2f})"
+        else:
+            factor = math.exp(abs((latest.log_ratio or 0.0) - (state.planned_log_ratio or 0.0)))
+            why = f"the streams' ratio has moved by a factor of {factor:.1f} since the plan was made"
+        # A re-plan that did not help is not tried again at the same pace.
+        after = settings.scale_up_after * 2 ** min(state.replans, _LONGEST_BACKOFF)
+        if hold.seconds < after:
+            return self._wait(rule, why, hold.seconds, after)
+        stay = self._bill_stay(latest)
+        if stay.shed == 0:
+            # Nothing is lost now: no plan for as many workers can be cheaper, and none need be made to know that.
+            return self._refuse(rule, Reason.NOT_WORTH, f"{why}, but nothing is shed, or would be soon")
+        here = self.asked.at(state.workers)
+        if here is None:
+            return self._refuse(rule, Reason.NO_FORECAST, f"{why}, but there is no forecast")
+        if here.tau_max > (1 - settings.gain) * settings.unshed(tau_max):
+            text = f"{why}, but the best plan for {_workers(state.workers)} has {here.tau_max:.2f}"
+            return self._refuse(rule, Reason.NO_GAIN, text)
+        change = self._bill(state.workers)
+        costs = f"{change.total:.3g} worker-hours against {stay.total:.3g}, {here.moved_tuples:,.0f} tuples moved"
+        if change.total >= stay.total:
+            return self._refuse(rule, Reason.NOT_WORTH, f"{why}, but a re-plan costs more than it saves: {costs}")
+        text = f"{why}: a re-plan should leave {here.tau_max:.2f}, at {costs}"
+        return self._act(rule, Kind.REPLAN, reason, text, state.workers)
+
+    def _deallocate(self) -> Verdict:
+        rule, state, settings = Rule.DEALLOCATE, self.state, self.settings
+        refusal = self._off(rule) or self._blind(rule)
+        if refusal is not None:
+            return refusal
+        latest, hold = self._latest, state.unused
+        above = state.workers > self.high
+        tau_mean, demand = latest.tau_mean, latest.demand
+        if not latest.sound or tau_mean is None or demand is None:
+            return self._refuse(rule, Reason.BAD_SAMPLE, f"the last sample cannot take workers away: {_listed(latest.problems)}")
+        if above:
+            why, reason = f"{_workers(state.workers)} run, and at most {self.high} are allowed", Reason.ABOVE_CEILING
+        elif state.workers <= self.low:
+            return self._refuse(rule, Reason.STEADY, f"no fewer than {_workers(self.low)} are allowed")
+        elif hold is None:
+            return self._refuse(rule, Reason.STEADY, f"the mean tau ({tau_mean:.2f}) is above tau0 ({settings.tau0:g})")
+        else:
+            self.held_for[rule] = hold.seconds
+            why = f"the mean tau ({tau_mean:.2f}) has been at or below tau0 ({settings.tau0:g}) for {_seconds(hold.seconds)}"
+            reason = Reason.UNUSED
+            if hold.seconds < settings.scale_down_after:
+                return self._wait(rule, f"the mean tau is at or below tau0 ({settings.tau0:g})", hold.seconds, settings.scale_down_after)
+        if latest.starting:
+            return self._refuse(rule, Reason.STARTING, f"{why}, but {_workers(latest.starting)} are starting")
+        if latest.shed_fraction:
+            return self._refuse(rule, Reason.SHEDDING, f"{why}, but {latest.shed_fraction:.1%} of the tuples are shed")
+        if state.behind is not None:
+            return self._refuse(rule, Reason.BEHIND, f"{why}, but the join falls behind its input")
+        risen = demand - state.peaks.first
+        if not above and risen > settings.rising * state.peaks.first and risen > 0.1 * settings.tau1:
+            text = f"{why}, but what is held grows: it was {state.peaks.first:.2f} workers' capacity, and is {demand:.2f}"
+            return self._refuse(rule, Reason.RISING, text)
+        return self._shrink(latest, demand, why, reason)
+
+    def _shrink(self, latest: Reading, demand: float, why: str, reason: Reason) -> Verdict:
+        """All that speaks against removing workers in general has been looked at: how many, and what they would leave."""
+        rule, state, settings = Rule.DEALLOCATE, self.state, self.settings
+        above = reason is Reason.ABOVE_CEILING
+        # By the largest need of the delay, as HPA's stabilization window and Flink's scale-down interval do.
+        growth = max(1.0, state.peaks.demand / demand) if demand > 0 else 1.0
+        least = self.high if above else max(self.low, self._fewest_that_keep_up())
+        if least >= state.workers and not above:
+            text = f"{why}, but fewer workers would not keep up: epochs take up to {state.peaks.epoch_seconds:.3g} s"
+            return self._refuse(rule, Reason.BUSY, text)
+        most = self.high if above else state.workers - 1
+        # To a ceiling that an operator sets tau may rise up to tau2; of its own accord the rule stops at about tau1.
+        level = settings.tau2 if above else settings.about_tau1
+        last = self.asked.at(most)
+        if last is None:
+            return self._refuse(rule, Reason.NO_FORECAST, f"{why}, but there is no forecast for {_workers(most)}")
+        target = self.asked.fewest(least, most, lambda prospect: prospect.tau_max * growth <= level)
+        if target is None:
+            text = f"{why}, but {_workers(most)} would be {last.tau_max * growth:.2f} full, above {level:.3g}"
+            return self._refuse(rule, Reason.WOULD_EXCEED, text)
+        prospect = self.asked.at(target)
+        assert prospect is not None
+        stay, change = self._bill_stay(latest), self._bill(target)
+        if change.total >= stay.total and not above:
+            text = f"{why}, but it costs more than it saves: {change.total:.3g} worker-hours against {stay.total:.3g}"
+            return self._refuse(rule, Reason.NOT_WORTH, text)
+        text = f"{why}: {_from_to(state.workers, target)}, where the fullest should be {prospect.tau_max:.2f}"
+        return self._act(rule, Kind.DEALLOCATE, reason, text, target)
+
+    def _fewest_that_keep_up(self) -> int:
+        """An epoch is a fixed cost and work that the workers share: fixed + (epoch - fixed) * before / after <= busy_target * interval."""
+        state, settings = self.state, self.settings
+        fixed = min(state.quickest or 0.0, settings.busy_idle * settings.interval_seconds)
+        room = settings.busy_target * settings.interval_seconds - fixed
+        least = math.ceil(state.workers * max(0.0, state.peaks.epoch_seconds - fixed) / room - 1e-9)
+        outrun = state.outrun
+        if outrun is not None and state.peaks.rate >= _SAME_RATE * outrun.rate_before:
+            least = max(least, outrun.workers_before + 1)
+        return least
+
+    # What the rules share.
+
+    @property
+    def _latest(self) -> Reading:
+        assert self.state.latest is not None, "rules that look at a sample refuse first where there is none"
+        return self.state.latest
+
+    def _blind(self, rule: Rule) -> Verdict | None:
+        """The refusal where there is no sample, or only an old one."""
+        latest, settings = self.state.latest, self.settings
+        if latest is None:
+            why = f"; the last one does not count, as {self.state.ignored}" if self.state.ignored else ""
+            return self._refuse(rule, Reason.NO_SAMPLE, f"there is no sample of plan {self.state.generation} yet{why}")
+        # Of a clock that is ahead as of one that is behind. Long epochs excuse an old sample, but not where workers would go.
+        allowed = settings.stale_seconds
+        if rule is not Rule.DEALLOCATE:
+            allowed += 2 * (latest.epoch_seconds or 0.0)
+        age = self.now - latest.taken_at
+        if abs(age) > allowed:
+            return self._refuse(rule, Reason.STALE, f"the last sample is {_seconds(age)} old, more than {_seconds(allowed)}")
+        return None
+
+    def _off(self, rule: Rule) -> Verdict | None:
+        return self._refuse(rule, Reason.OFF, "the rule is off") if self.settings.mode_of(rule) is Mode.OFF else None
+
+    def _refuse(self, rule: Rule, reason: Reason, sentence: str) -> Verdict:
+        return Verdict(rule, Kind.HOLD, reason, sentence, self.state.workers)
+
+    def _wait(self, rule: Rule, condition: str, seconds: float, after: float) -> Verdict:
+        return self._refuse(rule, Reason.WAITING, f"{condition} for {_seconds(seconds)}, of {_seconds(after)}")
+
+    def _act(self, rule: Rule, kind: Kind, reason: Reason, sentence: str, target: int) -> Verdict:
+        return Verdict(rule, kind, reason, sentence, target, self.settings.mode_of(rule))
+
+    def _bill(self, workers: int) -> Bill:
+        """Of a change to so many workers, which must have been asked about."""
+        if workers not in self.bills:
+            prospect = self.asked.at(workers)
+            assert prospect is not None
+            self.bills[workers] = bill(
+                workers=workers,
+                tau_max=prospect.tau_max,
+                tau_mean=prospect.tau_mean,
+                moved_tuples=prospect.moved_tuples,
+                rate=self._latest.rate,
+                changes=True,
+                settings=self.settings,
+                prices=self.prices,
+            )
+        return self.bills[workers]
+
+    def _bill_stay(self, latest: Reading) -> Bill:
+        """Of changing nothing: the workers are as full as they are, and what is shed goes on being shed."""
+        if self.stay is None:
+            self.stay = bill(
+                workers=self.state.workers,
+                tau_max=self.settings.unshed(latest.tau_max or 0.0),
+                tau_mean=(latest.tau_mean or latest.least_mean) / latest.kept,
+                moved_tuples=0.0,
+                rate=latest.rate,
+                changes=False,
+                settings=self.settings,
+                prices=self.prices,
+            )
+        return self.stay
+
+
+_THRESHOLDS = ("tau0", "tau1", "tau2", "tau3", "scale_up_after", "scale_down_after")
+
+
+def _choose(verdicts: tuple[Verdict, ...]) -> Verdict | None:
+    """The first that is carried out, else the first that is recommended. Nothing is removed while a rule wants workers added."""
+    acting = [verdict for verdict in verdicts if verdict.kind is not Kind.HOLD and verdict.mode is not Mode.OFF]
+    if any(verdict.kind is Kind.ALLOCATE for verdict in acting):
+        acting = [verdict for verdict in acting if verdict.kind is not Kind.DEALLOCATE]
+    return next((verdict for verdict in acting if verdict.mode is Mode.ENFORCE), acting[0] if acting else None)
+
+
+def _listed(problems: tuple[str, ...]) -> str:
+    shown = "; ".join(problems[:3])
+    return f"{shown}; and {len(problems) - 3} more" if len(problems) > 3 else shown or "it is partial"
+
+
+def _workers(number: int) -> str:
+    return "1 worker" if number == 1 else f"{number:,} workers"
+
+
+def _from_to(before: int, after: int) -> str:
+    return f"from {before:,} to {_workers(after)}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if abs(seconds) < 600 else f"{seconds / 60:.0f} min"

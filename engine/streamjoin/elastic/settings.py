@@ -1,0 +1,171 @@
+"""What the decision core is set to: thresholds, hold times, limits, and what each rule may do.
+
+Always holds: ``0 < tau0 < tau1 < about_tau1 < tau2 < tau3 <= 1`` (ESJ, Eq. 1), and ``1 <= min_workers <= max_workers``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from streamjoin.elastic.shedding import MODELS as SHEDDING_MODELS
+from streamjoin.elastic.shedding import shed_factor
+
+if TYPE_CHECKING:
+    from streamjoin.manifest.model import Spec
+
+
+class Mode(StrEnum):
+    """What becomes of a rule's decision."""
+
+    ENFORCE = "Enforce"
+    RECOMMEND = "Recommend"
+    OFF = "Off"
+
+
+class Rule(StrEnum):
+    """The rules, by the manifest's names (``spec.scaling.rules``)."""
+
+    ALLOCATE = "allocate"
+    """Add workers when they are full."""
+    DEALLOCATE = "deallocate"
+    """Remove workers that are hardly used."""
+    REPLAN = "replan"
+    """Cut the join anew among as many workers, when some are much fuller than others or the streams' ratio moved."""
+    KEEP_UP = "keepUp"
+    """Add workers when the join falls behind its input, however empty they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Thresholds of tau, in parts of a worker's capacity; times in seconds. Raises ValueError naming the field of the manifest."""
+
+    tau0: float = 0.2
+    tau1: float = 0.4
+    tau2: float = 0.8
+    tau3: float = 0.9
+    scale_up_after: float = 30.0
+    """How long tau must stay at or above tau3; imbalance, a moved ratio and falling behind must last as long."""
+    scale_down_after: float = 600.0
+    """How long tau must stay at or below tau0."""
+    min_workers: int = 1
+    max_workers: int = 8
+    capacity_tuples: float = 2_000_000.0
+    """W."""
+    interval_seconds: float = 1.0
+    """From one epoch's start to the next one's."""
+    mode: Mode = Mode.ENFORCE
+    rules: Mapping[Rule, Mode] = field(default_factory=dict)
+    """By rule, where it differs from ``mode``."""
+    shedding_model: str = "off"
+    shedding_base: float = 0.0
+    stale_after: float = 60.0
+    """Samples further apart than this, or older, say nothing of the time between; never less than three intervals."""
+    imbalance: float = 1.5
+    """From this much of the mean on, the fullest worker's tau is an imbalance."""
+    ratio_factor: float = 2.0
+    """By this factor the streams' ratio must have moved from that which the plan was made for."""
+    gain: float = 0.1
+    """A re-plan must lower the fullest worker's tau by this part of it."""
+    busy_target: float = 0.8
+    """The part of the interval that an epoch may take after workers were removed."""
+    busy_idle: float = 0.3
+    """At most this part of the interval is taken to be an epoch's fixed cost, which fewer workers do not make longer."""
+    catch_up_seconds: float = 600.0
+    """In how long a join that has fallen behind should have worked off what waits."""
+    rising: float = 0.25
+    """Held tuples that grew by this part within ``scale_down_after`` are rising: a window that fills, or a morning."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, float | int) and not isinstance(value, bool) and not math.isfinite(value):
+                raise ValueError(f"{_field(item.name)}: {value} must be a finite number")
+        taus = ("tau0", "tau1", "tau2", "tau3")
+        for low, high in itertools.pairwise(taus):
+            if not 0 < getattr(self, low) < getattr(self, high) <= 1:
+                raise ValueError(
+                    f"{_field(low)}: {getattr(self, low):g} must be above 0 and below {high} ({getattr(self, high):g}), which is at most 1"
+                )
+        if not 1 <= self.min_workers <= self.max_workers:
+            raise ValueError(f"spec.workers.min: {self.min_workers} must be at least 1 and at most max ({self.max_workers})")
+        for name in ("scale_up_after", "scale_down_after"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{_field(name)}: {getattr(self, name):g} must not be negative")
+        for name in ("capacity_tuples", "interval_seconds", "stale_after", "busy_target", "catch_up_seconds", "rising"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{_field(name)}: {getattr(self, name):g} must be positive")
+        for name in ("imbalance", "ratio_factor"):
+            if not getattr(self, name) > 1:
+                raise ValueError(f"{name}: {getattr(self, name):g} must be above 1")
+        if not 0 <= self.gain < 1:
+            raise ValueError(f"gain: {self.gain:g} must be at least 0 and below 1")
+        if not 0 <= self.busy_idle < self.busy_target:
+            raise ValueError(f"busy_idle: {self.busy_idle:g} must be at least 0 and below busy_target ({self.busy_target:g})")
+        if self.shedding_model not in SHEDDING_MODELS or not 0 <= self.shedding_base <= 1:
+            choices = ", ".join(SHEDDING_MODELS)
+            raise ValueError(f"spec.shedding: {self.shedding_model!r} from {self.shedding_base:g} must be one of {choices}, from 0 to 1")
+
+    @property
+    def about_tau1(self) -> float:
+        """What "about tau1" is: a tenth above it, and never more than half-way to tau2."""
+        return min(1.1 * self.tau1, (self.tau1 + self.tau2) / 2)
+
+    @property
+    def stale_seconds(self) -> float:
+        """From which age on a sample is stale."""
+        return max(self.stale_after, 3 * self.interval_seconds)
+
+    def mode_of(self, rule: Rule) -> Mode:
+        return self.rules.get(rule, self.mode)
+
+    def unshed(self, tau: float) -> float:
+        """How full a worker that has settled at ``tau`` would be if it shed nothing: tau / (1 - SF), of which it holds 1 - SF."""
+        kept = 1 - shed_factor(self.shedding_model, self.shedding_base, self.tau2, tau)
+        return tau / max(_LEAST_KEPT, kept)
+
+    @classmethod
+    def of(cls, spec: Spec) -> Settings:
+        """What a valid manifest says."""
+        scaling, workers = spec.scaling, spec.workers
+        given = {rule: getattr(scaling.rules, name) for rule, name in _RULE_FIELDS.items()}
+        return cls(
+            tau0=scaling.tau0,
+            tau1=scaling.target,
+            tau2=scaling.tau2,
+            tau3=scaling.tau3,
+            scale_up_after=scaling.scale_up_after.micros / 1e6,
+            scale_down_after=scaling.scale_down_after.micros / 1e6,
+            min_workers=workers.min,
+            max_workers=workers.max,
+            capacity_tuples=float(workers.capacity_tuples),
+            interval_seconds=spec.epoch.interval.micros / 1e6,
+            mode=Mode(scaling.mode),
+            rules={rule: Mode(mode) for rule, mode in given.items() if mode is not None},
+            shedding_model=spec.shedding.model,
+            shedding_base=spec.shedding.base,
+        )
+
+
+_LEAST_KEPT = 0.05
+"""A worker that drops nearly everything says only that it is far too full, not by how much."""
+
+_RULE_FIELDS = {Rule.ALLOCATE: "allocate", Rule.DEALLOCATE: "deallocate", Rule.REPLAN: "replan", Rule.KEEP_UP: "keep_up"}
+
+_FIELDS = {
+    "scale_up_after": "spec.scaling.scaleUpAfter",
+    "scale_down_after": "spec.scaling.scaleDownAfter",
+    "capacity_tuples": "spec.workers.capacityTuples",
+    "interval_seconds": "spec.epoch.interval",
+    "min_workers": "spec.workers.min",
+    "max_workers": "spec.workers.max",
+    "shedding_base": "spec.shedding.base",
+}
+
+
+def _field(name: str) -> str:
+    return f"spec.scaling.{name}" if name.startswith("tau") else _FIELDS.get(name, name)

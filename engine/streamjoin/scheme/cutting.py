@@ -1,0 +1,75 @@
+"""Coverage areas over a matrix, each cut into tasks: what the models come to, and how it is written down as a scheme."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from streamjoin.scheme.dichotomy import Rectangle
+from streamjoin.scheme.matrix import Matrix
+from streamjoin.scheme.tiling import Area, KeyRange, Scheme
+from streamjoin.scheme.varietal import Shape
+
+
+class TooManyTasksError(ValueError):
+    """No scheme of at most ``MOST_TASKS`` tasks keeps the capacity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """Coverage areas over a matrix, in the order in which on either side the first ones hold a prefix of the keys; how each is cut."""
+
+    matrix: Matrix
+    areas: tuple[tuple[Rectangle, Shape], ...]
+    owners: tuple[int, ...] | None = None
+    """Where every area is one task's: which, as one task may have several. None: each area's tasks are its own."""
+
+    @classmethod
+    def whole(cls, matrix: Matrix, shape: Shape) -> Cutting:
+        """One coverage area of this shape."""
+        return cls(matrix, ((Rectangle(0, matrix.rows, 0, matrix.columns), shape),))
+
+    @property
+    def tasks(self) -> int:
+        return sum(shape.tasks for _, shape in self.areas) if self.owners is None else len(set(self.owners))
+
+    @property
+    def largest_load(self) -> float:
+        """Of tasks that have one area each."""
+        return max(shape.largest_load(*area.volumes(self.matrix)) for area, shape in self.areas)
+
+    def scheme(self, model: str) -> Scheme:
+        areas: list[Area] = []
+        rows_written = columns_written = 0
+        for coverage, (held, shape) in enumerate(self.areas):
+            # On either side the areas before hold a prefix of the keys, so that what is left to write is one range.
+            left_writes = _unwritten(held.top, held.bottom, rows_written, self.matrix.row_keys)
+            right_writes = _unwritten(held.begin, held.end, columns_written, self.matrix.column_keys)
+            rows_written, columns_written = max(rows_written, held.bottom), max(columns_written, held.end)
+            left_keys, right_keys = self.matrix.row_keys(held.top, held.bottom), self.matrix.column_keys(held.begin, held.end)
+            areas += [
+                Area(
+                    task=len(areas) + number if self.owners is None else self.owners[coverage],
+                    coverage=coverage,
+                    left_keys=left_keys,
+                    left_units=left_units,
+                    right_keys=right_keys,
+                    right_units=right_units,
+                    left_writes=left_writes if right_units.low == 0 else None,
+                    right_writes=right_writes if left_units.low == 0 else None,
+                )
+                for number, (left_units, right_units) in enumerate(shape.areas())
+            ]
+        return Scheme(model, self.tasks, tuple(areas), _summary([shape for _, shape in self.areas]))
+
+
+def _unwritten(begin: int, end: int, written: int, keys: Callable[[int, int], KeyRange]) -> KeyRange | None:
+    return keys(max(begin, written), end) if written < end else None
+
+
+def _summary(shapes: Sequence[Shape]) -> str:
+    counts = Counter(map(str, shapes))
+    listed = ", ".join(f"{count} x {shape}" if count > 1 else shape for shape, count in list(counts.items())[:8])
+    more = ", ..." if len(counts) > 8 else ""
+    return f"{len(shapes)} coverage {'area' if len(shapes) == 1 else 'areas'}: {listed}{more}"

@@ -1,0 +1,232 @@
+"""What goes over the wire of the plan API, as typed data (``docs/api.md``).
+
+Always holds: what is read is read strictly, unknown fields refused and nothing converted; a body that cannot be read gives one text that
+names each field, its value and the remedy.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails
+
+from streamjoin.elastic.plan import Plan, PlanError
+from streamjoin.epoch.replan import PlanStatus
+from streamjoin.manifest.problem import shown
+from streamjoin.manifest.text import field_name
+from streamjoin.scheme.dichotomy import MOST_TASKS
+from streamjoin.scheme.tiling import Scheme
+
+MOST_AREAS = 2048
+"""Of a scheme that is put. To check one takes memory with the square of their number."""
+
+
+class BodyError(ValueError):
+    """A body that cannot be read; the text names fields, values and remedies."""
+
+
+class Message(BaseModel):
+    """What all messages have in common."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+    )
+
+
+_Read = TypeVar("_Read", bound=Message)
+
+
+class Wish(Message):
+    """``PUT /v1/plan``: so many workers, the plan to be made by the engine from its statistics."""
+
+    workers: Annotated[int, Field(ge=1, le=MOST_TASKS)]
+    """From spec.workers.min to spec.workers.max. The model may use fewer."""
+    model: Literal["adsp", "square", "hash", "dynamic", "readj", "biclique", "chain"] | None = None
+    """The manifest's by default."""
+    replan: bool = False
+    """Cut the join anew also where as many workers run under this model already."""
+
+
+class WholePlan(Message):
+    """``PUT /v1/plan``: a scheme that somebody has made."""
+
+    generation: Annotated[int, Field(ge=0, lt=2**53)]
+    """Above that of the newest plan."""
+    scheme: dict[str, Any]
+    """As ``GET /v1/plan`` gives it."""
+    keep: list[Annotated[int, Field(ge=0)] | None] | None = None
+    """By task, the worker of the running plan that goes on as it; null: a new one. Without it, those that hold most go on."""
+
+
+class Following(Message):
+    """A plan that is being applied."""
+
+    generation: int
+    workers: int
+    scheme: dict[str, Any]
+    keep: list[int | None]
+
+
+class SwitchedTo(Message):
+    """What the last switch took (:class:`streamjoin.epoch.replan.Switched`)."""
+
+    generation: int
+    epoch: int
+    at: float
+    waited_seconds: float
+    pause_seconds: float
+    kept_tuples: int
+    moved_tuples: int
+
+
+class PlanAnswer(Message):
+    """``GET /v1/plan``, and what a plan that was put is answered with (:class:`streamjoin.epoch.replan.PlanStatus`)."""
+
+    generation: int
+    workers: int
+    phase: str
+    ready_workers: int
+    to_fetch_bytes: int
+    dropped: str | None
+    scheme: dict[str, Any]
+    wanted: Following | None
+    switched: SwitchedTo | None
+
+    @classmethod
+    def of(cls, status: PlanStatus) -> PlanAnswer:
+        wanted, switched = status.wanted, status.switched
+        return cls(
+            generation=status.generation,
+            workers=status.workers,
+            phase=status.phase.value,
+            ready_workers=status.ready_workers,
+            to_fetch_bytes=status.to_fetch_bytes,
+            dropped=status.dropped,
+            scheme=status.scheme.to_json(),
+            wanted=None
+            if wanted is None
+            else Following(
+                generation=wanted.generation, workers=wanted.workers, scheme=wanted.scheme.to_json(), keep=list(wanted.keep)
+            ),
+            switched=None if switched is None else SwitchedTo(**{name: getattr(switched, name) for name in SwitchedTo.model_fields}),
+        )
+
+
+class Spread(Message):
+    """A histogram of encoded keys: one count more than there are inner bounds."""
+
+    bounds: list[int | float]
+    counts: list[float]
+
+
+class SideAnswer(Message):
+    """One stream: the tuples that are stored, each counted once, and how their keys are spread (null: unknown)."""
+
+    tuples: float
+    histogram: Spread | None
+    accepted_per_second: float
+
+
+class StatisticsAnswer(Message):
+    """``GET /v1/statistics``."""
+
+    left: SideAnswer
+    right: SideAnswer
+
+
+class HealthAnswer(Message):
+    """``GET /v1/health``."""
+
+    name: str
+    state: Literal["starting", "running", "retrying", "ended"]
+    epoch: int | None
+    seconds_since_commit: float | None
+    last_error: str | None
+    generation: int | None
+    workers: int | None
+    phase: str | None
+
+
+class ErrorAnswer(Message):
+    """Every answer that is not a success."""
+
+    error: str
+
+
+def read_plan(body: bytes) -> Wish | tuple[WholePlan, Scheme]:
+    """What ``PUT /v1/plan`` asks for. Raises BodyError."""
+    value = _parsed(body)
+    if not isinstance(value, dict):
+        raise BodyError(f"the body: {shown(value)} must be an object, of workers or of generation and scheme")
+    is_plan = bool({"generation", "scheme", "keep"} & set(value))
+    if is_plan and "workers" in value:
+        raise BodyError("workers: excludes generation, scheme and keep; give a number of workers, or a plan")
+    if not is_plan:
+        return _validated(Wish, value)
+    plan = _validated(WholePlan, value)
+    areas, tasks = plan.scheme.get("areas"), plan.scheme.get("tasks")
+    if not isinstance(areas, list) or not 1 <= len(areas) <= MOST_AREAS:
+        raise BodyError(f"scheme.areas: must be a list of 1 to {MOST_AREAS:,} areas")
+    if isinstance(tasks, bool) or not isinstance(tasks, int) or not 1 <= tasks <= len(areas):
+        raise BodyError(f"scheme.tasks: {shown(tasks)} must be from 1 to the number of areas, {len(areas)}; each task has at least one")
+    try:
+        scheme = Scheme.from_json(plan.scheme)
+        if plan.keep is not None:
+            Plan(plan.generation, scheme, tuple(plan.keep))
+    except PlanError as error:
+        raise BodyError(str(error).removeprefix("plan.")) from error
+    except (ValueError, ArithmeticError, AttributeError) as error:
+        raise BodyError(f"scheme: {error}; take one from GET /v1/plan as the pattern") from error
+    return plan, scheme
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(body, parse_constant=_no_constant, object_pairs_hook=_once)
+    except BodyError:
+        raise
+    except json.JSONDecodeError as error:
+        raise BodyError(f"the body: line {error.lineno}, column {error.colno}: {error.msg}; it must be JSON") from error
+    except (ValueError, RecursionError) as error:  # not UTF-8, a number of thousands of digits, brackets without end
+        raise BodyError(f"the body: {type(error).__name__}; it must be JSON in UTF-8") from error
+
+
+def _no_constant(name: str) -> Any:
+    raise BodyError(f"the body: {name} is no JSON; write a number")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise BodyError(f"{next(name for name in names if names.count(name) > 1)}: is there twice; give it once")
+    return value
+
+
+def _validated(kind: type[_Read], value: dict[str, Any]) -> _Read:
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise BodyError("; ".join(_sentence(kind, details) for details in error.errors(include_url=False))) from error
+
+
+def _sentence(kind: type[Message], details: ErrorDetails) -> str:
+    field, value = field_name(tuple(part for part in details["loc"] if part != "constrained-int")), shown(details["input"])
+    match details["type"]:
+        case "missing":
+            return f"{field}: is missing; give it"
+        case "extra_forbidden":
+            known = ", ".join(info.alias or name for name, info in kind.model_fields.items())
+            return f"{field}: {value} is given to a field that does not exist; the fields are {known}"
+        case "int_type" | "int_from_float":
+            return f"{field}: {value} must be a whole number"
+        case "bool_type":
+            return f"{field}: {value} must be true or false"
+        case "dict_type":
+            return f"{field}: {value} must be an object"
+        case "list_type":
+            return f"{field}: {value} must be a list"
+    return f"{field}: {value} is refused: {details['msg'][0].lower()}{details['msg'][1:]}"
