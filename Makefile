@@ -6,10 +6,10 @@ BIN := .venv/bin
 PYTEST ?= $(BIN)/pytest -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint bench kubernetes clean
 
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Make .venv with Spark and, where none is found, Java
 	@$(PYTHON) tools/setup.py
@@ -22,7 +22,11 @@ lint: setup ## Check style and types
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
-test: lint ## Check style and types, and run all tests
+# Tests without these programs are skipped, so that it is no error where they cannot be had.
+kubernetes: setup ## Find or build (minutes, once) the Kubernetes programs that tests use
+	@$(BIN)/python tools/kubernetes_programs.py --optional etcd kube-apiserver kubectl helm
+
+test: lint kubernetes ## Check style and types, and run all tests
 	$(PYTEST)
 
 # A benchmark is a program in tests/bench that prints what it measured; each is started by itself.

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+import apiserver
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start Spark run one after another: each brings Java processes that would crowd out another's."""
+    """Tests that start Spark run one after another: each brings Java processes that would crowd out another's. Those that
+    ask a Kubernetes API server share one.
+    """
     for item in items:
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        for mark in ("spark", "apiserver"):
+            if item.get_closest_marker(mark):
+                item.add_marker(pytest.mark.xdist_group(mark))
+
+
+@pytest.fixture(scope="session")
+def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.ApiServer]:
+    """A real Kubernetes API server for tests that carry the mark ``apiserver``."""
+    with apiserver.running(tmp_path_factory.mktemp("apiserver")) as server:
+        yield server

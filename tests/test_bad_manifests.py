@@ -151,13 +151,31 @@ CASES = [
         "or remove watermark",
     ),
     bad(
-        "on as Kubernetes reads it without quotes",
+        "on, and on as Kubernetes reads it without quotes",
         '"on":',
-        "true:",
-        "spec.joins[0].on: is missing; give when two tuples match (SQL over the columns of both streams)",
-        'spec.joins[0].true: "abs(orders.amount - payments.amount) <= 0.01 AND orders.cu… '
-        'stands where the bare name on was, which YAML 1.1 reads as true; write "on" in quotes',
+        'true: "orders.id = payments.id"\n      "on":',
+        'spec.joins[0].true: "orders.id = payments.id" is what kubectl makes of a bare on, which is given too; keep one, in quotes',
     ),
+    bad(
+        "no on",
+        '"on": "abs(orders.amount - payments.amount) <= 0.01 AND orders.currency = payments.currency"',
+        "on_: orders.id = payments.id",
+        "spec.joins[0].on: is missing; give when two tuples match (SQL over the columns of both streams)",
+        'spec.joins[0].on_: "orders.id = payments.id" is given to a field that does not exist; did you mean on?',
+    ),
+    bad(
+        "a base that is not text",
+        'base: "0.1"',
+        "base: 0.1",
+        'spec.shedding.base: 0.1 must be text, which alone Kubernetes keeps as it is; put it in quotes: "0.1"',
+    ),
+    bad(
+        "cores as a number that is not whole",
+        'cpu: "1"',
+        "cpu: 0.5",
+        'spec.workers.resources.cpu: 0.5 is not an amount of CPU; write cores, such as "1", or thousandths of one, such as 500m',
+    ),
+    bad("a floor above max", "max: 6", "max: 6, floor: 7", "spec.workers.floor: 7 must be at least min (2) and at most max (6)"),
     # Types.
     bad("a number for text", 'image: "streamjoin:1"', "image: 5", 'spec.image: 5 must be text; put it in quotes: "5"'),
     bad(

@@ -11,8 +11,10 @@ Python (``from``, ``for``) or of pydantic (``schema``), another name with the ma
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -20,6 +22,8 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     PlainSerializer,
     PlainValidator,
     StringConstraints,
@@ -27,7 +31,9 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import CoreSchema, core_schema
 
+from streamjoin.manifest.cel import Rule, seconds
 from streamjoin.manifest.location import place
 from streamjoin.manifest.quantity import Cpu, Duration, Memory, Quantity
 
@@ -81,13 +87,17 @@ def _scalar(value: object) -> str | int | float | bool | None:
     raise ValueError("is not a value of a column; write a string, a number, true, false or null")
 
 
+_LONGEST_FRACTION = 20
+
+
 def _fraction(value: object) -> object:
-    """Kubernetes has its reasons to write fractions as text, so both are read."""
+    """Kubernetes has its reasons to store fractions as text, so those that are not whole must be."""
     if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            raise ValueError('is not a number; write one between 0 and 1, such as "0.1"') from None
+        if len(value) > _LONGEST_FRACTION or not re.fullmatch(r"(0|[1-9][0-9]*)(\.[0-9]+)?", value):
+            raise ValueError('is not a number; write one between 0 and 1, such as "0.1"')
+        return float(value)
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError(f'must be text, which alone Kubernetes keeps as it is; put it in quotes: "{value:.15g}"')
     return value
 
 
@@ -115,24 +125,48 @@ def _location(value: str) -> str:
 _Ordered = TypeVar("_Ordered", Duration, Memory, Cpu)
 
 
-def _between(low: _Ordered, high: _Ordered) -> AfterValidator:
-    def check(value: _Ordered) -> _Ordered:
-        if not low <= value <= high:
-            raise ValueError(f"must be at least {low} and at most {high}")
+@dataclass(frozen=True, slots=True)
+class _Between(Generic[_Ordered]):
+    """The closed range of a quantity, here and for the API server."""
+
+    low: _Ordered
+    high: _Ordered
+
+    @property
+    def message(self) -> str:
+        return f"must be at least {self.low} and at most {self.high}"
+
+    def check(self, value: _Ordered) -> _Ordered:
+        if not self.low <= value <= self.high:
+            raise ValueError(self.message)
         return value
 
-    return AfterValidator(check)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return Rule(self._expression(), self.message).__get_pydantic_json_schema__(core, handler)
+
+    def _expression(self) -> str:
+        if not isinstance(self.low, Duration) or not isinstance(self.high, Duration):
+            amount = "quantity(string(self))"
+            return f"{amount}.compareTo(quantity('{self.low}')) >= 0 && {amount}.compareTo(quantity('{self.high}')) <= 0"
+        length = seconds("self")
+        upper = f"{length} <= {self.high.micros / 1e6}"
+        # A duration is above 0 if it has another digit than 0.
+        lower = {0: "", 1: "self.matches('[1-9]') && "}.get(self.low.micros, f"{length} >= {self.low.micros / 1e6} && ")
+        return lower + upper
 
 
 LONGEST = Duration.parse("36500d")
 """A hundred years: far from where sums of event times and durations would leave 64 bits."""
 
-Span = Annotated[Duration, _between(Duration(0), LONGEST)]
+Span = Annotated[Duration, _Between(Duration(0), LONGEST)]
 """A duration that may be 0."""
-PositiveSpan = Annotated[Duration, _between(Duration(1), LONGEST)]
-EpochSpan = Annotated[Duration, _between(Duration.parse("10ms"), Duration.parse("1h"))]
-MemoryAmount = Annotated[Memory, _between(Memory.parse("64Mi"), Memory.parse("16Ti"))]
-CpuAmount = Annotated[Cpu, _between(Cpu.parse("100m"), Cpu.parse("256"))]
+PositiveSpan = Annotated[Duration, _Between(Duration(1), LONGEST)]
+EpochSpan = Annotated[Duration, _Between(Duration.parse("10ms"), Duration.parse("1h"))]
+MemoryAmount = Annotated[Memory, _Between(Memory.parse("64Mi"), Memory.parse("16Ti"))]
+CpuAmount = Annotated[Cpu, _Between(Cpu.parse("100m"), Cpu.parse("256"))]
 Number = Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type": "number"})]
 Scalar = Annotated[
     str | int | float | bool | None,
@@ -144,17 +178,37 @@ Fraction = Annotated[
     BeforeValidator(_fraction),
     Field(ge=0, le=1),
     PlainSerializer(str, return_type=str),
-    WithJsonSchema({"type": "string", "pattern": r"^(0(\.[0-9]+)?|1(\.0+)?)$"}),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "minimum": 0,
+            "maximum": 1,
+            "maxLength": _LONGEST_FRACTION,
+            "pattern": r"^(0(\.[0-9]+)?|1(\.0+)?)$",
+        }
+    ),
 ]
 Tau = Annotated[float, Field(gt=0, le=1)]
-Location = Annotated[str, StringConstraints(min_length=1), AfterValidator(_location)]
-Sql = Annotated[str, StringConstraints(min_length=1)]
+Location = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=1024),
+    AfterValidator(_location),
+    Rule(
+        "!self.matches('^[A-Za-z][A-Za-z0-9+.-]*:/') || self.matches('^(?i:file|s3|s3a|gs|abfs|abfss|az):/')",
+        "begins with no store that is known; give a local path or a file://, s3://, gs://, abfss:// or az:// URL",
+    ),
+    Rule("self.trim() == self", "is not a place; give a local path or a URL, without spaces around it"),
+    Rule("!self.startsWith('~')", "begins with ~, which only a shell expands; write the directory's full path"),
+]
+Sql = Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 FreeForm = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
-Options = dict[str, Scalar]
+Options = Annotated[dict[str, Scalar], Field(max_length=200)]
 """Settings of a library, by name."""
 
 # Strict models take only tuples for tuples, and YAML has only lists: the sequence alone is read leniently.
-Texts = Annotated[tuple[Sql, ...], Field(strict=False)]
+Texts = Annotated[tuple[Sql, ...], Field(strict=False, max_length=1000)]
+Names = Annotated[tuple[Name, ...], Field(strict=False, max_length=1000)]
 
 
 class FilesSource(Part):
@@ -166,7 +220,7 @@ class FilesSource(Part):
     """How the files are written: parquet, json (one object a line) or csv."""
     max_files_per_epoch: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """How many files one epoch may take from."""
-    pattern: Annotated[str, StringConstraints(min_length=1)] = "*"
+    pattern: Name = "*"
     """Which file names to read, with *, ? and [...]; names that begin with _ or . are never read."""
     header: bool = True
     """csv: whether a file's first line names its columns; without it the columns come in the schema's order."""
@@ -290,13 +344,13 @@ class GeneratorSource(Part):
     """How many tuples in all; without it there is no end."""
     rate: Rate = Rate(constant=1000.0)
     """How fast event time passes: tuples per second of it."""
-    start: Annotated[str, AfterValidator(_instant)] = "2026-01-01T00:00:00Z"
+    start: Annotated[str, StringConstraints(max_length=64), AfterValidator(_instant)] = "2026-01-01T00:00:00Z"
     """The event time of the first tuple, as ISO 8601; without a zone it is UTC."""
     real_time: bool = True
     """true: no faster than the wall clock, from the first epoch on; false: as fast as the engine takes it."""
     out_of_order: Span = Duration(0)
     """Event times are moved back by a random amount up to this."""
-    columns: dict[str, ColumnGenerator]
+    columns: Annotated[dict[str, ColumnGenerator], Field(max_length=1000)]
     """By column, how it is filled. Every column of the schema but the eventTime column, which the rate fills."""
 
     @property
@@ -308,7 +362,7 @@ class GeneratorSource(Part):
 class KafkaSource(Part):
     """Records of one Kafka topic, of all its partitions and those that are added."""
 
-    bootstrap_servers: Annotated[str, StringConstraints(min_length=1)]
+    bootstrap_servers: Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
     """Where to find the brokers: host:port, more of them after commas."""
     topic: Annotated[str, StringConstraints(min_length=1, max_length=249)]
     """The topic."""
@@ -342,19 +396,23 @@ class Source(Part):
 class Stream(Part):
     """One of the streams to join."""
 
-    name: Annotated[str, StringConstraints(min_length=1, max_length=63)]
+    name: Annotated[
+        str,
+        StringConstraints(min_length=1, max_length=63),
+        Rule("self.matches('^[A-Za-z][A-Za-z0-9_]*$')", "cannot stand in SQL; use letters, digits and _, beginning with a letter"),
+    ]
     """The name by which SQL refers to the stream's columns, as in orders.id."""
     source: Source
     """Where the tuples come from."""
-    ddl: Annotated[Sql, Field(alias="schema")]
+    ddl: Annotated[str, StringConstraints(min_length=1, max_length=100_000), Field(alias="schema")]
     """The columns and their types, as Spark DDL: "id BIGINT, price DECIMAL(10,2), at TIMESTAMP"."""
-    event_time: str | None = None
+    event_time: Annotated[str, StringConstraints(max_length=255)] | None = None
     """The TIMESTAMP or TIMESTAMP_NTZ column that says when a tuple happened. Windows of time need it."""
     watermark: Span = Duration(0)
     """How much later than the latest tuple seen a tuple may be and still be joined."""
     where: Sql | None = None
     """Which tuples to take (SQL over this stream's columns); the others are dropped where they are read."""
-    select: Texts | None = None
+    select: Names | None = None
     """The columns to hold for residual predicates and output. By default what the join and the output need."""
     expected_rate: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """Tuples per second to expect, from which the first number of workers follows."""
@@ -398,11 +456,11 @@ class ConsoleSink(Part):
 class KafkaSink(Part):
     """One Kafka topic: each result as a JSON object, with an identity by which readers drop repeats."""
 
-    bootstrap_servers: Annotated[str, StringConstraints(min_length=1)]
+    bootstrap_servers: Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
     """Where to find the brokers: host:port, more of them after commas."""
     topic: Annotated[str, StringConstraints(min_length=1, max_length=249)]
     """The topic."""
-    key: Annotated[str, StringConstraints(min_length=1)] | None = None
+    key: Name | None = None
     """The output's column that becomes the records' key, and so chooses their partition."""
     timeout: PositiveSpan = Duration.parse("30s")
     """How long brokers may be out of reach before an epoch fails; its results are sent when they are back."""
@@ -474,6 +532,8 @@ class Workers(Part):
     """Never fewer workers than this."""
     max: Annotated[int, Field(ge=1, le=1024)] = 8
     """Never more workers than this."""
+    floor: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Never fewer workers than this for the time being, from min to max: Kubernetes' scale subresource, and so kubectl scale, sets it."""
     capacity_tuples: Annotated[int, Field(ge=1, lt=2**53)] = 2_000_000
     """W: how many tuples one worker may hold."""
     resources: Resources = Resources()
@@ -592,7 +652,7 @@ class Spec(Part):
     """Where records go that do not parse. By default the directory dead-letters in the checkpoint."""
     suspend: bool = False
     """true: stop, and keep the state."""
-    image: str = ""
+    image: Annotated[str, StringConstraints(max_length=1024)] = ""
     """Kubernetes: the engine's image. By default that of the operator's own release."""
     driver: Pods = Pods()
     """Kubernetes: the driver's pod."""

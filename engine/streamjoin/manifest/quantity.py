@@ -39,6 +39,8 @@ class Quantity:
     __slots__ = ()
 
     PATTERN: ClassVar[str]
+    LONGEST: ClassVar[int] = 64
+    """Characters."""
     NUMBERS: ClassVar[tuple[type, ...]] = ()
     """Types of plain numbers that are read as if they were quoted."""
 
@@ -52,7 +54,8 @@ class Quantity:
         if isinstance(value, cls):
             return value
         number = isinstance(value, cls.NUMBERS) and not isinstance(value, bool)
-        return cls.parse(value if isinstance(value, str) else str(value) if number else "")
+        text = value if isinstance(value, str) else str(value) if number else ""
+        return cls.parse(text if len(text) <= cls.LONGEST else "")
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -60,9 +63,8 @@ class Quantity:
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        if cls.NUMBERS:
-            return {"x-kubernetes-int-or-string": True, "pattern": cls.PATTERN}
-        return {"type": "string", "pattern": cls.PATTERN}
+        text = {"maxLength": cls.LONGEST, "pattern": cls.PATTERN}
+        return {"x-kubernetes-int-or-string": True, **text} if cls.NUMBERS else {"type": "string", "minLength": 1, **text}
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -71,12 +73,13 @@ class Duration(Quantity):
 
     micros: int
 
-    PATTERN: ClassVar[str] = r"^([0-9]+(\.[0-9]+)?(d|h|m|s|ms|us))+$"
+    PATTERN: ClassVar[str] = "^" + "".join(rf"([0-9]+(\.[0-9]+)?{unit})?" for unit in DURATION_UNITS) + "$"
+    """Also of the empty text, which is none."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """``180s``, ``500ms``, ``1h30m``, ``1.5s``. Raises ValueError saying what is wrong and how to write it."""
-        if not re.fullmatch(cls.PATTERN, text):
+        if not re.fullmatch(rf"({_DURATION_PART.pattern})+", text):
             raise ValueError(
                 "is not a duration; write a number with a unit (us, ms, s, m, h or d), such as 500ms, 180s or 1h30m"
             )
@@ -138,7 +141,7 @@ class Cpu(Quantity):
     millis: int
 
     PATTERN: ClassVar[str] = r"^[0-9]+(\.[0-9]+)?m?$"
-    NUMBERS: ClassVar[tuple[type, ...]] = (int, float)
+    NUMBERS: ClassVar[tuple[type, ...]] = (int,)
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -88,6 +88,7 @@ def _document(tree: Tree) -> Document:
     remarks = [_from_text(warning) for warning in tree.warnings]
     manifest: Manifest | None = None
     value = _without_nulls(tree.value)
+    _name_on(value)
     if isinstance(value, Mapping):
         try:
             manifest = Manifest.model_validate(value)
@@ -109,6 +110,15 @@ def _document(tree: Tree) -> Document:
         problems=_located(problems, lines),
         remarks=_located(remarks, lines),
     )
+
+
+def _name_on(value: Any) -> None:
+    """A bare ``on`` comes from kubectl as the field ``true``, because YAML 1.1 reads it so; it is meant as ``on``."""
+    spec = value.get("spec") if isinstance(value, dict) else None
+    joins = spec.get("joins") if isinstance(spec, dict) else None
+    for join in joins if isinstance(joins, list) else ():
+        if isinstance(join, dict) and "true" in join and "on" not in join:
+            join["on"] = join.pop("true")
 
 
 def _from_text(remark: Remark) -> Problem:

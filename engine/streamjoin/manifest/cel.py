@@ -1,0 +1,68 @@
+"""Rules for the Kubernetes API server, in CEL, that say what a JSON schema cannot; and expressions to make them from.
+
+A rule stands in the JSON schema of what it is about as ``x-kubernetes-validations``, from where ``manifest.crd`` takes it.
+It mirrors a check that this package makes in Python; the Python check decides, and tests/test_crd.py holds the two together.
+
+Always holds: expressions use nothing newer than Kubernetes 1.30 has.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import GetJsonSchemaHandler
+from pydantic_core import CoreSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """An expression over ``self`` (and ``oldSelf``) that must be true, and what a user is told where it is not.
+
+    As a part of an ``Annotated`` type it joins that type's JSON schema.
+    """
+
+    expression: str
+    message: str
+    """What is wrong and what to do, to be read after the field."""
+    computed: str | None = None
+    """CEL that gives the message, where it should show values; ``message`` stands in where that fails."""
+    field: str | None = None
+    """The field of ``self`` that is to blame; self by default."""
+
+    def schema(self) -> dict[str, Any]:
+        """An entry of ``x-kubernetes-validations``."""
+        entry = {"rule": self.expression, "message": self.message}
+        if self.computed is not None:
+            entry["messageExpression"] = self.computed
+        if self.field is not None:
+            entry["fieldPath"] = f".{self.field}"
+        return entry
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = dict(handler(core))
+        schema["x-kubernetes-validations"] = [*schema.get("x-kubernetes-validations", []), self.schema()]
+        return schema
+
+
+def quoted(text: str) -> str:
+    """A CEL string."""
+    return json.dumps(text)
+
+
+def one_of(*given: str) -> str:
+    """Whether exactly one of the conditions holds."""
+    return f"[{', '.join(given)}].exists_one(given, given)"
+
+
+def seconds(duration: str) -> str:
+    """The seconds, as a double with thousandths, of an expression for a manifest's duration. CEL's own durations have no days."""
+    rest = f"{duration}.split('d')[size({duration}.split('d')) - 1]"
+    days = f"({duration}.contains('d') ? double({duration}.split('d')[0]) * 86400.0 : 0.0)"
+    return f"({days} + ({rest} == '' ? 0.0 : double(duration({rest}).getMilliseconds()) / 1000.0))"
+
+
+def same(field: str) -> str:
+    """Whether an optional field of ``s`` is what it is in ``o``."""
+    return f"(has(s.{field}) == has(o.{field}) && (!has(s.{field}) || s.{field} == o.{field}))"

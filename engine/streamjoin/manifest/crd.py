@@ -1,0 +1,447 @@
+"""The CustomResourceDefinition, from the manifest's models: ``python -m streamjoin.manifest.crd`` prints ``crds/``'s file.
+
+Fields, types, bounds, defaults and descriptions are the models'. What fields must be together is said here in CEL, beside
+the checks in ``manifest.together`` that it mirrors. SQL, places and what depends on the types of columns are beyond CEL:
+these the operator checks, and reports in the status.
+
+Always holds: the schema is structural, and every text, list and mapping in it is bounded, so that the API server can
+bound what the rules cost; an unbounded one is a ValueError that names the field. Nothing that the API server refuses
+would pass ``manifest.validate``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from streamjoin.manifest import model
+from streamjoin.manifest.cel import Rule, one_of, quoted, same, seconds
+from streamjoin.manifest.model import API_VERSION, KIND, Part, SchemaGenerator
+from streamjoin.manifest.problem import listed
+from streamjoin.manifest.status import Status
+
+Json = dict[str, Any]
+
+GROUP, VERSION = API_VERSION.split("/")
+PLURAL = "streamjoins"
+
+COLUMNS = (
+    ("Phase", "string", ".status.phase", "Where the join is in its life", 0),
+    ("Workers", "integer", ".status.workers", "How many workers the join runs on", 0),
+    ("Desired", "integer", ".status.desiredWorkers", "How many it should run on", 0),
+    ("Tau", "string", ".status.utilization.max", "The fullest worker's tuples / its capacity", 0),
+    ("Shed", "string", ".status.shed", "The share of tuples that is dropped", 0),
+    ("Model", "string", ".status.plan.model", "How the join is cut among workers", 0),
+    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Whether results are being written", 1),
+    ("Message", "string", '.status.conditions[?(@.type=="Ready")].message', "Why, or why not", 1),
+    ("Age", "date", ".metadata.creationTimestamp", "", 0),
+)
+"""What ``kubectl get`` shows: name, type, path, description, priority (1: only with -o wide)."""
+
+
+def _names(part: type[Part]) -> list[str]:
+    return [info.alias or name for name, info in part.model_fields.items()]
+
+
+def _exactly_one(*names: str) -> Rule:
+    return Rule(one_of(*(f"has({cel_name('self', name)})" for name in names)), f"give exactly one of {listed(names, 'and')}")
+
+
+def cel_name(of: str, name: str) -> str:
+    """How CEL reads a field: words of its own stand between underscores there."""
+    return f"{of}.__{name}__" if name in _CEL_WORDS else f"{of}.{name}"
+
+
+_CEL_WORDS = frozenset(
+    [
+        "true",
+        "false",
+        "null",
+        "in",
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
+        "while",
+    ]
+)
+
+
+def _only_csv(name: str, default: str, formats: str) -> Rule:
+    """The API server fills in defaults, so only what differs from them was meant."""
+    allowed = " || ".join(f"self.format == '{each}'" for each in formats.split())
+    message = f"has no meaning with this format; remove it (it belongs to {listed(formats.split(), 'and')})"
+    return Rule(f"{allowed} || self.{name} == {default}", message, field=name)
+
+
+def _below(low: str, high: str) -> Rule:
+    """Of the thresholds of scaling. tau1 is half of tau2 where it is not given."""
+    value = {"tau1": "(has(self.tau1) ? self.tau1 : 0.5 * self.tau2)"}
+    lower, upper = (value.get(name, f"self.{name}") for name in (low, high))
+    message = f"must be below {high}"
+    return Rule(f"{lower} < {upper}", message, f"'{message} (' + string({upper}) + ')'", field=None if low == "tau1" else low)
+
+
+def _lasts(window: str) -> str:
+    return f"(has({window}.within) || has({window}.before) || has({window}.after))"
+
+
+_FORMS = ("has(self.within)", "(has(self.before) || has(self.after))", "has(self.rows)", "(has(self.unbounded) && self.unbounded)")
+
+_ON = "(has({0}.on) ? {0}.on : {0}.__true__)"
+_QUALIFIERS = _ON.format("j") + r".findAll('\\b[A-Za-z_][A-Za-z0-9_]*\\.')"
+_PLAIN = f"{_ON.format('j')}.matches('[\\'\"`]|--|/[*]')"
+
+
+def _fixed(what: str, of: str, unchanged: str) -> Rule:
+    """What may not change under an existing checkpoint (``job.Job.fingerprint``), for lists of streams or joins, by name."""
+    kept = " && ".join(
+        f"has(self.checkpoint.{name}) == has(oldSelf.checkpoint.{name})"
+        f" && (!has(self.checkpoint.{name}) || self.checkpoint.{name} == oldSelf.checkpoint.{name})"
+        for name in ("location", "persistentVolumeClaim")
+    )
+    rule = f"!({kept}) || self.{of}.all(s, oldSelf.{of}.all(o, s.name != o.name || {unchanged}))"
+    return Rule(rule, f"{what} may not change under the same checkpoint; give another checkpoint, or make another {KIND}")
+
+
+RULES: Mapping[type[Part], tuple[Rule, ...]] = {
+    model.Source: (_exactly_one(*_names(model.Source)),),
+    model.Sink: (_exactly_one(*_names(model.Sink)),),
+    model.Rate: (_exactly_one(*_names(model.Rate)),),
+    model.ColumnGenerator: (_exactly_one(*_names(model.ColumnGenerator)),),
+    model.Checkpoint: (_exactly_one("location", "persistentVolumeClaim"),),
+    model.FilesSource: (
+        Rule("!self.pattern.contains('/')", "has a /, and is compared with file names alone; put the directory into path", field="pattern"),
+        Rule(
+            r"""!(self.delimiter in ['"', '\n', '\r'])""",
+            "cannot separate values; use another character, such as ;",
+            field="delimiter",
+        ),
+        _only_csv("header", "true", "csv"),
+        _only_csv("delimiter", "','", "csv"),
+        _only_csv("settle", quoted(str(model.FilesSource.model_fields["settle"].default)), "json csv"),
+    ),
+    model.FilesSink: (
+        Rule(
+            "self.format != 'json' || !has(self.compression) || self.compression == 'none'",
+            "is only for format parquet; remove it, or write parquet",
+            field="compression",
+        ),
+    ),
+    model.KafkaSource: (
+        Rule(
+            "self.topic.matches('^[A-Za-z0-9._-]+$') && !(self.topic in ['.', '..'])",
+            "is not the name of a topic; use letters, digits, ., _ and -",
+            field="topic",
+        ),
+    ),
+    model.KafkaSink: (
+        Rule(
+            "self.topic.matches('^[A-Za-z0-9._-]+$') && !(self.topic in ['.', '..'])",
+            "is not the name of a topic; use letters, digits, ., _ and -",
+            field="topic",
+        ),
+    ),
+    model.Spike: (
+        Rule(
+            f"!has(self.every) || {seconds('self.__for__')} <= {seconds('self.every')}",
+            "must be at most every; shorten it",
+            "'must be at most every (' + self.every + '); shorten it'",
+            field="for",
+        ),
+    ),
+    model.Uniform: (Rule("self.min <= self.max", "must be at most max", "'must be at most max (' + string(self.max) + ')'", field="min"),),
+    model.Hotspot: (
+        Rule("self.min <= self.max", "must be at most max", "'must be at most max (' + string(self.max) + ')'", field="min"),
+        # A closed range of whole numbers has one value more than its ends are apart.
+        Rule(
+            "self.min > self.max || (self.width > 0.0 && self.width <= self.max - self.min + 1.0)",
+            "must be above 0 and at most as wide as min to max",
+            field="width",
+        ),
+    ),
+    model.Stream: (
+        Rule(
+            "has(self.eventTime) || !self.watermark.matches('[1-9]')",
+            "needs eventTime; name the column of event times there, or remove watermark",
+            field="watermark",
+        ),
+    ),
+    model.Window: (
+        Rule(one_of(*_FORMS), "give exactly one of within, before and after, rows, and unbounded: true"),
+        Rule(
+            f"!has(self.slide) || {_lasts('self')}",
+            "has no meaning with rows or unbounded; remove it, or give within, or before and after",
+            field="slide",
+        ),
+        *(
+            Rule(
+                f"!has(self.slide) || !has(self.{name}) || !self.{name}.matches('[1-9]')"
+                f" || {seconds('self.slide')} <= {seconds(f'self.{name}')}",
+                f"must be at most {name}, or tuples would lie between two windows; shorten it",
+                f"'must be at most {name} (' + self.{name} + '), or tuples would lie between two windows; shorten it'",
+                field="slide",
+            )
+            for name in ("within", "before", "after")
+        ),
+    ),
+    model.Join: (
+        Rule(
+            one_of("has(self.on)", "has(self.__true__)"),
+            'give on, in quotes ("on"): when two tuples match (SQL over the columns of both streams)',
+        ),
+    ),
+    model.SchemeSpec: tuple(
+        Rule(
+            f"!has(self.{name}) || self.model == '{owner}'",
+            f"is only for model {owner}; remove one of them",
+            f"'is only for model {owner}, and the model is ' + self.model + '; remove one of them'",
+            field=name,
+        )
+        for name, owner in (("sigma", "readj"), ("groups", "biclique"))
+    ),
+    model.Workers: (
+        Rule("self.min <= self.max", "must be at most max", "'must be at most max (' + string(self.max) + ')'", field="min"),
+        Rule(
+            "!has(self.floor) || (self.min <= self.floor && self.floor <= self.max)",
+            "must be at least min and at most max",
+            "'must be at least min (' + string(self.min) + ') and at most max (' + string(self.max) + ')'",
+            field="floor",
+        ),
+    ),
+    model.Scaling: (_below("tau0", "tau1"), _below("tau1", "tau2"), _below("tau2", "tau3")),
+    model.Spec: (
+        Rule(
+            "self.streams.all(a, self.streams.exists_one(b, a.name.lowerAscii() == b.name.lowerAscii()))",
+            "two streams have the same name (case does not count); choose another",
+            field="streams",
+        ),
+        Rule(
+            f"!self.joins.exists(j, {_lasts('j.window')}) || self.streams.all(s, has(s.eventTime))",
+            "a window of time needs the eventTime of each stream; name a TIMESTAMP column, or use rows or unbounded",
+            field="streams",
+        ),
+        # Where the text has quotes or comments, a dot in it may be anything.
+        Rule(
+            f"self.joins.all(j, !(has(j.on) || has(j.__true__)) || {_PLAIN}"
+            f" || {_QUALIFIERS}.all(q, self.streams.exists(s, s.name.lowerAscii() + '.' == q.lowerAscii())))",
+            "on refers to a stream that is not there; write stream.column with the names of streams",
+            field="joins",
+        ),
+        Rule(
+            "self.streams.map(s, s.name) == oldSelf.streams.map(s, s.name)",
+            f"the streams' names and order may not change; make another {KIND}",
+            field="streams",
+        ),
+        Rule(
+            "self.joins.all(s, oldSelf.joins.exists(o, o.name == s.name)) && self.joins.size() == oldSelf.joins.size()",
+            f"the joins' names may not change; make another {KIND}",
+            field="joins",
+        ),
+        _fixed(
+            "a stream's source (its kind, directory or topic, and format)",
+            "streams",
+            " && ".join(
+                [f"has(s.source.{kind}) == has(o.source.{kind})" for kind in _names(model.Source)]
+                + [
+                    f"(!has(s.source.{kind}) || !has(o.source.{kind}) || (s.source.{kind}.{name} == o.source.{kind}.{name}"
+                    f" && s.source.{kind}.format == o.source.{kind}.format))"
+                    for kind, name in (("files", "path"), ("kafka", "topic"))
+                ]
+            ),
+        ),
+        _fixed("a stream's schema", "streams", "s.schema == o.schema"),
+        _fixed("a stream's eventTime", "streams", same("eventTime")),
+        _fixed("a stream's select", "streams", same("select")),
+        _fixed("a join's on", "joins", f"{_ON.format('s')} == {_ON.format('o')}"),
+        _fixed("a join's window", "joins", " && ".join(same("window." + name) for name in _names(model.Window))),
+    ),
+}
+
+
+def definition() -> Json:
+    """The CustomResourceDefinition. Raises ValueError for a model with an unbounded field."""
+    spec = _structural(model.Spec)
+    streams, joins = spec["properties"]["streams"], spec["properties"]["joins"]
+    # Streams and joins are known by their names, also to those who apply a part of a manifest.
+    by_name = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+    streams.update(by_name, minItems=2, maxItems=2)
+    joins.update(by_name, minItems=1, maxItems=1)
+    _bounded(spec, "spec")
+    status = _structural(Status)
+    _bounded(status, "status")
+    schema = {
+        "description": (model.Manifest.__doc__ or "").strip(),
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string", "description": "The version of this kind of resource."},
+            "kind": {"type": "string", "description": "The kind of resource."},
+            "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 63}}},
+            "spec": spec,
+            "status": status,
+        },
+        "x-kubernetes-validations": [_NAME.schema()],
+    }
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "additionalPrinterColumns": [_column(*column) for column in COLUMNS],
+        "subresources": {
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.workers.floor",
+                "statusReplicasPath": ".status.workers",
+                "labelSelectorPath": ".status.selector",
+            },
+        },
+        "schema": {"openAPIV3Schema": schema},
+    }
+    names = {
+        "kind": KIND,
+        "listKind": f"{KIND}List",
+        "plural": PLURAL,
+        "singular": KIND.lower(),
+        "shortNames": ["sj"],
+        "categories": ["all", "streaming"],
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {"group": GROUP, "scope": "Namespaced", "names": names, "versions": [version]},
+    }
+
+
+def _column(name: str, kind: str, path: str, description: str, priority: int) -> Json:
+    column: Json = {"name": name, "type": kind, "jsonPath": path}
+    if description:
+        column["description"] = description
+    if priority:
+        column["priority"] = priority
+    return column
+
+
+_NAME = Rule(
+    "self.metadata.name.matches('^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$')",
+    "metadata.name is not a name for a resource; use lower-case letters, digits and, inside, -; at most 63 characters",
+)
+
+
+def _structural(part: type[Part]) -> Json:
+    """A model's JSON schema, with its rules, as Kubernetes wants it: nothing by reference, no alternatives with null."""
+    schema = part.model_json_schema(schema_generator=SchemaGenerator)
+    definitions: Json = schema.pop("$defs", {})
+    rules = {each.__name__: each_rules for each, each_rules in RULES.items()}
+
+    def convert(given: Json, name: str | None = None) -> Json:
+        if "$ref" in given:
+            name = given["$ref"].rsplit("/", 1)[-1]
+            given = {**definitions[name], **{key: value for key, value in given.items() if key != "$ref"}}
+        if "anyOf" in given:
+            (one,) = [choice for choice in given["anyOf"] if choice != {"type": "null"}]
+            return convert({**one, **{key: value for key, value in given.items() if key != "anyOf"}}, name)
+        made = {key: value for key, value in given.items() if key not in _CONVERTED}
+        for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+            if exclusive in made:
+                made |= {bound: made[exclusive], exclusive: True}
+        if made.get("type") == "integer":
+            made["format"] = "int64"
+        if "description" in made:
+            made["description"] = " ".join(made["description"].split())
+        if "properties" in given:
+            made["properties"] = {field: convert(described) for field, described in given["properties"].items()}
+        if isinstance(given.get("additionalProperties"), dict):
+            made["additionalProperties"] = convert(given["additionalProperties"])
+        if "items" in given:
+            made["items"] = convert(given["items"])
+        if given.get("default") is not None:
+            default = _default(made, given["default"])
+            if default is not None:
+                made["default"] = default
+        if name == "Join":
+            _also_true(made)
+        made["x-kubernetes-validations"] = made.get("x-kubernetes-validations", []) + [rule.schema() for rule in rules.get(name or "", ())]
+        if not made["x-kubernetes-validations"]:
+            del made["x-kubernetes-validations"]
+        return made
+
+    return convert(schema, part.__name__)
+
+
+_CONVERTED = ("title", "additionalProperties", "properties", "items", "default")
+
+
+def _default(schema: Json, default: Any) -> Any:
+    """A part's default is what differs from the defaults of its fields, which the API server fills in by itself; None for no default."""
+    if not isinstance(default, dict):
+        return default
+    fields = schema.get("properties", {})
+    own = {
+        name: value
+        for name, value in default.items()
+        if value is not None and value != fields.get(name, {}).get("default") and not _filled_in(fields.get(name, {}), value)
+    }
+    return own if own or any("default" in field for field in fields.values()) else None
+
+
+def _filled_in(schema: Json, value: Any) -> bool:
+    return isinstance(value, dict) and _default(schema, value) in ({}, None)
+
+
+def _also_true(join: Json) -> None:
+    """``on`` may come under the name that kubectl gives it."""
+    join["properties"]["true"] = {
+        **join["properties"]["on"],
+        "description": "What kubectl makes of on where it is not in quotes, since YAML 1.1 reads a bare on as true. Means the same.",
+    }
+    join["required"] = [name for name in join["required"] if name != "on"]
+
+
+def _bounded(schema: Json, field: str) -> None:
+    """Raises ValueError unless every text, list and mapping has a greatest length."""
+    text = schema.get("type") == "string" or "x-kubernetes-int-or-string" in schema
+    if text and "maxLength" not in schema and "enum" not in schema:
+        raise ValueError(f"{field}: has no greatest length; give its type a max_length")
+    if schema.get("type") == "array":
+        if "maxItems" not in schema:
+            raise ValueError(f"{field}: has no greatest number of entries; give its type a max_length")
+        _bounded(schema["items"], f"{field}[]")
+    if "additionalProperties" in schema:
+        if "maxProperties" not in schema:
+            raise ValueError(f"{field}: has no greatest number of entries; give its type a max_length")
+        _bounded(schema["additionalProperties"], f"{field}[]")
+    for name, inner in schema.get("properties", {}).items():
+        _bounded(inner, f"{field}.{name}")
+
+
+def text() -> str:
+    """The definition as YAML, as it stands in ``crds/``."""
+    head = "# Made by `python -m streamjoin.manifest.crd` from the manifest's models. Change those, and make it again.\n"
+    return head + yaml.dump(definition(), Dumper=_Plain, sort_keys=False, width=140, allow_unicode=True)
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes equal parts out each time: Kubernetes' readers know no anchors to rely on."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+if __name__ == "__main__":
+    print(text(), end="")

@@ -1,0 +1,174 @@
+"""What the operator writes of a StreamJoin: the fields of its status, as typed data.
+
+The API server drops whatever is not declared here. Fractions are text, because Kubernetes' conventions keep floating
+point numbers out of what is written back and compared.
+
+Always holds: every field may be missing; a status says only what was observed.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, WithJsonSchema
+
+from streamjoin.manifest.model import Part
+
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Share = Annotated[str, StringConstraints(max_length=32, pattern=r"^[0-9]+(\.[0-9]+)?(e-?[0-9]+)?$")]
+"""A number from 0 on, as text."""
+Word = Annotated[str, StringConstraints(max_length=253)]
+Sentence = Annotated[str, StringConstraints(max_length=4096)]
+Instant = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 64})]
+
+Phase = Literal["Pending", "Starting", "Running", "Rescaling", "Suspended", "Failed"]
+
+
+class Condition(Part):
+    """One condition, as Kubernetes' API conventions have it."""
+
+    type: Annotated[str, StringConstraints(min_length=1, max_length=316)]
+    """Ready, Progressing, MetricsAvailable, Shedding or Degraded."""
+    status: Literal["True", "False", "Unknown"]
+    """Whether it holds."""
+    observed_generation: Annotated[int, Field(ge=0)] | None = None
+    """The metadata.generation that this was seen for."""
+    last_transition_time: Instant
+    """When status last changed."""
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
+    """Why, in one word for machines."""
+    message: Annotated[str, StringConstraints(max_length=32_768)]
+    """Why, for people."""
+
+
+class Utilization(Part):
+    """tau: the tuples that workers hold / their capacity."""
+
+    max: Share | None = None
+    """Of the fullest worker."""
+    mean: Share | None = None
+    """Of all workers."""
+
+
+class PlanStatus(Part):
+    """How the join is cut among workers."""
+
+    generation: Count | None = None
+    """Counts the plans of this checkpoint."""
+    model: Word | None = None
+    """The scheme's model."""
+    tasks: Count | None = None
+    """How many tasks, and so workers, the plan has."""
+    summary: Sentence | None = None
+    """The coverage areas."""
+    moved_tuples: Count | None = None
+    """How many tuples the last change of plans moved between workers."""
+    lower_bound_tuples: Count | None = None
+    """The fewest tuples that any way to that plan would have moved."""
+
+
+class Change(Part):
+    """What the last change of the manifest led to."""
+
+    generation: Count | None = None
+    """The metadata.generation with that change."""
+    kind: Annotated[Word | None, Field(alias="class")] = None
+    """What was done: nothing, applied to the running join, or a restart from the checkpoint."""
+    fields: Annotated[tuple[Sentence, ...], Field(strict=False, max_length=1000)] | None = None
+    """The fields that changed."""
+    message: Sentence | None = None
+    """Why, for people."""
+
+
+class Decision(Part):
+    """One entry of the ledger of scaling decisions."""
+
+    time: Instant | None = None
+    """When it was made."""
+    rule: Word | None = None
+    """Which rule made it."""
+    outcome: Word | None = None
+    """What became of it: applied, only recommended, held back, failed."""
+    workers_before: Count | None = None
+    """How many workers there were."""
+    workers_after: Count | None = None
+    """How many it wanted."""
+    utilization: Share | None = None
+    """tau of the fullest worker at that time."""
+    predicted_utilization: Share | None = None
+    """tau that was expected of the change."""
+    realized_utilization: Share | None = None
+    """tau after the change."""
+    message: Sentence | None = None
+    """The arithmetic, for people."""
+
+
+class Scheduling(Part):
+    """What Kubernetes makes of the workers' pods."""
+
+    running: Count | None = None
+    """Pods that run."""
+    pending: Count | None = None
+    """Pods that wait for a node, an image or a volume."""
+    since: Instant | None = None
+    """Since when some are waiting."""
+    message: Sentence | None = None
+    """What the scheduler says of those that wait."""
+
+
+class Memory(Part):
+    """How a worker's memory was derived from what it must hold."""
+
+    summary: Sentence | None = None
+    """The arithmetic, for people."""
+    required_bytes: Count | None = None
+    """What one worker needs."""
+    given_bytes: Count | None = None
+    """What one worker has."""
+
+
+class Status(Part):
+    """What the operator has seen and done."""
+
+    phase: Phase | None = None
+    """Where the join is in its life."""
+    observed_generation: Annotated[int, Field(ge=0)] | None = None
+    """The metadata.generation that this status is about."""
+    workers: Count | None = None
+    """How many workers the join runs on."""
+    desired_workers: Count | None = None
+    """How many it should run on."""
+    selector: Annotated[str, StringConstraints(max_length=1024)] | None = None
+    """The label selector of the workers' pods, for the scale subresource."""
+    utilization: Utilization | None = None
+    """How full the workers are."""
+    plan: PlanStatus | None = None
+    """How the join is cut among workers."""
+    shed: Share | None = None
+    """The greatest of shedRatio."""
+    shed_ratio: Annotated[dict[str, Share], Field(max_length=16)] | None = None
+    """By stream, the share of its tuples that is dropped because workers are nearly full."""
+    change: Change | None = None
+    """What the last change of the manifest led to."""
+    decisions: Annotated[tuple[Decision, ...], Field(strict=False, max_length=50)] | None = None
+    """The newest scaling decisions, the latest last."""
+    scheduling: Scheduling | None = None
+    """What Kubernetes makes of the workers' pods."""
+    memory: Memory | None = None
+    """How a worker's memory was derived."""
+    image: Annotated[str, StringConstraints(max_length=1024)] | None = None
+    """The image that runs."""
+    restarts: Count | None = None
+    """How often the driver was started again."""
+    conditions: (
+        Annotated[
+            tuple[Condition, ...],
+            Field(
+                strict=False,
+                max_length=32,
+                json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+            ),
+        ]
+        | None
+    ) = None
+    """Ready, Progressing, MetricsAvailable, Shedding and Degraded."""

@@ -1,0 +1,755 @@
+"""The CustomResourceDefinition, asked of a real API server: what it accepts, refuses and says, fills in, drops and keeps.
+
+The table's manifests are the good one of tests/test_bad_manifests.py with a small change. What the API server says of each is
+compared with what ``streamjoin validate`` says: both must accept or both refuse. Of that file's own bad manifests, the API server
+must refuse all but those listed in BEYOND, whose errors are in SQL, in places, or depend on the types of columns.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from apiserver import JSON_PATCH, MERGE, TABLE, ApiError, ApiServer, Client, wait_for
+from streamjoin.manifest import check, crd
+from streamjoin.manifest.model import Manifest
+from streamjoin.manifest.status import Status
+from test_bad_manifests import CASES as BAD
+from test_bad_manifests import GOOD, Bad
+
+ROOT = Path(__file__).resolve().parent.parent
+FILE = ROOT / "crds" / "streamjoins.streamjoin.dev.yaml"
+GROUP = f"/apis/{crd.GROUP}/{crd.VERSION}"
+
+Object = dict[str, Any]
+
+
+def as_kubectl(text: str) -> Object:
+    """A manifest's data as kubectl sends it: YAML 1.1, in which a bare ``on`` is true, and then JSON."""
+    return json.loads(json.dumps(yaml.safe_load(text)))
+
+
+def changed(*changes: tuple[str, str]) -> str:
+    text = GOOD
+    for old, new in changes:
+        assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in the good manifest"
+        text = text.replace(old, new)
+    return text
+
+
+@dataclass(frozen=True)
+class Case:
+    """Changes of the good manifest, and what the API server says of it: the field and a part of the message; "" for nothing."""
+
+    name: str
+    changes: tuple[tuple[str, str], ...]
+    field: str = ""
+    message: str = ""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def accepted(name: str, *changes: tuple[str, str]) -> Case:
+    return Case(name, changes)
+
+
+def refused(name: str, old: str, new: str, field: str, message: str) -> Case:
+    return Case(name, ((old, new),), field, message)
+
+
+FILES = "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}"
+KAFKA = "kafka: {bootstrapServers: 'kafka:9092', topic: orders}"
+RATE = "rate: {constant: 50}"
+RATE_FIELD = "spec.streams[1].source.generator.rate"
+COLUMN = "id: {sequence: {start: 5}}"
+COLUMN_FIELD = "spec.streams[1].source.generator.columns[id]"
+WINDOW = "window: {within: 180s, slide: 60s}"
+SINK = "sink: {files: {path: out/matches, format: parquet}}"
+ON = '"on": "abs(orders.amount - payments.amount) <= 0.01 AND orders.currency = payments.currency"'
+WORKERS = 'workers: {min: 2, max: 6, capacityTuples: 1000, resources: {cpu: "1", memory: 2Gi}}'
+SCALING = "scaling: {mode: Enforce, tau0: 0.2, tau2: 0.8, scaleUpAfter: 30s}"
+CHECKPOINT = "checkpoint: {location: out/state}"
+
+ACCEPTED = [
+    accepted("the good one"),
+    accepted("on without quotes", ('"on":', "on:")),
+    accepted("quotes in on may hold dots", (ON, '"on": "orders.currency = \'x.y\' AND orders.id < payments.id"')),
+    accepted("case does not count in on", (ON, '"on": "ORDERS.id = Payments.id"')),
+    accepted("before and after", (WINDOW, "window: {before: 1m, after: 0s}")),
+    accepted("after alone", (WINDOW, "window: {after: 1h30m}")),
+    accepted("rows", (WINDOW, "window: {rows: 1000}")),
+    accepted("unbounded", (WINDOW, "window: {unbounded: true}")),
+    accepted("not unbounded", (WINDOW, "window: {within: 1d, unbounded: false}")),
+    accepted("a slide as long as the window, in other units", (WINDOW, "window: {within: 1h, slide: 60m}")),
+    accepted("days", (WINDOW, "window: {within: 1.5d, slide: 1d12h}")),
+    accepted("no window at all in time", (WINDOW, "window: {within: 0s}")),
+    accepted("every unit", (WINDOW, "window: {within: 1d2h3m4s5ms6us}")),
+    accepted("a hundred years", (WINDOW, "window: {within: 36500d}")),
+    accepted("Kafka to Kafka", (FILES, KAFKA), (SINK, "sink: {kafka: {bootstrapServers: b, topic: out, options: {linger.ms: 5, a: x}}}")),
+    accepted("the console", (SINK, "sink: {console: {}}")),
+    accepted("an object store", (CHECKPOINT, 'checkpoint: {location: "s3://bucket/state"}')),
+    accepted("a claim", (CHECKPOINT, "checkpoint: {persistentVolumeClaim: state}")),
+    accepted("a ramp", (RATE, "rate: {ramp: {from: 0, to: 10, over: 1m}}")),
+    accepted("spikes", (RATE, "rate: {spike: {base: 1, peak: 10, at: 0s, for: 1m, every: 60s}}")),
+    accepted(
+        "a hot spot", ("amount: {uniform: {min: 0, max: 10}}", "amount: {hotspot: {min: 0, max: 10, width: 2.5, share: 0.5, period: 1m}}")
+    ),
+    accepted("values of a column, and null", ("[EUR, USD]", "[EUR, null, USD]")),
+    accepted("thousandths of a core", ('cpu: "1"', "cpu: 1500m")),
+    accepted("cores as text", ('cpu: "1"', 'cpu: "0.5"')),
+    accepted("cores as a whole number", ('cpu: "1"', "cpu: 2")),
+    accepted("bytes", ("memory: 2Gi", "memory: 1073741824")),
+    accepted("a base as a whole number", ('base: "0.1"', "base: 0")),
+    accepted("tau1", ("tau0: 0.2, tau2: 0.8", "tau0: 0.2, tau1: 0.5, tau2: 0.8, tau3: 1")),
+    accepted("a floor", ("max: 6", "max: 6, floor: 4")),
+    accepted("one worker and no more", ("min: 2, max: 6", "min: 1, max: 1")),
+    accepted("defaults for all that may have one", (WORKERS, "suspend: true"), ("  suspend: false\n", "")),
+    accepted("a parameter of the model", ("model: adsp", "model: readj, sigma: 0.5")),
+    accepted("scaling off, in quotes", ("mode: Enforce", 'mode: "Off"')),
+    accepted("a changed pod", ("{metadata: {labels: {team: a}}}", "{spec: {tolerations: [{key: a, operator: Exists}]}}")),
+]
+
+REFUSED = [
+    refused("no streams", "  streams:", "  rivers:", "", 'unknown field "spec.rivers"'),
+    refused("a slip in a field", "  scaling:", "  scalling:", "", 'unknown field "spec.scalling"'),
+    refused("a slip deep down", "maxFilesPerEpoch", "maxFiles", "", 'unknown field "spec.streams[0].source.files.maxFiles"'),
+    refused("no checkpoint", CHECKPOINT, "suspend: true", "spec.checkpoint", "Required value"),
+    refused("a name that is too long", "name: good", f"name: {'a' * 64}", "metadata.name", "Too long"),
+    refused("a name with a dot", "name: good", "name: a.b", "", "is not a name for a resource"),
+    refused("two sources", FILES, f"{FILES}\n        {KAFKA}", "spec.streams[0].source", "give exactly one of files, generator and kafka"),
+    refused(
+        "no source", f"source:\n        {FILES}", "source: {}", "spec.streams[0].source", "give exactly one of files, generator and kafka"
+    ),
+    refused("a source without a format", ", format: csv", "", "spec.streams[0].source.files.format", "Required value"),
+    refused(
+        "an unknown format",
+        "format: csv",
+        "format: tsv",
+        "spec.streams[0].source.files.format",
+        'supported values: "parquet", "json", "csv"',
+    ),
+    refused(
+        "a pattern with a directory",
+        "format: csv",
+        'format: csv, pattern: "a/*"',
+        "spec.streams[0].source.files.pattern",
+        "put the directory into path",
+    ),
+    refused(
+        "a delimiter of two",
+        "format: csv",
+        "format: csv, delimiter: '||'",
+        "spec.streams[0].source.files.delimiter",
+        "may not be more than 1",
+    ),
+    refused(
+        "a quote as delimiter",
+        "format: csv",
+        "format: csv, delimiter: '\"'",
+        "spec.streams[0].source.files.delimiter",
+        "cannot separate values",
+    ),
+    refused(
+        "a header of parquet",
+        "format: csv",
+        "format: parquet, header: false",
+        "spec.streams[0].source.files.header",
+        "has no meaning with this format",
+    ),
+    refused(
+        "no files an epoch",
+        "maxFilesPerEpoch: 16",
+        "maxFilesPerEpoch: 0",
+        "spec.streams[0].source.files.maxFilesPerEpoch",
+        "greater than or equal to 1",
+    ),
+    refused(
+        "an unknown store",
+        "path: in/orders",
+        'path: "ftp://host/orders"',
+        "spec.streams[0].source.files.path",
+        "begins with no store that is known",
+    ),
+    refused("a home directory", "path: in/orders", "path: '~/orders'", "spec.streams[0].source.files.path", "which only a shell expands"),
+    refused("spaces around a place", "path: in/orders", "path: ' in'", "spec.streams[0].source.files.path", "without spaces around it"),
+    refused(
+        "a topic with a slash", FILES, KAFKA.replace("orders", "a/b"), "spec.streams[0].source.kafka.topic", "is not the name of a topic"
+    ),
+    refused("the same name twice", "name: payments", "name: orders", "spec.streams[1]", "Duplicate value"),
+    refused("the same name in capitals", "name: payments", "name: Orders", "spec.streams", "two streams have the same name"),
+    refused("a stream's name that is no identifier", "name: payments", "name: pay-ments", "spec.streams[1].name", "cannot stand in SQL"),
+    refused("a watermark without event times", "      eventTime: at\n", "", "spec.streams[0].watermark", "needs eventTime"),
+    refused(
+        "a window of time without event times",
+        "      eventTime: paid\n",
+        "",
+        "spec.streams",
+        "a window of time needs the eventTime of each stream",
+    ),
+    refused(
+        "a schema that is empty",
+        '"id BIGINT, amount DOUBLE, currency STRING, at TIMESTAMP"',
+        '""',
+        "spec.streams[0].schema",
+        "at least 1 char",
+    ),
+    refused("a column selected twice", "[id, amount, currency]", "[id, id]", "spec.streams[0].select[1]", "Duplicate value"),
+    refused("a rate of 0", "expectedRate: 100", "expectedRate: 0", "spec.streams[0].expectedRate", "greater than 0"),
+    refused("two rates", RATE, "rate: {constant: 5, ramp: {from: 1, to: 2, over: 1s}}", RATE_FIELD, "give exactly one of constant"),
+    refused(
+        "a period of 0",
+        RATE,
+        "rate: {diurnal: {mean: 5, amplitude: 1, period: 0s}}",
+        f"{RATE_FIELD}.diurnal.period",
+        "must be at least 1us",
+    ),
+    refused(
+        "an amplitude above 1",
+        RATE,
+        "rate: {diurnal: {mean: 5, amplitude: 2, period: 1s}}",
+        f"{RATE_FIELD}.diurnal.amplitude",
+        "less than or equal to 1",
+    ),
+    refused(
+        "spikes that overlap",
+        RATE,
+        "rate: {spike: {base: 1, peak: 10, at: 0s, for: 2m, every: 1m}}",
+        f"{RATE_FIELD}.spike.for",
+        "must be at most every (1m)",
+    ),
+    refused(
+        "a column in two ways", COLUMN, "id: {sequence: {}, zipf: {values: 1, exponent: 1}}", COLUMN_FIELD, "give exactly one of sequence"
+    ),
+    refused(
+        "a range from back to front",
+        "{uniform: {min: 0, max: 10}}",
+        "{uniform: {min: 11, max: 10}}",
+        "spec.streams[1].source.generator.columns[amount].uniform.min",
+        "must be at most max (10)",
+    ),
+    refused("a seed below 0", "seed: 7", "seed: -1", "spec.streams[1].source.generator.seed", "greater than or equal to 0"),
+    refused("no on", '"on":', '"where":', "", 'unknown field "spec.joins[0].where"'),
+    refused("on twice", '"on":', 'true: "orders.id = payments.id"\n      "on":', "spec.joins[0]", 'give on, in quotes ("on")'),
+    refused("on of another stream", ON, '"on": "orders.id = refunds.id"', "spec.joins", "on refers to a stream that is not there"),
+    refused("no window", WINDOW, "window: {}", "spec.joins[0].window", "give exactly one of within"),
+    refused(
+        "a window that is not unbounded and nothing else",
+        WINDOW,
+        "window: {unbounded: false}",
+        "spec.joins[0].window",
+        "give exactly one of within",
+    ),
+    refused("two windows", WINDOW, "window: {within: 1s, rows: 5}", "spec.joins[0].window", "give exactly one of within"),
+    refused("a duration without a unit", WINDOW, "window: {within: 180}", "spec.joins[0].window.within", "must be of type string"),
+    refused("a duration in words", WINDOW, "window: {within: 3min}", "spec.joins[0].window.within", "should match"),
+    refused("units out of order", WINDOW, "window: {within: 1s1m}", "spec.joins[0].window.within", "should match"),
+    refused("no duration", WINDOW, 'window: {within: ""}', "spec.joins[0].window.within", "at least 1 char"),
+    refused("a window of centuries", WINDOW, "window: {within: 36500d1s}", "spec.joins[0].window.within", "at most 36500d"),
+    refused(
+        "a slide with rows", WINDOW, "window: {rows: 5, slide: 1s}", "spec.joins[0].window.slide", "has no meaning with rows or unbounded"
+    ),
+    refused(
+        "a slide longer than the window",
+        WINDOW,
+        "window: {within: 1m, slide: 61s}",
+        "spec.joins[0].window.slide",
+        "must be at most within (1m)",
+    ),
+    refused(
+        "two sinks",
+        SINK,
+        "sink: {console: {}, files: {path: out/m}}",
+        "spec.joins[0].output.sink",
+        "give exactly one of files, console and kafka",
+    ),
+    refused(
+        "compressed json",
+        SINK,
+        "sink: {files: {path: out/m, format: json, compression: zstd}}",
+        "spec.joins[0].output.sink.files.compression",
+        "is only for format parquet",
+    ),
+    refused(
+        "an output without columns",
+        '["orders.id AS order_id", "payments.id AS payment_id"]',
+        "[]",
+        "spec.joins[0].output.select",
+        "at least 1 item",
+    ),
+    refused(
+        "a parameter of another model",
+        "model: adsp",
+        "model: readj, groups: 2",
+        "spec.scheme.groups",
+        "is only for model biclique, and the model is readj",
+    ),
+    refused("an unknown model", "model: adsp", "model: magic", "spec.scheme.model", "Unsupported value"),
+    refused("min above max", "min: 2, max: 6", "min: 7, max: 6", "spec.workers.min", "must be at most max (6)"),
+    refused("no workers", "min: 2, max: 6", "min: 0, max: 6", "spec.workers.min", "greater than or equal to 1"),
+    refused("a floor above max", "max: 6", "max: 6, floor: 7", "spec.workers.floor", "must be at least min (2) and at most max (6)"),
+    refused("a floor below min", "max: 6", "max: 6, floor: 1", "spec.workers.floor", "must be at least min (2) and at most max (6)"),
+    refused(
+        "cores that are not whole, as a number", 'cpu: "1"', "cpu: 0.5", "spec.workers.resources.cpu", "must be of type integer or string"
+    ),
+    refused("too many cores", 'cpu: "1"', "cpu: 257", "spec.workers.resources.cpu", "must be at least 100m and at most 256"),
+    refused("too little memory", "memory: 2Gi", "memory: 1Mi", "spec.workers.resources.memory", "must be at least 64Mi and at most 16Ti"),
+    refused("memory in words", "memory: 2Gi", "memory: much", "spec.workers.resources.memory", "should match"),
+    refused("tau0 above tau1", "tau0: 0.2", "tau0: 0.5", "spec.scaling.tau0", "must be below tau1 (0.4)"),
+    refused("tau1 as large as tau2", "tau0: 0.2", "tau0: 0.2, tau1: 0.8", "spec.scaling", "must be below tau2 (0.8)"),
+    refused("tau2 above tau3", "tau2: 0.8", "tau2: 0.95", "spec.scaling.tau2", "must be below tau3 (0.9)"),
+    refused("tau0 of 0", "tau0: 0.2", "tau0: 0", "spec.scaling.tau0", "greater than 0"),
+    refused("tau3 above 1", "tau2: 0.8", "tau2: 0.8, tau3: 1.5", "spec.scaling.tau3", "less than or equal to 1"),
+    refused(
+        "a mode that is unknown", "mode: Enforce", "mode: Always", "spec.scaling.mode", 'supported values: "Enforce", "Recommend", "Off"'
+    ),
+    refused("scaling off, without quotes", "mode: Enforce", "mode: False", "spec.scaling.mode", "must be of type string"),
+    refused("a base above 1", 'base: "0.1"', 'base: "1.1"', "spec.shedding.base", "should match"),
+    refused("a base that is not text", 'base: "0.1"', "base: 0.1", "spec.shedding.base", "must be of type integer or string"),
+    refused("an epoch of a millisecond", "interval: 1s", "interval: 1ms", "spec.epoch.interval", "must be at least 10ms and at most 1h"),
+    refused("an epoch of a day", "interval: 1s", "interval: 1d", "spec.epoch.interval", "must be at least 10ms and at most 1h"),
+    refused(
+        "no place for the checkpoint",
+        CHECKPOINT,
+        "checkpoint: {}",
+        "spec.checkpoint",
+        "give exactly one of location and persistentVolumeClaim",
+    ),
+    refused(
+        "two places for the checkpoint",
+        CHECKPOINT,
+        "checkpoint: {location: out/state, persistentVolumeClaim: c}",
+        "spec.checkpoint",
+        "give exactly one of location",
+    ),
+    refused("suspend in words", "suspend: false", "suspend: maybe", "spec.suspend", "must be of type boolean"),
+    refused("a pod template that is text", "{metadata: {labels: {team: a}}}", "abc", "spec.driver.podTemplate", "must be of type object"),
+]
+
+BEYOND: set[str] = set()
+"""Bad manifests that the API server lets through, and the operator reports."""
+
+
+@pytest.fixture(scope="session")
+def defined(api_server: ApiServer) -> ApiServer:
+    """The API server with the definition."""
+    api_server.install_crd(yaml.safe_load(FILE.read_text()))
+    return api_server
+
+
+@pytest.fixture
+def joins(defined: ApiServer) -> str:
+    """The path of the StreamJoins of a new namespace."""
+    return f"{GROUP}/namespaces/{defined.namespace('crd')}/streamjoins"
+
+
+@pytest.fixture(scope="module")
+def shared_joins(defined: ApiServer) -> str:
+    """The same, of one namespace in which nothing is kept."""
+    return f"{GROUP}/namespaces/{defined.namespace('dry')}/streamjoins"
+
+
+def test_the_definition_is_the_one_made_from_the_models() -> None:
+    """Otherwise: python -m streamjoin.manifest.crd > crds/streamjoins.streamjoin.dev.yaml"""
+    assert FILE.read_text() == crd.text()
+
+
+def test_a_model_with_an_unbounded_field_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"spec.image: has no greatest length; give its type a max_length"):
+        crd._bounded({"type": "object", "properties": {"image": {"type": "string"}}}, "spec")
+
+
+def test_every_field_of_the_manifest_and_of_the_status_is_described() -> None:
+    def undescribed(schema: Object, path: str) -> list[str]:
+        found = [] if schema.get("description") or path.endswith("[]") else [path]
+        for name, inner in schema.get("properties", {}).items():
+            found += undescribed(inner, f"{path}.{name}")
+        return found + (undescribed(schema["items"], f"{path}[]") if "items" in schema else [])
+
+    schema = crd.definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert undescribed(schema["properties"]["spec"], "spec") == []
+    assert undescribed(schema["properties"]["status"], "status") == []
+
+
+def sent(client: Client, path: str, body: Object) -> list[str]:
+    """What the API server finds wrong with a manifest, as "field: message"; nothing is kept."""
+    try:
+        client.create(path, body, dryRun="All", fieldValidation="Strict")
+    except ApiError as error:
+        if error.status not in (400, 422):
+            raise
+        return [f"{cause.get('field', '')}: {cause['message']}" for cause in error.causes] or [f": {error.message}"]
+    return []
+
+
+@pytest.mark.apiserver
+@pytest.mark.parametrize("case", [*ACCEPTED, *REFUSED], ids=str)
+def test_the_api_server_and_validate_agree(case: Case, defined: ApiServer, shared_joins: str) -> None:
+    resource = as_kubectl(changed(*case.changes))
+    found = sent(defined.admin, shared_joins, resource)
+    document = check(resource)
+    if not case.message:
+        assert (found, document.problems) == ([], ())
+        return
+    assert any(problem.startswith(f"{case.field}: ") and case.message in problem for problem in found), found
+    assert document.problems, f"the API server refuses it, and streamjoin validate does not: {found}"
+
+
+def test_the_table_is_long_enough_to_mean_something() -> None:
+    assert len(ACCEPTED) + len(REFUSED) >= 100
+    assert len({case.name for case in ACCEPTED + REFUSED}) == len(ACCEPTED) + len(REFUSED)
+
+
+@pytest.mark.apiserver
+def test_the_api_server_refuses_bad_manifests_but_those_beyond_it(defined: ApiServer, shared_joins: str) -> None:
+    let_through = set()
+    for case in BAD:
+        resource = resource_of(case)
+        if resource is not None and not sent(defined.admin, shared_joins, resource):
+            let_through.add(case.name)
+    assert let_through == BEYOND
+
+
+def resource_of(case: Bad) -> Object | None:
+    """What kubectl would send of a bad manifest; None where it would send nothing, or not to the StreamJoins."""
+    text = GOOD
+    for old, new in case.changes:
+        text = text.replace(old, new)
+    try:
+        resource = as_kubectl(text)
+    except (yaml.YAMLError, TypeError, ValueError):
+        return None
+    ours = isinstance(resource, dict) and (resource.get("apiVersion"), resource.get("kind")) == ("streamjoin.dev/v1alpha1", "StreamJoin")
+    return resource if ours and isinstance(resource.get("metadata"), dict) and resource["metadata"].get("name") else None
+
+
+@pytest.mark.apiserver
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("**/*.yaml")), ids=lambda path: path.name)
+def test_the_examples_are_accepted_by_kubectl(path: Path, defined: ApiServer) -> None:
+    if "kind: StreamJoin" not in path.read_text():
+        pytest.skip("is no StreamJoin")
+    namespace = defined.namespace("examples")
+    defined.kubectl("apply", "--server-side", "--validate=strict", "--dry-run=server", "-n", namespace, "-f", str(path))
+
+
+@pytest.mark.apiserver
+def test_kubectl_makes_true_of_a_bare_on_and_all_readers_take_it(defined: ApiServer) -> None:
+    namespace = defined.namespace("bare")
+    defined.kubectl("apply", "--validate=strict", "-n", namespace, "-f", "-", stdin=changed(('"on":', "on:")))
+    kept = defined.admin.get(f"{GROUP}/namespaces/{namespace}/streamjoins/good")
+    assert "on" not in kept["spec"]["joins"][0]
+    manifest = check(kept).manifest
+    assert manifest is not None
+    assert manifest.spec.joins[0].on == kept["spec"]["joins"][0]["true"]
+
+
+@pytest.mark.apiserver
+def test_defaults_are_filled_in_as_the_models_have_them(defined: ApiServer, joins: str) -> None:
+    small = as_kubectl((ROOT / "examples" / "band.yaml").read_text())
+    kept = defined.admin.create(joins, small)
+    assert kept["spec"]["scaling"] | {"rules": None} == {
+        "mode": "Enforce",
+        "tau0": 0.2,
+        "tau2": 0.8,
+        "tau3": 0.9,
+        "scaleUpAfter": "30s",
+        "scaleDownAfter": "10m",
+        "rules": None,
+    }
+    assert kept["spec"]["epoch"] == {"interval": "1s", "maxTuples": 2_000_000} | small["spec"].get("epoch", {})
+    given, filled_in = check(small).manifest, check(kept).manifest
+    assert given is not None
+    assert filled_in is not None
+    assert filled_in.spec == given.spec
+
+
+@pytest.mark.apiserver
+def test_what_is_not_declared_is_dropped_where_the_user_does_not_ask_to_be_told(defined: ApiServer, joins: str) -> None:
+    resource = as_kubectl(GOOD)
+    resource["spec"]["colour"] = "red"
+    resource["spec"]["driver"]["podTemplate"]["anything"] = {"goes": [1]}
+    kept = defined.admin.create(joins, resource, fieldValidation="Warn")
+    assert "colour" not in kept["spec"]
+    assert kept["spec"]["driver"]["podTemplate"]["anything"] == {"goes": [1]}
+    assert any("spec.colour" in warning for warning in defined.admin.warnings)
+
+
+def test_no_manifest_has_a_field_that_would_be_dropped() -> None:
+    """The definition's fields are the models', with the ``true`` that kubectl makes of ``on``."""
+    resource = as_kubectl(GOOD)
+    manifest = Manifest.model_validate(resource)
+    written = json.loads(manifest.model_dump_json(by_alias=True, exclude_none=True))
+
+    def unknown(value: Any, schema: Object, path: str) -> list[str]:
+        if isinstance(value, list):
+            return [found for item in value for found in unknown(item, schema.get("items", {}), f"{path}[]")]
+        if not isinstance(value, dict) or schema.get("x-kubernetes-preserve-unknown-fields"):
+            return []
+        fields = schema.get("properties", {})
+        inner = schema.get("additionalProperties")
+        missing = [f"{path}.{name}" for name in value if name not in fields and not inner]
+        below = [unknown(item, fields.get(name) or inner or {}, f"{path}.{name}") for name, item in value.items()]
+        return missing + [found for each in below for found in each]
+
+    schema = crd.definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    assert unknown(written["spec"], schema, "spec") == []
+
+
+STATUS: Object = {
+    "phase": "Running",
+    "observedGeneration": 1,
+    "workers": 3,
+    "desiredWorkers": 4,
+    "selector": "streamjoin.dev/name=good,app.kubernetes.io/component=executor",
+    "utilization": {"max": "0.52", "mean": "0.44"},
+    "plan": {"generation": 7, "model": "adsp", "tasks": 3, "summary": "<1,3,0>", "movedTuples": 12, "lowerBoundTuples": 10},
+    "shed": "0.1",
+    "shedRatio": {"orders": "0.1", "payments": "0"},
+    "change": {"generation": 1, "class": "restart", "fields": ["spec.joins[0].output.where"], "message": "because"},
+    "decisions": [{"time": "2026-01-01T00:00:00Z", "rule": "allocate", "outcome": "applied", "workersBefore": 3, "workersAfter": 4}],
+    "scheduling": {"running": 3, "pending": 1, "since": "2026-01-01T00:00:00Z", "message": "0/1 nodes are available"},
+    "memory": {"summary": "1 Gi + 1 Gi", "requiredBytes": 5, "givenBytes": 6},
+    "image": "streamjoin-engine:1",
+    "restarts": 0,
+    "conditions": [
+        {
+            "type": "Ready",
+            "status": "True",
+            "observedGeneration": 1,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+            "reason": "Joining",
+            "message": "three workers join",
+        }
+    ],
+}
+
+
+def test_the_status_of_the_tests_names_every_field() -> None:
+    assert set(STATUS) == {info.alias for info in Status.model_fields.values()}
+    Status.model_validate(STATUS)
+
+
+@pytest.mark.apiserver
+def test_status_is_written_by_itself(defined: ApiServer, joins: str) -> None:
+    resource = as_kubectl(GOOD) | {"status": STATUS}
+    kept = defined.admin.create(joins, resource)
+    assert "status" not in kept
+    written = defined.admin.patch(f"{joins}/good/status", {"status": STATUS, "spec": {"suspend": True}})
+    assert written["status"] == STATUS
+    assert written["spec"]["suspend"] is False
+    assert written["metadata"]["generation"] == kept["metadata"]["generation"]
+    after = defined.admin.patch(f"{joins}/good", {"spec": {"suspend": True}, "status": {"phase": "Failed"}})
+    assert after["status"]["phase"] == "Running"
+    assert after["metadata"]["generation"] == kept["metadata"]["generation"] + 1
+
+
+@pytest.mark.apiserver
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"phase": "Resting"}, "Unsupported value"),
+        ({"workers": -1}, "greater than or equal to 0"),
+        ({"utilization": {"max": "much"}}, "should match"),
+        ({"conditions": [{"type": "Ready", "status": "True"}]}, "Required value"),
+        ({"conditions": [STATUS["conditions"][0] | {"status": "Yes"}]}, "Unsupported value"),
+        ({"conditions": STATUS["conditions"] * 2}, "Duplicate value"),
+    ],
+)
+def test_a_status_that_is_wrong_is_refused(wrong: Object, message: str, defined: ApiServer, joins: str) -> None:
+    defined.admin.create(joins, as_kubectl(GOOD))
+    with pytest.raises(ApiError, match=message):
+        defined.admin.patch(f"{joins}/good/status", {"status": wrong})
+
+
+@pytest.mark.apiserver
+def test_conditions_of_two_managers_stand_side_by_side(defined: ApiServer, joins: str) -> None:
+    defined.admin.create(joins, as_kubectl(GOOD))
+    (ready,) = STATUS["conditions"]
+    head = {"apiVersion": f"{crd.GROUP}/{crd.VERSION}", "kind": "StreamJoin", "metadata": {"name": "good"}}
+    for kind in ("Ready", "Degraded"):
+        written = defined.admin.apply(f"{joins}/good/status", head | {"status": {"conditions": [ready | {"type": kind}]}}, manager=kind)
+    assert [condition["type"] for condition in written["status"]["conditions"]] == ["Ready", "Degraded"]
+
+
+@pytest.mark.apiserver
+def test_scale_sets_the_floor_within_min_and_max(defined: ApiServer, joins: str) -> None:
+    namespace = joins.split("/")[5]
+    kept = defined.admin.create(joins, as_kubectl(GOOD))
+    defined.admin.patch(f"{joins}/good/status", {"status": STATUS})
+    scale = defined.admin.get(f"{joins}/good/scale")
+    assert scale["spec"].get("replicas", 0) == 0
+    assert scale["status"] == {"replicas": 3, "selector": STATUS["selector"]}
+    defined.kubectl("scale", "-n", namespace, "sj/good", "--replicas=5")
+    after = defined.admin.get(f"{joins}/good")
+    assert after["spec"]["workers"]["floor"] == 5
+    assert after["metadata"]["generation"] == kept["metadata"]["generation"] + 1
+    for replicas in ("7", "1"):
+        done = defined.kubectl("scale", "-n", namespace, "sj/good", f"--replicas={replicas}", check=False)
+        assert "must be at least min (2) and at most max (6)" in done.stderr
+    with pytest.raises(ApiError, match="must be at least min"):
+        defined.admin.patch(f"{joins}/good", {"spec": {"workers": {"max": 4}}})
+
+
+@pytest.mark.apiserver
+def test_the_columns_of_kubectl_get(defined: ApiServer, joins: str) -> None:
+    defined.admin.create(joins, as_kubectl(GOOD))
+    defined.admin.patch(f"{joins}/good/status", {"status": STATUS})
+    table = defined.admin.request("GET", joins, accept=TABLE)
+    shown = {each["name"]: each["priority"] for each in table["columnDefinitions"]}
+    assert shown == {"Name": 0, "Ready": 1, "Message": 1} | dict.fromkeys(["Phase", "Workers", "Desired", "Tau", "Shed", "Model", "Age"], 0)
+    (row,) = table["rows"]
+    cells = dict(zip([each["name"] for each in table["columnDefinitions"]], row["cells"], strict=True))
+    assert cells.pop("Age")
+    assert cells == {
+        "Name": "good",
+        "Phase": "Running",
+        "Workers": 3,
+        "Desired": 4,
+        "Tau": "0.52",
+        "Shed": "0.1",
+        "Model": "adsp",
+        "Ready": "True",
+        "Message": "three workers join",
+    }
+
+
+@pytest.mark.apiserver
+def test_it_is_found_by_its_short_name_and_its_categories(defined: ApiServer, joins: str) -> None:
+    defined.admin.create(joins, as_kubectl(GOOD))
+    resources = {each["name"]: each for each in defined.admin.get(GROUP)["resources"]}
+    assert set(resources) == {"streamjoins", "streamjoins/status", "streamjoins/scale"}
+    assert (resources["streamjoins"]["shortNames"], resources["streamjoins"]["categories"]) == (["sj"], ["all", "streaming"])
+    namespace = joins.split("/")[5]
+    assert "good" in defined.kubectl("get", "sj", "-n", namespace).stdout
+    assert "streamjoin.streamjoin.dev/good" in defined.kubectl("get", "streaming", "-n", namespace, "-o", "name").stdout
+
+
+@pytest.mark.apiserver
+def test_two_who_apply_the_same_field_conflict(defined: ApiServer, joins: str) -> None:
+    resource = as_kubectl(GOOD)
+    defined.admin.apply(f"{joins}/good", resource, manager="team")
+    head = {name: resource[name] for name in ("apiVersion", "kind", "metadata")}
+    wish = head | {"spec": {"scaling": {"tau3": 0.95, "tau2": 0.7}}}
+    with pytest.raises(ApiError) as conflict:
+        defined.admin.apply(f"{joins}/good", wish, manager="tuner")
+    assert (conflict.value.status, [cause["field"] for cause in conflict.value.causes]) == (409, [".spec.scaling.tau2"])
+    assert '"team"' in conflict.value.causes[0]["message"]
+    taken = defined.admin.apply(f"{joins}/good", wish, manager="tuner", force=True)
+    assert (taken["spec"]["scaling"]["tau2"], taken["spec"]["scaling"]["tau3"]) == (0.7, 0.95)
+    with pytest.raises(ApiError, match="conflict"):
+        defined.admin.apply(f"{joins}/good", resource, manager="team")
+
+
+@pytest.mark.apiserver
+def test_a_part_of_one_stream_may_be_applied_by_another_manager(defined: ApiServer, joins: str) -> None:
+    resource = as_kubectl(GOOD)
+    defined.admin.apply(f"{joins}/good", resource, manager="team")
+    head = {name: resource[name] for name in ("apiVersion", "kind", "metadata")}
+    rate = head | {"spec": {"streams": [{"name": "payments", "expectedRate": 5}]}}
+    streams = defined.admin.apply(f"{joins}/good", rate, manager="tuner")["spec"]["streams"]
+    assert [(stream["name"], stream.get("expectedRate")) for stream in streams] == [("orders", 100), ("payments", 5)]
+
+
+FIXED = [
+    ("streams/0/source/files/path", "in/elsewhere", "a stream's source"),
+    ("streams/0/source/files/format", "json", "a stream's source"),
+    ("streams/0/source", {"kafka": {"bootstrapServers": "b", "topic": "orders"}}, "a stream's source"),
+    ("streams/0/schema", "id BIGINT, amount DOUBLE, currency STRING, at TIMESTAMP, more INT", "a stream's schema"),
+    ("streams/1/eventTime", "other", "a stream's eventTime"),
+    ("streams/0/select", ["id"], "a stream's select"),
+    ("streams/1/select", ["id"], "a stream's select"),
+    ("streams/1/name", "refunds", "on refers to a stream that is not there"),
+    ("joins/0/on", "orders.id = payments.id", "a join's on"),
+    ("joins/0/window", {"within": "5m"}, "a join's window"),
+    ("joins/0/window", {"rows": 5}, "a join's window"),
+    ("joins/0/name", "other", "the joins' names may not change"),
+]
+
+
+@pytest.mark.apiserver
+@pytest.mark.parametrize(("field", "value", "message"), FIXED, ids=lambda value: str(value)[:40])
+def test_what_is_in_the_state_may_change_only_with_the_checkpoint(
+    field: str, value: object, message: str, defined: ApiServer, joins: str
+) -> None:
+    defined.admin.create(joins, as_kubectl(GOOD))
+    patch = [{"op": "add", "path": f"/spec/{field}", "value": value}]
+    with pytest.raises(ApiError) as refusal:
+        defined.admin.patch(f"{joins}/good", patch, JSON_PATCH)
+    assert message in refusal.value.message
+    if "under the same checkpoint" in refusal.value.message:
+        patch.append({"op": "replace", "path": "/spec/checkpoint/location", "value": "out/another"})
+        defined.admin.patch(f"{joins}/good", patch, JSON_PATCH)
+
+
+FREE = [
+    {"op": "add", "path": "/spec/streams/0/where", "value": "amount > 1"},
+    {"op": "add", "path": "/spec/streams/0/watermark", "value": "20s"},
+    {"op": "add", "path": "/spec/streams/0/source/files/maxFilesPerEpoch", "value": 5},
+    {"op": "add", "path": "/spec/streams/1/source/generator/seed", "value": 8},
+    {"op": "add", "path": "/spec/streams/1/expectedRate", "value": 8},
+    {"op": "add", "path": "/spec/joins/0/output", "value": {"sink": {"console": {}}}},
+    {"op": "add", "path": "/spec/workers/max", "value": 9},
+    {"op": "add", "path": "/spec/scheme/model", "value": "square"},
+    {"op": "add", "path": "/spec/epoch/interval", "value": "2s"},
+    {"op": "add", "path": "/spec/suspend", "value": True},
+]
+
+
+@pytest.mark.apiserver
+def test_what_is_not_in_the_state_may_change(defined: ApiServer, joins: str) -> None:
+    defined.admin.create(joins, as_kubectl(GOOD))
+    defined.admin.patch(f"{joins}/good", FREE, JSON_PATCH)
+
+
+@pytest.mark.apiserver
+def test_on_may_become_quoted(defined: ApiServer, joins: str) -> None:
+    defined.admin.create(joins, as_kubectl(changed(('"on":', "on:"))))
+    patch = [{"op": "move", "from": "/spec/joins/0/true", "path": "/spec/joins/0/on"}]
+    assert "on" in defined.admin.patch(f"{joins}/good", patch, JSON_PATCH)["spec"]["joins"][0]
+
+
+def test_what_may_not_change_is_what_the_engine_keeps_in_the_checkpoint() -> None:
+    from streamjoin.job import compile_job
+
+    manifest = check(as_kubectl(GOOD)).manifest
+    assert manifest is not None
+    kept = {name.split("].")[1] for name in compile_job(manifest).fingerprint()} - {"name"}
+    assert kept == {field.split("/")[2] for field, _, _ in FIXED} - {"name"}
+
+
+@pytest.mark.apiserver
+def test_a_new_definition_keeps_the_objects_of_the_old_one(defined: ApiServer, joins: str) -> None:
+    """The old one lacks what a later version brought: a field, its rules, a column; and an object uses all that it has."""
+    new = yaml.safe_load(FILE.read_text())
+    old = copy.deepcopy(new)
+    version = old["spec"]["versions"][0]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    del spec["deadLetter"], spec["workers"]["properties"]["floor"]
+    spec["workers"]["x-kubernetes-validations"] = spec["workers"]["x-kubernetes-validations"][:1]
+    del version["subresources"]["scale"], version["additionalPrinterColumns"][5]
+    dead_letter = {"spec": {"deadLetter": {"location": "out/dead"}}}
+
+    def takes_dead_letters() -> bool:
+        written = defined.admin.patch(f"{joins}/good", dead_letter, MERGE, dryRun="All")
+        return "deadLetter" in written["spec"]
+
+    try:
+        defined.install_crd(old)
+        before = defined.admin.create(joins, as_kubectl(GOOD))
+        before = defined.admin.patch(f"{joins}/good/status", {"status": STATUS})
+        wait_for("the old definition is served", lambda: not takes_dead_letters())
+        defined.install_crd(new)
+        wait_for("the new definition is served", takes_dead_letters)
+        after = defined.admin.get(f"{joins}/good")
+        assert (after["spec"], after["status"]) == (before["spec"], before["status"])
+        assert after["metadata"]["uid"] == before["metadata"]["uid"]
+        assert after["metadata"]["generation"] == before["metadata"]["generation"]
+        defined.admin.patch(f"{joins}/good", dead_letter | {"metadata": {"labels": {"a": "b"}}})
+    finally:
+        defined.install_crd(new)

@@ -1,0 +1,156 @@
+"""Finds the programs of a Kubernetes control plane, and builds from Go modules, once, those that are nowhere.
+
+Tests that ask a real API server need ``etcd`` and ``kube-apiserver`` (which start in three seconds and need neither
+root nor containers), those of the chart ``helm`` as well. A program is looked for in the directory KUBEBUILDER_ASSETS,
+on PATH, and in a cache, ``$XDG_CACHE_HOME/streamjoin/kubernetes-<version>`` (by default in ``~/.cache``); what is in
+none of them is built into the cache if Go is there. That takes minutes the first time, most of them for kube-apiserver.
+
+    python tools/kubernetes_programs.py etcd kube-apiserver      a line "name path" for each; builds what is missing
+    python tools/kubernetes_programs.py --optional helm          the same, but what cannot be had is said and is no error
+
+Always holds: a program in the cache is complete (it is renamed into place), and nobody builds one that somebody else is
+building (a lock file beside it; the second waits). Only the standard library is used.
+"""
+
+import argparse
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+KUBERNETES = "v1.34.4"
+"""A cache belongs to this version, so a change of it builds everything anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A Go program: the package that is its main, the module that this is in, and the linker's settings."""
+
+    package: str
+    module: str
+    version: str
+    variables: tuple[str, ...] = ()
+
+
+def _of_kubernetes(name: str) -> Program:
+    where, minor = "k8s.io/component-base/version", KUBERNETES.split(".")[1]
+    variables = (f"{where}.gitVersion={KUBERNETES}", f"{where}.gitMajor=1", f"{where}.gitMinor={minor}")
+    return Program(f"k8s.io/kubernetes/cmd/{name}", "k8s.io/kubernetes", KUBERNETES, variables)
+
+
+PROGRAMS = {
+    "etcd": Program("go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3", "v3.6.16"),
+    "kube-apiserver": _of_kubernetes("kube-apiserver"),
+    "kubectl": _of_kubernetes("kubectl"),
+    "helm": Program("helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3", "v3.19.5", ("helm.sh/helm/v3/internal/version.version=v3.19.5",)),
+    "kube-controller-manager": _of_kubernetes("kube-controller-manager"),
+    "kube-scheduler": _of_kubernetes("kube-scheduler"),
+    "kubelet": _of_kubernetes("kubelet"),
+    "kube-proxy": _of_kubernetes("kube-proxy"),
+}
+
+
+class MissingError(Exception):
+    """Why a program cannot be had, and what to do about it."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Find Kubernetes programs, or build them from Go modules.")
+    parser.add_argument("programs", nargs="+", choices=PROGRAMS, metavar="PROGRAM", help=", ".join(PROGRAMS))
+    parser.add_argument("--optional", action="store_true", help="what cannot be had is no error")
+    arguments = parser.parse_args()
+    failed = False
+    for name in arguments.programs:
+        try:
+            print(name, find(name) or build(name), flush=True)
+        except MissingError as error:
+            failed = True
+            say(str(error))
+    return int(failed and not arguments.optional)
+
+
+def cache() -> Path:
+    """The directory of what was built; it need not exist."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base, "streamjoin", f"kubernetes-{KUBERNETES}").absolute()
+
+
+def find(name: str) -> Path | None:
+    """The program, wherever it is, or None. Builds nothing."""
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    for directory in (assets, os.environ.get("PATH", os.defpath), str(cache())):
+        found = shutil.which(name, path=directory) if directory else None
+        if found:
+            return Path(found).absolute()
+    return None
+
+
+def find_go() -> str | None:
+    """Go, on PATH or where its own archive is unpacked."""
+    return shutil.which("go") or shutil.which("go", path="/usr/local/go/bin:/usr/lib/go/bin")
+
+
+def build(name: str) -> Path:
+    """Builds the program into the cache and returns its path. Raises MissingError."""
+    go, target = find_go(), cache() / name
+    if go is None:
+        raise MissingError(
+            f"{name} is neither in $KUBEBUILDER_ASSETS, nor on PATH, nor in {cache()}, and there is no Go to build it "
+            "with; install one of them (https://go.dev/dl, or kubebuilder's setup-envtest for etcd and kube-apiserver)"
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with locked(target.with_name(f".{name}.lock")):
+        if not target.exists():
+            say(f"building {name} {PROGRAMS[name].version} with {go}; this takes minutes, once")
+            with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as directory:
+                try:
+                    compile_program(go, PROGRAMS[name], Path(directory), Path(directory, name))
+                except subprocess.CalledProcessError as error:
+                    raise MissingError(f"{name} could not be built: {' '.join(map(str, error.cmd))} failed") from error
+                Path(directory, name).rename(target)
+    return target
+
+
+def compile_program(go: str, program: Program, directory: Path, output: Path) -> None:
+    """Builds in ``directory``, an empty one, a module that does nothing but need the program."""
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"}
+
+    def run(*command: str) -> str:
+        done = subprocess.run([go, *command], cwd=directory, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        return done.stdout
+
+    text = f"module tools\n\nrequire {program.module} {program.version}\n"
+    downloaded = json.loads(run("mod", "download", "-json", f"{program.module}@{program.version}"))
+    original = Path(downloaded["GoMod"]).read_text()
+    language = re.search(r"^go .*$", original, re.MULTILINE)
+    # Kubernetes' own parts are required as v0.0.0, which its repository replaces by directories: published, they are v0.MINOR.PATCH.
+    for part in sorted(set(re.findall(r"^\s*(?:require )?(k8s\.io/\S+) v0\.0\.0$", original, re.MULTILINE))):
+        text += f"replace {part} => {part} v0{program.version.removeprefix('v1')}\n"
+    (directory / "go.mod").write_text(text + (f"\n{language[0]}\n" if language else ""))
+    run("get", f"{program.package}@{program.version}")
+    settings = " ".join(["-s", "-w", *(f"-X {variable}" for variable in program.variables)])
+    run("build", "-mod=mod", "-trimpath", "-buildvcs=false", "-ldflags", settings, "-o", str(output), program.package)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds the file's lock, waiting for whoever has it. The system frees it when its holder dies."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def say(text: str) -> None:
+    print(f"kubernetes: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
