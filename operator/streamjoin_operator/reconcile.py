@@ -459,7 +459,7 @@ class Reconciler:
         assert now.report is not None, "the step before stops without one"
         if now.refused is not None:
             return PROCEED
-        wish, newest = wish_of(now.manifest, _floor(now.body), now.report.plan)
+        wish, newest = wish_of(now.manifest, now.report.plan)
         if wish is None:
             now.memo.asked, now.memo.plan_refused = (), None
             return PROCEED
@@ -632,7 +632,7 @@ class Reconciler:
             wanted_workers=now.wanted_workers,
             change=json.loads(annotations[names.CHANGE]) if names.CHANGE in annotations else (now.body.get("status") or {}).get("change"),
             image=next((container["image"] for container in containers if container["name"] == names.DRIVER), ""),
-            memory=derived.memory.arithmetic() if derived.memory is not None else "",
+            memory=derived.memory,
             rolling=now.deployment is not None and deployed.get("observedGeneration", 0) < now.deployment["metadata"].get("generation", 0),
             selector=status.selector_of(now.resource.name),
             shed_ratio=now.memo.shed_ratio,
@@ -676,22 +676,9 @@ class Reconciler:
         }
 
 
-def manifest_body(body: Object) -> Object:
-    """A resource as the manifest's checks take it: an unquoted ``on``, which kubectl reads as true, under its own name."""
-    spec = body.get("spec")
-    if not isinstance(spec, dict):
-        return body
-    joins = []
-    for join in spec.get("joins") or []:
-        if isinstance(join, dict) and "true" in join and "on" not in join:
-            join = {("on" if key == "true" else key): value for key, value in join.items()}  # noqa: PLW2901 - the same join, renamed
-        joins.append(join)
-    return {**body, "spec": {**spec, "joins": joins}}
-
-
 def derive(body: Object, tuple_bytes: float | None = None) -> Derived:
     """What follows from a resource alone: the manifest, its job, a worker's memory, how many workers to begin with; or what is wrong."""
-    document = check(manifest_body(body))
+    document = check(body)
     if document.manifest is None:
         problems = [str(problem) for problem in document.problems]
         more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
@@ -716,7 +703,7 @@ def derive(body: Object, tuple_bytes: float | None = None) -> Derived:
     return Derived(manifest, problem, replace(job, manifest=manifest), memory, workers)
 
 
-def wish_of(manifest: Manifest, floor: int, plan: Object) -> tuple[dict[str, Any] | None, int]:
+def wish_of(manifest: Manifest, plan: Object) -> tuple[dict[str, Any] | None, int]:
     """What to ask a driver for whose newest plan is outside the limits or of another model; None where it is as it should be.
 
     And the generation of that newest plan.
@@ -724,7 +711,7 @@ def wish_of(manifest: Manifest, floor: int, plan: Object) -> tuple[dict[str, Any
     workers, model = manifest.spec.workers, manifest.spec.scheme.model
     newest = plan.get("wanted") or plan
     count = int(newest.get("workers", 0))
-    least = max(workers.min, min(floor, workers.max))
+    least = max(workers.min, min(workers.floor or 0, workers.max))
     wanted = min(max(count, least), workers.max)
     scheme = (newest.get("scheme") or {}).get("model", model)
     if wanted == count and scheme == model:
@@ -748,13 +735,6 @@ def transitions(before: Object, after: Object) -> list[tuple[str, Reason, str]]:
         elif (condition["type"], reason) in TOLD and (is_true or condition["type"] == "Ready"):
             events.append(("Normal", reason, condition["message"]))
     return events
-
-
-def _floor(body: Object) -> int:
-    """``/scale``'s wish, within the limits; 0 without one."""
-    workers = body["spec"].get("workers") or {}
-    floor = workers.get("floor")
-    return floor if isinstance(floor, int) else 0
 
 
 def _is_newer(body: Object, known: Object | None) -> bool:

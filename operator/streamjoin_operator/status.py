@@ -14,6 +14,7 @@ from typing import Any
 
 from streamjoin_operator import names
 from streamjoin_operator.driver import Report
+from streamjoin_operator.memory import WorkerMemory
 from streamjoin_operator.reasons import Reason
 
 Object = dict[str, Any]
@@ -31,7 +32,7 @@ EXIT_CODES = {
 }
 UNPULLABLE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
 CRASHING = ("CrashLoopBackOff", "RunContainerError", "CreateContainerConfigError", "CreateContainerError")
-MEASUREMENTS = ("utilization", "shedRatio")
+MEASUREMENTS = ("utilization", "shed", "shedRatio")
 """Fields that change all the time while a join is busy."""
 
 
@@ -74,7 +75,7 @@ class Facts:
     wanted_workers: int | None = None
     change: Mapping[str, Any] | None = None
     image: str = ""
-    memory: str = ""
+    memory: WorkerMemory | None = None
     rolling: bool = False
     """Whether the Deployment's newest template is not yet what runs."""
     selector: str = ""
@@ -208,9 +209,14 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
         taus = list(measured.utilization.values())
         written["utilization"] = {"max": f"{max(taus):.2f}", "mean": f"{sum(taus) / len(taus):.2f}"}
         written["shedRatio"] = {stream: f"{ratio:.2g}" for stream, ratio in sorted(facts.shed_ratio.items())}
-    for name, value in (("change", facts.change), ("image", facts.image), ("memory", facts.memory)):
-        if value:
-            written[name] = dict(value) if isinstance(value, Mapping) else value
+        written["shed"] = f"{max(facts.shed_ratio.values(), default=0.0):.2g}"
+    if facts.change:
+        written["change"] = dict(facts.change)
+    if facts.image:
+        written["image"] = facts.image
+    if facts.memory is not None:
+        memory = facts.memory
+        written["memory"] = {"summary": memory.arithmetic(), "requiredBytes": memory.needed, "givenBytes": memory.limit}
     return written
 
 

@@ -34,6 +34,7 @@ from streamjoin.manifest.validate import load
 if TYPE_CHECKING:
     from streamjoin.cli.history import History
     from streamjoin.cli.loop import Ended, Event, Joining, Loop
+    from streamjoin.cli.pods import Pods
     from streamjoin.cli.subject import Subject
     from streamjoin.cli.view import View
     from streamjoin.epoch.driver import Driver, Runner
@@ -58,6 +59,8 @@ class Options:
     metrics_address: str | None = None
     api_token_file: Path | None = None
     """Of the plan API, on the metrics' port."""
+    pods: Pods | None = None
+    """In a pod: where executors are started. None: on this machine."""
 
     @property
     def command(self) -> str:
@@ -147,7 +150,7 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     stop = threading.Event()
     try:
-        runner = _announced(options.runner, job, log_directory, events.put)
+        runner = _announced(options.runner, job, log_directory, events.put, options.pods)
         driver = Driver(job, ObjectStorage(job.checkpoint), runner, at=lambda step: events.put(Entering(step, time.time())))
     except Failure:
         raise
@@ -179,6 +182,7 @@ def _measured(options: Options, job: Job, driver: Driver) -> Iterator[Joining]:
     if options.metrics_port is None:
         yield driver
         return
+    from streamjoin.cli.pods import Limits
     from streamjoin.serve.api import PlanApi
     from streamjoin.serve.metrics import Metrics
     from streamjoin.serve.server import DriverServer
@@ -198,12 +202,14 @@ def _measured(options: Options, job: Job, driver: Driver) -> Iterator[Joining]:
         where = f"port {options.metrics_port} of {address}"
         remedy = "choose another with --metrics-port, 0 for any free one, or another --metrics-address"
         raise Failure(Exit.USAGE, f"--metrics-port: {where} cannot be listened on ({error.strerror}); {remedy}") from error
-    with server:
+    with server, Limits(options.manifest, driver, api) if options.pods is not None else contextlib.nullcontext():
         click.echo(f"metrics: {server.url}/metrics", err=True)
         yield Watched(driver, metrics)
 
 
-def _announced(runner: str, job: Job, log_directory: Path, tell: Callable[[Event], None]) -> Runner:
+def _announced(
+    runner: str, job: Job, log_directory: Path, tell: Callable[[Event], None], pods: Pods | None = None
+) -> Runner:
     """The runner by name, its workers started when the driver knows how many. Raises Failure without a Java for Spark."""
     from streamjoin.cli.loop import AnnouncedRunner, Notice
 
@@ -224,6 +230,8 @@ def _announced(runner: str, job: Job, log_directory: Path, tell: Callable[[Event
         from streamjoin.epoch.spark import SparkRunner, SparkSettings
         from streamjoin.kernel.run import warm
 
+        if pods is not None:
+            return SparkRunner(SparkSettings(log_directory, pods.heap_mib, pods.master, java_home, conf=pods.conf(job.name)))
         memory = executor_memory(job.memory_bytes, tasks, machine_bytes())
         if memory.warning:
             tell(Notice(f"warning: {memory.warning}"))
