@@ -356,7 +356,7 @@ def shared_joins(defined: ApiServer) -> str:
 
 
 def test_the_definition_is_the_one_made_from_the_models() -> None:
-    """Otherwise: python -m streamjoin.manifest.crd > crds/streamjoins.streamjoin.dev.yaml"""
+    """Otherwise: make crds"""
     assert FILE.read_text() == crd.text()
 
 
@@ -514,7 +514,7 @@ STATUS: Object = {
     "change": {"generation": 1, "class": "restart", "fields": ["spec.joins[0].output.where"], "message": "because"},
     "decisions": [{"time": "2026-01-01T00:00:00Z", "rule": "allocate", "outcome": "applied", "workersBefore": 3, "workersAfter": 4}],
     "scheduling": {"running": 3, "pending": 1, "since": "2026-01-01T00:00:00Z", "message": "0/1 nodes are available"},
-    "memory": {"summary": "1 Gi + 1 Gi", "requiredBytes": 5, "givenBytes": 6},
+    "memory": "2 Gi: 1 Gi of tuples and 1 Gi of Java",
     "image": "streamjoin-engine:1",
     "restarts": 0,
     "conditions": [

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition, from the manifest's models: ``python -m streamjoin.manifest.crd`` prints ``crds/``'s file.
+"""The CustomResourceDefinition, from the manifest's models: ``make crds`` writes it.
 
 Fields, types, bounds, defaults and descriptions are the models'. What fields must be together is said here in CEL, beside
 the checks in ``manifest.together`` that it mirrors. SQL, places and what depends on the types of columns are beyond CEL:
@@ -54,31 +54,8 @@ def cel_name(of: str, name: str) -> str:
     return f"{of}.__{name}__" if name in _CEL_WORDS else f"{of}.{name}"
 
 
-_CEL_WORDS = frozenset(
-    [
-        "true",
-        "false",
-        "null",
-        "in",
-        "as",
-        "break",
-        "const",
-        "continue",
-        "else",
-        "for",
-        "function",
-        "if",
-        "import",
-        "let",
-        "loop",
-        "package",
-        "namespace",
-        "return",
-        "var",
-        "void",
-        "while",
-    ]
-)
+_CEL_WORDS = {"true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop"}
+_CEL_WORDS |= {"package", "namespace", "return", "var", "void", "while"}
 
 
 def _only_csv(name: str, default: str, formats: str) -> Rule:
@@ -432,7 +409,7 @@ def _bounded(schema: Json, field: str) -> None:
 
 def text() -> str:
     """The definition as YAML, as it stands in ``crds/``."""
-    head = "# Made by `python -m streamjoin.manifest.crd` from the manifest's models. Change those, and make it again.\n"
+    head = "# Made from the manifest's models: change those, then `make crds`.\n"
     return head + yaml.dump(definition(), Dumper=_Plain, sort_keys=False, width=140, allow_unicode=True)
 
 

@@ -116,17 +116,6 @@ class Scheduling(Part):
     """What the scheduler says of those that wait."""
 
 
-class Memory(Part):
-    """How a worker's memory was derived from what it must hold."""
-
-    summary: Sentence | None = None
-    """The arithmetic, for people."""
-    required_bytes: Count | None = None
-    """What one worker needs."""
-    given_bytes: Count | None = None
-    """What one worker has."""
-
-
 class Status(Part):
     """What the operator has seen and done."""
 
@@ -154,8 +143,8 @@ class Status(Part):
     """The newest scaling decisions, the latest last."""
     scheduling: Scheduling | None = None
     """What Kubernetes makes of the workers' pods."""
-    memory: Memory | None = None
-    """How a worker's memory was derived."""
+    memory: Sentence | None = None
+    """How a worker's memory was derived from what it must hold."""
     image: Annotated[str, StringConstraints(max_length=1024)] | None = None
     """The image that runs."""
     restarts: Count | None = None

@@ -1,0 +1,86 @@
+{{- define "operator.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 53 | trimSuffix "-" }}
+{{- end }}
+
+{{/* The name of everything here. */}}
+{{- define "operator.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 53 | trimSuffix "-" }}
+{{- else }}
+{{- $name := include "operator.name" . }}
+{{- if contains $name .Release.Name }}{{ .Release.Name | trunc 53 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name $name | trunc 53 | trimSuffix "-" }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "operator.selector" -}}
+app.kubernetes.io/name: {{ include "operator.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "operator.labels" -}}
+{{ include "operator.selector" . }}
+app.kubernetes.io/component: operator
+app.kubernetes.io/part-of: streamjoin
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "operator.account" -}}
+{{- if .Values.serviceAccount.create }}{{ default (include "operator.fullname" .) .Values.serviceAccount.name }}{{ else }}{{ required "serviceAccount.name: is empty, and serviceAccount.create is false; name a service account that exists" .Values.serviceAccount.name }}{{ end }}
+{{- end }}
+
+{{/* repository:tag, or repository@digest: (dict "image" .Values.image "chart" .Chart) */}}
+{{- define "operator.image" -}}
+{{- if .image.digest }}{{ printf "%s@%s" .image.repository .image.digest }}{{ else }}{{ printf "%s:%s" .image.repository (default .chart.AppVersion .image.tag) }}{{ end }}
+{{- end }}
+
+{{/* What the operator may do where StreamJoins are: with their resources, and with the children that it makes of them. */}}
+{{- define "operator.rules" -}}
+- apiGroups: [streamjoin.dev]
+  resources: [streamjoins]
+  verbs: [get, list, watch, patch]
+- apiGroups: [streamjoin.dev]
+  resources: [streamjoins/status]
+  verbs: [get, patch]
+# Owner references that block the owner's deletion.
+- apiGroups: [streamjoin.dev]
+  resources: [streamjoins/finalizers]
+  verbs: [update]
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [services, configmaps, serviceaccounts]
+  verbs: [list, create, patch, delete]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, list, create, patch]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get, create, patch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+# All but get and list it does not use itself: nobody can give what he has not, and drivers make their executors.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete, deletecollection]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [list, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [list, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [list, create, patch, delete]
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, list, create, patch, delete]
+{{- if eq .Values.joins.podMonitor "auto" }}
+- apiGroups: [monitoring.coreos.com]
+  resources: [podmonitors]
+  verbs: [list, create, patch, delete]
+{{- end }}
+{{- end }}

@@ -1,0 +1,46 @@
+# The engine: driver and executors of a StreamJoin. Needs only this repository and Debian's and Python's package indices:
+#
+#     docker build -f docker/engine.Dockerfile -t streamjoin-engine:0.1.0 .
+#
+# The result has a Java runtime of the modules that Spark needs, Python with the engine in /opt/streamjoin, and tini; no compiler, pip or
+# package lists. It runs as user 10001 with a read-only root file system: what it writes goes to /tmp and, in executors, to /var/data.
+ARG BASE=debian:bookworm-slim
+
+FROM ${BASE} AS java
+RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jdk-headless binutils
+RUN jlink --output /opt/java --no-header-files --no-man-pages --strip-debug --compress=2 --add-modules \
+    java.base,java.compiler,java.instrument,java.logging,java.management,java.naming,java.net.http,java.rmi,java.scripting,java.security.jgss,java.security.sasl,java.sql,java.xml,jdk.crypto.ec,jdk.management,jdk.security.auth,jdk.unsupported,jdk.zipfs
+
+FROM ${BASE} AS python
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates python3 python3-pip python3-venv
+# A proxy that looks into TLS needs its certificate: --build-arg PIP_CERT=... with that file mounted.
+ARG PIP_CERT=
+RUN python3 -m venv /opt/streamjoin
+WORKDIR /build
+COPY pyproject.toml README.md LICENSE ./
+COPY engine engine
+COPY operator operator
+COPY docker/unused-jars.txt docker/unused-jars.txt
+RUN PIP_CERT=${PIP_CERT} /opt/streamjoin/bin/pip install --no-cache-dir --no-compile ".[engine]" \
+    && /opt/streamjoin/bin/pip uninstall -y pip setuptools
+RUN cd /opt/streamjoin/lib/python3*/site-packages/pyspark \
+    && grep -v '^#' /build/docker/unused-jars.txt | while read -r pattern; do rm -f jars/$pattern; done \
+    && rm -rf examples data sbin licenses yarn kubernetes R \
+    && find /opt/streamjoin -type d \( -name tests -o -name test \) -path '*/site-packages/*' -not -path '*/pyspark/*' -prune -exec rm -rf {} + \
+    && find /opt/streamjoin -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.a' \) -delete
+
+FROM ${BASE}
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends ca-certificates libstdc++6 python3 tini zlib1g \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt /var/log/*.log /usr/share/doc /usr/share/man \
+    && groupadd --gid 10001 streamjoin && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin streamjoin
+COPY --from=java /opt/java /opt/java
+COPY --from=python /opt/streamjoin /opt/streamjoin
+# Written once here: with a read-only root file system every start would compile anew.
+RUN /opt/streamjoin/bin/python -m compileall -q -j 0 /opt/streamjoin/lib || true
+ENV JAVA_HOME=/opt/java PATH=/opt/streamjoin/bin:/opt/java/bin:/usr/bin:/bin HOME=/tmp NUMBA_CACHE_DIR=/tmp MPLCONFIGDIR=/tmp \
+    PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PYSPARK_PYTHON=/opt/streamjoin/bin/python
+USER 10001:10001
+WORKDIR /tmp
+EXPOSE 8080 7078 7079
+ENTRYPOINT ["/usr/bin/tini", "-s", "--", "streamjoin"]

@@ -1,0 +1,32 @@
+# The operator. Needs only this repository and Debian's and Python's package indices:
+#
+#     docker build -f docker/operator.Dockerfile -t streamjoin-operator:0.1.0 .
+#
+# It has neither Spark nor Java. It runs as user 10001 with a read-only root file system and writes nothing.
+ARG BASE=debian:bookworm-slim
+
+FROM ${BASE} AS python
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates python3 python3-pip python3-venv
+# A proxy that looks into TLS needs its certificate: --build-arg PIP_CERT=... with that file mounted.
+ARG PIP_CERT=
+RUN python3 -m venv /opt/streamjoin
+WORKDIR /build
+COPY pyproject.toml README.md LICENSE ./
+COPY engine engine
+COPY operator operator
+RUN PIP_CERT=${PIP_CERT} /opt/streamjoin/bin/pip install --no-cache-dir --no-compile ".[operator]" \
+    && /opt/streamjoin/bin/pip uninstall -y pip setuptools \
+    && find /opt/streamjoin -type d -name tests -path '*/site-packages/*' -prune -exec rm -rf {} +
+
+FROM ${BASE}
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends ca-certificates libstdc++6 python3 tini zlib1g \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt /var/log/*.log /usr/share/doc /usr/share/man \
+    && groupadd --gid 10001 streamjoin && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin streamjoin
+COPY --from=python /opt/streamjoin /opt/streamjoin
+RUN /opt/streamjoin/bin/python -m compileall -q -j 0 /opt/streamjoin/lib || true
+ENV PATH=/opt/streamjoin/bin:/usr/bin:/bin HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+USER 10001:10001
+WORKDIR /tmp
+EXPOSE 8080
+ENTRYPOINT ["/usr/bin/tini", "-s", "--", "streamjoin-operator"]

@@ -1,0 +1,351 @@
+"""The chart, rendered for a matrix of values: what comes out is asked of a real API server, Pod Security and RBAC included."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from apiserver import ApiError, ApiServer, program, running, wait_for
+from streamjoin.manifest import crd
+from streamjoin.serve import catalogue
+
+ROOT = Path(__file__).resolve().parent.parent
+CHART = ROOT / "charts" / "streamjoin-operator"
+CRD = ROOT / "crds" / "streamjoins.streamjoin.dev.yaml"
+ACCESS = CHART / "files" / "access.py"
+
+Object = dict[str, Any]
+
+MATRIX: dict[str, Object] = {
+    "defaults": {},
+    "namespaced": {"watch": {"namespaces": ["team-a", "team-b"]}},
+    "everything": {
+        "watch": {"namespaces": ["team-a"]},
+        "image": {"repository": "registry.example.com/op", "digest": "sha256:" + "0" * 64, "pullPolicy": "Always"},
+        "engine": {"repository": "registry.example.com/engine", "tag": "9"},
+        "imagePullSecrets": ["registry", "other"],
+        "fullnameOverride": "joins",
+        "serviceAccount": {"annotations": {"a/b": "c"}},
+        "operator": {"logLevel": "debug", "workers": 2, "pollSeconds": 2.5, "resyncSeconds": 60},
+        "podAnnotations": {"team": "a"},
+        "podLabels": {"team": "a"},
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"key": "a", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        "networkPolicy": {"metricsFrom": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}], "apiServerCidrs": ["10.0.0.1/32"]},
+        "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "dashboard": {"enabled": True, "annotations": {"folder": "Joins"}},
+    },
+    "as little as possible": {
+        "crds": {"install": False},
+        "serviceAccount": {"create": False, "name": "default"},
+        "rbac": {"create": False},
+        "podDisruptionBudget": {"enabled": False},
+        "networkPolicy": {"enabled": False},
+        "joins": {"networkPolicy": False, "podMonitor": "off"},
+    },
+    "not aggregated, not kept": {"rbac": {"aggregate": False}, "crds": {"keep": False}},
+}
+
+REFUSED: list[tuple[Object, str]] = [
+    ({"colour": "red"}, "colour"),
+    ({"watch": {"namespaces": "team-a"}}, "watch/namespaces|watch.namespaces"),
+    ({"watch": {"namespaces": ["Team A"]}}, "watch"),
+    ({"operator": {"logLevel": "loud"}}, "logLevel"),
+    ({"operator": {"workers": 0}}, "workers"),
+    ({"joins": {"podMonitor": "on"}}, "podMonitor"),
+    ({"image": {"repository": ""}}, "repository"),
+    ({"image": {"digest": "md5:5"}}, "digest"),
+    ({"networkPolicy": {"apiServerPorts": []}}, "apiServerPorts"),
+    ({"serviceAccount": {"create": False}}, "serviceAccount.name: is empty, and serviceAccount.create is false"),
+]
+
+
+def helm(*arguments: str, values: Object | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+    command = [str(program("helm")), *arguments, *(["--values", "-"] if values is not None else [])]
+    text = None if values is None else json.dumps(values)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=120)
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def rendered(values: Object, namespace: str = "operators") -> list[Object]:
+    """All objects of the chart, its tests included."""
+    text = helm("template", "sj", str(CHART), "--namespace", namespace, "--kube-version", "1.34.4", values=values).stdout
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+def of_kind(objects: list[Object], kind: str) -> list[Object]:
+    return [each for each in objects if each["kind"] == kind]
+
+
+@pytest.fixture(params=MATRIX, ids=str)
+def values(request: pytest.FixtureRequest) -> Object:
+    return MATRIX[request.param]
+
+
+def test_the_chart_carries_the_definition() -> None:
+    """Otherwise: make crds"""
+    assert (CHART / "files" / CRD.name).read_text() == CRD.read_text()
+
+
+def test_lint(values: Object) -> None:
+    helm("lint", "--strict", str(CHART), values=values)
+
+
+@pytest.mark.parametrize(("values", "message"), REFUSED, ids=str)
+def test_values_that_are_wrong_are_refused_by_name(values: Object, message: str) -> None:
+    done = helm("template", "sj", str(CHART), values=values, check=False)
+    assert done.returncode != 0
+    assert re.search(message, done.stderr), done.stderr
+
+
+def test_every_value_is_in_the_schema_and_commented() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def fields(value: Any, schema: Object, path: str) -> Iterator[str]:
+        if "$ref" in schema:
+            schema = {"properties": {}} | root["definitions"][schema["$ref"].rsplit("/", 1)[1]]
+        for name, inner in value.items() if isinstance(value, dict) and "properties" in schema else ():
+            assert name in schema["properties"], f"{path}.{name}"
+            yield from fields(inner, schema["properties"][name], f"{path}.{name}")
+
+    root = schema
+    list(fields(yaml.safe_load((CHART / "values.yaml").read_text()), schema, ""))
+
+
+def test_the_definition_is_installed_as_it_is_with_a_note_to_keep_it() -> None:
+    (definition,) = of_kind(rendered({}), "CustomResourceDefinition")
+    assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert definition["spec"] == yaml.safe_load(CRD.read_text())["spec"]
+    (loose,) = of_kind(rendered({"crds": {"keep": False}}), "CustomResourceDefinition")
+    assert "annotations" not in loose["metadata"]
+    assert of_kind(rendered({"crds": {"install": False}}), "CustomResourceDefinition") == []
+
+
+def test_one_namespace_needs_no_cluster_role() -> None:
+    objects = rendered({"watch": {"namespaces": ["team-a"]}, "rbac": {"aggregate": False}})
+    assert of_kind(objects, "ClusterRole") == of_kind(objects, "ClusterRoleBinding") == []
+    assert [role["metadata"]["namespace"] for role in of_kind(objects, "Role")] == ["team-a"]
+
+
+def test_roles_name_every_verb_and_resource() -> None:
+    for role in of_kind(rendered({}), "ClusterRole"):
+        for rule in role["rules"]:
+            assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
+
+
+def plural(kind: str) -> str:
+    return {"NetworkPolicy": "networkpolicies"}.get(kind, f"{kind.lower()}s")
+
+
+def path_of(each: Object) -> str:
+    group, _, version = each["apiVersion"].rpartition("/")
+    base = f"/apis/{group}/{version}" if group else f"/api/{version}"
+    namespace = each["metadata"].get("namespace")
+    where = f"/namespaces/{namespace}" if namespace else ""
+    return f"{base}{where}/{plural(each['kind'])}/{each['metadata']['name']}"
+
+
+POD_MONITORS: Object = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
+    "spec": {
+        "group": "monitoring.coreos.com",
+        "scope": "Namespaced",
+        "names": {"kind": "PodMonitor", "listKind": "PodMonitorList", "plural": "podmonitors", "singular": "podmonitor"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """An API server of this module's own, because charts install what belongs to the whole cluster."""
+    program("helm")
+    with running(tmp_path_factory.mktemp("chart")) as server:
+        server.install_crd(POD_MONITORS)
+        for name in ("team-a", "team-b", "team-c", "operators"):
+            labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+            server.admin.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+            server.admin.create(f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
+        yield server
+
+
+@pytest.mark.apiserver
+def test_the_api_server_takes_every_object(values: Object, cluster: ApiServer) -> None:
+    for each in rendered(values):
+        cluster.admin.apply(path_of(each), each, dryRun="All", fieldValidation="Strict")
+    assert not [warning for warning in cluster.admin.warnings if "would violate" in warning]
+
+
+@pytest.mark.apiserver
+def test_restricted_pod_security_takes_every_pod(values: Object, cluster: ApiServer) -> None:
+    objects = rendered(values)
+    (deployment,) = of_kind(objects, "Deployment")
+    pods = [*of_kind(objects, "Pod"), {"metadata": {"name": "operator"}, "spec": deployment["spec"]["template"]["spec"]}]
+    assert len(pods) == 2
+    for pod in pods:
+        account = pod["spec"]["serviceAccountName"]
+        if not cluster.admin.exists(f"/api/v1/namespaces/operators/serviceaccounts/{account}"):
+            cluster.admin.create("/api/v1/namespaces/operators/serviceaccounts", {"metadata": {"name": account}})
+        cluster.admin.create("/api/v1/namespaces/operators/pods", pod, dryRun="All")
+    pods[1]["spec"]["securityContext"] = {}
+    with pytest.raises(ApiError, match="violates PodSecurity"):
+        cluster.admin.create("/api/v1/namespaces/operators/pods", pods[1], dryRun="All")
+
+
+def access(cluster: ApiServer, values: Object, directory: Path, account: str, token: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs the script of ``helm test`` as the service account, with the checks that the chart renders."""
+    (config,) = [each for each in of_kind(rendered(values), "ConfigMap") if each["metadata"]["name"].endswith("test-access")]
+    (directory / "checks.json").write_text(config["data"]["checks.json"])
+    (directory / "access.py").write_text(config["data"]["access.py"])
+    (directory / "token").write_text(token or cluster.token("operators", account))
+    (directory / "ca.crt").write_text(cluster.ca_file.read_text())
+    host, port = cluster.url.removeprefix("https://").split(":")
+    environment = os.environ | {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port, "ACCOUNT_DIRECTORY": str(directory)}
+    command = [sys.executable, str(directory / "access.py"), str(directory / "checks.json")]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def install_rbac(cluster: ApiServer, values: Object) -> list[Object]:
+    kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+    made = [each for each in rendered(values) if each["kind"] in kinds]
+    for each in made:
+        cluster.admin.apply(path_of(each), each)
+    return made
+
+
+@pytest.mark.apiserver
+@pytest.mark.parametrize("watched", [[], ["team-a", "team-b"]], ids=["cluster", "namespaces"])
+def test_helm_test_finds_the_rights_as_they_should_be_and_notices_others(watched: list[str], cluster: ApiServer, tmp_path: Path) -> None:
+    values = {"watch": {"namespaces": watched}, "fullnameOverride": f"rights-{len(watched)}"}
+    account = f"rights-{len(watched)}"
+    made = install_rbac(cluster, values)
+    right = access(cluster, values, tmp_path, account)
+    assert right.returncode == 0, right.stdout + right.stderr
+    assert "WRONG" not in right.stdout
+    for namespace in ("team-a", "team-c"):
+        is_watched = not watched or namespace in watched
+        assert cluster.allowed("operators", account, "patch", "streamjoins/status", "streamjoin.dev", within=namespace) is is_watched
+        assert cluster.allowed("operators", account, "create", "deployments", "apps", within=namespace) is is_watched
+        assert not cluster.allowed("operators", account, "list", "secrets", within=namespace)
+        assert not cluster.allowed("operators", account, "delete", "streamjoins", "streamjoin.dev", within=namespace)
+    too_much = access(cluster, values, tmp_path, account, token=cluster.admin_token)
+    assert (too_much.returncode, "WRONG: the operator may list secrets" in too_much.stdout) == (1, True)
+    for each in made:
+        if each["kind"].endswith("Binding"):
+            cluster.admin.delete(path_of(each))
+    wait_for("the rights are gone", lambda: not cluster.allowed("operators", account, "list", "pods", within="team-a"))
+    too_little = access(cluster, values, tmp_path, account)
+    assert (too_little.returncode, "WRONG: the operator may not list streamjoins.streamjoin.dev" in too_little.stdout) == (1, True)
+
+
+@pytest.mark.apiserver
+def test_the_operator_can_give_drivers_what_they_need_and_no_more(cluster: ApiServer) -> None:
+    """Nobody can make a Role with rights that he has not himself."""
+    install_rbac(cluster, {"watch": {"namespaces": ["team-a"]}, "fullnameOverride": "granter"})
+    operator = cluster.client("operators", "granter")
+    verbs = ["get", "list", "watch", "create", "delete", "deletecollection"]
+    role: Object = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "sj-x"}}
+    path = "/apis/rbac.authorization.k8s.io/v1/namespaces/team-a/roles/sj-x"
+    operator.apply(path, role | {"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": verbs}]})
+    with pytest.raises(ApiError, match="is attempting to grant RBAC permissions not currently held"):
+        operator.apply(path, role | {"rules": [{"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]}]})
+
+
+@pytest.mark.apiserver
+def test_people_who_may_edit_a_namespace_may_edit_its_joins(cluster: ApiServer) -> None:
+    view, edit = sorted(
+        (role for role in of_kind(rendered({}), "ClusterRole") if "aggregate" in json.dumps(role["metadata"]["labels"])),
+        key=lambda role: role["metadata"]["name"],
+        reverse=True,
+    )
+    assert {verb for rule in view["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+    assert "streamjoins/status" not in [resource for rule in edit["rules"] for resource in rule["resources"]]
+    assert "rbac.authorization.k8s.io/aggregate-to-view" not in edit["metadata"]["labels"]
+
+
+@pytest.mark.apiserver
+def test_helm_installs_upgrades_and_leaves_the_definition_and_the_joins(cluster: ApiServer, tmp_path: Path) -> None:
+    """From a release whose definition lacks a column to this one, with a StreamJoin in between."""
+    old = tmp_path / "old"
+    subprocess.run(["cp", "-r", str(CHART), str(old)], check=True)
+    definition = old / "files" / CRD.name
+    kept = "    - name: Ready\n"
+    text = definition.read_text()
+    assert kept in text
+    definition.write_text(text.replace("    - name: Ready\n", "    - name: Usable\n"))
+    cluster.helm("install", "sj", str(old), "--namespace", "operators")
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd.PLURAL}.{crd.GROUP}"
+
+    def columns() -> list[str]:
+        return [column["name"] for column in cluster.admin.get(path)["spec"]["versions"][0]["additionalPrinterColumns"]]
+
+    assert "Usable" in columns()
+    joins = f"/apis/{crd.GROUP}/{crd.VERSION}/namespaces/team-a/streamjoins"
+    wait_for("StreamJoins are served", lambda: cluster.admin.exists(joins))
+    manifest = yaml.safe_load((ROOT / "examples" / "band.yaml").read_text())
+    made = cluster.admin.create(joins, json.loads(json.dumps(manifest)))
+    cluster.helm("upgrade", "sj", str(CHART), "--namespace", "operators")
+    assert "Ready" in columns()
+    assert "Usable" not in columns()
+    assert cluster.admin.get(f"{joins}/{made['metadata']['name']}")["spec"] == made["spec"]
+    cluster.helm("uninstall", "sj", "--namespace", "operators")
+    assert cluster.admin.exists(f"{joins}/{made['metadata']['name']}")
+    assert not cluster.admin.exists("/apis/apps/v1/namespaces/operators/deployments/sj-streamjoin-operator")
+
+
+DASHBOARD = json.loads((CHART / "files" / "dashboard.json").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
+
+
+def test_the_dashboard_asks_only_for_metrics_that_there_are() -> None:
+    suffixes = {catalogue.Kind.HISTOGRAM: ("_bucket", "_sum", "_count")}
+    known = {each.name + suffix for each in catalogue.CATALOGUE.values() for suffix in suffixes.get(each.kind, ("",))}
+    asked = {name for expression in EXPRESSIONS for name in re.findall(r"streamjoin_\w+", expression)}
+    assert asked <= known
+    assert len(asked) >= 20
+
+
+def test_the_panels_of_the_dashboard_are_complete_and_do_not_overlap() -> None:
+    identities = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(identities)) == len(identities)
+    cells: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        covered = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+        assert not covered & cells, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        cells |= covered
+    for panel in PANELS:
+        assert panel["description"]
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    assert all('name="$name"' in expression for expression in EXPRESSIONS)
+
+
+def test_the_dashboard_is_in_its_config_map() -> None:
+    (config,) = [
+        each for each in of_kind(rendered({"dashboard": {"enabled": True}}), "ConfigMap") if "dashboard" in each["metadata"]["name"]
+    ]
+    assert json.loads(config["data"]["streamjoin.json"]) == DASHBOARD
+    assert config["metadata"]["labels"]["grafana_dashboard"] == "1"

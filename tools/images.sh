@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Builds the images of engine and operator with docker, podman or buildah, whichever there is; $BUILDER chooses.
+#
+#     tools/images.sh [engine|operator ...]
+#
+# TAG: the tag (by default the project's version). REGISTRY: a prefix such as registry.example.com/team/. BASE: another Debian 12 to
+# start from. PIP_CERT: a bundle of certificates that pip must trust while the image is built; it does not stay in the image.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+builder=${BUILDER:-}
+for candidate in docker podman buildah; do
+    [[ -n $builder ]] || ! command -v "$candidate" >/dev/null || builder=$candidate
+done
+[[ -n $builder ]] || { echo "images: no docker, podman or buildah on this machine; install one" >&2; exit 1; }
+
+arguments=()
+[[ -z ${BASE:-} ]] || arguments+=(--build-arg "BASE=$BASE")
+if [[ -n ${PIP_CERT:-} ]]; then
+    [[ $builder != docker ]] || { echo "images: docker build mounts no files; use podman or buildah with PIP_CERT" >&2; exit 1; }
+    arguments+=(--volume "$(realpath "$PIP_CERT"):/run/certificates.crt:ro" --build-arg PIP_CERT=/run/certificates.crt)
+fi
+# In a chroot, buildah needs neither a network of its own nor a runtime for containers.
+[[ $builder != buildah ]] || arguments+=(--isolation chroot)
+
+(($#)) || set -- engine operator
+for image in "$@"; do
+    tag="${REGISTRY:-}streamjoin-$image:${TAG:-$version}"
+    "$builder" build "${arguments[@]}" -f "docker/$image.Dockerfile" -t "$tag" .
+    echo "$tag"
+done
