@@ -113,7 +113,9 @@ class FakeDriver:
         areas = {"areas": [{}] * self.workers, "tasks": self.workers, "model": self.model}
         wanted = None
         if self.wanted is not None:
-            wanted = {"generation": self.generation + 1, "workers": self.wanted, "scheme": {**areas, "tasks": self.wanted}, "keep": []}
+            model = self.wishes[-1]["model"] if self.wishes else self.model
+            scheme = {**areas, "tasks": self.wanted, "model": model}
+            wanted = {"generation": self.generation + 1, "workers": self.wanted, "scheme": scheme, "keep": []}
         return {
             "generation": self.generation,
             "workers": self.workers,

@@ -41,8 +41,9 @@ class Kind:
     kind: str
 
     def path(self, namespace: str, name: str | None = None) -> str:
+        """``namespace`` may be empty: all of them."""
         root = f"/apis/{self.version}" if "/" in self.version else f"/api/{self.version}"
-        collection = f"{root}/namespaces/{quote(namespace)}/{self.plural}"
+        collection = f"{root}/namespaces/{quote(namespace)}/{self.plural}" if namespace else f"{root}/{self.plural}"
         return collection if name is None else f"{collection}/{quote(name)}"
 
 
@@ -95,10 +96,9 @@ class Api:
             raise
 
     async def list(self, kind: Kind, namespace: str, selector: str) -> list[Object]:
-        """All of the label selector; none where the kind itself is unknown."""
+        """All of the label selector (empty: all); none where the kind itself is unknown. An empty namespace means all."""
         try:
-            # from the watch cache: what is stale is corrected when the newer state's event comes
-            answer = await self._request("list", "GET", kind.path(namespace), query={"labelSelector": selector, "resourceVersion": "0"})
+            answer = await self._request("list", "GET", kind.path(namespace), query={"labelSelector": selector} if selector else {})
         except ApiError as error:
             if error.status == 404:
                 return []

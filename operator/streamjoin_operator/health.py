@@ -2,8 +2,8 @@
 
 Served by threads of their own, so that a loop that hangs is told of rather than hanging too.
 
-Always holds: ``/healthz`` fails when the loop has not run for ``BEAT_SECONDS``, when a reconcile hangs, or when what is due is not taken
-up; it does not fail because the API server cannot be reached, which a restart would not mend.
+Always holds: ``/healthz`` fails when the loop has not run for ``BEAT_SECONDS``, when a reconcile hangs, when a watch is dead, or when what
+is due is not taken up; it does not fail because the API server cannot be reached, which a restart would not mend.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Health:
         self._queue = queue
         self.is_ready = False
         """Set once the watches are set up."""
+        self.missed = 0
+        """StreamJoins that were seen changed two audits in a row, and the watch has not shown."""
 
     def stuck(self) -> str | None:
         """Why the loop is stuck, or None."""
@@ -43,6 +45,8 @@ class Health:
             return None
         if running > STUCK_SECONDS:
             return f"a reconcile has run for {running:.0f} s"
+        if self.missed:
+            return f"the watch has not shown {self.missed} changes"
         return f"something has been due for {age:.0f} s" if age > AGE_SECONDS else None
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import kopf
 
 from streamjoin_operator import access, logs, names
-from streamjoin_operator.api import DEPLOYMENT, STREAM_JOIN, Api
+from streamjoin_operator.api import DEPLOYMENT, STREAM_JOIN, Api, ApiError
 from streamjoin_operator.driver import DriverClient
 from streamjoin_operator.health import Health, HealthServer
 from streamjoin_operator.metrics import Metrics
@@ -28,8 +28,10 @@ from streamjoin_operator.queue import Queue
 from streamjoin_operator.reconcile import Reconciler
 from streamjoin_operator.settings import SettingError, Settings, read
 
-WATCH_SECONDS = 600.0
-"""A watch request ends after so long and is begun anew."""
+WATCH_SECONDS = 600
+"""A watch request ends after so long and is begun anew. Whole seconds: any other number ends kopf's watch for good."""
+AUDIT_SECONDS = 120.0
+"""How often all StreamJoins are listed, to see whether the watch has shown the same."""
 SILENT_SECONDS = 70.0
 """The API server sends a bookmark each minute: a watch that is silent for longer is dead."""
 
@@ -76,7 +78,7 @@ def handlers(reconciler: Reconciler, queue: Queue, settings: Settings, way: acce
             reconciler.forget(key)
             queue.forget(key)
         else:
-            queue.put(reconciler.saw(body))
+            queue.put(reconciler.saw(body, is_watched=True))
 
     @kopf.on.event("apps", "v1", DEPLOYMENT.plural, registry=registry, labels={names.MANAGED_BY: names.MANAGER})
     async def saw_deployment(event: Any, **_: Any) -> None:
@@ -126,6 +128,7 @@ class Operator:
                     tasks = [
                         group.create_task(queue.run(self.settings.workers)),
                         group.create_task(_ready(ready, health)),
+                        group.create_task(self._audit(api, reconciler, queue, health)),
                     ]
                     await kopf.operator(
                         registry=handlers(reconciler, queue, self.settings, self.way),
@@ -140,6 +143,24 @@ class Operator:
         finally:
             await drivers.close()
             await api.close()
+
+
+    async def _audit(self, api: Api, reconciler: Reconciler, queue: Queue, health: Health) -> None:
+        """Notice a watch that has died in silence: what it missed is taken up here, and if it misses it for long, liveness fails."""
+        while True:
+            await asyncio.sleep(AUDIT_SECONDS)
+            try:
+                listed = [await api.list(STREAM_JOIN, namespace, "") for namespace in self.settings.watch_namespaces or ("",)]
+            except ApiError as error:
+                log.warning("StreamJoins could not be listed: %s", error)
+                continue
+            missed, gone = reconciler.audit([body for bodies in listed for body in bodies])
+            for key in missed:
+                queue.put(key)
+            for key in gone:
+                reconciler.forget(key)
+                queue.forget(key)
+            health.missed = len(missed) + len(gone)
 
 
 async def _ready(ready: asyncio.Event, health: Health) -> None:

@@ -143,7 +143,7 @@ def described(body: Object) -> str:
         ["tau", f"max {utilization['max']}, mean {utilization['mean']}" if utilization else "not measured"],
         ["shed", _shed(status)],
         ["image", status.get("image", "-")],
-        ["memory of a worker", (status.get("memory") or {}).get("summary", "-")],
+        ["memory of a worker", status.get("memory", "-")],
         ["manifest", _seen(body)],
     ]
     return "\n".join([table(lines), "", _condition_table(status)])

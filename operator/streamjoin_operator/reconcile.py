@@ -49,6 +49,8 @@ TOLD = (
 """Conditions and reasons that are worth an event though nothing is wrong."""
 KIND_SECONDS = 600.0
 """How long an answer about which kinds the cluster knows is believed."""
+REFUSED_SECONDS = 60.0
+"""What the API server refuses is tried again after so long: a quota or an admission rule may have changed."""
 WISH_SECONDS = 60.0
 """A plan that was refused is asked for again after so long."""
 DRAIN_SECONDS = 120.0
@@ -158,14 +160,36 @@ class Reconciler:
         self._bodies: dict[Key, Object] = {}
         self._deployments: dict[Key, Object] = {}
         self._memos: dict[Key, Memo] = {}
+        self._watched: dict[Key, Object] = {}
+        """As the watch has last shown them."""
+        self._suspected: dict[Key, Object] = {}
+        self._suspected_gone: set[Key] = set()
         self._has_monitor: tuple[float, bool] = (float("-inf"), False)
 
-    def saw(self, body: Object) -> Key:
-        """A StreamJoin as a watch shows it. Older versions than the one that is known are passed over."""
+    def saw(self, body: Object, *, is_watched: bool = False) -> Key:
+        """A StreamJoin as a watch, or an answer, shows it. Older versions than the one that is known are passed over."""
         key = (body["metadata"]["namespace"], body["metadata"]["name"])
+        if is_watched:
+            self._watched[key] = body
         if _is_newer(body, self._bodies.get(key)):
             self._bodies[key] = body
         return key
+
+    def audit(self, found: Sequence[Object]) -> tuple[list[Key], list[Key]]:
+        """Compare what there is with what the watch has shown: which StreamJoins it has missed, and of which it has missed the end.
+
+        Only what it had missed at the audit before too counts: events take a moment.
+        """
+        there = {(body["metadata"]["namespace"], body["metadata"]["name"]): body for body in found}
+        behind = {key: body for key, body in there.items() if not _is_newer(self._watched.get(key, _NEVER), body)}
+        gone = set(self._bodies) - set(there)
+        missed = [key for key, body in behind.items() if not _is_newer(self._watched.get(key, _NEVER), self._suspected.get(key, body))]
+        missed = [key for key in missed if key in self._suspected]
+        ended = [key for key in gone if key in self._suspected_gone]
+        for key in missed:
+            self.saw(behind[key])
+        self._suspected, self._suspected_gone = behind, gone
+        return missed, ended
 
     def saw_deployment(self, body: Object) -> Key | None:
         """A Deployment as a watch shows it; the StreamJoin that it is of, if it is of any."""
@@ -191,7 +215,7 @@ class Reconciler:
 
     def forget(self, key: Key) -> None:
         """A StreamJoin is gone; Kubernetes deletes its children."""
-        for known in (self._bodies, self._deployments, self._memos):
+        for known in (self._bodies, self._deployments, self._memos, self._watched):
             known.pop(key, None)
 
     @property
@@ -555,7 +579,7 @@ class Reconciler:
                 if error.status not in (400, 403, 422):
                     raise
                 now.refused = (Reason.ApplyRefused, f"{kind} {metadata['name']}: {error.message}"[:700])
-                return Verdict(self._settings.resync_seconds if error.status != 403 else 60.0)
+                return Verdict(REFUSED_SECONDS)
             now.observed[kind, metadata["name"]] = applied
             now.events.append(("Normal", Reason.Created if observed is None else Reason.Updated, f"{kind} {metadata['name']}"))
             if kind == "Deployment":
@@ -737,7 +761,12 @@ def transitions(before: Object, after: Object) -> list[tuple[str, Reason, str]]:
     return events
 
 
+_NEVER: Object = {"metadata": {"uid": "", "resourceVersion": "0"}}
+
+
 def _is_newer(body: Object, known: Object | None) -> bool:
+    if body is _NEVER:
+        return False
     if known is None or known["metadata"]["uid"] != body["metadata"]["uid"]:
         return True
     try:

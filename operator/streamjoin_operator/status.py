@@ -215,8 +215,7 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
     if facts.image:
         written["image"] = facts.image
     if facts.memory is not None:
-        memory = facts.memory
-        written["memory"] = {"summary": memory.arithmetic(), "requiredBytes": memory.needed, "givenBytes": memory.limit}
+        written["memory"] = facts.memory.arithmetic()
     return written
 
 
