@@ -127,6 +127,16 @@ class Client:
     def delete(self, path: str, **query: Any) -> Object:
         return self.request("DELETE", path, **query)
 
+    def serves(self, path: str) -> bool:
+        """Whether a collection can be listed now; not so a moment after its kind was defined."""
+        try:
+            self.get(path)
+        except ApiError as error:
+            if error.status in (404, 429, 503):
+                return False
+            raise
+        return True
+
     def exists(self, path: str) -> bool:
         try:
             self.get(path)
@@ -213,7 +223,7 @@ class ApiServer:
         wait_for("the definition is established", lambda: _established(self.admin.get(path)))
         spec = definition["spec"]
         version = next(version["name"] for version in spec["versions"] if version["storage"])
-        wait_for("the resource is served", lambda: self.admin.exists(f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"))
+        wait_for("the resource is served", lambda: self.admin.serves(f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"))
 
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
         return self._run(program("kubectl"), arguments, stdin, check)
@@ -232,7 +242,7 @@ class ApiServer:
 
 
 def _established(definition: Object) -> bool:
-    conditions = {each["type"]: each for each in definition.get("status", {}).get("conditions", [])}
+    conditions = {each["type"]: each for each in (definition.get("status") or {}).get("conditions") or []}
     refused = conditions.get("NonStructuralSchema", {"status": "False"})
     assert refused["status"] == "False", refused
     return conditions.get("Established", {}).get("status") == "True"

@@ -175,7 +175,7 @@ CASES = [
         "cpu: 0.5",
         'spec.workers.resources.cpu: 0.5 is not an amount of CPU; write cores, such as "1", or thousandths of one, such as 500m',
     ),
-    bad("a floor above max", "max: 6", "max: 6, floor: 7", "spec.workers.floor: 7 must be at least min (2) and at most max (6)"),
+    bad("a floor above max", "max: 6", "max: 6, floor: 7", "spec.workers.floor: 7 must be at least min (2) and at most max (6), or 0 for none"),
     # Types.
     bad("a number for text", 'image: "streamjoin:1"', "image: 5", 'spec.image: 5 must be text; put it in quotes: "5"'),
     bad(

@@ -301,7 +301,7 @@ def test_helm_installs_upgrades_and_leaves_the_definition_and_the_joins(cluster:
 
     assert "Usable" in columns()
     joins = f"/apis/{crd.GROUP}/{crd.VERSION}/namespaces/team-a/streamjoins"
-    wait_for("StreamJoins are served", lambda: cluster.admin.exists(joins))
+    wait_for("StreamJoins are served", lambda: cluster.admin.serves(joins))
     manifest = yaml.safe_load((ROOT / "examples" / "band.yaml").read_text())
     made = cluster.admin.create(joins, json.loads(json.dumps(manifest)))
     cluster.helm("upgrade", "sj", str(CHART), "--namespace", "operators")

@@ -69,8 +69,8 @@ def _below(low: str, high: str) -> Rule:
     """Of the thresholds of scaling. tau1 is half of tau2 where it is not given."""
     value = {"tau1": "(has(self.tau1) ? self.tau1 : 0.5 * self.tau2)"}
     lower, upper = (value.get(name, f"self.{name}") for name in (low, high))
-    message = f"must be below {high}"
-    return Rule(f"{lower} < {upper}", message, f"'{message} (' + string({upper}) + ')'", field=None if low == "tau1" else low)
+    by_default = " (by default half of tau2)" if high == "tau1" else ""
+    return Rule(f"{lower} < {upper}", f"{low} must be below {high}{by_default}", field=None if low == "tau1" else low)
 
 
 def _lasts(window: str) -> str:
@@ -99,7 +99,6 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
     model.Source: (_exactly_one(*_names(model.Source)),),
     model.Sink: (_exactly_one(*_names(model.Sink)),),
     model.Rate: (_exactly_one(*_names(model.Rate)),),
-    model.ColumnGenerator: (_exactly_one(*_names(model.ColumnGenerator)),),
     model.Checkpoint: (_exactly_one("location", "persistentVolumeClaim"),),
     model.FilesSource: (
         Rule("!self.pattern.contains('/')", "has a /, and is compared with file names alone; put the directory into path", field="pattern"),
@@ -141,9 +140,9 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="for",
         ),
     ),
-    model.Uniform: (Rule("self.min <= self.max", "must be at most max", "'must be at most max (' + string(self.max) + ')'", field="min"),),
+    model.Uniform: (Rule("self.min <= self.max", "must be at most max", field="min"),),
     model.Hotspot: (
-        Rule("self.min <= self.max", "must be at most max", "'must be at most max (' + string(self.max) + ')'", field="min"),
+        Rule("self.min <= self.max", "must be at most max", field="min"),
         # A closed range of whole numbers has one value more than its ends are apart.
         Rule(
             "self.min > self.max || (self.width > 0.0 && self.width <= self.max - self.min + 1.0)",
@@ -192,11 +191,10 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         for name, owner in (("sigma", "readj"), ("groups", "biclique"))
     ),
     model.Workers: (
-        Rule("self.min <= self.max", "must be at most max", "'must be at most max (' + string(self.max) + ')'", field="min"),
+        Rule("self.min <= self.max", "must be at most max", field="min"),
         Rule(
-            "!has(self.floor) || (self.min <= self.floor && self.floor <= self.max)",
-            "must be at least min and at most max",
-            "'must be at least min (' + string(self.min) + ') and at most max (' + string(self.max) + ')'",
+            "self.floor == 0 || (self.min <= self.floor && self.floor <= self.max)",
+            "must be at least min and at most max, or 0 for none",
             field="floor",
         ),
     ),
@@ -258,6 +256,7 @@ def definition() -> Json:
     by_name = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
     streams.update(by_name, minItems=2, maxItems=2)
     joins.update(by_name, minItems=1, maxItems=1)
+    streams["items"]["properties"]["select"]["x-kubernetes-list-type"] = "set"
     _bounded(spec, "spec")
     status = _structural(Status)
     _bounded(status, "status")
@@ -339,6 +338,11 @@ def _structural(part: type[Part]) -> Json:
                 made |= {bound: made[exclusive], exclusive: True}
         if made.get("type") == "integer":
             made["format"] = "int64"
+            # Bounds are compared in 64 bits, where those that only say that it has 64 bits would turn around.
+            for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+                if abs(made.get(bound, 0)) >= 2**63:
+                    made.pop(exclusive, None)
+                    del made[bound]
         if "description" in made:
             made["description"] = " ".join(made["description"].split())
         if "properties" in given:
@@ -347,12 +351,14 @@ def _structural(part: type[Part]) -> Json:
             made["additionalProperties"] = convert(given["additionalProperties"])
         if "items" in given:
             made["items"] = convert(given["items"])
-        if given.get("default") is not None:
-            default = _default(made, given["default"])
-            if default is not None:
-                made["default"] = default
-        if name == "Join":
+        default = _written(given.get("default"))
+        if default is not None:
+            made["default"] = default
+        if name == model.Join.__name__:
             _also_true(made)
+        if name == model.ColumnGenerator.__name__:
+            # One of the fields, which CEL cannot count: values of any type are invisible to it.
+            made.update(minProperties=1, maxProperties=1)
         made["x-kubernetes-validations"] = made.get("x-kubernetes-validations", []) + [rule.schema() for rule in rules.get(name or "", ())]
         if not made["x-kubernetes-validations"]:
             del made["x-kubernetes-validations"]
@@ -364,21 +370,13 @@ def _structural(part: type[Part]) -> Json:
 _CONVERTED = ("title", "additionalProperties", "properties", "items", "default")
 
 
-def _default(schema: Json, default: Any) -> Any:
-    """A part's default is what differs from the defaults of its fields, which the API server fills in by itself; None for no default."""
+def _written(default: Any) -> Any:
+    """A default without what it leaves out; None for none. Complete, because the API server checks a part's default against the part's
+    rules before it fills in those of its fields.
+    """
     if not isinstance(default, dict):
         return default
-    fields = schema.get("properties", {})
-    own = {
-        name: value
-        for name, value in default.items()
-        if value is not None and value != fields.get(name, {}).get("default") and not _filled_in(fields.get(name, {}), value)
-    }
-    return own if own or any("default" in field for field in fields.values()) else None
-
-
-def _filled_in(schema: Json, value: Any) -> bool:
-    return isinstance(value, dict) and _default(schema, value) in ({}, None)
+    return {name: written for name, value in default.items() if (written := _written(value)) is not None} or None
 
 
 def _also_true(join: Json) -> None:

@@ -532,8 +532,8 @@ class Workers(Part):
     """Never fewer workers than this."""
     max: Annotated[int, Field(ge=1, le=1024)] = 8
     """Never more workers than this."""
-    floor: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Never fewer workers than this for the time being, from min to max: Kubernetes' scale subresource, and so kubectl scale, sets it."""
+    floor: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Never fewer workers than this for the time being, from min to max; 0: no more than min. kubectl scale sets it."""
     capacity_tuples: Annotated[int, Field(ge=1, lt=2**53)] = 2_000_000
     """W: how many tuples one worker may hold."""
     resources: Resources = Resources()

@@ -395,8 +395,8 @@ def _workers(manifest: Manifest) -> Check:
             yield Problem("spec.workers.min", workers.min, f"must be at most max ({workers.max}{by_default})")
         else:
             yield Problem("spec.workers.max", workers.max, f"must be at least min ({workers.min}, the default)")
-    if workers.floor is not None and not workers.min <= workers.floor <= workers.max:
-        message = f"must be at least min ({workers.min}) and at most max ({workers.max})"
+    if workers.floor and not workers.min <= workers.floor <= workers.max:
+        message = f"must be at least min ({workers.min}) and at most max ({workers.max}), or 0 for none"
         yield Problem("spec.workers.floor", workers.floor, message)
 
 
