@@ -45,7 +45,7 @@ class MemoryCluster:
         with _Request(self, "list", kind.kind):
             wanted = dict(part.split("=") for part in selector.split(","))
             return [
-                copy.deepcopy(found)
+                {name: copy.deepcopy(part) for name, part in found.items() if name not in ("apiVersion", "kind")}
                 for (found_kind, found_namespace, _), found in self.objects.items()
                 if (found_kind, found_namespace) == (kind.kind, namespace)
                 and wanted.items() <= (found["metadata"].get("labels") or {}).items()

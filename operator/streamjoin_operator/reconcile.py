@@ -301,8 +301,9 @@ class Reconciler:
         found = await asyncio.gather(*(self._api.list(kind, namespace, selector) for kind in (*LISTED, *monitors)))
         for kind, objects in zip((*LISTED, *monitors), found, strict=True):
             for observed in objects:
-                # items of a list have no kind of their own
-                now.observed[kind.kind, observed["metadata"]["name"]] = {**observed, "kind": kind.kind}
+                # items of a list have neither
+                body = {**observed, "apiVersion": kind.version, "kind": kind.kind}
+                now.observed[kind.kind, observed["metadata"]["name"]] = body
         now.memo.config = now.observed.get(("ConfigMap", now.resource.base))
         now.deployment = now.observed.get(("Deployment", now.resource.base))
         if now.deployment is not None:
