@@ -80,7 +80,9 @@ class FaultProxy:
                     return web.Response(status=self.fault, text=json.dumps(body), content_type="application/json", headers=headers)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in ("host", "content-length")}
         url = f"{self._target}{request.raw_path}"
-        async with self._session.request(request.method, url, data=await request.read(), headers=headers) as upstream:
+        data = await request.read() or None
+        kind = ("Content-Type",) if data is None else ()
+        async with self._session.request(request.method, url, data=data, headers=headers, skip_auto_headers=kind) as upstream:
             kept = {"Content-Type": upstream.headers.get("Content-Type", "application/json")}
             if not is_watch:
                 return web.Response(status=upstream.status, body=await upstream.read(), headers=kept)

@@ -41,6 +41,10 @@ class MemoryCluster:
         with _Request(self, "get", kind.kind):
             return copy.deepcopy(self.objects.get((kind.kind, namespace, name)))
 
+    async def find(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        with _Request(self, "list", kind.kind):
+            return copy.deepcopy(self.objects.get((kind.kind, namespace, name)))
+
     async def list(self, kind: Kind, namespace: str, selector: str) -> list[Object]:
         with _Request(self, "list", kind.kind):
             wanted = dict(part.split("=") for part in selector.split(","))

@@ -53,19 +53,19 @@ OPERATOR_RULES: list[Object] = [
     {
         "apiGroups": [""],
         "resources": ["services", "configmaps", "serviceaccounts"],
-        "verbs": ["get", "list", "create", "patch", "delete"],
+        "verbs": ["list", "create", "patch", "delete"],
     },
     {"apiGroups": [""], "resources": ["persistentvolumeclaims", "secrets"], "verbs": ["get", "create", "patch"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
     {
         "apiGroups": ["rbac.authorization.k8s.io"],
         "resources": ["roles", "rolebindings"],
-        "verbs": ["get", "list", "create", "patch", "delete"],
+        "verbs": ["list", "create", "patch", "delete"],
     },
-    {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["get", "list", "create", "patch", "delete"]},
-    {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["get", "list", "create", "patch", "delete"]},
+    {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list", "create", "patch", "delete"]},
+    {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["list", "create", "patch", "delete"]},
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "create", "patch"]},
-    {"apiGroups": ["monitoring.coreos.com"], "resources": ["podmonitors"], "verbs": ["get", "list", "create", "patch", "delete"]},
+    {"apiGroups": ["monitoring.coreos.com"], "resources": ["podmonitors"], "verbs": ["list", "create", "patch", "delete"]},
     *DRIVER_RULES,
 ]
 """What docs/operator.md says that the operator needs, and nothing else: the tests run it with these rights."""
@@ -97,6 +97,11 @@ class Running:
             self._loop.run_until_complete(main())
         except BaseException as error:
             self.failure = error
+
+    def await_ready(self) -> None:
+        """Its watches are set up."""
+        wait_for("it is ready", lambda: self.failure is not None or (self.operator.health is not None and self.operator.health.is_ready))
+        assert self.failure is None
 
     def requests(self, *verbs: str) -> float:
         return sum(count for (verb, _), count in self.operator.metrics.sum_of_requests().items() if not verbs or verb in verbs)
@@ -364,8 +369,9 @@ def test_the_operator_has_no_right_too_many(cluster: Cluster) -> None:
 @pytest.mark.parametrize("fault", [409, 410, 422, 429, 500, 503, "cut", "slow"])
 def test_faults_on_the_wire_change_nothing_in_the_end(cluster: Cluster, fault: int | str) -> None:
     with FaultProxy(cluster.server.url, cluster.server.ca_file) as proxy:
-        proxy.fault, proxy.every = fault, 3
-        with cluster.operator(cluster.way(proxy.url)):
+        with cluster.operator(cluster.way(proxy.url)) as running:
+            running.await_ready()
+            proxy.fault, proxy.every = fault, 3
             cluster.submit()
             cluster.ready()
             wait_for("some faults", lambda: proxy.injected >= 5)

@@ -95,10 +95,17 @@ class Api:
                 return None
             raise
 
-    async def list(self, kind: Kind, namespace: str, selector: str) -> list[Object]:
-        """All of the label selector (empty: all); none where the kind itself is unknown. An empty namespace means all."""
+    async def find(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """As :meth:`get`, with no more than the right to list."""
+        found = await self.list(kind, namespace, "", name)
+        return {**found[0], "apiVersion": kind.version, "kind": kind.kind} if found else None
+
+    async def list(self, kind: Kind, namespace: str, selector: str, name: str = "") -> list[Object]:
+        """All of the label selector (empty: all), and of the name; none where the kind itself is unknown. An empty namespace means all."""
         try:
-            answer = await self._request("list", "GET", kind.path(namespace), query={"labelSelector": selector} if selector else {})
+            query = {"labelSelector": selector} if selector else {}
+            query |= {"fieldSelector": f"metadata.name={name}"} if name else {}
+            answer = await self._request("list", "GET", kind.path(namespace), query=query)
         except ApiError as error:
             if error.status == 404:
                 return []

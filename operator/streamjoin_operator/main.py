@@ -108,6 +108,7 @@ class Operator:
     at: Callable[[str], None] = lambda step: None
     queue: Queue | None = None
     reconciler: Reconciler | None = None
+    health: Health | None = None
     port: int = 0
     """Of health and metrics, once it runs."""
 
@@ -118,7 +119,7 @@ class Operator:
         reconciler = self.reconciler = Reconciler(api, drivers, self.settings, at=self.at)
         queue = self.queue = Queue(reconciler.reconcile, finished=self.metrics.finished)
         self.metrics.watch(queue, reconciler.phases)
-        health = Health(queue)
+        health = self.health = Health(queue)
         ready = asyncio.Event()
         namespaces = self.settings.watch_namespaces
         try:

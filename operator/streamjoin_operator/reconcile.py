@@ -531,7 +531,7 @@ class Reconciler:
         job = await self._api.get(kinds.JOB, resource.namespace, name)
         if job is None:
             # the Job reads the manifest from the ConfigMap, which only Kubernetes' garbage collection removes, after the StreamJoin
-            config = await self._api.get(kinds.CONFIG_MAP, resource.namespace, resource.base)
+            config = await self._api.find(kinds.CONFIG_MAP, resource.namespace, resource.base)
             if config is None:
                 now.events.append(("Normal", Reason.StateRemoved, "no driver was ever started, so there is no state"))
                 return PROCEED
@@ -570,7 +570,8 @@ class Reconciler:
             if is_current(observed, desired):
                 continue
             if observed is None:
-                observed = await self._api.get(kinds.KINDS[kind], metadata["namespace"], metadata["name"])
+                read = self._api.get if kind in UNLISTED else self._api.find
+                observed = await read(kinds.KINDS[kind], metadata["namespace"], metadata["name"])
             if observed is not None and not _is_ours(observed, now.resource):
                 now.refused = (Reason.ForeignObject, f"{kind} {metadata['name']} exists and is not this StreamJoin's; delete or rename it")
                 return Verdict(self._settings.resync_seconds)
