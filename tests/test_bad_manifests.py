@@ -221,7 +221,7 @@ CASES = [
         "a list for a mapping",
         "checkpoint: {location: out/state}",
         "checkpoint: [out/state]",
-        'spec.checkpoint: ["out/state"] must be a mapping of location and persistentVolumeClaim',
+        'spec.checkpoint: ["out/state"] must be a mapping of location, persistentVolumeClaim, size, storageClassName and onDelete',
     ),
     bad(
         "a required field that is null",

@@ -1,4 +1,6 @@
-"""Where the Kubernetes operator will live: it will watch StreamJoin resources and keep an engine running for each.
+"""The Kubernetes operator: it watches StreamJoin resources and keeps an engine running for each.
 
-Nothing of it is written yet.
+``main`` starts kopf and the queue; ``reconcile`` is the one level-triggered function that every handler and timer calls; ``steps`` are its
+steps. What is pure stands apart and is tested apart: ``names``, ``children`` (what should exist), ``drift`` (whether it does), ``memory``,
+``changes`` (what a change of the manifest takes), ``status``. Ports: ``api`` (Kubernetes), ``driver`` (the engine's plan API).
 """

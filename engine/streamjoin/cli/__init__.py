@@ -190,3 +190,62 @@ def simulate(
         manifest, trace, traffic, days, seed, rate, step, start_up, worker_rate, tuple_bytes, share, explained, as_json, picture
     )
     raise SystemExit(simulate_manifest(options))
+
+
+@main.command(hidden=True)
+@click.argument("manifest", type=FILE)
+@click.option("--revision", help="Wait until the file of that name beside MANIFEST says this.")
+@click.option("--executor-template", type=FILE, required=True, help="The pod that executors are made from.")
+@click.option("--executor-heap-mib", type=click.IntRange(64), required=True, help="Heap of an executor's JVM.")
+@click.option("--executor-overhead-mib", type=click.IntRange(64), required=True, help="Memory of an executor's pod besides the heap.")
+@click.option("--executor-cpu", default="1", help="Cores of an executor's pod, as Kubernetes writes them.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, help="Of metrics, health and plan API.")
+@click.option("--api-token-file", type=FILE, required=True, help="Holds the plan API's token.")
+def driver(
+    manifest: Path,
+    revision: str | None,
+    executor_template: Path,
+    executor_heap_mib: int,
+    executor_overhead_mib: int,
+    executor_cpu: str,
+    port: int,
+    api_token_file: Path,
+) -> None:
+    """Run the join of MANIFEST in a pod, its executors in others: what the Kubernetes operator starts."""
+    import os
+
+    from streamjoin.cli.exits import Failure
+    from streamjoin.cli.pods import LOGS, Pods, run_driver
+    from streamjoin.cli.run import Options
+
+    try:
+        pods = Pods.here(os.environ, executor_template, executor_heap_mib, executor_overhead_mib, executor_cpu)
+    except Failure as failure:
+        raise click.UsageError(failure.sentence) from failure
+    options = Options(
+        manifest,
+        as_json=True,
+        log_directory=LOGS,
+        metrics_port=port,
+        metrics_address="::" if ":" in pods.address else "0.0.0.0",  # noqa: S104 - probes and Prometheus come from other pods
+        api_token_file=api_token_file,
+        pods=pods,
+    )
+    raise SystemExit(run_driver(options, revision))
+
+
+@main.command(hidden=True)
+def executor() -> None:
+    """Become a Spark executor, in a pod that Spark has made."""
+    from streamjoin.cli.pods import run_executor
+
+    raise SystemExit(run_executor())
+
+
+@main.command(hidden=True)
+@click.argument("manifest", type=FILE)
+def purge(manifest: Path) -> None:
+    """Remove the state of the join of MANIFEST: everything in checkpoint.location."""
+    from streamjoin.cli.pods import purge as remove
+
+    raise SystemExit(remove(manifest))

@@ -34,6 +34,7 @@ from streamjoin.manifest.validate import load
 if TYPE_CHECKING:
     from streamjoin.cli.history import History
     from streamjoin.cli.loop import Ended, Event, Joining, Loop
+    from streamjoin.cli.pods import Pods
     from streamjoin.cli.subject import Subject
     from streamjoin.cli.view import View
     from streamjoin.epoch.driver import Driver, Runner
@@ -63,6 +64,8 @@ class Options:
     """Of the plan API, on the metrics' port."""
     elastic: bool = False
     """Scale while it runs."""
+    pods: Pods | None = None
+    """In a pod: where executors are started. None: on this machine."""
 
     @property
     def command(self) -> str:
@@ -188,6 +191,7 @@ def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Join
     if options.metrics_port is None:
         yield driver, None
         return
+    from streamjoin.cli.pods import Limits
     from streamjoin.serve.api import PlanApi
     from streamjoin.serve.metrics import Metrics
     from streamjoin.serve.server import DriverServer
@@ -207,7 +211,7 @@ def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Join
         where = f"port {options.metrics_port} of {address}"
         remedy = "choose another with --metrics-port, 0 for any free one, or another --metrics-address"
         raise Failure(Exit.USAGE, f"--metrics-port: {where} cannot be listened on ({error.strerror}); {remedy}") from error
-    with server:
+    with server, Limits(options.manifest, driver, api) if options.pods is not None else contextlib.nullcontext():
         click.echo(f"metrics: {server.url}/metrics", err=True)
         yield Watched(driver, metrics), metrics
 
@@ -253,6 +257,9 @@ def _announced(options: Options, job: Job, log_directory: Path, tell: Callable[[
         from streamjoin.epoch.spark import SparkRunner, SparkSettings
         from streamjoin.kernel.run import warm
 
+        pods = options.pods
+        if pods is not None:
+            return SparkRunner(SparkSettings(log_directory, pods.heap_mib, pods.master, java_home, conf=pods.conf(job.name)))
         most = job.max_workers if options.elastic or options.metrics_port is not None else tasks  # that a plan may bring
         memory = executor_memory(job.memory_bytes, max(tasks, most), machine_bytes())
         if memory.warning:

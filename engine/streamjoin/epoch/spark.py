@@ -19,9 +19,9 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,8 @@ class SparkSettings:
     """None: executors as processes of this machine, one core each."""
     java_home: Path | None = None
     ui: bool = False
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Spark's settings over ours, for a master of its own."""
 
 
 class SparkEpoch:
@@ -340,6 +342,9 @@ class SparkRunner:
             "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Xss16m {java}",
             "spark.driver.memory": "1g",
         }
+        if settings.master is not None:
+            conf["spark.executor.instances"] = str(tasks)
+        conf |= settings.conf
         master = settings.master or f"local-cluster[{tasks},1,{settings.executor_memory_mib}]"
         builder = SparkSession.builder.master(master).appName("streamjoin")
         for name, value in conf.items():

@@ -617,12 +617,18 @@ class Epoch(Part):
 
 
 class Checkpoint(Part):
-    """Where state is kept: exactly one of the fields."""
+    """Where state is kept: exactly one of location and persistentVolumeClaim."""
 
     location: Location | None = None
     """A directory, as a local path or a URL (file, s3, gs, abfss, az); it belongs to this join alone."""
     persistent_volume_claim: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = None
     """The name of a claim, on Kubernetes."""
+    size: MemoryAmount | None = None
+    """Kubernetes: how large the operator makes the claim where there is none of that name. Without it the claim must exist."""
+    storage_class_name: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = None
+    """Kubernetes: the storage class of a claim that the operator makes."""
+    on_delete: Literal["Retain", "Delete"] = "Retain"
+    """Kubernetes: what becomes of the state when the resource is deleted."""
 
 
 class DeadLetter(Part):

@@ -433,6 +433,15 @@ def _scheme(manifest: Manifest) -> Check:
 
 def _checkpoint(manifest: Manifest) -> Check:
     yield from _one_of("spec.checkpoint", manifest.spec.checkpoint, ("location", "persistent_volume_claim"))
+    checkpoint = manifest.spec.checkpoint
+    if checkpoint.persistent_volume_claim is None:
+        for name, value in (("size", checkpoint.size), ("storageClassName", checkpoint.storage_class_name)):
+            if value is not None:
+                message = "says how to make a claim, and there is none; name one in spec.checkpoint.persistentVolumeClaim, or remove this"
+                yield Problem(f"spec.checkpoint.{name}", str(value), message)
+    elif checkpoint.storage_class_name is not None and checkpoint.size is None:
+        message = "is for a claim that the operator makes; give spec.checkpoint.size too"
+        yield Problem("spec.checkpoint.storageClassName", checkpoint.storage_class_name, message)
 
 
 def _places(manifest: Manifest) -> Check:

@@ -85,6 +85,10 @@ class PlanApi:
         self._token = token
         self._putting = threading.Lock()
 
+    def adopt(self, job: Job) -> None:
+        """The limits on workers have changed."""
+        self._job = job
+
     def admit(self, method: str, path: str, authorization: str | None, *, address: str, host: str) -> None:
         """Let a request pass before its body is read, or raise Refused.
 

@@ -1,0 +1,261 @@
+"""The entry points of pods: the driver that the operator starts, the executors that Spark starts, and the removal of a checkpoint.
+
+Spark gives an executor's container the argument ``executor`` and all else as ``SPARK_*`` variables; PySpark's distribution has no entry
+point that reads them, so this is ours.
+
+Always holds: the driver needs the API server for pods alone: no ConfigMap, Service or claim is made by Spark.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from streamjoin.cli.exits import Exit, Failure
+
+if TYPE_CHECKING:
+    from streamjoin.cli.run import Options
+    from streamjoin.epoch.driver import Driver
+    from streamjoin.job import Job
+    from streamjoin.serve.api import PlanApi
+
+BACKEND = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
+RPC_PORT, BLOCKS_PORT = 7078, 7079
+LOGS = Path("/tmp/streamjoin")  # noqa: S108 - the pod's own volume
+REVISION_SECONDS = 120.0
+"""How long the driver waits for its files: kubelet may show those of the revision before for a while."""
+REREAD_SECONDS = 5.0
+DELETED_AT_A_TIME = 1000
+
+
+@dataclass(frozen=True)
+class Pods:
+    """Where and as what a driver starts its executors."""
+
+    template: Path
+    """The pod that executors are made from."""
+    heap_mib: int
+    overhead_mib: int
+    cpu: str
+    image: str
+    namespace: str
+    pod: str
+    """The driver's own: executors are deleted with it."""
+    address: str
+    """The driver's own."""
+    api_server: str
+
+    @classmethod
+    def here(cls, environment: Mapping[str, str], template: Path, heap_mib: int, overhead_mib: int, cpu: str) -> Pods:
+        """From what a pod is told about itself. Raises Failure naming what is missing."""
+        wanted = ("STREAMJOIN_IMAGE", "POD_NAMESPACE", "POD_NAME", "POD_IP", "KUBERNETES_SERVICE_HOST")
+        missing = [name for name in wanted if not environment.get(name)]
+        if missing:
+            remedy = "streamjoin driver runs in a pod that the operator makes; elsewhere, use streamjoin run"
+            raise Failure(Exit.USAGE, f"{', '.join(missing)}: not in the environment; {remedy}")
+        host = bracketed(environment["KUBERNETES_SERVICE_HOST"])
+        image, namespace, pod, address = (environment[name] for name in wanted[:4])
+        server = f"https://{host}:{environment.get('KUBERNETES_SERVICE_PORT', '443')}"
+        return cls(template, heap_mib, overhead_mib, cpu, image, namespace, pod, address, server)
+
+    @property
+    def master(self) -> str:
+        return f"k8s://{self.api_server}"
+
+    def conf(self, name: str) -> dict[str, str]:
+        """Spark's settings for a join of this name."""
+        # executors count from 1 in every driver, so that the prefix must be new; with the number behind it, 63 characters are the limit
+        prefix = f"sj-{re.sub('[^a-z0-9-]', '-', name)[:30].rstrip('-')}-{secrets.token_hex(4)}"
+        return {
+            "spark.app.name": f"streamjoin-{name}",
+            "spark.driver.host": self.address,
+            "spark.driver.bindAddress": self.address,
+            "spark.driver.port": str(RPC_PORT),
+            "spark.driver.blockManager.port": str(BLOCKS_PORT),
+            "spark.blockManager.port": str(BLOCKS_PORT),
+            "spark.kubernetes.namespace": self.namespace,
+            "spark.kubernetes.container.image": self.image,
+            "spark.kubernetes.driver.pod.name": self.pod,
+            "spark.kubernetes.executor.podNamePrefix": prefix,
+            "spark.kubernetes.executor.podTemplateFile": str(self.template),
+            "spark.kubernetes.executor.podTemplateContainerName": "executor",
+            "spark.kubernetes.executor.request.cores": self.cpu,
+            "spark.executor.memoryOverhead": f"{self.overhead_mib}m",
+            # the driver's pod becomes ready with the join, which needs executors first
+            "spark.kubernetes.allocation.driver.readinessTimeout": "1s",
+            "spark.kubernetes.allocation.batch.delay": "1s",
+            "spark.kubernetes.allocation.batch.size": "16",
+            # the driver's service account may touch pods and nothing else
+            "spark.kubernetes.executor.disableConfigMap": "true",
+            "spark.kubernetes.driver.service.deleteOnTermination": "false",
+            "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
+            "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
+            # pods may wait for a node
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
+            "spark.log.level": "WARN",
+            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        }
+
+
+def bracketed(host: str) -> str:
+    """A host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
+
+
+def run_driver(options: Options, revision: str | None) -> int:
+    """``streamjoin driver``: the run of a pod. Returns the exit code."""
+    from streamjoin.cli.run import run_manifest
+
+    if revision is not None and not await_revision(options.manifest.parent / "revision", revision):
+        where = options.manifest.parent
+        click.echo(f"streamjoin: {where}/revision: is not {revision} after {REVISION_SECONDS:.0f} s; the pod is started again", err=True)
+        return Exit.FAILED
+    return run_manifest(options)
+
+
+def await_revision(
+    file: Path, revision: str, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+) -> bool:
+    """Whether the files are those that the driver was started for, which may take kubelet a while."""
+    deadline = clock() + REVISION_SECONDS
+    while True:
+        try:
+            found = file.read_text().strip()
+        except OSError:
+            found = ""
+        if found == revision:
+            return True
+        if clock() >= deadline:
+            return False
+        sleep(1.0)
+
+
+class Limits:
+    """The limits on workers, read anew from the manifest as it changes: what the operator applies live.
+
+    Everything else of the manifest counts from the next start on.
+    """
+
+    def __init__(self, manifest: Path, driver: Driver, api: PlanApi | None) -> None:
+        self._manifest, self._driver, self._api = manifest, driver, api
+        self._stop = threading.Event()
+        self._text = ""
+        self._thread = threading.Thread(target=self._watch, name="limits", daemon=True)
+
+    def __enter__(self) -> Limits:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def look(self) -> bool:
+        """Take the file's limits over; whether they differ. A file that is not valid changes nothing."""
+        from streamjoin.manifest.validate import ManifestError, load
+
+        try:
+            text = self._manifest.read_text()
+            if text == self._text:
+                return False
+            workers = load(text).spec.workers
+        except (OSError, UnicodeDecodeError, ManifestError):
+            return False
+        self._text = text
+        job = self._driver.job
+        if (job.min_workers, job.max_workers) == (workers.min, workers.max):
+            return False
+        changed: Job = replace(job, min_workers=workers.min, max_workers=workers.max)
+        self._driver.job = changed
+        if self._api is not None:
+            self._api.adopt(changed)
+        return True
+
+    def _watch(self) -> None:
+        while not self._stop.wait(REREAD_SECONDS):
+            self.look()
+
+
+def executor_command(environment: Mapping[str, str], java_home: Path, spark_home: Path) -> list[str]:
+    """The command that an executor's container becomes, from Spark's variables. Raises Failure naming one that is missing."""
+
+    def given(name: str) -> str:
+        value = environment.get(name)
+        if value is None:
+            raise Failure(Exit.USAGE, f"{name}: not in the environment; streamjoin executor is started by Spark, in a pod")
+        return value
+
+    numbered = sorted(
+        (int(name.removeprefix("SPARK_JAVA_OPT_")), value)
+        for name, value in environment.items()
+        if re.fullmatch(r"SPARK_JAVA_OPT_\d+", name)
+    )
+    memory = given("SPARK_EXECUTOR_MEMORY")
+    classpath = [environment.get("SPARK_CLASSPATH", ""), str(spark_home / "conf"), f"{spark_home}/jars/*"]
+    return [
+        str(java_home / "bin" / "java"),
+        *(value for _, value in numbered),
+        f"-Xms{memory}",
+        f"-Xmx{memory}",
+        "-cp",
+        os.pathsep.join(part for part in classpath if part),
+        BACKEND,
+        *("--driver-url", given("SPARK_DRIVER_URL")),
+        *("--executor-id", given("SPARK_EXECUTOR_ID")),
+        *("--cores", given("SPARK_EXECUTOR_CORES")),
+        *("--app-id", given("SPARK_APPLICATION_ID")),
+        *("--hostname", given("SPARK_EXECUTOR_POD_IP")),
+        *("--resourceProfileId", given("SPARK_RESOURCE_PROFILE_ID")),
+        *("--podName", given("SPARK_EXECUTOR_POD_NAME")),
+    ]
+
+
+def run_executor() -> int:
+    """Become the executor. Returns an exit code where that fails."""
+    from streamjoin.java import JavaNotFound, find_java
+
+    found = importlib.util.find_spec("pyspark")
+    try:
+        if found is None or found.origin is None:
+            raise Failure(Exit.USAGE, "PySpark is not installed in this image; use the engine's")
+        command = executor_command(os.environ, find_java(), Path(found.origin).parent)
+    except (Failure, JavaNotFound) as error:
+        click.echo(f"streamjoin executor: {error}", err=True)
+        return error.code if isinstance(error, Failure) else Exit.JAVA
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return os.execv(command[0], command)  # noqa: S606 - the container's process becomes Java, which hears its signals
+
+
+def purge(manifest: Path) -> int:
+    """``streamjoin purge``: remove all that is in the checkpoint's location, which belongs to the join alone. Returns the exit code."""
+    from streamjoin.cli.run import read_job
+    from streamjoin.state.storage import ObjectStorage, StorageError
+
+    try:
+        job = read_job(manifest)
+    except Failure as failure:
+        click.echo(f"streamjoin: {failure.sentence}", err=True)
+        return failure.code
+    if job is None:
+        return Exit.DONE
+    storage = ObjectStorage(job.checkpoint)
+    try:
+        paths = storage.list("")
+        for begin in range(0, len(paths), DELETED_AT_A_TIME):
+            storage.delete_many(paths[begin : begin + DELETED_AT_A_TIME])
+    except StorageError as error:
+        click.echo(f"streamjoin: {job.checkpoint}: {error}", err=True)
+        return Exit.STORAGE
+    click.echo(f"{job.checkpoint}: {len(paths)} objects removed", err=True)
+    return Exit.DONE

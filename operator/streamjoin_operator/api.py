@@ -1,0 +1,181 @@
+"""The API server, as far as it is needed: read, apply (server-side, as our field manager), patch, delete.
+
+On aiohttp, which kopf brings along: a client library with a class for every kind would double the operator's memory.
+
+Always holds: no call blocks the loop, and each ends within ``TIMEOUT_SECONDS``; what the server asks to be tried again later (429 and 5xx)
+is raised as ApiError with ``retry_after``, and the queue does so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+
+from streamjoin_operator.access import Access
+from streamjoin_operator.names import MANAGER
+
+Object = dict[str, Any]
+TIMEOUT_SECONDS = 30.0
+APPLY, MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
+
+
+class ApiError(Exception):
+    """The API server refused a request, or could not be reached (status 0)."""
+
+    def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
+        super().__init__(f"{status or 'no answer'} {reason}: {message}")
+        self.status, self.reason, self.message, self.retry_after = status, reason, message, retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of object and where its collection is."""
+
+    version: str
+    plural: str
+    kind: str
+
+    def path(self, namespace: str, name: str | None = None) -> str:
+        """``namespace`` may be empty: all of them."""
+        root = f"/apis/{self.version}" if "/" in self.version else f"/api/{self.version}"
+        collection = f"{root}/namespaces/{quote(namespace)}/{self.plural}" if namespace else f"{root}/{self.plural}"
+        return collection if name is None else f"{collection}/{quote(name)}"
+
+
+STREAM_JOIN = Kind("streamjoin.dev/v1alpha1", "streamjoins", "StreamJoin")
+DEPLOYMENT = Kind("apps/v1", "deployments", "Deployment")
+SERVICE = Kind("v1", "services", "Service")
+CONFIG_MAP = Kind("v1", "configmaps", "ConfigMap")
+SECRET = Kind("v1", "secrets", "Secret")
+SERVICE_ACCOUNT = Kind("v1", "serviceaccounts", "ServiceAccount")
+CLAIM = Kind("v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+POD = Kind("v1", "pods", "Pod")
+EVENT = Kind("v1", "events", "Event")
+ROLE = Kind("rbac.authorization.k8s.io/v1", "roles", "Role")
+ROLE_BINDING = Kind("rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding")
+BUDGET = Kind("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget")
+NETWORK_POLICY = Kind("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
+JOB = Kind("batch/v1", "jobs", "Job")
+POD_MONITOR = Kind("monitoring.coreos.com/v1", "podmonitors", "PodMonitor")
+KINDS = {
+    kind.kind: kind
+    for kind in (
+        *(DEPLOYMENT, SERVICE, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, CLAIM, POD, EVENT, ROLE, ROLE_BINDING),
+        *(BUDGET, NETWORK_POLICY, JOB, POD_MONITOR, STREAM_JOIN),
+    )
+}
+
+
+class Api:
+    """One session for all. To be made and closed within the event loop."""
+
+    def __init__(self, access: Access, told: Callable[[str, int], None] = lambda verb, status: None) -> None:
+        """``told`` hears of each request: its verb and the answer's status, 0 where there was none."""
+        self._access = access
+        self._told = told
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=access.ssl_context(), limit=32),
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS, connect=10),
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """None where there is none."""
+        try:
+            return await self._request("get", "GET", kind.path(namespace, name))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def find(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """As :meth:`get`, with no more than the right to list."""
+        found = await self.list(kind, namespace, "", name)
+        return {**found[0], "apiVersion": kind.version, "kind": kind.kind} if found else None
+
+    async def list(self, kind: Kind, namespace: str, selector: str, name: str = "") -> list[Object]:
+        """All of the label selector (empty: all), and of the name; none where the kind itself is unknown. An empty namespace means all."""
+        try:
+            query = {"labelSelector": selector} if selector else {}
+            query |= {"fieldSelector": f"metadata.name={name}"} if name else {}
+            answer = await self._request("list", "GET", kind.path(namespace), query=query)
+        except ApiError as error:
+            if error.status == 404:
+                return []
+            raise
+        return list(answer["items"])
+
+    async def apply(self, desired: Object) -> Object:
+        """Server-side apply. We are the controller: fields that others hold are taken over."""
+        metadata = desired["metadata"]
+        path = KINDS[desired["kind"]].path(metadata["namespace"], metadata["name"])
+        return await self._request("apply", "PATCH", path, desired, APPLY, {"fieldManager": MANAGER, "force": "true"})
+
+    async def patch(self, kind: Kind, namespace: str, name: str, body: Object, part: str = "") -> Object:
+        """A merge patch, of the object or of its ``part`` (``/status``)."""
+        return await self._request("patch", "PATCH", kind.path(namespace, name) + part, body, MERGE, {"fieldManager": MANAGER})
+
+    async def create(self, kind: Kind, namespace: str, body: Object) -> Object:
+        return await self._request("create", "POST", kind.path(namespace), body)
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """That very object; one that is gone already is deleted too."""
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        try:
+            await self._request("delete", "DELETE", kind.path(namespace, name), body)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+
+    async def serves(self, kind: Kind) -> bool:
+        """Whether the cluster knows this kind."""
+        try:
+            found = await self._request("get", "GET", f"/apis/{kind.version}")
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return any(resource["name"] == kind.plural for resource in found.get("resources", []))
+
+    async def _request(
+        self, verb: str, method: str, path: str, body: Object | None = None, content: str = "application/json", query: Any = None
+    ) -> Object:
+        headers = {"Accept": "application/json"}
+        bearer = self._access.bearer()
+        if bearer:
+            headers["Authorization"] = f"Bearer {bearer}"
+        data = None
+        if body is not None:
+            headers["Content-Type"], data = content, json.dumps(body).encode()
+        try:
+            async with self._session.request(
+                method, self._access.server + path, data=data, headers=headers, params=query or {}
+            ) as answer:
+                text = await answer.text()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            self._told(verb, 0)
+            raise ApiError(0, type(error).__name__, f"{method} {path}: {error}") from error
+        self._told(verb, answer.status)
+        value = _parsed(text)
+        if answer.status < 400:
+            return value
+        if answer.status == 401:
+            self._access.forget()
+        wait = answer.headers.get("Retry-After", "")
+        retry = float(wait) if wait.isdigit() else None
+        raise ApiError(answer.status, value.get("reason", answer.reason or ""), value.get("message", text[:300]), retry)
+
+
+def _parsed(text: str) -> Object:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,147 @@
+"""What a change of a manifest takes: nothing, a new plan for the running join, or a restart from the checkpoint.
+
+The engine's manifest is the resource's without what only the operator reads. Two of them are compared field by field, defaults left out, so
+that a default that a later release adds or the API server fills in is no change. The first rule that fits a field says its class.
+
+Always holds: a change that no rule knows restarts the driver, which is never wrong; the revision of a manifest (what its driver was started
+for) differs between two manifests exactly when some field of class RESTART or REFUSED does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from streamjoin.manifest.model import Manifest
+from streamjoin_operator.drift import digest
+
+Object = dict[str, Any]
+
+CLAIM_PATH = "/var/lib/streamjoin"
+"""Where a claim is mounted in the driver and the executors."""
+
+
+class Class(StrEnum):
+    """In the order of what they take."""
+
+    IGNORED = "Ignored"
+    LIVE = "Live"
+    RESTART = "Restart"
+    REFUSED = "Refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One field that differs."""
+
+    field: str
+    kind: Class
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    pattern: re.Pattern[str]
+    kind: Class
+    why: str
+
+
+def _rule(pattern: str, kind: Class, why: str) -> Rule:
+    return Rule(re.compile(pattern), kind, why)
+
+
+IDENTITY = "held tuples and positions in the checkpoint would no longer fit"
+RULES = (
+    _rule(r"spec\.streams\[\d+\]\.expectedRate", Class.IGNORED, "only the first deployment is planned by it"),
+    _rule(r"spec\.scaling\.(mode|scaleUpAfter|scaleDownAfter|rules)\b.*", Class.IGNORED, "the operator reads it at every decision"),
+    _rule(r"spec\.checkpoint\.(onDelete|size|storageClassName)", Class.IGNORED, "the operator reads it when it acts on it"),
+    _rule(r"spec\.workers\.(min|max|floor)", Class.LIVE, "the driver is asked for a plan within the limits"),
+    _rule(r"spec\.scheme\b.*", Class.LIVE, "the driver is asked for a plan of the model"),
+    _rule(r"spec\.streams\[\d+\]\.(name|schema|eventTime|select)\b.*", Class.REFUSED, IDENTITY),
+    _rule(r"spec\.streams\[\d+\]\.source\.files\.(path|format)", Class.REFUSED, IDENTITY),
+    _rule(r"spec\.streams\[\d+\]\.source\.kafka\.(topic|format)", Class.REFUSED, IDENTITY),
+    _rule(r"spec\.joins\[\d+\]\.(on|window)\b.*", Class.REFUSED, IDENTITY),
+    _rule(r"spec\.scaling\.tau\d", Class.RESTART, "load shedding and the metrics' thresholds rest on it"),
+    _rule(r"spec\.(image|driver|executor)\b.*", Class.RESTART, "pods are made anew"),
+    _rule(r"spec\.workers\.resources\b.*", Class.RESTART, "pods are made anew"),
+    _rule(r".*", Class.RESTART, "the driver reads it when it starts"),
+)
+
+
+def engine_manifest(manifest: Manifest) -> Object:
+    """What the driver is given, as JSON: defaults left out, a claim replaced by the place where it is mounted."""
+    value: Object = manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"status"})
+    value["metadata"] = {"name": manifest.metadata.name}
+    spec = value["spec"]
+    for name in ("suspend", "image", "driver", "executor"):
+        spec.pop(name, None)
+    for name in ("persistentVolumeClaim", "onDelete", "size", "storageClassName"):
+        spec["checkpoint"].pop(name, None)
+    if manifest.spec.checkpoint.location is None:
+        spec["checkpoint"]["location"] = f"{CLAIM_PATH}/{manifest.metadata.name}"
+    return value
+
+
+def operator_fields(manifest: Manifest) -> Object:
+    """The rest that pods are made of: image and pod templates, and the claim."""
+    spec = manifest.spec
+    return {
+        "spec": {
+            "image": spec.image,
+            "driver": dict(spec.driver.pod_template),
+            "executor": dict(spec.executor.pod_template),
+            "checkpoint": {"persistentVolumeClaim": spec.checkpoint.persistent_volume_claim},
+        }
+    }
+
+
+def compared(manifest: Manifest) -> Object:
+    """All that changes are looked for in, as JSON: what is kept of the manifest that runs."""
+    engine, operator = engine_manifest(manifest), operator_fields(manifest)
+    checkpoint = {**engine["spec"]["checkpoint"], **operator["spec"]["checkpoint"]}
+    return {**engine, "spec": {**engine["spec"], **operator["spec"], "checkpoint": checkpoint}}
+
+
+def classify(before: Object, after: Object) -> tuple[Change, ...]:
+    """The fields that differ between two values of :func:`compared`, in order. O(fields x rules)."""
+    old, new = dict(_leaves("", before)), dict(_leaves("", after))
+    fields = [field for field in {**old, **new} if old.get(field) != new.get(field)]
+    moved = before["spec"]["checkpoint"] != after["spec"]["checkpoint"]
+    return tuple(_relaxed(change, moved) for change in map(_classified, sorted(fields)))
+
+
+def worst(changes: tuple[Change, ...]) -> Class:
+    """The class of a change as a whole."""
+    return max((change.kind for change in changes), key=list(Class).index, default=Class.IGNORED)
+
+
+def revision(value: Object, nonce: str) -> str:
+    """What a driver is started for: a value of :func:`compared` less what is ignored or applied live, and the restart annotation."""
+    kept = {field: leaf for field, leaf in _leaves("", value) if _classified(field).kind in (Class.RESTART, Class.REFUSED)}
+    return digest([kept, nonce])
+
+
+def _classified(field: str) -> Change:
+    rule = next(rule for rule in RULES if rule.pattern.fullmatch(field))
+    return Change(field, rule.kind, rule.why)
+
+
+def _relaxed(change: Change, moved: bool) -> Change:
+    """With a new checkpoint there is no state that a change might not fit."""
+    if moved and change.kind is Class.REFUSED:
+        return Change(change.field, Class.RESTART, "the join begins anew in another checkpoint")
+    return change
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(f"{path}.{key}" if path else str(key), item)
+    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+        for index, item in enumerate(value):
+            yield from _leaves(f"{path}[{index}]", item)
+    elif value is not None:
+        yield path, list(value) if isinstance(value, tuple) else value

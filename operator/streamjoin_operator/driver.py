@@ -1,0 +1,174 @@
+"""What a driver says of itself: its plan API and its metrics, read over HTTP with the token.
+
+Always holds: reading has a deadline and never raises: an answer that cannot be used is a Report that says why.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+TIMEOUT_SECONDS = 5.0
+LARGEST_ANSWER = 8 << 20
+_SAMPLE = re.compile(
+    r'^streamjoin_(worker_utilization_ratio|worker_shed_ratio|worker_tuples|worker_bytes|plan_generation)\{([^}]*)\} (\S+)$', re.MULTILINE
+)
+_TASK = re.compile(r'task="(\d+)"')
+_SHED = re.compile(r'^streamjoin_(shed_tuples_total|accepted_tuples_total)\{[^}]*stream="([^"]*)"[^}]*\} (\S+)$', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One scrape of the driver's metrics, all of one commit."""
+
+    generation: int
+    utilization: dict[int, float]
+    """tau by task."""
+    shed: dict[int, float]
+    tuples: float
+    bytes: float
+    counts: dict[str, tuple[float, float]]
+    """By stream: tuples shed and accepted so far."""
+
+    @property
+    def tuple_bytes(self) -> float | None:
+        """The measured size of a held tuple; None where too few are held to tell."""
+        return self.bytes / self.tuples if self.tuples >= 10_000 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came back."""
+
+    health: dict[str, Any] = field(default_factory=dict)
+    """``GET /v1/health``; empty where there was no usable answer."""
+    plan: dict[str, Any] = field(default_factory=dict)
+    """``GET /v1/plan``; empty before the first plan."""
+    measured: Measured | None = None
+    problem: str | None = None
+    """Why the driver cannot be spoken to."""
+    metrics_problem: str | None = None
+    """Why its measurements are not to be trusted."""
+    unauthorized: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """To a plan that was put."""
+
+    status: int
+    text: str
+
+
+class DriverClient:
+    """One session for all drivers. To be made and closed within the event loop."""
+
+    def __init__(self) -> None:
+        timeout, connector = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS), aiohttp.TCPConnector(limit=64)
+        self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def read(self, url: str, token: str) -> Report:
+        """See the module."""
+        try:
+            status, health = await self._json(url, "/v1/health", token)
+            if status == 401:
+                return Report(problem="it refuses the token", unauthorized=True)
+            if not health or "state" not in health:
+                return Report(problem=f"/v1/health answers {status}: {health.get('error', 'no usable answer')}")
+            status, plan = await self._json(url, "/v1/plan", token)
+            if status == 503:
+                return Report(health=health, metrics_problem="there is no plan yet")
+            if status != 200 or "generation" not in plan:
+                return Report(health=health, metrics_problem=f"/v1/plan answers {status}")
+            status, text = await self._text(url, "/metrics", token)
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            return Report(problem=f"{type(error).__name__}{f': {error}' if str(error) else ''}"[:200])
+        measured = measure(text) if status == 200 else None
+        return Report(health=health, plan=plan, measured=measured, metrics_problem=distrust(measured, plan))
+
+    async def put(self, url: str, token: str, wish: dict[str, Any]) -> Answered:
+        """Ask for a plan. Status 0: no answer."""
+        try:
+            headers = {"Authorization": f"Bearer {token}"}
+            async with self._session.put(f"{url}/v1/plan", json=wish, headers=headers) as answer:
+                text = await answer.text()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            return Answered(0, type(error).__name__)
+        try:
+            text = str(json.loads(text).get("error", ""))
+        except (ValueError, AttributeError):
+            text = text[:200]
+        return Answered(answer.status, text)
+
+    async def _json(self, url: str, path: str, token: str) -> tuple[int, dict[str, Any]]:
+        status, text = await self._text(url, path, token)
+        value = json.loads(text) if text[:1] == "{" else {}
+        return status, value if isinstance(value, dict) else {}
+
+    async def _text(self, url: str, path: str, token: str) -> tuple[int, str]:
+        async with self._session.get(url + path, headers={"Authorization": f"Bearer {token}"}) as answer:
+            data = bytearray()
+            async for chunk in answer.content.iter_chunked(1 << 16):
+                data += chunk
+                if len(data) > LARGEST_ANSWER:
+                    raise ValueError(f"{path} answers more than {LARGEST_ANSWER} bytes")
+            return answer.status, data.decode("utf-8", "replace")
+
+
+def measure(text: str) -> Measured | None:
+    """The metrics of one exposition; None where it has no plan."""
+    by_name: dict[str, dict[int, float]] = {}
+    generation = None
+    for name, labels, value in _SAMPLE.findall(text):
+        number = _number(value)
+        if name == "plan_generation":
+            generation = number
+            continue
+        task = _TASK.search(labels)
+        if task:
+            values = by_name.setdefault(name, {})
+            values[int(task[1])] = values.get(int(task[1]), 0.0) + number
+    if generation is None or not math.isfinite(generation):
+        return None
+    counted: dict[str, dict[str, float]] = {}
+    for name, stream, value in _SHED.findall(text):
+        counted.setdefault(stream, {})[name] = _number(value)
+    return Measured(
+        generation=int(generation),
+        utilization=by_name.get("worker_utilization_ratio", {}),
+        shed=by_name.get("worker_shed_ratio", {}),
+        tuples=sum(by_name.get("worker_tuples", {}).values()),
+        bytes=sum(by_name.get("worker_bytes", {}).values()),
+        counts={
+            stream: (values.get("shed_tuples_total", 0.0), values.get("accepted_tuples_total", 0.0)) for stream, values in counted.items()
+        },
+    )
+
+
+def distrust(measured: Measured | None, plan: dict[str, Any]) -> str | None:
+    """Why measurements are incomplete, not finite, or of another plan than the one that runs; None where they can be trusted."""
+    if measured is None:
+        return "the metrics name no plan"
+    if measured.generation != plan["generation"]:
+        return f"the metrics are of plan {measured.generation}, and plan {plan['generation']} runs"
+    workers = int(plan.get("workers", 0))
+    if len(measured.utilization) != workers:
+        return f"{len(measured.utilization)} of {workers} workers are measured"
+    if not all(map(math.isfinite, measured.utilization.values())):
+        return "a worker's utilization is not a number"
+    return None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -1,0 +1,203 @@
+"""``streamjoin-operator``: kopf's watches on one side, the queue and its workers on the other.
+
+kopf watches StreamJoins and the Deployments that carry our label (selected by the API server), finds silent watches and reconnects them.
+Its handlers only note what they saw and put a name into the queue: no handler keeps state in annotations, adds a finalizer or has a timer,
+so that kopf itself never writes. Log lines are not posted as events; ours are posted explicitly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import kopf
+
+from streamjoin_operator import access, logs, names
+from streamjoin_operator.api import DEPLOYMENT, STREAM_JOIN, Api, ApiError
+from streamjoin_operator.driver import DriverClient
+from streamjoin_operator.health import Health, HealthServer
+from streamjoin_operator.metrics import Metrics
+from streamjoin_operator.queue import Queue
+from streamjoin_operator.reconcile import Reconciler
+from streamjoin_operator.settings import SettingError, Settings, read
+
+WATCH_SECONDS = 600
+"""A watch request ends after so long and is begun anew. Whole seconds: any other number ends kopf's watch for good."""
+AUDIT_SECONDS = 120.0
+"""How often all StreamJoins are listed, to see whether the watch has shown the same."""
+SILENT_SECONDS = 70.0
+"""The API server sends a bookmark each minute: a watch that is silent for longer is dead."""
+
+log = logging.getLogger(__name__)
+
+
+def kopf_settings(settings: kopf.OperatorSettings, operator: Settings) -> None:
+    """As kopf's production advice has it."""
+    settings.posting.enabled = False
+    settings.posting.loggers = False
+    settings.peering.standalone = True
+    settings.watching.server_timeout = WATCH_SECONDS
+    settings.watching.client_timeout = WATCH_SECONDS + 60
+    settings.watching.connect_timeout = 10
+    settings.watching.inactivity_timeout = SILENT_SECONDS
+    settings.watching.reconnect_backoff = 1.0
+    settings.watching.chunk_size = 500
+    settings.watching.label_selectors["apps", "deployments"] = names.MANAGED_SELECTOR
+    settings.queueing.worker_limit = 32
+    settings.queueing.idle_timeout = 1.0
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 10
+    settings.scanning.disabled = bool(operator.watch_namespaces)
+
+
+def handlers(reconciler: Reconciler, queue: Queue, settings: Settings, way: access.Access) -> kopf.OperatorRegistry:
+    """What kopf calls."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        way.forget()
+        return way.connection()
+
+    @kopf.on.startup(registry=registry)
+    async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
+        kopf_settings(settings, operator_settings)
+
+    @kopf.on.event(STREAM_JOIN.version.split("/")[0], STREAM_JOIN.version.split("/")[1], STREAM_JOIN.plural, registry=registry)
+    async def saw_streamjoin(event: Any, **_: Any) -> None:
+        body = plain(event["object"])
+        key = (body["metadata"]["namespace"], body["metadata"]["name"])
+        if event["type"] == "DELETED":
+            reconciler.forget(key)
+            queue.forget(key)
+        else:
+            queue.put(reconciler.saw(body, is_watched=True))
+
+    @kopf.on.event("apps", "v1", DEPLOYMENT.plural, registry=registry, labels={names.MANAGED_BY: names.MANAGER})
+    async def saw_deployment(event: Any, **_: Any) -> None:
+        body = plain(event["object"])
+        key = reconciler.lost_deployment(body) if event["type"] == "DELETED" else reconciler.saw_deployment(body)
+        if key is not None:
+            queue.put(key)
+
+    operator_settings = settings
+    return registry
+
+
+def plain(value: Any) -> Any:
+    """A body without what only fills memory."""
+    body = dict(value)
+    body["metadata"] = {name: part for name, part in dict(body["metadata"]).items() if name != "managedFields"}
+    return body
+
+
+@dataclasses.dataclass
+class Operator:
+    """One operator, from ``run`` to the end of it. Tests run it in a loop of their own."""
+
+    settings: Settings
+    way: access.Access
+    metrics: Metrics = dataclasses.field(default_factory=Metrics)
+    at: Callable[[str], None] = lambda step: None
+    queue: Queue | None = None
+    reconciler: Reconciler | None = None
+    health: Health | None = None
+    port: int = 0
+    """Of health and metrics, once it runs."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until ``stop`` is set. Raises what kopf or a worker raises."""
+        api = Api(self.way, self.metrics.requested)
+        drivers = DriverClient()
+        reconciler = self.reconciler = Reconciler(api, drivers, self.settings, at=self.at)
+        queue = self.queue = Queue(reconciler.reconcile, finished=self.metrics.finished)
+        self.metrics.watch(queue, reconciler.phases)
+        health = self.health = Health(queue)
+        ready = asyncio.Event()
+        namespaces = self.settings.watch_namespaces
+        try:
+            with HealthServer(health, self.metrics.registry, self.settings.port) as server:
+                self.port = server.port
+                async with asyncio.TaskGroup() as group:
+                    tasks = [
+                        group.create_task(queue.run(self.settings.workers)),
+                        group.create_task(_ready(ready, health)),
+                        group.create_task(self._audit(api, reconciler, queue, health)),
+                    ]
+                    await kopf.operator(
+                        registry=handlers(reconciler, queue, self.settings, self.way),
+                        standalone=True,
+                        clusterwide=not namespaces,
+                        namespaces=namespaces,
+                        stop_flag=stop,
+                        ready_flag=ready,
+                    )
+                    for task in tasks:
+                        task.cancel()
+        finally:
+            await drivers.close()
+            await api.close()
+
+
+    async def _audit(self, api: Api, reconciler: Reconciler, queue: Queue, health: Health) -> None:
+        """Notice a watch that has died in silence: what it missed is taken up here, and if it misses it for long, liveness fails."""
+        while True:
+            await asyncio.sleep(AUDIT_SECONDS)
+            try:
+                listed = [await api.list(STREAM_JOIN, namespace, "") for namespace in self.settings.watch_namespaces or ("",)]
+            except ApiError as error:
+                log.warning("StreamJoins could not be listed: %s", error)
+                continue
+            missed, gone = reconciler.audit([body for bodies in listed for body in bodies])
+            for key in missed:
+                queue.put(key)
+            for key in gone:
+                reconciler.forget(key)
+                queue.forget(key)
+            health.missed = len(missed) + len(gone)
+
+
+async def _ready(ready: asyncio.Event, health: Health) -> None:
+    await ready.wait()
+    health.is_ready = True
+    log.info("the operator is ready")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script."""
+    parser = argparse.ArgumentParser(prog="streamjoin-operator", description="Runs the StreamJoins of a cluster.")
+    for setting in dataclasses.fields(Settings):
+        parser.add_argument(f"--{setting.name.replace('_', '-')}", help=setting.metadata["help"].replace("%", "%%"), metavar="VALUE")
+    flags = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
+    try:
+        settings = read(flags=flags)
+        way = access.find()
+    except (SettingError, access.AccessError) as error:
+        print(f"streamjoin-operator: {error}", file=sys.stderr)
+        return 2
+    logs.configure(settings.log_level)
+    try:
+        asyncio.run(_serve(settings, way))
+    except OSError as error:
+        log.error("port %s cannot be listened on: %s", settings.port, error.strerror)
+        return 1
+    return 0
+
+
+async def _serve(settings: Settings, way: access.Access) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):
+            loop.add_signal_handler(number, stop.set)
+    await Operator(settings, way).run(stop)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,126 @@
+"""What a worker's pod needs in memory, term by term, and whether it has it.
+
+    held         capacity x bytes per tuple                  runs that a worker holds when it is full
+    merging      held / 4                                    merges write a new run before the old ones go
+    arriving     min(epoch.maxTuples, capacity) x bytes      pieces of an epoch, in Python
+    heap         max(512 MiB, 2 x arriving)                  the same pieces on their way through the JVM
+    jvm          256 MiB                                     metaspace, code, threads, network buffers
+    python       448 MiB                                     interpreter, Arrow, Numba and their code, daemon and worker
+    page cache   64 MiB                                      blocks that are being written
+
+Always holds: an accepted pod's terms add up to no more than its limit, so that a worker is not killed for memory below its capacity; what
+the limit leaves over is page cache for mapped runs. Bytes per tuple follow from the schema; strings count with an average length, so that
+the measured size (``streamjoin_worker_bytes / streamjoin_worker_tuples``) is preferred where there is one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamjoin.job import Job, StreamJob
+from streamjoin.schema import DataType, TypeName
+
+MIB = 1 << 20
+HEAP_FLOOR = 512 * MIB
+JVM = 256 * MIB
+PYTHON = 448 * MIB
+PAGE_CACHE = 64 * MIB
+MERGING_SHARE = 0.25
+TUPLE_OVERHEAD = 24
+"""Bytes of a held tuple besides its columns: key, event time, unit coordinate."""
+STRING_BYTES = 24
+"""An average string, with its offset."""
+
+_WIDTHS = {
+    TypeName.BOOLEAN: 1,
+    TypeName.TINYINT: 1,
+    TypeName.SMALLINT: 2,
+    TypeName.INT: 4,
+    TypeName.FLOAT: 4,
+    TypeName.DATE: 4,
+    TypeName.BIGINT: 8,
+    TypeName.DOUBLE: 8,
+    TypeName.TIMESTAMP: 8,
+    TypeName.TIMESTAMP_NTZ: 8,
+    TypeName.DECIMAL: 16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMemory:
+    """A worker's needs in bytes; ``limit`` is what its pod gets."""
+
+    capacity_tuples: int
+    tuple_bytes: float
+    is_measured: bool
+    held: int
+    merging: int
+    arriving: int
+    heap: int
+    limit: int
+
+    @property
+    def needed(self) -> int:
+        return self.held + self.merging + self.arriving + self.heap + JVM + PYTHON + PAGE_CACHE
+
+    @property
+    def fits(self) -> bool:
+        return self.needed <= self.limit
+
+    @property
+    def heap_mib(self) -> int:
+        """``spark.executor.memory``."""
+        return -(-self.heap // MIB)
+
+    @property
+    def overhead_mib(self) -> int:
+        """``spark.executor.memoryOverhead``: the rest of the pod's limit, for all that is not the JVM's heap."""
+        return self.limit // MIB - self.heap_mib
+
+    def arithmetic(self) -> str:
+        """The sum in words, for events and status."""
+        how = "measured" if self.is_measured else "by the schema"
+        return (
+            f"{self.capacity_tuples:,} tuples x {self.tuple_bytes:.0f} bytes ({how}) = {_mib(self.held)} held"
+            f" + {_mib(self.merging)} merging + {_mib(self.arriving)} arriving + {_mib(self.heap)} heap + {_mib(JVM)} JVM"
+            f" + {_mib(PYTHON)} Python + {_mib(PAGE_CACHE)} page cache = {_mib(self.needed)} of {_mib(self.limit)}"
+        )
+
+    def refusal(self) -> str:
+        """Field, value and remedy, when it does not fit."""
+        fixed = self.needed - self.held - self.merging - self.arriving - max(0, self.heap - HEAP_FLOOR)
+        fitting = max(0, int((self.limit - fixed) / (self.tuple_bytes * (1 + MERGING_SHARE + 1 + 2))))
+        fewer = f", or lower spec.workers.capacityTuples to {fitting:,}" if fitting else ""
+        return (
+            f"spec.workers.resources.memory: {_mib(self.limit)} must be at least {_mib(self.needed)}: {self.arithmetic()};"
+            f" raise it{fewer}"
+        )
+
+
+def worker_memory(job: Job, measured_tuple_bytes: float | None = None) -> WorkerMemory:
+    """The needs of one worker of this job. ``measured_tuple_bytes``: of held tuples on average, where they were measured."""
+    tuple_bytes = measured_tuple_bytes or max(_tuple_bytes(stream) for stream in (job.left, job.right))
+    held = int(job.capacity_tuples * tuple_bytes)
+    arriving = int(min(job.max_tuples, job.capacity_tuples) * tuple_bytes)
+    return WorkerMemory(
+        capacity_tuples=job.capacity_tuples,
+        tuple_bytes=tuple_bytes,
+        is_measured=measured_tuple_bytes is not None,
+        held=held,
+        merging=int(held * MERGING_SHARE),
+        arriving=arriving,
+        heap=max(HEAP_FLOOR, 2 * arriving),
+        limit=job.memory_bytes,
+    )
+
+
+def _tuple_bytes(stream: StreamJob) -> float:
+    return TUPLE_OVERHEAD + sum(_width(column.type) for column in stream.schema.select(stream.payload).columns)
+
+
+def _width(data_type: DataType) -> int:
+    return _WIDTHS.get(data_type.name, STRING_BYTES)
+
+
+def _mib(count: int) -> str:
+    return f"{-(-count // MIB):,}Mi"

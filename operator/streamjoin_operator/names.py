@@ -1,0 +1,70 @@
+"""Names, labels and annotations of everything that the operator makes.
+
+Always holds: names follow from the StreamJoin's alone, so that two operators, or one that was restarted, make the same objects; every
+name fits Kubernetes' limits for the pods and labels that are derived from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+GROUP = "streamjoin.dev"
+MANAGER = "streamjoin-operator"
+"""Our field manager, and the value of the label managed-by."""
+
+NAME = f"{GROUP}/name"
+COMPONENT = "app.kubernetes.io/component"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+
+RESTART = f"{GROUP}/restart"
+"""On a StreamJoin: any new value restarts its driver from the checkpoint."""
+REVISION = f"{GROUP}/revision"
+"""On the Deployment: what the driver was started for (``changes.revision``)."""
+DESIRED = f"{GROUP}/desired"
+"""On every child: the hash of what was applied, by which removed fields are noticed."""
+TEMPLATE = f"{GROUP}/template"
+"""On the Deployment: the hash of its pod template as applied."""
+CHANGE = f"{GROUP}/change"
+"""On the ConfigMap: what the last change of the manifest took, as JSON."""
+FINALIZER = f"{GROUP}/state"
+"""Only on StreamJoins whose state goes with them (``checkpoint.onDelete: Delete``)."""
+
+DRIVER, EXECUTOR, CLEANUP = "driver", "executor", "cleanup"
+MANAGED_SELECTOR = f"{MANAGED_BY}={MANAGER}"
+
+LONGEST = 45
+"""Of a base name: a Deployment's pods append 17 characters to it, and 63 is the limit of a label."""
+
+
+def base_name(name: str) -> str:
+    """The name of a StreamJoin's children. Names that are too long are cut and told apart by a hash."""
+    full = f"sj-{name}"
+    if len(full) <= LONGEST:
+        return full
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{full[: LONGEST - 9].rstrip('-')}-{digest}"
+
+
+def token_name(name: str) -> str:
+    """The Secret of the plan API's token."""
+    return f"{base_name(name)}-token"
+
+
+def cleanup_name(name: str) -> str:
+    """The Job that removes the state of a deleted StreamJoin."""
+    return f"{base_name(name)}-cleanup"
+
+
+def labels(name: str) -> dict[str, str]:
+    """On every child."""
+    return {"app.kubernetes.io/name": "streamjoin", "app.kubernetes.io/instance": name, MANAGED_BY: MANAGER, NAME: name}
+
+
+def pod_labels(name: str, component: str) -> dict[str, str]:
+    """On pods of one component."""
+    return {**labels(name), COMPONENT: component}
+
+
+def selector(name: str, component: str | None = None) -> str:
+    """A label selector for a StreamJoin's children, or its pods of one component."""
+    return f"{NAME}={name}" if component is None else f"{NAME}={name},{COMPONENT}={component}"

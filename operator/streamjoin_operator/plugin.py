@@ -1,0 +1,226 @@
+"""``kubectl streamjoin``: what a person asks of a StreamJoin, as tables.
+
+kubectl finds the program by its name, ``kubectl-streamjoin``. It calls kubectl for every request, so that it logs in as kubectl does, and
+passes kubectl's own options on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+Object = dict[str, Any]
+Kubectl = Callable[[Sequence[str]], str]
+
+RESOURCE = "streamjoins.streamjoin.dev"
+
+
+class Refused(Exception):  # noqa: N818 - what the user is told
+    """kubectl could not do it; the text is its own."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script. Returns the exit code."""
+    options = _parser().parse_args(arguments)
+    passed = [f"--{name}={value}" for name in ("namespace", "context", "kubeconfig") if (value := getattr(options, name))]
+
+    def kubectl(words: Sequence[str]) -> str:
+        try:
+            done = subprocess.run(["kubectl", *passed, *words], capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            raise Refused("kubectl is not on the path; install it, or call this as kubectl streamjoin") from None
+        if done.returncode:
+            raise Refused(done.stderr.strip() or f"kubectl ended with {done.returncode}")
+        return done.stdout
+
+    try:
+        print(_ACTIONS[options.action](kubectl, options))
+    except Refused as refused:
+        print(f"kubectl streamjoin: {refused}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kubectl streamjoin", description="Look at StreamJoins, stop them and let them go on.")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("-n", "--namespace", help="The namespace; kubectl's own by default.")
+    common.add_argument("--context", help="As for kubectl.")
+    common.add_argument("--kubeconfig", help="As for kubectl.")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="status|explain|plan|suspend|resume")
+    status = actions.add_parser("status", parents=[common], help="One line for each StreamJoin, or all about one.")
+    status.add_argument("name", nargs="?", help="A StreamJoin; all of the namespace without it.")
+    status.add_argument("-A", "--all-namespaces", action="store_true", help="Those of all namespaces.")
+    for action, text in (
+        ("explain", "Why it is as it is: conditions, the last change, events."),
+        ("plan", "The plan that runs, and what the last switch moved."),
+        ("suspend", "Stop it; its state is kept."),
+        ("resume", "Let it go on from its checkpoint."),
+    ):
+        actions.add_parser(action, parents=[common], help=text).add_argument("name", help="The StreamJoin.")
+    return parser
+
+
+def _status(kubectl: Kubectl, options: argparse.Namespace) -> str:
+    if options.name:
+        return described(_one(kubectl, options.name))
+    scope = ["--all-namespaces"] if options.all_namespaces else []
+    return overview(json.loads(kubectl(["get", RESOURCE, *scope, "-o", "json"]))["items"], namespaces=options.all_namespaces)
+
+
+def _explain(kubectl: Kubectl, options: argparse.Namespace) -> str:
+    body = _one(kubectl, options.name)
+    chosen = f"involvedObject.uid={body['metadata']['uid']}"
+    return explained(body, json.loads(kubectl(["get", "events", "--field-selector", chosen, "-o", "json"]))["items"], datetime.now(UTC))
+
+
+def _plan(kubectl: Kubectl, options: argparse.Namespace) -> str:
+    return planned(_one(kubectl, options.name))
+
+
+def _switch(suspend: bool) -> Callable[[Kubectl, argparse.Namespace], str]:
+    def act(kubectl: Kubectl, options: argparse.Namespace) -> str:
+        patch = json.dumps({"spec": {"suspend": suspend}})
+        kubectl(["patch", RESOURCE, options.name, "--type=merge", "-p", patch])
+        return f"{options.name}: " + ("suspended; its state is kept" if suspend else "goes on from its checkpoint")
+
+    return act
+
+
+_ACTIONS: dict[str, Callable[[Kubectl, argparse.Namespace], str]] = {
+    "status": _status,
+    "explain": _explain,
+    "plan": _plan,
+    "suspend": _switch(True),
+    "resume": _switch(False),
+}
+
+
+def _one(kubectl: Kubectl, name: str) -> Object:
+    body: Object = json.loads(kubectl(["get", RESOURCE, name, "-o", "json"]))
+    return body
+
+
+def overview(bodies: Sequence[Object], *, namespaces: bool = False) -> str:
+    """A line for each StreamJoin."""
+    if not bodies:
+        return "no StreamJoins"
+    rows = [["NAMESPACE"] * namespaces + ["NAME", "PHASE", "READY", "WORKERS", "DESIRED", "TAU", "SHED", "MODEL", "PROBLEM"]]
+    for body in bodies:
+        status = body.get("status") or {}
+        conditions = _conditions(status)
+        degraded = conditions.get("Degraded", {})
+        rows.append(
+            [body["metadata"]["namespace"]] * namespaces
+            + [
+                body["metadata"]["name"],
+                status.get("phase", "-"),
+                conditions.get("Ready", {}).get("status", "-"),
+                str(status.get("workers", "-")),
+                str(status.get("desiredWorkers", "-")),
+                (status.get("utilization") or {}).get("max", "-"),
+                _shed(status),
+                (status.get("plan") or {}).get("model", "-"),
+                degraded.get("reason", "") if degraded.get("status") == "True" else "",
+            ]
+        )
+    return table(rows)
+
+
+def described(body: Object) -> str:
+    """All about one StreamJoin."""
+    status, metadata = body.get("status") or {}, body["metadata"]
+    utilization = status.get("utilization") or {}
+    lines = [
+        ["name", f"{metadata['namespace']}/{metadata['name']}"],
+        ["phase", status.get("phase", "not looked at yet")],
+        ["workers", f"{status.get('workers', '-')} (desired {status.get('desiredWorkers', '-')})"],
+        ["tau", f"max {utilization['max']}, mean {utilization['mean']}" if utilization else "not measured"],
+        ["shed", _shed(status)],
+        ["image", status.get("image", "-")],
+        ["memory of a worker", status.get("memory", "-")],
+        ["manifest", _seen(body)],
+    ]
+    return "\n".join([table(lines), "", _condition_table(status)])
+
+
+def explained(body: Object, events: Sequence[Object], now: datetime) -> str:
+    """Why it is as it is."""
+    status = body.get("status") or {}
+    change = status.get("change")
+    lines = [_condition_table(status), ""]
+    if change:
+        lines += [f"last change (generation {change['generation']}): {change['class']}: {change['message']}", ""]
+    rows = [["AGE", "TYPE", "REASON", "MESSAGE"]]
+    for event in sorted(events, key=lambda found: found.get("lastTimestamp") or "", reverse=True)[:20]:
+        rows.append([_age(event.get("lastTimestamp"), now), event.get("type", ""), event.get("reason", ""), event.get("message", "")])
+    return "\n".join([*lines, table(rows) if len(rows) > 1 else "no events"])
+
+
+def planned(body: Object) -> str:
+    """The plan that runs."""
+    status = body.get("status") or {}
+    plan = status.get("plan")
+    if not plan:
+        return f"{body['metadata']['name']}: no plan yet ({status.get('phase', 'not looked at yet')})"
+    rows = [
+        ["generation", str(plan["generation"])],
+        ["model", plan.get("model", "-")],
+        ["tasks", str(plan.get("tasks", "-"))],
+        ["cut", plan.get("summary", "-")],
+        ["desired workers", str(status.get("desiredWorkers", "-"))],
+    ]
+    if "movedTuples" in plan:
+        bound = f" (at least {plan['lowerBoundTuples']:,} had to be)" if "lowerBoundTuples" in plan else ""
+        rows.append(["moved by the last switch", f"{plan['movedTuples']:,} tuples{bound}"])
+    progressing = _conditions(status).get("Progressing", {})
+    if progressing.get("reason") == "Rescaling":
+        rows.append(["under way", progressing.get("message", "")])
+    return table(rows)
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns aligned, two spaces between them."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def _condition_table(status: Object) -> str:
+    rows = [["CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"]]
+    for condition in status.get("conditions") or []:
+        since = condition.get("lastTransitionTime", "-")
+        rows.append([condition["type"], condition["status"], condition["reason"], since, condition.get("message", "")])
+    return table(rows) if len(rows) > 1 else "no conditions: no operator has looked at it yet"
+
+
+def _conditions(status: Object) -> dict[str, Object]:
+    return {condition["type"]: condition for condition in status.get("conditions") or []}
+
+
+def _shed(status: Object) -> str:
+    ratios = {stream: ratio for stream, ratio in (status.get("shedRatio") or {}).items() if float(ratio) > 0}
+    return ", ".join(f"{stream} {float(ratio):.1%}" for stream, ratio in sorted(ratios.items())) or "0"
+
+
+def _seen(body: Object) -> str:
+    generation, seen = body["metadata"].get("generation"), (body.get("status") or {}).get("observedGeneration")
+    return f"generation {generation}" + ("" if seen == generation else f", of which the operator has seen {seen}")
+
+
+def _age(at: str | None, now: datetime) -> str:
+    if not at:
+        return "-"
+    seconds = int((now - datetime.fromisoformat(at)).total_seconds())
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{max(0, seconds)}s"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,60 @@
+"""Every reason that events and conditions give, each with a sentence. ``python -m streamjoin_operator.reasons`` prints the table.
+
+Always holds: a reason that is written anywhere is one of these, so that alerts may rest on it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Reason(Enum):
+    """The value is the sentence; the name is what Kubernetes shows."""
+
+    # what a join is
+    JoinRunning = "The driver runs the join and answers."
+    DriverStarting = "The driver's pod is being started, or Spark's executors are."
+    DriverPending = "The driver's pod cannot be scheduled."
+    DriverCrashing = "The driver's container ends again and again; the message has its exit code and what that means."
+    ImageUnavailable = "An image cannot be pulled."
+    DriverUnreachable = "The driver's pod is ready, but its API cannot be reached."
+    JoinRetrying = "An epoch failed and is tried again."
+    ExecutorsPending = "Executors cannot be scheduled; the join goes on with those it has."
+    Suspended = "spec.suspend is true; the state is kept."
+    Suspending = "The driver finishes its epoch and stops."
+    # what is wrong with a manifest
+    InvalidSpec = "The manifest has problems; what runs goes on as it is."
+    InsufficientMemory = "spec.workers.resources.memory cannot hold the tuples of spec.workers.capacityTuples."
+    CheckpointMismatch = "A change would not fit the state in the checkpoint; what runs goes on as it is."
+    ApplyRefused = "The API server refuses a child; the message is its answer."
+    ForeignObject = "An object of the name that is needed exists and is not controlled by this StreamJoin."
+    # what happens
+    Created = "A child was created."
+    Updated = "A child differed from what it should be and was applied again."
+    Pruned = "A child that is no longer needed was deleted."
+    ChangeIgnored = "The manifest changed where the running engine needs nothing done."
+    ChangeLive = "The manifest changed and the running join takes it over by a new plan."
+    ChangeRestart = "The manifest changed and the driver restarts from the checkpoint."
+    RestartRequested = "The annotation streamjoin.dev/restart has a new value; the driver restarts from the checkpoint."
+    PlanRequested = "The driver was asked for another number of workers or another model."
+    PlanRefused = "The driver refuses a plan that was asked for; the message is its answer."
+    Rescaling = "The driver is applying a plan."
+    Settled = "Nothing is under way."
+    # measurements
+    MetricsRead = "The driver's metrics were read and are complete."
+    MetricsUnavailable = "The driver's metrics cannot be read, or do not agree with its plan; no worker is removed meanwhile."
+    TuplesShed = "Some worker is so full that tuples are dropped (spec.shedding)."
+    NothingShed = "No tuples are dropped."
+    Healthy = "Nothing is degraded."
+    # the end
+    StateRemoved = "The state in the checkpoint was removed (checkpoint.onDelete: Delete)."
+    StateLeft = "The state could not be removed in time and is left; the message says where."
+
+
+def table() -> str:
+    """As Markdown."""
+    return "\n".join(["| reason | meaning |", "|---|---|", *(f"| `{reason.name}` | {reason.value} |" for reason in Reason), ""])
+
+
+if __name__ == "__main__":
+    print(table(), end="")

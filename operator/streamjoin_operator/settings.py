@@ -1,0 +1,93 @@
+"""What the operator is told when it starts: each setting an environment variable ``STREAMJOIN_<NAME>`` and a flag ``--<name>``.
+
+The table of ``docs/operator.md`` is made from here: ``python -m streamjoin_operator.settings`` prints it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+PREFIX = "STREAMJOIN_"
+
+
+class SettingError(ValueError):
+    """A setting that cannot be used; the text names it, its value and the remedy."""
+
+
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """See the module."""
+
+    watch_namespaces: tuple[str, ...] = _setting((), "Namespaces to watch, separated by commas; none: all, cluster-wide.")
+    engine_image: str = _setting("streamjoin-engine:0.1.0", "Image of drivers and executors, where spec.image gives none.")
+    image_pull_policy: str = _setting("IfNotPresent", "Of all pods.")
+    image_pull_secrets: tuple[str, ...] = _setting((), "Names of Secrets in each StreamJoin's namespace, separated by commas.")
+    port: int = _setting(8080, "Where /metrics, /healthz and /readyz are served.")
+    workers: int = _setting(8, "How many StreamJoins are reconciled at a time.")
+    poll_seconds: float = _setting(15.0, "How often a running driver is asked for its state.")
+    resync_seconds: float = _setting(300.0, "How often all children are compared with what they should be, besides on every change.")
+    start_seconds: float = _setting(5.0, "How often a driver that is not ready yet is looked at.")
+    status_seconds: float = _setting(15.0, "At most so often are changed measurements alone written to the status.")
+    cleanup_seconds: float = _setting(600.0, "How long a deletion may wait for checkpoint.onDelete: Delete; then the state is left.")
+    pod_monitor: str = _setting("auto", "auto: a PodMonitor where the cluster knows that kind; off: none.")
+    network_policy: bool = _setting(True, "Whether to make a NetworkPolicy for each StreamJoin.")
+    driver_url: str = _setting("http://{service}.{namespace}.svc:8080", "Where a driver's API is; {service}, {namespace}, {name}.")
+    log_level: str = _setting("info", "debug, info, warning or error.")
+
+    def url_of(self, namespace: str, name: str, service: str) -> str:
+        return self.driver_url.format(namespace=namespace, name=name, service=service)
+
+
+def read(environment: Mapping[str, str] | None = None, flags: Mapping[str, str] | None = None) -> Settings:
+    """The settings of flags, environment and defaults, in that order. Raises SettingError."""
+    environment = os.environ if environment is None else environment
+    given: dict[str, Any] = {}
+    for setting in fields(Settings):
+        text = (flags or {}).get(setting.name) or environment.get(PREFIX + setting.name.upper())
+        if text:
+            given[setting.name] = _parsed(setting, text)
+    return Settings(**given)
+
+
+def _parsed(setting: dataclasses.Field[Any], text: str) -> Any:
+    default, name = setting.default, PREFIX + setting.name.upper()
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise SettingError(f"{name}: {text!r} must be true or false")
+        return text.lower() == "true"
+    if isinstance(default, tuple):
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    if isinstance(default, int | float):
+        try:
+            value = type(default)(text)
+        except ValueError:
+            raise SettingError(f"{name}: {text!r} must be a {'whole ' * isinstance(default, int)}number") from None
+        if value <= 0:
+            raise SettingError(f"{name}: {text!r} must be above 0")
+        return value
+    choices = {"pod_monitor": ("auto", "off"), "log_level": ("debug", "info", "warning", "error")}.get(setting.name)
+    if choices and text not in choices:
+        raise SettingError(f"{name}: {text!r} must be one of {', '.join(choices)}")
+    return text
+
+
+def table() -> str:
+    """As Markdown."""
+    lines = ["| variable | default | meaning |", "|---|---|---|"]
+    for setting in fields(Settings):
+        shown = ",".join(setting.default) if isinstance(setting.default, tuple) else setting.default
+        shown = str(shown).lower() if isinstance(shown, bool) else shown
+        lines.append(f"| `{PREFIX}{setting.name.upper()}` | {f'`{shown}`' if shown != '' else ''} | {setting.metadata['help']} |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    print(table(), end="")

@@ -1,0 +1,313 @@
+"""The status of a StreamJoin from what was observed.
+
+Conditions follow the Kubernetes API conventions: each has status, reason, message, observedGeneration and the time of its last transition.
+
+Always holds: pure; the same observations give the same status, byte for byte, so that nothing is written when nothing changed: no ages, no
+times but of transitions, measurements rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamjoin_operator import names
+from streamjoin_operator.driver import Report
+from streamjoin_operator.memory import WorkerMemory
+from streamjoin_operator.reasons import Reason
+
+Object = dict[str, Any]
+
+EXIT_CODES = {
+    1: "the join failed",
+    2: "its command line is wrong, or its port cannot be had",
+    3: "a source cannot be read",
+    4: "another driver has taken the checkpoint over",
+    5: "the checkpoint was made for another join",
+    6: "the checkpoint's storage or the sink cannot be used",
+    7: "there is no Java for Spark",
+    137: "it was killed, as when it needs more memory than its limit",
+    143: "it was stopped",
+}
+UNPULLABLE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
+CRASHING = ("CrashLoopBackOff", "RunContainerError", "CreateContainerConfigError", "CreateContainerError")
+MEASUREMENTS = ("utilization", "shed", "shedRatio")
+"""Fields that change all the time while a join is busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition as it is now."""
+
+    type: str
+    status: bool | None
+    reason: Reason
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a driver's pod does not run."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that the status is made of."""
+
+    generation: int
+    suspended: bool = False
+    refused: tuple[Reason, str] | None = None
+    """Why the manifest cannot be acted on."""
+    driver_wanted: bool = False
+    """Whether there is a Deployment of one."""
+    driver_pods: int = 0
+    driver_ready: bool = False
+    trouble: Trouble | None = None
+    executors_pending: str | None = None
+    report: Report | None = None
+    plan_refused: str | None = None
+    """The driver's answer to a plan that it refuses."""
+    initial_workers: int = 0
+    wanted_workers: int | None = None
+    change: Mapping[str, Any] | None = None
+    image: str = ""
+    memory: WorkerMemory | None = None
+    rolling: bool = False
+    """Whether the Deployment's newest template is not yet what runs."""
+    selector: str = ""
+    shed_ratio: dict[str, float] = field(default_factory=dict)
+
+
+def conditions(facts: Facts) -> list[Condition]:
+    """All five, in order."""
+    return [_ready(facts), _progressing(facts), _metrics(facts), _shedding(facts), _degraded(facts)]
+
+
+def _answers(facts: Facts) -> bool:
+    return facts.report is not None and bool(facts.report.health)
+
+
+def _state(facts: Facts) -> str:
+    return str(facts.report.health.get("state", "")) if facts.report is not None else ""
+
+
+def _ready(facts: Facts) -> Condition:
+    if facts.suspended:
+        return Condition("Ready", False, Reason.Suspending if facts.driver_pods else Reason.Suspended, "spec.suspend is true")
+    if facts.refused is not None and not facts.driver_wanted:
+        return Condition("Ready", False, *facts.refused)
+    if facts.driver_ready and _answers(facts):
+        if _state(facts) in ("running", "retrying"):
+            return Condition("Ready", True, Reason.JoinRunning)
+        return Condition("Ready", False, Reason.DriverStarting, f"the driver is {_state(facts)}")
+    if facts.trouble is not None:
+        return Condition("Ready", False, facts.trouble.reason, facts.trouble.message)
+    if facts.driver_ready:
+        problem = facts.report.problem if facts.report is not None else None
+        return Condition("Ready", False, Reason.DriverUnreachable, problem or "it has not been asked yet")
+    return Condition("Ready", False, Reason.DriverStarting, "the driver's pod is not ready")
+
+
+def _progressing(facts: Facts) -> Condition:
+    if facts.suspended:
+        return Condition("Progressing", bool(facts.driver_pods), Reason.Suspending if facts.driver_pods else Reason.Suspended)
+    if facts.refused is not None and not facts.driver_wanted:
+        return Condition("Progressing", False, facts.refused[0])
+    wanted = facts.report.plan.get("wanted") if facts.report is not None else None
+    if wanted:
+        workers = f"{facts.report.plan.get('workers')} to {wanted.get('workers')} workers" if facts.report else ""
+        return Condition("Progressing", True, Reason.Rescaling, f"plan {wanted.get('generation')}: {workers}, {phase_of_plan(facts)}")
+    if facts.rolling or not facts.driver_ready or _state(facts) == "starting":
+        return Condition("Progressing", True, Reason.DriverStarting)
+    return Condition("Progressing", False, Reason.Settled)
+
+
+def phase_of_plan(facts: Facts) -> str:
+    return str(facts.report.plan.get("phase", "")) if facts.report is not None else ""
+
+
+def _metrics(facts: Facts) -> Condition:
+    if facts.report is None or not facts.report.health:
+        problem = facts.report.problem if facts.report is not None else None
+        return Condition("MetricsAvailable", False, Reason.MetricsUnavailable, problem or "no driver answers")
+    if facts.report.metrics_problem is not None:
+        return Condition("MetricsAvailable", False, Reason.MetricsUnavailable, facts.report.metrics_problem)
+    return Condition("MetricsAvailable", True, Reason.MetricsRead)
+
+
+def _shedding(facts: Facts) -> Condition:
+    shed = facts.report.measured.shed if facts.report is not None and facts.report.measured is not None else {}
+    workers = sum(ratio > 0 for ratio in shed.values())
+    if workers:
+        return Condition("Shedding", True, Reason.TuplesShed, f"{workers} of {len(shed)} workers are sent less than their tuples")
+    return Condition("Shedding", False, Reason.NothingShed)
+
+
+def _degraded(facts: Facts) -> Condition:
+    if facts.refused is not None:
+        return Condition("Degraded", True, *facts.refused)
+    if facts.suspended:
+        return Condition("Degraded", False, Reason.Suspended)
+    if facts.trouble is not None:
+        return Condition("Degraded", True, facts.trouble.reason, facts.trouble.message)
+    if facts.driver_ready and facts.report is not None and facts.report.problem is not None:
+        return Condition("Degraded", True, Reason.DriverUnreachable, facts.report.problem)
+    if _state(facts) == "retrying":
+        return Condition("Degraded", True, Reason.JoinRetrying, str((facts.report and facts.report.health.get("lastError")) or ""))
+    if facts.plan_refused is not None:
+        return Condition("Degraded", True, Reason.PlanRefused, facts.plan_refused)
+    if facts.executors_pending is not None:
+        return Condition("Degraded", True, Reason.ExecutorsPending, facts.executors_pending)
+    return Condition("Degraded", False, Reason.Healthy)
+
+
+def phase(facts: Facts) -> str:
+    """One word of Pending, Starting, Running, Rescaling, Suspended, Failed."""
+    if facts.suspended:
+        return "Suspended"
+    if facts.refused is not None and not facts.driver_wanted:
+        return "Failed"
+    if facts.driver_ready and _answers(facts) and _state(facts) != "starting":
+        if _state(facts) == "ended":
+            return "Failed"
+        return "Rescaling" if facts.report is not None and facts.report.plan.get("wanted") else "Running"
+    if facts.trouble is not None and facts.trouble.reason in (Reason.DriverCrashing, Reason.ImageUnavailable):
+        return "Failed"
+    if facts.trouble is not None or not facts.driver_pods:
+        return "Pending"
+    return "Starting"
+
+
+def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
+    """The whole status. ``before``: what is stored; ``now``: for transitions, RFC 3339."""
+    plan = facts.report.plan if facts.report is not None else {}
+    written: Object = {
+        "phase": phase(facts),
+        "observedGeneration": facts.generation,
+        "selector": facts.selector,
+        "conditions": _transitions(conditions(facts), before.get("conditions") or [], facts.generation, now),
+    }
+    if facts.suspended:
+        written |= {"workers": 0, "desiredWorkers": 0}
+    elif plan:
+        wanted = plan.get("wanted") or {}
+        written["workers"] = plan["workers"]
+        written["desiredWorkers"] = facts.wanted_workers or wanted.get("workers") or plan["workers"]
+    else:
+        written["workers"] = 0
+        written["desiredWorkers"] = facts.initial_workers or before.get("desiredWorkers", 0)
+    if plan:
+        written["plan"] = _plan(plan)
+    elif "plan" in before:
+        written["plan"] = before["plan"]
+    measured = facts.report.measured if facts.report is not None else None
+    if measured is not None and facts.report is not None and facts.report.metrics_problem is None and measured.utilization:
+        taus = list(measured.utilization.values())
+        written["utilization"] = {"max": f"{max(taus):.2f}", "mean": f"{sum(taus) / len(taus):.2f}"}
+        written["shedRatio"] = {stream: f"{ratio:.2g}" for stream, ratio in sorted(facts.shed_ratio.items())}
+        written["shed"] = f"{max(facts.shed_ratio.values(), default=0.0):.2g}"
+    if facts.change:
+        written["change"] = dict(facts.change)
+    if facts.image:
+        written["image"] = facts.image
+    if facts.memory is not None:
+        written["memory"] = facts.memory.arithmetic()
+    return written
+
+
+def _plan(plan: Mapping[str, Any]) -> Object:
+    scheme, switched = plan.get("scheme") or {}, plan.get("switched") or {}
+    areas = scheme.get("areas") or []
+    written: Object = {
+        "generation": plan["generation"],
+        "model": scheme.get("model", ""),
+        "tasks": plan["workers"],
+        "summary": scheme.get("summary") or f"{len(areas)} areas in {plan['workers']} tasks",
+    }
+    if "movedTuples" in switched:
+        written["movedTuples"] = switched["movedTuples"]
+    if "lowerBoundTuples" in switched:
+        written["lowerBoundTuples"] = switched["lowerBoundTuples"]
+    return written
+
+
+def _transitions(now: list[Condition], before: list[Mapping[str, Any]], generation: int, at: str) -> list[Object]:
+    """A condition keeps the time at which its status last changed."""
+    old = {condition.get("type"): condition for condition in before}
+    written = []
+    for condition in now:
+        text = "Unknown" if condition.status is None else str(condition.status)
+        last = old.get(condition.type, {})
+        since = last.get("lastTransitionTime") if last.get("status") == text else None
+        written.append(
+            {
+                "type": condition.type,
+                "status": text,
+                "reason": condition.reason.name,
+                "message": condition.message[:1024],
+                "observedGeneration": generation,
+                "lastTransitionTime": since or at,
+            }
+        )
+    return written
+
+
+def patch_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> Object:
+    """The merge patch from one status to the other; empty where they are the same."""
+    patch: Object = {name: value for name, value in after.items() if before.get(name) != value}
+    patch |= {name: None for name in before if name not in after}
+    for name, value in patch.items():
+        old = before.get(name)
+        if isinstance(value, dict) and isinstance(old, Mapping):
+            patch[name] = {**value, **{key: None for key in old if key not in value}}
+    return patch
+
+
+def only_measurements(patch: Mapping[str, Any]) -> bool:
+    """Whether a patch can wait."""
+    return bool(patch) and all(name in MEASUREMENTS for name in patch)
+
+
+def trouble_of(pods: list[Object]) -> Trouble | None:
+    """Why the newest driver pod does not run, or None where it does or may soon."""
+    living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+    if not living:
+        return None
+    pod = max(living, key=lambda found: found["metadata"].get("creationTimestamp", ""))
+    name, state = pod["metadata"]["name"], pod.get("status") or {}
+    for container in state.get("containerStatuses") or []:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in UNPULLABLE:
+            said = waiting.get("message") or container.get("image", "")
+            return Trouble(Reason.ImageUnavailable, f"pod {name}: {waiting['reason']}: {said}"[:500])
+        if waiting.get("reason") in CRASHING:
+            ended = (container.get("lastState") or {}).get("terminated") or {}
+            code = ended.get("exitCode")
+            meaning = EXIT_CODES.get(code, "see its log") if code is not None else waiting.get("message", "see its log")
+            said = f"exit code {code}: {meaning}" if code is not None else f"{waiting['reason']}: {meaning}"
+            return Trouble(Reason.DriverCrashing, f"pod {name}: {said}"[:500])
+    unschedulable = unschedulable_message(pod)
+    return None if unschedulable is None else Trouble(Reason.DriverPending, f"pod {name}: {unschedulable}"[:500])
+
+
+def unschedulable_message(pod: Object) -> str | None:
+    """The scheduler's words on a pod that it cannot place."""
+    for condition in (pod.get("status") or {}).get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("message") or condition.get("reason") or "cannot be scheduled")
+    return None
+
+
+def pending_executors(pods: list[Object]) -> str | None:
+    """What keeps executors from being placed; None where all are."""
+    stuck = [message for pod in pods if pod.get("status", {}).get("phase") == "Pending" and (message := unschedulable_message(pod))]
+    return f"{len(stuck)} of {len(pods)} executors: {stuck[0]}"[:500] if stuck else None
+
+
+def selector_of(name: str) -> str:
+    """``status.selector``, for ``/scale``."""
+    return names.selector(name, names.EXECUTOR)

@@ -1,0 +1,196 @@
+"""The API server's part in a test of the reconciler, in memory: objects, versions, server-side apply of one manager, and faults to order.
+
+It knows no schemas and no other managers: tests/test_operator_api.py asks the real one. It makes thousands of reconciles a second possible,
+with a kill between any two steps.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from streamjoin_operator.api import KINDS, STREAM_JOIN, ApiError, Kind
+
+Object = dict[str, Any]
+Place = tuple[str, str, str]
+"""Kind, namespace, name."""
+
+
+class MemoryCluster:
+    """Has the methods of ``api.Api``."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Place, Object] = {}
+        self.writes: list[str] = []
+        """Verb and kind of every write that changed something, events not among them."""
+        self.requests = 0
+        self.events: list[Object] = []
+        self.fault: Callable[[str, str], None] = lambda verb, kind: None
+        """Told verb and kind before each request; raises what the request shall raise."""
+        self.after: Callable[[str, str], None] = lambda verb, kind: None
+        """The same after the request was carried out: its answer is lost."""
+        self.known_kinds: set[str] = set()
+        self._versions = itertools.count(1)
+        self._uids = itertools.count(1)
+
+    # What the reconciler calls.
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        with _Request(self, "get", kind.kind):
+            return copy.deepcopy(self.objects.get((kind.kind, namespace, name)))
+
+    async def find(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        with _Request(self, "list", kind.kind):
+            return copy.deepcopy(self.objects.get((kind.kind, namespace, name)))
+
+    async def list(self, kind: Kind, namespace: str, selector: str) -> list[Object]:
+        with _Request(self, "list", kind.kind):
+            wanted = dict(part.split("=") for part in selector.split(","))
+            return [
+                {name: copy.deepcopy(part) for name, part in found.items() if name not in ("apiVersion", "kind")}
+                for (found_kind, found_namespace, _), found in self.objects.items()
+                if (found_kind, found_namespace) == (kind.kind, namespace)
+                and wanted.items() <= (found["metadata"].get("labels") or {}).items()
+            ]
+
+    async def apply(self, desired: Object) -> Object:
+        with _Request(self, "apply", desired["kind"]):
+            return self.put(desired, "apply")
+
+    async def patch(self, kind: Kind, namespace: str, name: str, body: Object, part: str = "") -> Object:
+        with _Request(self, "patch", kind.kind):
+            found = self.objects.get((kind.kind, namespace, name))
+            if found is None:
+                raise ApiError(404, "NotFound", name)
+            body = copy.deepcopy(body)
+            version = body.get("metadata", {}).pop("resourceVersion", None)
+            if version is not None and version != found["metadata"]["resourceVersion"]:
+                raise ApiError(409, "Conflict", "the object has been modified")
+            wanted = {"status": body["status"]} if part else {key: value for key, value in body.items() if key != "status"}
+            changed = _merged(found, wanted)
+            self._store(changed, found, "status" if part else "patch")
+            if changed["metadata"].get("deletionTimestamp") and not changed["metadata"].get("finalizers"):
+                del self.objects[kind.kind, namespace, name]
+            return copy.deepcopy(changed)
+
+    async def create(self, kind: Kind, namespace: str, body: Object) -> Object:
+        with _Request(self, "create", kind.kind):
+            assert kind.kind == "Event", "all else is applied"
+            self.events.append(body)
+            return body
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        with _Request(self, "delete", kind.kind):
+            found = self.objects.get((kind.kind, namespace, name))
+            if found is not None and found["metadata"]["uid"] == uid:
+                self.remove(kind.kind, namespace, name)
+                self.writes.append(f"delete {kind.kind}")
+
+    async def serves(self, kind: Kind) -> bool:
+        with _Request(self, "get", "discovery"):
+            return kind.kind in self.known_kinds
+
+    # What tests do.
+
+    def put(self, desired: Object, verb: str = "put") -> Object:
+        """Store an object, keeping what the server and others have added."""
+        place = (desired["kind"], desired["metadata"]["namespace"], desired["metadata"]["name"])
+        before = self.objects.get(place)
+        body = copy.deepcopy(desired)
+        kept = before["metadata"] if before is not None else {"uid": f"uid-{next(self._uids)}", "generation": 0, "resourceVersion": "0"}
+        for name in ("uid", "generation", "resourceVersion", "deletionTimestamp", "finalizers"):
+            if name in kept:
+                body["metadata"].setdefault(name, kept[name])
+        if before is not None and "status" in before:
+            body["status"] = before["status"]
+        self._store(body, before, verb)
+        return copy.deepcopy(self.objects[place])
+
+    def edit(self, kind: str, namespace: str, name: str, change: Callable[[Object], None]) -> Object:
+        """Somebody changes an object."""
+        found = self.objects[kind, namespace, name]
+        changed = copy.deepcopy(found)
+        change(changed)
+        self._store(changed, found, "edit")
+        return copy.deepcopy(self.objects[kind, namespace, name])
+
+    def remove(self, kind: str, namespace: str, name: str) -> None:
+        """Deleted, with what it owns, as the garbage collector would; an object with finalizers is only marked."""
+        found = self.objects[kind, namespace, name]
+        if found["metadata"].get("finalizers"):
+            changed = copy.deepcopy(found)
+            changed["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            self._store(changed, found, "edit")
+            return
+        del self.objects[kind, namespace, name]
+        self.collect()
+
+    def collect(self) -> None:
+        """Delete what is owned by what is gone."""
+        uids = {found["metadata"]["uid"] for found in self.objects.values()}
+        for place, found in list(self.objects.items()):
+            owners = found["metadata"].get("ownerReferences") or []
+            if owners and not any(owner["uid"] in uids for owner in owners):
+                del self.objects[place]
+
+    def of(self, kind: str, namespace: str = "default") -> list[Object]:
+        return [copy.deepcopy(found) for place, found in self.objects.items() if place[:2] == (kind, namespace)]
+
+    def children(self) -> list[str]:
+        return sorted(f"{place[0]} {place[2]}" for place in self.objects if place[0] != STREAM_JOIN.kind)
+
+    def ready(self, namespace: str, name: str, count: int = 1) -> None:
+        """As the Deployment's controller would say."""
+        found = self.objects["Deployment", namespace, name]
+        changed = copy.deepcopy(found)
+        replicas = min(count, found["spec"]["replicas"])
+        changed["status"] = {"replicas": replicas, "readyReplicas": replicas, "observedGeneration": found["metadata"]["generation"]}
+        self._store(changed, found, "edit")
+
+    def _store(self, body: Object, before: Object | None, verb: str) -> None:
+        place = (body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
+        if before is not None and body == before:
+            return
+        if before is None or before.get("spec") != body.get("spec"):
+            body["metadata"]["generation"] = body["metadata"].get("generation", 0) + 1
+        body["metadata"]["resourceVersion"] = str(next(self._versions))
+        self.objects[place] = body
+        if verb in ("apply", "patch", "status"):
+            self.writes.append(f"{verb} {body['kind']}")
+
+
+class _Request:
+    def __init__(self, cluster: MemoryCluster, verb: str, kind: str) -> None:
+        self._cluster, self._verb, self._kind = cluster, verb, kind
+        assert kind in KINDS or kind == "discovery"
+
+    def __enter__(self) -> None:
+        self._cluster.requests += 1
+        self._cluster.fault(self._verb, self._kind)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._cluster.after(self._verb, self._kind)
+
+
+def _merged(value: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return copy.deepcopy(patch)
+    merged = copy.deepcopy(value) if isinstance(value, dict) else {}
+    for key, item in patch.items():
+        if item is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merged(merged.get(key), item)
+    return merged
+
+
+def every_fault() -> Iterator[ApiError]:
+    """What the API server may answer at any time."""
+    for code, reason in ((0, "ClientConnectorError"), (409, "Conflict"), (410, "Expired"), (422, "Invalid"), (429, "TooManyRequests")):
+        yield ApiError(code, reason, "by the test", 0.01 if code == 429 else None)
+    for code, reason in ((401, "Unauthorized"), (500, "InternalError"), (503, "ServiceUnavailable"), (504, "Timeout")):
+        yield ApiError(code, reason, "by the test")

@@ -1,0 +1,154 @@
+"""What tests of the operator share: a manifest as Kubernetes has it, a driver that answers over HTTP, and the metrics that it shows."""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Object = dict[str, Any]
+
+SPEC: Object = {
+    "streams": [
+        {
+            "name": "orders",
+            "source": {"kafka": {"bootstrapServers": "kafka:9092", "topic": "orders"}},
+            "schema": "id BIGINT, amount DOUBLE, at TIMESTAMP",
+            "eventTime": "at",
+            "watermark": "10s",
+            "expectedRate": 100.0,
+        },
+        {
+            "name": "payments",
+            "source": {"files": {"path": "s3://bucket/payments", "format": "parquet"}},
+            "schema": "id BIGINT, amount DOUBLE, at TIMESTAMP",
+            "eventTime": "at",
+            "watermark": "10s",
+        },
+    ],
+    "joins": [
+        {
+            "name": "match",
+            "on": "abs(orders.amount - payments.amount) <= 0.01",
+            "window": {"within": "180s"},
+            "output": {"select": ["orders.id AS order_id"], "sink": {"files": {"path": "s3://bucket/matches", "format": "parquet"}}},
+        }
+    ],
+    "workers": {"min": 1, "max": 8, "capacityTuples": 100000},
+    "checkpoint": {"location": "s3://bucket/state/one"},
+}
+
+
+def streamjoin(name: str = "one", namespace: str = "default", **spec: Any) -> Object:
+    """A StreamJoin with these parts of the spec replaced."""
+    return {
+        "apiVersion": "streamjoin.dev/v1alpha1",
+        "kind": "StreamJoin",
+        "metadata": {"name": name, "namespace": namespace, "uid": "00000000-0000-0000-0000-000000000001", "generation": 1},
+        "spec": {**copy.deepcopy(SPEC), **spec},
+    }
+
+
+class FakeDriver:
+    """What of a driver the operator sees: the plan API, with its token, and the metrics. One for all StreamJoins of a test."""
+
+    def __init__(self) -> None:
+        self.state = "running"
+        self.generation, self.workers, self.model = 1, 1, "adsp"
+        self.wanted: int | None = None
+        self.wishes: list[Object] = []
+        self.answer = 202
+        self.token: str | None = None
+        """None: any is taken, and the first is kept."""
+        self.tau = 0.5
+        self.shed = 0.0
+        self.has_plan = True
+        self.last_error: str | None = None
+        self.measured_generation: int | None = None
+        driver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                path = "/" + "/".join(self.path.strip("/").split("/")[2:])
+                if path == "/metrics":
+                    self._answer(200, driver.metrics().encode())
+                elif not driver.admits(self.headers.get("Authorization", "")):
+                    self._answer(401, b'{"error": "no"}')
+                elif path == "/v1/health":
+                    self._answer(200, json.dumps({"state": driver.state, "lastError": driver.last_error}).encode())
+                elif path == "/v1/plan" and driver.has_plan:
+                    self._answer(200, json.dumps(driver.plan()).encode())
+                else:
+                    self._answer(503, b'{"error": "no plan yet"}')
+
+            def do_PUT(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                driver.wishes.append(body)
+                if driver.answer == 202:
+                    driver.wanted = body["workers"]
+                said = {"error": "refused by the test"} if driver.answer >= 400 else driver.plan()
+                self._answer(driver.answer, json.dumps(said).encode())
+
+            def _answer(self, code: int, body: bytes) -> None:
+                self.send_response(code)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/{{namespace}}/{{name}}"
+        """As the setting driver_url takes it."""
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def admits(self, authorization: str) -> bool:
+        given = authorization.removeprefix("Bearer ")
+        return bool(given) and (self.token is None or given == self.token)
+
+    def plan(self) -> Object:
+        areas = {"areas": [{}] * self.workers, "tasks": self.workers, "model": self.model}
+        wanted = None
+        if self.wanted is not None:
+            model = self.wishes[-1]["model"] if self.wishes else self.model
+            scheme = {**areas, "tasks": self.wanted, "model": model}
+            wanted = {"generation": self.generation + 1, "workers": self.wanted, "scheme": scheme, "keep": []}
+        return {
+            "generation": self.generation,
+            "workers": self.workers,
+            "phase": "Running" if wanted is None else "Preparing",
+            "readyWorkers": self.workers,
+            "toFetchBytes": 0,
+            "dropped": None,
+            "scheme": areas,
+            "wanted": wanted,
+            "switched": None,
+        }
+
+    def switch(self) -> None:
+        """The plan that was asked for now runs."""
+        assert self.wanted is not None
+        self.generation, self.workers, self.wanted = self.generation + 1, self.wanted, None
+        if self.wishes:
+            self.model = self.wishes[-1]["model"]
+
+    def metrics(self) -> str:
+        generation = self.generation if self.measured_generation is None else self.measured_generation
+        lines = [f'streamjoin_plan_generation{{name="one"}} {generation}.0']
+        for task in range(self.workers):
+            lines.append(f'streamjoin_worker_utilization_ratio{{name="one",task="{task}"}} {self.tau}')
+            lines.append(f'streamjoin_worker_shed_ratio{{name="one",task="{task}"}} {self.shed}')
+            for side in ("left", "right"):
+                lines.append(f'streamjoin_worker_tuples{{name="one",side="{side}",task="{task}"}} 20000.0')
+            lines.append(f'streamjoin_worker_bytes{{name="one",task="{task}"}} 4e+06')
+        for stream in ("orders", "payments"):
+            lines.append(f'streamjoin_shed_tuples_total{{name="one",stream="{stream}"}} 0.0')
+            lines.append(f'streamjoin_accepted_tuples_total{{name="one",stream="{stream}"}} 1000.0')
+        return "\n".join(lines) + "\n"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()

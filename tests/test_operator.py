@@ -1,0 +1,496 @@
+"""The operator's pure parts: what a change takes, what a worker needs, what should exist, what the status says."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import random
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from operator_parts import Object, streamjoin
+from streamjoin.manifest import check
+from streamjoin_operator import children, names, plugin, settings, status
+from streamjoin_operator.api import ApiError
+from streamjoin_operator.changes import Class, classify, compared, engine_manifest, revision, worst
+from streamjoin_operator.children import Resource
+from streamjoin_operator.drift import covers, is_current, stamped
+from streamjoin_operator.driver import Measured, Report, distrust, measure
+from streamjoin_operator.health import AGE_SECONDS, BEAT_SECONDS, Health
+from streamjoin_operator.memory import worker_memory
+from streamjoin_operator.queue import Key, Queue
+from streamjoin_operator.reasons import Reason
+from streamjoin_operator.reconcile import derive, transitions, wish_of
+from streamjoin_operator.settings import Settings
+from streamjoin_operator.template import merge
+
+
+def manifest_of(body: Object) -> Any:
+    document = check(body)
+    assert document.manifest is not None, document.problems
+    return document.manifest
+
+
+def changed(path: str, value: Any) -> Object:
+    """The manifest of the tests with one field set."""
+    body = copy.deepcopy(streamjoin())
+    part: Any = body["spec"]
+    *outer, last = path.split(".")
+    for name in outer:
+        part = part[int(name)] if name.isdigit() else part.setdefault(name, {})
+    part[last] = value
+    return body
+
+
+class TestNames:
+    def test_they_fit_a_label_with_what_a_deployment_appends(self) -> None:
+        for length in (1, 20, 42, 43, 63):
+            assert len(names.base_name("a" * length)) + 17 <= 63
+
+    def test_long_names_that_begin_alike_stay_apart(self) -> None:
+        assert names.base_name("a" * 62 + "b") != names.base_name("a" * 62 + "c")
+
+    def test_a_name_may_begin_with_a_digit(self) -> None:
+        assert names.base_name("1st") == "sj-1st"
+
+
+class TestChanges:
+    @pytest.mark.parametrize(
+        ("path", "value", "kind"),
+        [
+            ("streams.0.expectedRate", 500.0, Class.IGNORED),
+            ("scaling.mode", "Off", Class.IGNORED),
+            ("scaling.scaleUpAfter", "1m", Class.IGNORED),
+            ("workers.max", 16, Class.LIVE),
+            ("workers.floor", 3, Class.LIVE),
+            ("scheme.model", "square", Class.LIVE),
+            ("workers.capacityTuples", 50_000, Class.RESTART),
+            ("workers.resources.memory", "4Gi", Class.RESTART),
+            ("scaling.tau2", 0.7, Class.RESTART),
+            ("shedding.model", "linear", Class.RESTART),
+            ("streams.0.where", "amount > 0", Class.RESTART),
+            ("joins.0.output.where", "orders.id <> payments.id", Class.RESTART),
+            ("image", "engine:2", Class.RESTART),
+            ("driver.podTemplate", {"spec": {"priorityClassName": "high"}}, Class.RESTART),
+            ("checkpoint.location", "s3://bucket/state/two", Class.RESTART),
+            ("streams.0.schema", "id BIGINT, amount DOUBLE, at TIMESTAMP, more INT", Class.REFUSED),
+            ("streams.0.source.kafka.topic", "others", Class.REFUSED),
+            ("joins.0.window.within", "60s", Class.REFUSED),
+            ("joins.0.on", "orders.id = payments.id", Class.REFUSED),
+        ],
+    )
+    def test_each_field_has_its_class(self, path: str, value: Any, kind: Class) -> None:
+        before, after = compared(manifest_of(streamjoin())), compared(manifest_of(changed(path, value)))
+        assert worst(classify(before, after)) is kind
+        is_same = revision(before, "") == revision(after, "")
+        assert is_same == (kind in (Class.IGNORED, Class.LIVE)), "the driver restarts exactly when the revision differs"
+
+    def test_a_default_that_is_written_out_is_no_change(self) -> None:
+        body = changed("scaling", {"tau0": 0.2, "tau2": 0.8, "mode": "Enforce"})
+        assert classify(compared(manifest_of(streamjoin())), compared(manifest_of(body))) == ()
+
+    def test_with_another_checkpoint_the_join_itself_may_change(self) -> None:
+        body = changed("checkpoint.location", "s3://bucket/state/two")
+        body["spec"]["joins"][0]["on"] = "orders.id = payments.id"
+        assert worst(classify(compared(manifest_of(streamjoin())), compared(manifest_of(body)))) is Class.RESTART
+
+    def test_the_restart_annotation_is_part_of_the_revision(self) -> None:
+        value = compared(manifest_of(streamjoin()))
+        assert revision(value, "") != revision(value, "2026-01-01")
+
+    def test_the_driver_gets_a_manifest_that_is_valid_and_free_of_what_the_operator_reads(self) -> None:
+        claim = {"persistentVolumeClaim": "data", "size": "1Gi"}
+        body = streamjoin(checkpoint=claim, suspend=True, image="x", driver={"podTemplate": {"a": 1}})
+        written = engine_manifest(manifest_of(body))
+        assert written["spec"]["checkpoint"] == {"location": "/var/lib/streamjoin/one"}
+        assert not {"suspend", "image", "driver", "executor"} & set(written["spec"])
+        assert check(json.loads(json.dumps(written))).problems == ()
+
+
+class TestMemory:
+    def test_what_does_not_fit_is_refused_with_the_arithmetic_and_both_remedies(self) -> None:
+        found = derive(changed("workers.capacityTuples", 20_000_000))
+        assert found.problem is not None
+        reason, message = found.problem
+        assert reason is Reason.InsufficientMemory
+        assert message.startswith("spec.workers.resources.memory: 2,048Mi must be at least ")
+        assert "20,000,000 tuples x " in message
+        assert "or lower spec.workers.capacityTuples to " in message
+
+    def test_the_remedies_work(self) -> None:
+        refused = derive(changed("workers.capacityTuples", 20_000_000)).memory
+        assert refused is not None
+        fewer = int(refused.refusal().rsplit(" ", 1)[1].replace(",", ""))
+        assert derive(changed("workers.capacityTuples", fewer)).problem is None
+        body = changed("workers.capacityTuples", 20_000_000)
+        body["spec"]["workers"]["resources"] = {"memory": f"{-(-refused.needed // (1 << 20))}Mi"}
+        assert derive(body).problem is None
+
+    def test_heap_and_overhead_make_up_the_limit(self) -> None:
+        seed = random.Random(1)
+        for _ in range(20):
+            body = changed("workers.capacityTuples", seed.randrange(1, 3_000_000))
+            memory = derive(body).memory
+            assert memory is not None
+            assert memory.heap_mib + memory.overhead_mib == 2048
+            assert memory.fits == (memory.needed <= memory.limit)
+
+    def test_a_measured_size_is_preferred(self) -> None:
+        job = derive(streamjoin()).job
+        assert job is not None
+        memory = worker_memory(job, 1000.0)
+        assert memory.held == 100_000_000
+        assert "1000 bytes (measured)" in memory.arithmetic()
+
+
+class TestChildren:
+    def of(self, body: Object, observed: Object | None = None, image: str = "engine:1") -> Object:
+        derived = derive(body)
+        assert derived.memory is not None
+        assert derived.manifest is not None
+        return children.deployment(Resource.of(body), derived.manifest, derived.memory, Settings(engine_image=image), observed)
+
+    def test_pods_meet_the_restricted_standard(self) -> None:
+        body = streamjoin()
+        driver = self.of(body)["spec"]["template"]["spec"]
+        executor = children.executor_template(Resource.of(body), manifest_of(body), Settings())["spec"]
+        cleanup = children.cleanup_job(Resource.of(body), manifest_of(body), Settings())["spec"]["template"]["spec"]
+        for spec in (driver, executor, cleanup):
+            assert spec["securityContext"]["runAsNonRoot"] is True
+            assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+            for container in spec["containers"]:
+                assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+                assert container["securityContext"]["readOnlyRootFilesystem"] is True
+                assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert executor["automountServiceAccountToken"] is False
+
+    def test_a_new_release_of_the_operator_restarts_no_join(self) -> None:
+        body = streamjoin()
+        before = self.of(body, image="engine:1")
+        after = self.of(body, before, image="engine:2")
+        assert after == before
+
+    def test_a_restart_takes_the_new_release_up(self) -> None:
+        body = streamjoin()
+        before = self.of(body, image="engine:1")
+        body["metadata"]["annotations"] = {names.RESTART: "now"}
+        after = self.of(body, before, image="engine:2")
+        assert after["spec"]["template"]["spec"]["containers"][0]["image"] == "engine:2"
+
+    def test_suspended_is_no_pod_and_no_restart(self) -> None:
+        before, after = self.of(streamjoin()), self.of(streamjoin(suspend=True))
+        assert (before["spec"]["replicas"], after["spec"]["replicas"]) == (1, 0)
+        assert before["spec"]["template"] == after["spec"]["template"]
+
+    def test_a_claim_outlives_the_streamjoin_unless_it_says_otherwise(self) -> None:
+        for kept in ("Retain", "Delete"):
+            body = streamjoin(checkpoint={"persistentVolumeClaim": "data", "size": "1Gi", "onDelete": kept})
+            claim = children.claim(Resource.of(body), manifest_of(body))
+            assert claim is not None
+            assert ("ownerReferences" in claim["metadata"]) == (kept == "Delete")
+
+    def test_a_claim_is_mounted_where_the_manifest_says_the_state_is(self) -> None:
+        body = streamjoin(checkpoint={"persistentVolumeClaim": "data"})
+        spec = self.of(body)["spec"]["template"]["spec"]
+        assert {"name": "state", "persistentVolumeClaim": {"claimName": "data"}} in spec["volumes"]
+        assert {"name": "state", "mountPath": "/var/lib/streamjoin"} in spec["containers"][0]["volumeMounts"]
+
+    def test_the_users_template_is_merged_over_ours(self) -> None:
+        container = {"name": "driver", "env": [{"name": "X", "value": "1"}]}
+        template = {"metadata": {"labels": {"team": "a"}}, "spec": {"containers": [container]}}
+        pod = self.of(streamjoin(driver={"podTemplate": template}))["spec"]["template"]
+        assert pod["metadata"]["labels"]["team"] == "a"
+        assert pod["metadata"]["labels"][names.NAME] == "one"
+        assert {"name": "X", "value": "1"} in pod["spec"]["containers"][0]["env"]
+        assert any(variable["name"] == "POD_IP" for variable in pod["spec"]["containers"][0]["env"])
+
+    def test_a_driver_may_touch_pods_alone(self) -> None:
+        (rule,) = children.role(Resource.of(streamjoin()))["rules"]
+        assert rule["resources"] == ["pods"]
+        assert "patch" not in rule["verbs"]
+
+    def test_a_single_executor_needs_no_budget(self) -> None:
+        resource = Resource.of(streamjoin())
+        assert children.disruption_budget(resource, 1) is None
+        budget = children.disruption_budget(resource, 5)
+        assert budget is not None
+        assert budget["spec"]["minAvailable"] == 4
+
+
+class TestMerge:
+    def test_lists_merge_by_their_key_and_null_removes(self) -> None:
+        ours = {"volumes": [{"name": "a", "emptyDir": {}}], "nodeName": "x", "args": ["1"]}
+        theirs = {"volumes": [{"name": "b"}, {"name": "a", "emptyDir": {"medium": "Memory"}}], "nodeName": None, "args": ["2"]}
+        merged = merge(ours, theirs)
+        assert merged == {"volumes": [{"name": "a", "emptyDir": {"medium": "Memory"}}, {"name": "b"}], "args": ["2"]}
+        assert ours["nodeName"] == "x"
+
+
+class TestDrift:
+    def test_what_the_server_adds_does_not_count(self) -> None:
+        assert covers({"a": 1, "b": [{"c": 2, "default": True}], "status": {}}, {"a": 1, "b": [{"c": 2}]})
+
+    @pytest.mark.parametrize("observed", [{"a": 2, "b": [{"c": 2}]}, {"a": 1, "b": []}, {"a": 1, "b": [{"c": 2}, {}]}, {"a": 1}, {}])
+    def test_what_somebody_changed_does(self, observed: Object) -> None:
+        assert not covers(observed, {"a": 1, "b": [{"c": 2}]})
+
+    def test_a_field_that_is_no_longer_wanted_is_noticed_by_the_hash(self) -> None:
+        before, after = ({"metadata": {"name": "x"}, "data": dict.fromkeys(keys, "")} for keys in ("ab", "a"))
+        assert is_current(stamped(before), stamped(before))
+        assert not is_current(stamped(before), stamped(after))
+
+
+def facts(**changes: Any) -> status.Facts:
+    health = {"state": "running", "lastError": None}
+    plan = {"generation": 2, "workers": 2, "phase": "Running", "readyWorkers": 2, "scheme": {"model": "adsp", "areas": []}, "wanted": None}
+    measured = Measured(2, {0: 0.4, 1: 0.6}, {0: 0.0, 1: 0.0}, 0, 0, {})
+    report = Report(health, plan, measured)
+    base = status.Facts(3, driver_wanted=True, driver_pods=1, driver_ready=True, report=report, shed_ratio={"orders": 0.0})
+    return status.Facts(**{**{name: getattr(base, name) for name in base.__slots__}, **changes})
+
+
+def conditions_of(written: Object) -> dict[str, tuple[str, str]]:
+    return {condition["type"]: (condition["status"], condition["reason"]) for condition in written["conditions"]}
+
+
+class TestStatus:
+    def test_a_running_join(self) -> None:
+        written = status.status(facts(), {}, "2026-01-01T00:00:00Z")
+        assert written["phase"] == "Running"
+        assert (written["workers"], written["desiredWorkers"]) == (2, 2)
+        assert written["utilization"] == {"max": "0.60", "mean": "0.50"}
+        assert conditions_of(written) == {
+            "Ready": ("True", "JoinRunning"),
+            "Progressing": ("False", "Settled"),
+            "MetricsAvailable": ("True", "MetricsRead"),
+            "Shedding": ("False", "NothingShed"),
+            "Degraded": ("False", "Healthy"),
+        }
+
+    @pytest.mark.parametrize(
+        ("changes", "phase", "ready", "degraded"),
+        [
+            ({"suspended": True, "driver_pods": 0, "report": None}, "Suspended", "Suspended", "Suspended"),
+            ({"driver_ready": False, "driver_pods": 0, "report": None}, "Pending", "DriverStarting", "Healthy"),
+            ({"driver_ready": False, "report": None}, "Starting", "DriverStarting", "Healthy"),
+            (
+                {"driver_ready": False, "report": None, "trouble": status.Trouble(Reason.ImageUnavailable, "no such image")},
+                *("Failed", "ImageUnavailable", "ImageUnavailable"),
+            ),
+            ({"report": Report(problem="refused")}, "Starting", "DriverUnreachable", "DriverUnreachable"),
+            ({"refused": (Reason.InvalidSpec, "x"), "driver_wanted": False, "driver_ready": False}, "Failed", "InvalidSpec", "InvalidSpec"),
+            ({"refused": (Reason.InvalidSpec, "x")}, "Running", "JoinRunning", "InvalidSpec"),
+            ({"plan_refused": "no"}, "Running", "JoinRunning", "PlanRefused"),
+            ({"executors_pending": "no node"}, "Running", "JoinRunning", "ExecutorsPending"),
+        ],
+    )
+    def test_what_is_wrong_is_said(self, changes: Object, phase: str, ready: str, degraded: str) -> None:
+        written = status.status(facts(**changes), {}, "2026-01-01T00:00:00Z")
+        assert written["phase"] == phase
+        assert conditions_of(written)["Ready"][1] == ready
+        assert conditions_of(written)["Degraded"][1] == degraded
+
+    def test_the_same_facts_give_nothing_to_write(self) -> None:
+        first = status.status(facts(), {}, "2026-01-01T00:00:00Z")
+        second = status.status(facts(), json.loads(json.dumps(first)), "2026-01-02T00:00:00Z")
+        assert status.patch_of(first, second) == {}
+
+    def test_a_condition_keeps_the_time_of_its_transition(self) -> None:
+        first = status.status(facts(), {}, "2026-01-01T00:00:00Z")
+        second = status.status(facts(driver_ready=False, report=None), first, "2026-01-02T00:00:00Z")
+        times = {condition["type"]: condition["lastTransitionTime"][:10] for condition in second["conditions"]}
+        assert times["Ready"] == "2026-01-02"
+        assert times["Degraded"] == "2026-01-01"
+
+    def test_a_patch_removes_what_is_no_longer_said(self) -> None:
+        patch = status.patch_of({"a": 1, "b": {"x": 1, "y": 2}}, {"b": {"x": 2}})
+        assert patch == {"a": None, "b": {"x": 2, "y": None}}
+
+    def test_measurements_alone_can_wait(self) -> None:
+        assert status.only_measurements({"utilization": {}, "shedRatio": {}})
+        assert not status.only_measurements({"utilization": {}, "phase": "Running"})
+        assert not status.only_measurements({})
+
+    def test_exit_codes_are_explained(self) -> None:
+        waiting = {"reason": "CrashLoopBackOff"}
+        container = {"state": {"waiting": waiting}, "lastState": {"terminated": {"exitCode": 5}}}
+        pod = {"metadata": {"name": "p"}, "status": {"containerStatuses": [container]}}
+        trouble = status.trouble_of([pod])
+        assert trouble == status.Trouble(Reason.DriverCrashing, "pod p: exit code 5: the checkpoint was made for another join")
+
+    def test_every_transition_that_matters_gives_one_event(self) -> None:
+        first = status.status(facts(), {}, "t")
+        second = status.status(facts(plan_refused="too many"), first, "t")
+        assert transitions(first, second) == [("Warning", Reason.PlanRefused, "too many")]
+        assert transitions(second, second) == []
+
+
+class TestWish:
+    plan = {"generation": 4, "workers": 3, "scheme": {"model": "adsp"}, "wanted": None}  # noqa: RUF012 - never changed
+
+    @pytest.mark.parametrize(
+        ("workers", "wish"),
+        [
+            ({"min": 1, "max": 8}, None),
+            ({"min": 4, "max": 8}, {"workers": 4, "model": "adsp"}),
+            ({"min": 1, "max": 2}, {"workers": 2, "model": "adsp"}),
+            ({"min": 1, "max": 8, "floor": 5}, {"workers": 5, "model": "adsp"}),
+        ],
+    )
+    def test_limits_are_kept(self, workers: Object, wish: Object | None) -> None:
+        assert wish_of(manifest_of(streamjoin(workers={**workers, "capacityTuples": 1000})), self.plan) == (wish, 4)
+
+    def test_a_plan_on_its_way_counts_as_the_newest(self) -> None:
+        plan = {**self.plan, "wanted": {"generation": 5, "workers": 9, "scheme": {"model": "adsp"}}}
+        assert wish_of(manifest_of(streamjoin()), plan) == ({"workers": 8, "model": "adsp"}, 5)
+
+
+class TestMeasured:
+    TEXT = (
+        'streamjoin_plan_generation{name="a"} 3.0\n'
+        'streamjoin_worker_utilization_ratio{name="a",task="0"} 0.25\n'
+        'streamjoin_worker_utilization_ratio{name="a",task="1"} NaN\n'
+        'streamjoin_worker_tuples{name="a",side="left",task="0"} 6000.0\n'
+        'streamjoin_worker_tuples{name="a",side="right",task="0"} 6000.0\n'
+        'streamjoin_worker_bytes{name="a",task="0"} 1.2e+06\n'
+    )
+
+    def test_metrics_are_read(self) -> None:
+        measured = measure(self.TEXT)
+        assert measured is not None
+        assert (measured.generation, measured.utilization[0], measured.tuple_bytes) == (3, 0.25, 100.0)
+
+    def test_what_is_not_finite_not_complete_or_of_another_plan_is_not_trusted(self) -> None:
+        measured = measure(self.TEXT)
+        assert "not a number" in (distrust(measured, {"generation": 3, "workers": 2}) or "")
+        assert "2 of 3" in (distrust(measured, {"generation": 3, "workers": 3}) or "")
+        assert "of plan 3" in (distrust(measured, {"generation": 4, "workers": 2}) or "")
+        assert distrust(measure(""), {"generation": 4, "workers": 2}) is not None
+        assert distrust(measure(self.TEXT.replace("NaN", "0.5")), {"generation": 3, "workers": 2}) is None
+
+
+class TestSettings:
+    def test_flags_go_before_the_environment(self) -> None:
+        found = settings.read({"STREAMJOIN_PORT": "1", "STREAMJOIN_WATCH_NAMESPACES": "a, b"}, {"port": "2"})
+        assert (found.port, found.watch_namespaces) == (2, ("a", "b"))
+
+    @pytest.mark.parametrize("pair", [("PORT", "x"), ("PORT", "0"), ("NETWORK_POLICY", "yes"), ("POD_MONITOR", "on"), ("LOG_LEVEL", "all")])
+    def test_a_bad_value_is_refused_by_name(self, pair: tuple[str, str]) -> None:
+        with pytest.raises(settings.SettingError, match=f"STREAMJOIN_{pair[0]}: '{pair[1]}' must be"):
+            settings.read({f"STREAMJOIN_{pair[0]}": pair[1]})
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def until(found: Any) -> None:
+    async with asyncio.timeout(20):
+        while not found():
+            await asyncio.sleep(0.001)
+
+
+class TestQueue:
+    def run(self, story: Any) -> None:
+        asyncio.run(story())
+
+    def test_what_is_put_while_it_is_worked_on_is_done_again(self) -> None:
+        async def story() -> None:
+            gate, calls = asyncio.Event(), 0
+
+            async def reconcile(key: Key) -> None:
+                nonlocal calls
+                calls += 1
+                if calls == 1:
+                    await gate.wait()
+
+            queue = Queue(reconcile)
+            task = asyncio.create_task(queue.run(4))
+            for _ in range(5):
+                queue.put(("n", "a"))
+            await until(lambda: calls == 1)
+            queue.put(("n", "a"))
+            queue.put(("n", "a"))
+            assert calls == 1, "one worker at a time"
+            gate.set()
+            await until(lambda: calls == 2 and queue.is_idle)
+            task.cancel()
+
+        self.run(story)
+
+    def test_failures_are_tried_again_with_growing_pauses_and_others_go_on(self) -> None:
+        async def story() -> None:
+            clock, calls, done = Clock(), [], []
+
+            async def reconcile(key: Key) -> None:
+                calls.append(key[1])
+                if key[1] == "bad":
+                    raise ApiError(500, "Internal", "no")
+                done.append(key)
+
+            queue = Queue(reconcile, clock=clock)
+            task = asyncio.create_task(queue.run(1))
+            queue.put(("n", "bad"))
+            queue.put(("n", "good"))
+            await until(lambda: done)
+            pauses = [queue._pause(("n", "bad"), ApiError(500, "", "")) for _ in range(9)]
+            assert pauses == sorted(pauses)
+            assert pauses[-1] == 60.0
+            task.cancel()
+
+        self.run(story)
+
+    def test_the_api_servers_pause_is_kept(self) -> None:
+        async def story() -> None:
+            async def reconcile(key: Key) -> None: ...
+
+            queue = Queue(reconcile)
+            assert queue._pause(("n", "a"), ApiError(429, "TooMany", "", retry_after=7.0)) == 7.0
+            assert queue._pause(("n", "b"), ApiError(409, "Conflict", "")) == 0.1
+
+        self.run(story)
+
+    def test_liveness_fails_when_the_loop_or_the_queue_is_stuck(self) -> None:
+        async def story() -> None:
+            clock = Clock()
+
+            async def reconcile(key: Key) -> None: ...
+
+            queue = Queue(reconcile, clock=clock)
+            queue.heartbeat = clock.now
+            health = Health(queue)
+            assert health.stuck() is None
+            clock.now += BEAT_SECONDS + 1
+            assert "loop" in (health.stuck() or "")
+            queue.heartbeat = clock.now
+            queue.put(("n", "a"))
+            clock.now += AGE_SECONDS + 1
+            queue.heartbeat = clock.now
+            assert "due" in (health.stuck() or "")
+
+        self.run(story)
+
+
+class TestPlugin:
+    def test_the_tables(self) -> None:
+        body = streamjoin()
+        body["status"] = status.status(
+            facts(change={"generation": 3, "class": "Live", "message": "spec.workers.max: a plan"}), {}, "2026-01-01T00:00:00Z"
+        )
+        body["status"]["shedRatio"] = {"orders": "0.05"}
+        line = plugin.overview([body]).splitlines()[1].split()
+        assert line == ["one", "Running", "True", "2", "2", "0.60", "orders", "5.0%", "adsp"]
+        event = {"lastTimestamp": "2026-01-01T00:00:00Z", "type": "Normal", "reason": "JoinRunning", "message": "hello"}
+        text = plugin.explained(body, [event], datetime(2026, 1, 1, 2, tzinfo=UTC))
+        assert "last change (generation 3): Live: spec.workers.max: a plan" in text
+        assert text.splitlines()[-1].split() == ["2h", "Normal", "JoinRunning", "hello"]
+        assert plugin.planned(body).splitlines()[0].split() == ["generation", "2"]
+        assert "no plan yet" in plugin.planned(streamjoin())
+        assert "observed" not in plugin.described(body)

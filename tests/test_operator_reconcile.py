@@ -1,0 +1,629 @@
+"""The reconciler as a whole, against a cluster in memory: what it makes, what it never does, and that it ends the same whatever fails."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from memory_cluster import MemoryCluster, every_fault
+from operator_parts import Object, streamjoin
+from streamjoin_operator import names, reconcile
+from streamjoin_operator.api import ApiError
+from streamjoin_operator.driver import Answered, Measured, Report
+from streamjoin_operator.reconcile import Reconciler
+from streamjoin_operator.settings import Settings
+
+KEY = ("default", "one")
+CHILDREN = [
+    *("ConfigMap sj-one", "Deployment sj-one", "NetworkPolicy sj-one", "Role sj-one", "RoleBinding sj-one"),
+    *("Secret sj-one-token", "Service sj-one", "ServiceAccount sj-one"),
+]
+
+
+class Killed(BaseException):
+    """The operator's process ends here."""
+
+
+class Drivers:
+    """What a driver answers."""
+
+    def __init__(self) -> None:
+        self.state, self.workers, self.model, self.generation = "running", 1, "adsp", 1
+        self.wanted: int | None = None
+        self.wishes: list[Object] = []
+        self.answer = Answered(202, "")
+        self.problem: str | None = None
+        self.refuses_token = False
+        self.tau = 0.5
+        self.counts = {"orders": (0.0, 0.0), "payments": (0.0, 0.0)}
+
+    async def read(self, url: str, token: str) -> Report:
+        if self.refuses_token:
+            return Report(problem="it refuses the token", unauthorized=True)
+        if self.problem is not None:
+            return Report(problem=self.problem)
+        plan: Object = {
+            "generation": self.generation,
+            "workers": self.workers,
+            "phase": "Running" if self.wanted is None else "Preparing",
+            "readyWorkers": self.workers,
+            "scheme": {"model": self.model, "areas": [{}]},
+            "wanted": None,
+        }
+        if self.wanted is not None:
+            model = self.wishes[-1]["model"]
+            plan["wanted"] = {"generation": self.generation + 1, "workers": self.wanted, "scheme": {"model": model}}
+        utilization = dict.fromkeys(range(self.workers), self.tau)
+        measured = Measured(self.generation, utilization, dict.fromkeys(utilization, 0.0), 0.0, 0.0, self.counts)
+        return Report({"state": self.state, "lastError": None}, plan, measured)
+
+    async def put(self, url: str, token: str, wish: Object) -> Answered:
+        self.wishes.append(wish)
+        if self.answer.status == 202:
+            self.wanted = wish["workers"]
+        return self.answer
+
+    def switch(self) -> None:
+        assert self.wanted is not None
+        self.workers, self.wanted, self.generation = self.wanted, None, self.generation + 1
+        self.model = self.wishes[-1]["model"]
+
+
+class World:
+    """A cluster, a driver, and operators that come and go."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.cluster, self.drivers = MemoryCluster(), Drivers()
+        self.settings = Settings(engine_image="engine:1", **settings)
+        self.now = 1000.0
+        self.steps: list[str] = []
+        self.kill_at: int | None = None
+        self.reconciler = self.operator()
+
+    def operator(self) -> Reconciler:
+        """A new operator that knows nothing."""
+        return Reconciler(
+            self.cluster,  # type: ignore[arg-type]
+            self.drivers,
+            self.settings,
+            clock=lambda: self.now,
+            wall=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+            at=self._at,
+        )
+
+    def _at(self, step: str) -> None:
+        self.steps.append(step)
+        if self.kill_at is not None and len(self.steps) > self.kill_at:
+            raise Killed(step)
+
+    def submit(self, body: Object | None = None) -> None:
+        body = streamjoin() if body is None else body
+        body["metadata"] = {"name": body["metadata"]["name"], "namespace": "default"}
+        self.cluster.put(body)
+
+    def change(self, change: Callable[[Object], Any]) -> None:
+        self.cluster.edit("StreamJoin", *KEY, lambda body: change(body["spec"]))
+
+    def watch(self, reconciler: Reconciler | None = None) -> None:
+        """What the watches would bring."""
+        reconciler = reconciler or self.reconciler
+        found = {("default", body["metadata"]["name"]): body for body in self.cluster.of("StreamJoin")}
+        for key, body in found.items():
+            reconciler.saw(body)
+            if ("Deployment", key[0], names.base_name(key[1])) not in self.cluster.objects:
+                reconciler._deployments.pop(key, None)
+        for body in self.cluster.of("Deployment"):
+            reconciler.saw_deployment(body)
+        for key in list(reconciler._bodies):
+            if key not in found:
+                reconciler.forget(key)
+
+    async def once(self, reconciler: Reconciler | None = None) -> float | None:
+        """One reconcile by an operator that has seen all."""
+        self.watch(reconciler)
+        return await (reconciler or self.reconciler).reconcile(KEY)
+
+    async def settle(self) -> None:
+        """Reconciles, with a Deployment's controller between them, until nothing is written any more."""
+        quiet = 0
+        for _ in range(60):
+            before = len(self.cluster.writes)
+            try:
+                await self.once()
+            except ApiError:
+                self.now, quiet = self.now + 1, 0
+                continue
+            if ("Deployment", "default", "sj-one") in self.cluster.objects:
+                self.cluster.ready("default", "sj-one")
+            self.now += 61
+            quiet = quiet + 1 if len(self.cluster.writes) == before else 0
+            if quiet == 2:
+                return
+        raise AssertionError(f"it does not settle: {self.cluster.writes[-20:]}")
+
+    @property
+    def status(self) -> Object:
+        return self.cluster.objects["StreamJoin", *KEY].get("status", {})
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        return next((found["status"], found["reason"]) for found in self.status["conditions"] if found["type"] == kind)
+
+    @property
+    def reasons(self) -> list[str]:
+        return [event["reason"] for event in self.cluster.events]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _parsed_once() -> Iterator[None]:
+    """What follows from a manifest is pure, and takes most of the time of thousands of reconciles."""
+    known: dict[str, reconcile.Derived] = {}
+    original = reconcile.derive
+
+    def derive(body: Object, tuple_bytes: float | None = None) -> reconcile.Derived:
+        text = json.dumps([body["spec"], tuple_bytes], sort_keys=True)
+        if text not in known:
+            known[text] = original(body, tuple_bytes)
+        return known[text]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reconcile, "derive", derive)
+        yield
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(story())  # type: ignore[arg-type]
+
+
+def essence(world: World) -> Object:
+    """The end state, without what differs from run to run: versions, random tokens, times."""
+    found = {}
+    for place, body in world.cluster.objects.items():
+        body = copy.deepcopy(body)
+        for name in ("resourceVersion", "generation", "uid", "ownerReferences"):
+            body["metadata"].pop(name, None)
+        if place[0] == "Secret":
+            body["data"] = sorted(body["data"])
+            body["metadata"].pop("annotations")
+        found[place] = body
+    return found
+
+
+def test_a_streamjoin_gets_its_children_and_a_status() -> None:
+    async def story() -> None:
+        world = World()
+        world.submit()
+        await world.settle()
+        assert world.cluster.children() == CHILDREN
+        assert world.status["phase"] == "Running"
+        assert world.condition("Ready") == ("True", "JoinRunning")
+        assert world.status["utilization"] == {"max": "0.50", "mean": "0.50"}
+        for kind, name in (child.split() for child in CHILDREN):
+            (owner,) = world.cluster.objects[kind, "default", name]["metadata"]["ownerReferences"]
+            assert owner["uid"] == world.cluster.objects["StreamJoin", *KEY]["metadata"]["uid"]
+
+    run(story)
+
+
+def test_an_idle_minute_has_no_write_and_no_request_to_the_api_server() -> None:
+    async def story() -> None:
+        world = World()
+        world.submit()
+        await world.settle()
+        world.now += world.settings.resync_seconds
+        await world.once()
+        writes, requests = len(world.cluster.writes), world.cluster.requests
+        for _ in range(4):
+            world.now += 15
+            assert await world.once() == world.settings.poll_seconds
+        assert (len(world.cluster.writes), world.cluster.requests) == (writes, requests)
+        events = len(world.cluster.events)
+        world.now += world.settings.resync_seconds
+        await world.once()
+        assert world.cluster.requests > requests
+        assert (len(world.cluster.writes), len(world.cluster.events)) == (writes, events)
+
+    run(story)
+
+
+def test_an_operator_that_starts_anew_writes_nothing() -> None:
+    async def story() -> None:
+        world = World()
+        world.submit()
+        await world.settle()
+        writes = len(world.cluster.writes)
+        world.reconciler = world.operator()
+        await world.once()
+        await world.once()
+        assert len(world.cluster.writes) == writes
+
+    run(story)
+
+
+STORIES: dict[str, Callable[[World], Awaitable[None]]] = {}
+
+
+def story(function: Callable[[World], Awaitable[None]]) -> Callable[[World], Awaitable[None]]:
+    STORIES[function.__name__] = function
+    return function
+
+
+@story
+async def create(world: World) -> None:
+    world.submit()
+    await world.settle()
+
+
+@story
+async def restart_for_a_change(world: World) -> None:
+    await create(world)
+    world.change(lambda spec: spec["workers"].update(capacityTuples=50_000))
+    await world.settle()
+
+
+@story
+async def suspend_and_resume(world: World) -> None:
+    await create(world)
+    world.change(lambda spec: spec.update(suspend=True))
+    await world.settle()
+    assert world.status["phase"] == "Suspended"
+    world.change(lambda spec: spec.update(suspend=False))
+    await world.settle()
+
+
+@story
+async def change_while_rescaling(world: World) -> None:
+    await create(world)
+    world.change(lambda spec: spec["workers"].update(min=3))
+    await world.settle()
+    assert world.status["phase"] == "Rescaling"
+    world.change(lambda spec: spec["workers"].update(min=2, max=2))
+    world.drivers.switch()
+    await world.settle()
+    world.drivers.switch()
+    await world.settle()
+    assert world.status["workers"] == 2
+
+
+@story
+async def delete_while_starting(world: World) -> None:
+    world.submit()
+    await _attempt(world)
+    world.cluster.remove("StreamJoin", *KEY)
+    world.watch()
+    await world.settle()
+
+
+@story
+async def a_child_is_deleted_and_one_changed(world: World) -> None:
+    await create(world)
+    world.cluster.remove("Service", "default", "sj-one")
+    world.cluster.edit("Role", "default", "sj-one", lambda body: body.update(rules=[]))
+    world.now += 1000
+    await world.settle()
+
+
+async def _attempt(world: World) -> None:
+    try:
+        await world.once()
+    except ApiError:
+        world.now += 1
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_killed_between_any_two_steps_it_ends_the_same(name: str) -> None:
+    async def undisturbed() -> World:
+        world = World()
+        await STORIES[name](world)
+        return world
+
+    async def disturbed(kill_at: int) -> World:
+        """The operator dies at that step, once; another begins from what is in the cluster."""
+        world = World()
+        world.kill_at = kill_at
+        original = world.once
+
+        async def once(reconciler: Reconciler | None = None) -> float | None:
+            try:
+                return await original(reconciler)
+            except Killed:
+                world.kill_at = None
+                world.reconciler = world.operator()
+                return await original()
+
+        world.once = once  # type: ignore[method-assign]
+        await STORIES[name](world)
+        return world
+
+    expected = asyncio.run(undisturbed())
+    steps = len(expected.steps)
+    for kill_at in [*range(min(steps, 50)), *range(50, steps, 7)]:  # later passes repeat the first ones' steps
+        found = asyncio.run(disturbed(kill_at))
+        assert essence(found) == essence(expected), f"killed before step {kill_at}, {expected.steps[kill_at]}"
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_whatever_a_request_is_answered_with_it_ends_the_same(name: str) -> None:
+    """Each of a sample of requests fails, before or after it was carried out, with each of the faults."""
+
+    async def run_with(at: int | None, error: ApiError | None, lost: bool) -> World:
+        world = World()
+
+        def fault(verb: str, kind: str) -> None:
+            if at is not None and world.cluster.requests == at + 1 and kind != "discovery":
+                assert error is not None
+                raise error
+
+        if lost:
+            world.cluster.after = fault
+        else:
+            world.cluster.fault = fault
+        await STORIES[name](world)
+        return world
+
+    expected = asyncio.run(run_with(None, None, False))
+    seed = random.Random(7)
+    requests = expected.cluster.requests
+    for at in [*range(min(requests, 40)), *range(40, requests, 5)]:
+        for error in seed.sample(list(every_fault()), 2):
+            found = asyncio.run(run_with(at, error, seed.random() < 0.4))
+            assert essence(found) == essence(expected), f"request {at}: {error}"
+
+
+def test_two_operators_at_once_make_one_of_each_and_come_to_rest() -> None:
+    async def story() -> None:
+        seed = random.Random(3)
+        world = World()
+        operators = [world.operator(), world.operator()]
+        world.submit()
+        for round_ in range(80):
+            world.now += 5
+            if round_ == 30:
+                world.change(lambda spec: spec["workers"].update(capacityTuples=50_000))
+            for operator in seed.sample(operators, 2):
+                if seed.random() < 0.7:
+                    world.watch(operator)  # otherwise its watch is behind
+                try:
+                    await operator.reconcile(KEY)
+                except ApiError as error:
+                    assert error.status == 409  # noqa: PT017
+            if ("Deployment", "default", "sj-one") in world.cluster.objects:
+                world.cluster.ready("default", "sj-one")
+        assert world.cluster.children() == CHILDREN
+        writes = len(world.cluster.writes)
+        for _ in range(5):
+            world.now += 400
+            for operator in operators:
+                await world.once(operator)
+        assert len(world.cluster.writes) == writes
+
+    run(story)
+
+
+def test_nothing_is_left_of_a_streamjoin_that_is_deleted() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        world.cluster.remove("StreamJoin", *KEY)
+        await world.once()
+        assert world.cluster.objects == {}
+        assert world.reconciler.known == 0
+
+    run(story)
+
+
+def test_a_change_says_what_it_takes() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        world.change(lambda spec: spec["streams"][0].update(expectedRate=200.0))
+        await world.settle()
+        assert world.status["change"]["class"] == "Ignored"
+        before = world.cluster.objects["Deployment", "default", "sj-one"]["spec"]
+        world.change(lambda spec: spec["workers"].update(max=16))
+        await world.settle()
+        assert world.status["change"] == {
+            "generation": 3,
+            "class": "Live",
+            "fields": ["spec.workers.max"],
+            "message": "spec.workers.max: the driver is asked for a plan within the limits",
+        }
+        assert world.cluster.objects["Deployment", "default", "sj-one"]["spec"] == before
+        world.change(lambda spec: spec["workers"].update(capacityTuples=50_000))
+        await world.settle()
+        assert world.status["change"]["class"] == "Restart"
+        assert world.cluster.objects["Deployment", "default", "sj-one"]["spec"] != before
+        assert [reason for reason in world.reasons if reason.startswith("Change")] == ["ChangeIgnored", "ChangeLive", "ChangeRestart"]
+
+    run(story)
+
+
+def test_a_change_that_does_not_fit_the_checkpoint_is_not_made_and_what_runs_goes_on() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        before = {place: body for place, body in world.cluster.objects.items() if place[0] != "StreamJoin"}
+        world.change(lambda spec: spec["joins"][0].update(on="orders.id = payments.id"))
+        await world.settle()
+        assert world.condition("Degraded") == ("True", "CheckpointMismatch")
+        assert world.condition("Ready") == ("True", "JoinRunning")
+        assert {place: body for place, body in world.cluster.objects.items() if place[0] != "StreamJoin"} == before
+        world.change(lambda spec: spec["joins"][0].update(on=streamjoin()["spec"]["joins"][0]["on"]))
+        await world.settle()
+        assert world.condition("Degraded") == ("False", "Healthy")
+
+    run(story)
+
+
+def test_an_invalid_manifest_and_one_that_needs_more_memory_start_nothing() -> None:
+    async def story() -> None:
+        for spec, reason in (({"joins": []}, "InvalidSpec"), ({"workers": {"capacityTuples": 50_000_000}}, "InsufficientMemory")):
+            world = World()
+            world.submit(streamjoin(**spec))
+            await world.settle()
+            assert world.cluster.children() == []
+            assert world.status["phase"] == "Failed"
+            assert world.condition("Degraded") == ("True", reason)
+
+    run(story)
+
+
+def test_a_new_value_of_the_restart_annotation_restarts_the_driver_once() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        generation = world.cluster.objects["Deployment", "default", "sj-one"]["metadata"]["generation"]
+        world.cluster.edit("StreamJoin", *KEY, lambda body: body["metadata"].update(annotations={names.RESTART: "1"}))
+        await world.settle()
+        await world.settle()
+        assert world.cluster.objects["Deployment", "default", "sj-one"]["metadata"]["generation"] == generation + 1
+        assert world.reasons.count("RestartRequested") == 1
+
+    run(story)
+
+
+def test_limits_and_model_are_asked_of_the_running_driver() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        world.change(lambda spec: (spec["workers"].update(floor=3), spec.update(scheme={"model": "square"})))
+        await world.settle()
+        assert world.drivers.wishes == [{"workers": 3, "model": "square"}]
+        assert world.condition("Progressing") == ("True", "Rescaling")
+        world.drivers.switch()
+        await world.settle()
+        assert (world.status["workers"], world.status["plan"]["model"]) == (3, "square")
+        assert "PodDisruptionBudget sj-one" in world.cluster.children()
+        assert len(world.drivers.wishes) == 1
+
+    run(story)
+
+
+def test_a_plan_that_the_driver_refuses_is_said_and_not_asked_for_all_the_time() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        world.drivers.answer = Answered(422, "workers: 3 must be less")
+        world.change(lambda spec: spec["workers"].update(min=3))
+        for _ in range(8):
+            await world.once()
+            world.now += 5
+        assert world.condition("Degraded") == ("True", "PlanRefused")
+        assert len(world.drivers.wishes) <= 4
+
+    run(story)
+
+
+def test_an_object_of_somebody_else_is_left_alone() -> None:
+    async def story() -> None:
+        world = World()
+        foreign = {"kind": "ConfigMap", "metadata": {"name": "sj-one", "namespace": "default"}, "data": {"mine": "1"}}
+        world.cluster.put(foreign)
+        world.submit()
+        await world.settle()
+        assert world.condition("Degraded") == ("True", "ForeignObject")
+        assert world.cluster.objects["ConfigMap", "default", "sj-one"]["data"] == {"mine": "1"}
+
+    run(story)
+
+
+def test_why_a_driver_does_not_start_is_said() -> None:
+    async def story() -> None:
+        world = World()
+        world.submit()
+        await world.once()
+        waiting = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+        labels = names.pod_labels("one", names.DRIVER)
+        metadata = {"name": "p", "namespace": "default", "labels": labels}
+        pod = {"kind": "Pod", "metadata": metadata, "status": {"containerStatuses": [waiting]}}
+        world.cluster.put(pod)
+        assert await world.once() == world.settings.start_seconds
+        assert world.status["phase"] == "Failed"
+        assert world.condition("Ready") == ("False", "ImageUnavailable")
+
+    run(story)
+
+
+def test_a_token_that_somebody_changed_is_read_anew() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        world.drivers.refuses_token = True
+        await world.once()
+        assert world.condition("Degraded") == ("True", "DriverUnreachable")
+        world.drivers.refuses_token = False
+        world.now += 1
+        await world.settle()
+        assert world.condition("Degraded") == ("False", "Healthy")
+
+    run(story)
+
+
+def test_with_delete_the_state_goes_first_and_the_streamjoin_last() -> None:
+    async def story() -> None:
+        world = World()
+        world.submit(streamjoin(checkpoint={"location": "s3://bucket/state", "onDelete": "Delete"}))
+        await world.settle()
+        assert world.cluster.objects["StreamJoin", *KEY]["metadata"]["finalizers"] == [names.FINALIZER]
+        world.cluster.remove("StreamJoin", *KEY)
+        await world.once()
+        assert "Deployment sj-one" not in world.cluster.children()
+        assert "Job sj-one-cleanup" in world.cluster.children()
+        await world.once()
+        assert ("StreamJoin", *KEY) in world.cluster.objects, "it waits for the Job"
+        done = {"conditions": [{"type": "Complete", "status": "True"}]}
+        world.cluster.edit("Job", "default", "sj-one-cleanup", lambda body: body.update(status=done))
+        await world.once()
+        assert ("StreamJoin", *KEY) not in world.cluster.objects
+        assert "StateRemoved" in world.reasons
+
+    run(story)
+
+
+def test_a_cleanup_that_does_not_end_is_given_up_and_said() -> None:
+    async def story() -> None:
+        world = World(cleanup_seconds=10.0)
+        world.submit(streamjoin(checkpoint={"location": "s3://bucket/state", "onDelete": "Delete"}))
+        await world.settle()
+        world.cluster.remove("StreamJoin", *KEY)
+        world.reconciler._wall = lambda: datetime(2026, 1, 1, 1, tzinfo=UTC)
+        await world.once()
+        assert ("StreamJoin", *KEY) not in world.cluster.objects
+        assert "StateLeft" in world.reasons
+
+    run(story)
+
+
+def test_a_busy_join_is_reported_at_most_so_often() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        writes = len(world.cluster.writes)
+        for step in range(30):
+            world.now += 2
+            world.drivers.tau = 0.3 + step / 100
+            await world.once()
+        assert len(world.cluster.writes) - writes <= 60 / world.settings.status_seconds + 1
+
+    run(story)
+
+
+def test_a_watch_that_died_in_silence_is_noticed_at_the_second_audit() -> None:
+    world = World()
+    world.submit()
+    body = world.cluster.of("StreamJoin")[0]
+    world.reconciler.saw(body, is_watched=True)
+    assert world.reconciler.audit([body]) == ([], [])
+    changed = world.cluster.edit("StreamJoin", *KEY, lambda found: found["spec"].update(suspend=True))
+    assert world.reconciler.audit([changed]) == ([], [])
+    assert world.reconciler.audit([changed]) == ([KEY], [])
+    world.reconciler.saw(changed, is_watched=True)
+    assert world.reconciler.audit([changed]) == ([], [])
+    assert world.reconciler.audit([]) == ([], [])
+    assert world.reconciler.audit([]) == ([], [KEY])

@@ -1,0 +1,132 @@
+"""The entry points of pods: what Spark is told, what an executor's container becomes, what is removed with a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from streamjoin.cli import main
+from streamjoin.cli.exits import Exit, Failure
+from streamjoin.cli.pods import BACKEND, REVISION_SECONDS, Limits, Pods, await_revision, executor_command
+from streamjoin.cli.run import read_job
+
+POD = {
+    "STREAMJOIN_IMAGE": "engine:1",
+    "POD_NAMESPACE": "joins",
+    "POD_NAME": "sj-one-abc",
+    "POD_IP": "10.0.0.7",
+    "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+    "KUBERNETES_SERVICE_PORT": "443",
+}
+EXECUTOR = {
+    "SPARK_DRIVER_URL": "spark://driver",
+    "SPARK_EXECUTOR_ID": "3",
+    "SPARK_EXECUTOR_CORES": "1",
+    "SPARK_APPLICATION_ID": "app",
+    "SPARK_EXECUTOR_POD_IP": "10.0.0.8",
+    "SPARK_RESOURCE_PROFILE_ID": "0",
+    "SPARK_EXECUTOR_POD_NAME": "exec-3",
+    "SPARK_EXECUTOR_MEMORY": "512m",
+    **{f"SPARK_JAVA_OPT_{number}": f"-Dopt={number}" for number in (10, 0, 2)},
+}
+
+
+def here(**changes: str) -> Pods:
+    return Pods.here({**POD, **changes}, Path("/etc/streamjoin/executor.yaml"), 600, 1448, "1")
+
+
+def test_spark_is_told_to_start_pods_and_to_touch_nothing_else() -> None:
+    conf = here().conf("one")
+    assert here().master == "k8s://https://10.96.0.1:443"
+    assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == "10.0.0.7"
+    assert conf["spark.kubernetes.driver.pod.name"] == "sj-one-abc"
+    assert conf["spark.executor.memoryOverhead"] == "1448m"
+    assert conf["spark.kubernetes.executor.disableConfigMap"] == "true"
+    assert here(KUBERNETES_SERVICE_HOST="fd00::1").master == "k8s://https://[fd00::1]:443"
+
+
+@pytest.mark.parametrize("name", ["one", "1st", "x" * 63, "a-" * 20])
+def test_executors_names_are_new_with_every_driver_and_fit(name: str) -> None:
+    first, second = (here().conf(name)["spark.kubernetes.executor.podNamePrefix"] for _ in range(2))
+    assert first != second
+    assert len(first) <= 47, "Spark's limit"
+    assert "--" not in first
+
+
+def test_outside_of_a_pod_what_is_missing_is_named() -> None:
+    with pytest.raises(Failure, match=r"POD_IP: not in the environment; .* use streamjoin run"):
+        here(POD_IP="")
+
+
+def test_an_executor_becomes_java_with_its_options_in_order() -> None:
+    command = executor_command(EXECUTOR, Path("/java"), Path("/spark"))
+    assert command[:4] == ["/java/bin/java", "-Dopt=0", "-Dopt=2", "-Dopt=10"]
+    assert "-Xmx512m" in command
+    after = command[command.index(BACKEND) + 1 :]
+    assert after[:4] == ["--driver-url", "spark://driver", "--executor-id", "3"]
+    with pytest.raises(Failure, match="SPARK_EXECUTOR_ID"):
+        executor_command({name: value for name, value in EXECUTOR.items() if name != "SPARK_EXECUTOR_ID"}, Path("/java"), Path("/spark"))
+
+
+def test_the_driver_waits_for_the_files_that_it_was_started_for(tmp_path: Path) -> None:
+    now = 0.0
+    file = tmp_path / "revision"
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        if now == 5:
+            file.write_text("new\n")
+
+    assert await_revision(file, "new", clock=lambda: now, sleep=sleep)
+    assert now == 5
+    assert not await_revision(file, "newer", clock=lambda: now, sleep=sleep)
+    assert now >= REVISION_SECONDS
+
+
+def manifest(tmp_path: Path) -> tuple[Path, Any]:
+    body = yaml.safe_load((Path(__file__).parent.parent / "examples" / "band.yaml").read_text())
+    body["spec"]["checkpoint"]["location"] = str(tmp_path / "state")
+    file = tmp_path / "streamjoin.yaml"
+    file.write_text(yaml.safe_dump(body))
+    return file, body
+
+
+def test_limits_are_taken_over_from_a_changed_manifest_and_nothing_else_is(tmp_path: Path) -> None:
+    file, body = manifest(tmp_path)
+    driver: Any = SimpleNamespace(job=read_job(file))
+    limits = Limits(file, driver, None)
+    assert not limits.look()
+    body["spec"]["workers"].update(min=2, max=9, capacityTuples=1)
+    file.write_text(yaml.safe_dump(body))
+    before = driver.job
+    assert limits.look()
+    assert (driver.job.min_workers, driver.job.max_workers, driver.job.capacity_tuples) == (2, 9, before.capacity_tuples)
+    file.write_text("half a file: [")
+    assert not limits.look()
+
+
+def test_purge_removes_the_checkpoint_alone(tmp_path: Path) -> None:
+    file, _ = manifest(tmp_path)
+    for name in ("state/log/1.json", "state/blocks/a", "other/b"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    for _ in range(2):
+        assert CliRunner().invoke(main, ["purge", str(file)]).exit_code == Exit.DONE
+    assert not [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    assert (tmp_path / "other" / "b").exists()
+
+
+def test_the_driver_command_outside_of_a_pod_says_what_to_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in POD:
+        monkeypatch.delenv(name, raising=False)
+    file, _ = manifest(tmp_path)
+    options = ["--executor-template=x", "--executor-heap-mib=512", "--executor-overhead-mib=512", "--api-token-file=x"]
+    done = CliRunner().invoke(main, ["driver", str(file), *options])
+    assert done.exit_code == Exit.USAGE
+    assert "use streamjoin run" in done.output
