@@ -396,7 +396,12 @@ class Driver:
         steps.lap("plan")
         self._at("tasks" if switching is None else "switch")
         repeated = retries()
-        running = self._runner.submit(spec, workers)
+        try:
+            running = self._runner.submit(spec, workers)
+        except EpochFailed as error:
+            if switching is not None:
+                self._drop_plan(f"generation {switching.plan.generation}: its workers could not be given their tasks: {error}")
+            raise
         self._task_retries += retries() - repeated
         return _Flight(spec, plans, started, running, scheme, shared, switching)
 
