@@ -25,6 +25,8 @@ ACCESS = CHART / "files" / "access.py"
 
 Object = dict[str, Any]
 
+KUBERNETES = "1.34.4"
+
 MATRIX: dict[str, Object] = {
     "defaults": {},
     "namespaced": {"watch": {"namespaces": ["team-a", "team-b"]}},
@@ -80,7 +82,7 @@ def helm(*arguments: str, values: Object | None = None, check: bool = True) -> s
 
 def rendered(values: Object, namespace: str = "operators") -> list[Object]:
     """All objects of the chart, its tests included."""
-    text = helm("template", "sj", str(CHART), "--namespace", namespace, "--kube-version", "1.34.4", values=values).stdout
+    text = helm("template", "sj", str(CHART), "--namespace", namespace, "--kube-version", KUBERNETES, values=values).stdout
     return [each for each in yaml.safe_load_all(text) if each]
 
 
@@ -104,7 +106,7 @@ def test_lint(values: Object) -> None:
 
 @pytest.mark.parametrize(("values", "message"), REFUSED, ids=str)
 def test_values_that_are_wrong_are_refused_by_name(values: Object, message: str) -> None:
-    done = helm("template", "sj", str(CHART), "--kube-version", "1.34.4", values=values, check=False)
+    done = helm("template", "sj", str(CHART), "--kube-version", KUBERNETES, values=values, check=False)
     assert done.returncode != 0
     assert re.search(message, done.stderr), done.stderr
 
@@ -189,9 +191,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         yield server
 
 
+def ensure_account(cluster: ApiServer, name: str) -> None:
+    """The API server takes no pod whose service account does not exist."""
+    accounts = "/api/v1/namespaces/operators/serviceaccounts"
+    if not cluster.admin.exists(f"{accounts}/{name}"):
+        cluster.admin.create(accounts, {"metadata": {"name": name}})
+
+
 @pytest.mark.apiserver
 def test_the_api_server_takes_every_object(values: Object, cluster: ApiServer) -> None:
     for each in rendered(values):
+        if each["kind"] == "Pod":
+            ensure_account(cluster, each["spec"]["serviceAccountName"])
         cluster.admin.apply(path_of(each), each, dryRun="All", fieldValidation="Strict")
     assert not [warning for warning in cluster.admin.warnings if "would violate" in warning]
 
@@ -203,9 +214,7 @@ def test_restricted_pod_security_takes_every_pod(values: Object, cluster: ApiSer
     pods = [*of_kind(objects, "Pod"), {"metadata": {"name": "operator"}, "spec": deployment["spec"]["template"]["spec"]}]
     assert len(pods) == 2
     for pod in pods:
-        account = pod["spec"]["serviceAccountName"]
-        if not cluster.admin.exists(f"/api/v1/namespaces/operators/serviceaccounts/{account}"):
-            cluster.admin.create("/api/v1/namespaces/operators/serviceaccounts", {"metadata": {"name": account}})
+        ensure_account(cluster, pod["spec"]["serviceAccountName"])
         cluster.admin.create("/api/v1/namespaces/operators/pods", pod, dryRun="All")
     pods[1]["spec"]["securityContext"] = {}
     with pytest.raises(ApiError, match="violates PodSecurity"):
@@ -293,7 +302,7 @@ def test_helm_installs_upgrades_and_leaves_the_definition_and_the_joins(cluster:
     text = definition.read_text()
     assert kept in text
     definition.write_text(text.replace("    - name: Ready\n", "    - name: Usable\n"))
-    cluster.helm("install", "sj", str(old), "--namespace", "operators")
+    cluster.helm("install", "real", str(old), "--namespace", "operators")
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd.PLURAL}.{crd.GROUP}"
 
     def columns() -> list[str]:
@@ -304,13 +313,13 @@ def test_helm_installs_upgrades_and_leaves_the_definition_and_the_joins(cluster:
     wait_for("StreamJoins are served", lambda: cluster.admin.serves(joins))
     manifest = yaml.safe_load((ROOT / "examples" / "band.yaml").read_text())
     made = cluster.admin.create(joins, json.loads(json.dumps(manifest)))
-    cluster.helm("upgrade", "sj", str(CHART), "--namespace", "operators")
+    cluster.helm("upgrade", "real", str(CHART), "--namespace", "operators")
     assert "Ready" in columns()
     assert "Usable" not in columns()
     assert cluster.admin.get(f"{joins}/{made['metadata']['name']}")["spec"] == made["spec"]
-    cluster.helm("uninstall", "sj", "--namespace", "operators")
+    cluster.helm("uninstall", "real", "--namespace", "operators")
     assert cluster.admin.exists(f"{joins}/{made['metadata']['name']}")
-    assert not cluster.admin.exists("/apis/apps/v1/namespaces/operators/deployments/sj-streamjoin-operator")
+    assert not cluster.admin.exists("/apis/apps/v1/namespaces/operators/deployments/real-streamjoin-operator")
 
 
 DASHBOARD = json.loads((CHART / "files" / "dashboard.json").read_text())

@@ -46,11 +46,20 @@ def _of_kubernetes(name: str) -> Program:
     return Program(f"k8s.io/kubernetes/cmd/{name}", "k8s.io/kubernetes", KUBERNETES, variables)
 
 
+_HELM_VARIABLES = (
+    "helm.sh/helm/v3/internal/version.version=v3.19.5",
+    # What `helm lint` and `helm template` take for the cluster's version.
+    "helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1",
+    f"helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor={KUBERNETES.split('.')[1]}",
+    "helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1",
+    f"helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor={KUBERNETES.split('.')[1]}",
+)
+
 PROGRAMS = {
     "etcd": Program("go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3", "v3.6.16"),
     "kube-apiserver": _of_kubernetes("kube-apiserver"),
     "kubectl": _of_kubernetes("kubectl"),
-    "helm": Program("helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3", "v3.19.5", ("helm.sh/helm/v3/internal/version.version=v3.19.5",)),
+    "helm": Program("helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3", "v3.19.5", _HELM_VARIABLES),
     "kube-controller-manager": _of_kubernetes("kube-controller-manager"),
     "kube-scheduler": _of_kubernetes("kube-scheduler"),
     "kubelet": _of_kubernetes("kubelet"),
