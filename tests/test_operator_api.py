@@ -368,19 +368,21 @@ def test_the_operator_has_no_right_too_many(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("fault", [409, 410, 422, 429, 500, 503, "cut", "slow"])
 def test_faults_on_the_wire_change_nothing_in_the_end(cluster: Cluster, fault: int | str) -> None:
-    with FaultProxy(cluster.server.url, cluster.server.ca_file) as proxy:
-        with cluster.operator(cluster.way(proxy.url)) as running:
-            running.await_ready()
-            proxy.fault, proxy.every = fault, 3
-            cluster.submit()
-            cluster.ready()
-            wait_for("some faults", lambda: proxy.injected >= 5)
-            cluster.change({"workers": {"capacityTuples": 50_000}})
-            proxy.fault = None
-            wait_for("the change", lambda: cluster.child("Deployment")["metadata"]["generation"] >= 1 and _seen(cluster, 2))
-            cluster.ready()
-            wait_for("it runs", lambda: cluster.condition("Ready") == ("True", "JoinRunning"))
-            assert {kind: len(found) for kind, found in cluster.children().items()} == dict.fromkeys(CHILDREN, 1)
+    with (
+        FaultProxy(cluster.server.url, cluster.server.ca_file) as proxy,
+        cluster.operator(cluster.way(proxy.url), resync_seconds=0.5) as running,
+    ):
+        running.await_ready()
+        proxy.fault, proxy.every = fault, 11  # a check begins with eight requests
+        cluster.submit()
+        cluster.ready()
+        wait_for("some faults", lambda: proxy.injected >= 3)
+        cluster.change({"workers": {"capacityTuples": 50_000}})
+        proxy.fault = None
+        wait_for("the change", lambda: cluster.child("Deployment")["metadata"]["generation"] >= 1 and _seen(cluster, 2))
+        cluster.ready()
+        wait_for("it runs", lambda: cluster.condition("Ready") == ("True", "JoinRunning"))
+        assert {kind: len(found) for kind, found in cluster.children().items()} == dict.fromkeys(CHILDREN, 1)
 
 
 def _seen(cluster: Cluster, generation: int) -> bool:
