@@ -373,7 +373,7 @@ def test_faults_on_the_wire_change_nothing_in_the_end(cluster: Cluster, fault: i
         cluster.operator(cluster.way(proxy.url), resync_seconds=0.5) as running,
     ):
         running.await_ready()
-        proxy.fault, proxy.every = fault, 11  # a check begins with eight requests
+        proxy.fault, proxy.every = fault, 29  # a check takes up to 25 requests
         cluster.submit()
         cluster.ready()
         wait_for("some faults", lambda: proxy.injected >= 3)
