@@ -22,7 +22,7 @@ class FaultProxy:
         self.fault: int | str | None = None
         """A status to answer with; "cut": the connection ends without an answer; "slow": the answer takes a second."""
         self.every = 3
-        """Every so many requests (watches not among them) get the fault."""
+        """Each of so many requests (watches not among them) gets the fault."""
         self.injected = self._count = 0
         self._watches: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()

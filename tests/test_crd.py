@@ -332,6 +332,8 @@ REFUSED = [
 ]
 
 BEYOND = {
+    "a secret\'s place",
+    "an option that is no setting",
     # YAML, which kubectl reads in its own way.
     "a field given twice",
     "a YAML tag",

@@ -246,7 +246,7 @@ class TestDrift:
 def facts(**changes: Any) -> status.Facts:
     health = {"state": "running", "lastError": None}
     plan = {"generation": 2, "workers": 2, "phase": "Running", "readyWorkers": 2, "scheme": {"model": "adsp", "areas": []}, "wanted": None}
-    measured = Measured(2, {0: 0.4, 1: 0.6}, {0: 0.0, 1: 0.0}, 0, 0, {})
+    measured = Measured(2, {0: 0.4, 1: 0.6}, {0: 0.0, 1: 0.0}, {})
     report = Report(health, plan, measured)
     base = status.Facts(3, driver_wanted=True, driver_pods=1, driver_ready=True, report=report, shed_ratio={"orders": 0.0})
     return status.Facts(**{**{name: getattr(base, name) for name in base.__slots__}, **changes})
@@ -353,15 +353,12 @@ class TestMeasured:
         'streamjoin_plan_generation{name="a"} 3.0\n'
         'streamjoin_worker_utilization_ratio{name="a",task="0"} 0.25\n'
         'streamjoin_worker_utilization_ratio{name="a",task="1"} NaN\n'
-        'streamjoin_worker_tuples{name="a",side="left",task="0"} 6000.0\n'
-        'streamjoin_worker_tuples{name="a",side="right",task="0"} 6000.0\n'
-        'streamjoin_worker_bytes{name="a",task="0"} 1.2e+06\n'
     )
 
     def test_metrics_are_read(self) -> None:
         measured = measure(self.TEXT)
         assert measured is not None
-        assert (measured.generation, measured.utilization[0], measured.tuple_bytes) == (3, 0.25, 100.0)
+        assert (measured.generation, measured.utilization[0]) == (3, 0.25)
 
     def test_what_is_not_finite_not_complete_or_of_another_plan_is_not_trusted(self) -> None:
         measured = measure(self.TEXT)

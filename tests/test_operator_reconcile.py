@@ -61,7 +61,7 @@ class Drivers:
             model = self.wishes[-1]["model"]
             plan["wanted"] = {"generation": self.generation + 1, "workers": self.wanted, "scheme": {"model": model}}
         utilization = dict.fromkeys(range(self.workers), self.tau)
-        measured = Measured(self.generation, utilization, dict.fromkeys(utilization, 0.0), 0.0, 0.0, self.counts)
+        measured = Measured(self.generation, utilization, dict.fromkeys(utilization, 0.0), self.counts)
         return Report({"state": self.state, "lastError": None}, plan, measured)
 
     async def put(self, url: str, token: str, wish: Object) -> Answered:
@@ -166,10 +166,10 @@ def _parsed_once() -> Iterator[None]:
     known: dict[str, reconcile.Derived] = {}
     original = reconcile.derive
 
-    def derive(body: Object, tuple_bytes: float | None = None) -> reconcile.Derived:
-        text = json.dumps([body["spec"], tuple_bytes], sort_keys=True)
+    def derive(body: Object) -> reconcile.Derived:
+        text = json.dumps(body["spec"], sort_keys=True)
         if text not in known:
-            known[text] = original(body, tuple_bytes)
+            known[text] = original(body)
         return known[text]
 
     with pytest.MonkeyPatch.context() as patch:

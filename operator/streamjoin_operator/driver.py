@@ -16,7 +16,7 @@ import aiohttp
 TIMEOUT_SECONDS = 5.0
 LARGEST_ANSWER = 8 << 20
 _SAMPLE = re.compile(
-    r'^streamjoin_(worker_utilization_ratio|worker_shed_ratio|worker_tuples|worker_bytes|plan_generation)\{([^}]*)\} (\S+)$', re.MULTILINE
+    r'^streamjoin_(worker_utilization_ratio|worker_shed_ratio|plan_generation)\{([^}]*)\} (\S+)$', re.MULTILINE
 )
 _TASK = re.compile(r'task="(\d+)"')
 _SHED = re.compile(r'^streamjoin_(shed_tuples_total|accepted_tuples_total)\{[^}]*stream="([^"]*)"[^}]*\} (\S+)$', re.MULTILINE)
@@ -30,15 +30,9 @@ class Measured:
     utilization: dict[int, float]
     """tau by task."""
     shed: dict[int, float]
-    tuples: float
-    bytes: float
     counts: dict[str, tuple[float, float]]
     """By stream: tuples shed and accepted so far."""
 
-    @property
-    def tuple_bytes(self) -> float | None:
-        """The measured size of a held tuple; None where too few are held to tell."""
-        return self.bytes / self.tuples if self.tuples >= 10_000 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +139,6 @@ def measure(text: str) -> Measured | None:
         generation=int(generation),
         utilization=by_name.get("worker_utilization_ratio", {}),
         shed=by_name.get("worker_shed_ratio", {}),
-        tuples=sum(by_name.get("worker_tuples", {}).values()),
-        bytes=sum(by_name.get("worker_bytes", {}).values()),
         counts={
             stream: (values.get("shed_tuples_total", 0.0), values.get("accepted_tuples_total", 0.0)) for stream, values in counted.items()
         },

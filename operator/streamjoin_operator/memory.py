@@ -9,8 +9,11 @@
     page cache   64 MiB                                      blocks that are being written
 
 Always holds: an accepted pod's terms add up to no more than its limit, so that a worker is not killed for memory below its capacity; what
-the limit leaves over is page cache for mapped runs. Bytes per tuple follow from the schema; strings count with an average length, so that
-the measured size (``streamjoin_worker_bytes / streamjoin_worker_tuples``) is preferred where there is one.
+the limit leaves over is page cache for mapped runs. Bytes per tuple follow from the schema, strings with an average length; whoever has
+measured them (``streamjoin_worker_bytes / streamjoin_worker_tuples``) may give them instead. A running join's are not used: the size of its
+pods, and so a restart, would hang on a measurement.
+
+Known limits: the terms for JVM and Python are round estimates from single processes, not measured in pods.
 """
 
 from __future__ import annotations

@@ -94,9 +94,7 @@ class Memo:
     """The ConfigMap as it was last seen."""
     token: str | None = None
     measured: Measured | None = None
-    measured_at: float = float("-inf")
     shed_ratio: dict[str, float] = field(default_factory=dict)
-    tuple_bytes: float | None = None
     asked: tuple[Any, ...] = ()
     asked_at: float = float("-inf")
     plan_refused: str | None = None
@@ -267,9 +265,9 @@ class Reconciler:
         return self._settings.poll_seconds
 
     def _derive(self, resource: Resource, body: Object, memo: Memo) -> Derived:
-        source = (resource.uid, resource.generation, memo.tuple_bytes)
+        source = (resource.uid, resource.generation)
         if memo.derived_from != source:
-            memo.derived, memo.derived_from = derive(body, memo.tuple_bytes), source
+            memo.derived, memo.derived_from = derive(body), source
         return memo.derived
 
     def _is_check_due(self, now: Pass) -> bool:
@@ -468,7 +466,7 @@ class Reconciler:
         return PROCEED
 
     def _measure(self, memo: Memo, measured: Measured | None) -> None:
-        """Shed ratios between two scrapes, and the size of a held tuple once enough are held to tell."""
+        """Shed ratios, between two scrapes."""
         if measured is None:
             return
         before = memo.measured.counts if memo.measured is not None else {}
@@ -702,7 +700,7 @@ class Reconciler:
         }
 
 
-def derive(body: Object, tuple_bytes: float | None = None) -> Derived:
+def derive(body: Object) -> Derived:
     """What follows from a resource alone: the manifest, its job, a worker's memory, how many workers to begin with; or what is wrong."""
     document = check(body)
     if document.manifest is None:
@@ -716,7 +714,7 @@ def derive(body: Object, tuple_bytes: float | None = None) -> Derived:
         checkpoint = spec.checkpoint.model_copy(update={"location": f"{CLAIM_PATH}/{manifest.metadata.name}"})
         located = manifest.model_copy(update={"spec": spec.model_copy(update={"checkpoint": checkpoint})})
     job = compile_job(located)
-    memory = worker_memory(job, tuple_bytes)
+    memory = worker_memory(job)
     workers = initial_workers(
         rates=(job.left.expected_rate, job.right.expected_rate),
         window=job.window,
