@@ -32,7 +32,7 @@ crds: setup ## Make the CustomResourceDefinition from the manifest's models
 kubernetes: setup ## Find or build (minutes, once) the Kubernetes programs that tests use
 	@$(BIN)/python tools/kubernetes_programs.py --optional etcd kube-apiserver kubectl helm
 
-test: lint kubernetes ## Check style and types, and run all tests
+test: lint ## Check style and types, and run all tests
 	$(PYTEST)
 
 # A benchmark is a program in tests/bench that prints what it measured; each is started by itself.

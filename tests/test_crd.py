@@ -332,7 +332,7 @@ REFUSED = [
 ]
 
 BEYOND = {
-    "a secret\'s place",
+    "a secret's place",
     "an option that is no setting",
     # YAML, which kubectl reads in its own way.
     "a field given twice",
