@@ -133,7 +133,9 @@ def find_java(python: Path, must: bool = False) -> "str | None":
 
 
 def pip_install(python: "str | Path", *arguments: str) -> None:
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments)
+    # setuptools warns whoever installs in place that folders may hide packages, at length.
+    quiet = os.environ | {"PYTHONWARNINGS": "ignore"}
+    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments, environment=quiet)
 
 
 def run(*command: "str | Path", environment: "dict[str, str] | None" = None) -> None:
