@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -188,13 +189,16 @@ def finish(driver: Driver | Watched) -> None:
         pass
 
 
-def broker_is_back(driver: Driver | Watched) -> None:
-    """Step until the input has ended, over failures, as the command line's loop does."""
-    deadline = time.monotonic() + 60
+def finish_despite_failures(driver: Driver | Watched, until: str | None = None) -> None:
+    """Step until the input has ended, over failures, as the command line's loop does; or until an epoch fails in the words of ``until``."""
+    deadline = time.monotonic() + 120
     while True:
         try:
             finish(driver)
+            assert until is None, f"no epoch failed with {until}"
             return
         except EpochFailed as error:
+            if until is not None and re.search(until, str(error)):
+                return
             if error.permanent or time.monotonic() > deadline:
                 raise

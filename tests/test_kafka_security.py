@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 pytest.importorskip("confluent_kafka")
 
 from kafka_broker import KafkaBroker, make_certificate
-from kafka_join import NAMES, Joined, broker_is_back, finish, produce, running_broker
+from kafka_join import NAMES, Joined, finish_despite_failures, produce, running_broker
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.epoch.driver import EpochFailed
@@ -185,13 +185,13 @@ def test_a_broker_that_lets_clients_in_dies_and_comes_back(tmp_path: Path) -> No
         driver = join.driver()
         driver.start()
         join.feed(20)
-        finish(driver)
+        finish_despite_failures(driver)
         broker.kill()
         with pytest.raises(EpochFailed, match=r"UnavailableError: Kafka topic join-l-.*: no answer within 2 s") as failure:
             driver.step()
         assert not failure.value.permanent
         broker.start()
-        broker_is_back(driver)
+        finish_despite_failures(driver)
         join.feed(20)
-        broker_is_back(driver)
+        finish_despite_failures(driver)
         assert join.found() == (join.expected(), 0)
