@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark in ("spark", "apiserver"):
             if item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.xdist_group(mark))
+
+
+@pytest.fixture(autouse=True)
+def kafka_clients(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Ends a test's Kafka clients with the test. Hundreds that ask brokers of tests gone by take both cores."""
+    yield
+    if request.node.get_closest_marker("kafka"):
+        from streamjoin.io.kafka_source import close_idle
+
+        close_idle()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

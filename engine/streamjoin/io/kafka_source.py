@@ -559,6 +559,14 @@ _idle: dict[tuple[int, KafkaSourceConfig], list[_Session]] = {}
 """By process (a fork must not use its parent's) and source, consumers that nobody reads from."""
 
 
+def close_idle() -> None:
+    """Close the consumers of this process that nobody reads from. Unclosed, each goes on asking brokers that may be gone."""
+    for sessions in _idle.values():
+        for session in sessions:
+            session.close()
+    _idle.clear()
+
+
 @contextlib.contextmanager
 def _borrowed(config: KafkaSourceConfig, split: KafkaSplit) -> Iterator[_Session]:
     """A consumer of this process, if possible one that stands where the split begins."""
