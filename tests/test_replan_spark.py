@@ -103,6 +103,9 @@ def test_executors_come_and_go_with_the_plan(runner: SparkRunner, tmp_path: Path
     switched = join.driver.plan_status().switched
     assert switched is not None
     assert switched.kept_tuples > 0, "what the old workers held stayed where it was"
+    for _ in range(3):
+        join.step()
+    assert sum(result.read_back for result in join.results[1:]) == 0, "tasks follow their workers"
     join.switch(join.plan(3, "square"))
     join.switch(join.plan(1))
     join.until(lambda: len(executors()) == 1, "spare executors are gone")

@@ -87,7 +87,8 @@ def test_a_join_on_spark_equals_the_oracle(case: str, runner: SparkRunner, tmp_p
     inputs = make_inputs(key_type, values, seed=len(case))
     job = make_job(tmp_path, on=on, types=(ddl, ddl), window=window, model=model, workers=2, watermark="2s")
     driver = driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), runner)
-    run_all(driver)
+    results = run_all(driver)
+    assert sum(result.read_back for result in results[1:]) == 0, "tasks moved away from their runs"
     late = None if "unbounded" in window or "rows" in window else 2 * SECOND
     assert output_of(tmp_path) == oracle(inputs, (key_type, key_type), expected, inside, late)
 
@@ -132,6 +133,7 @@ def test_an_executor_that_is_killed_loses_nothing(runner: SparkRunner, tmp_path:
     back = [result.read_back for result in results]
     assert sum(back[1:4]) >= 1, f"who took the lost executor's task over had to read its runs back: {back}"
     assert sum(back[1:6]) >= 2, f"as did the new executor, when it got the task: {back}"
+    assert 0 in back[7:], f"then tasks stay where they are again: {back}"
     assert output_of(tmp_path) == band_expected(inputs)
 
 

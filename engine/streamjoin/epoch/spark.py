@@ -40,7 +40,7 @@ ID_SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"integer","nullable"
 LEAST_SLOTS = 2
 """Of a single partition Spark forgets how it was made, and shuffles both sides of the join with the anchor anew, into 200."""
 PLACEMENTS = 3
-"""How often the anchor is placed until no two slots lie on one executor."""
+"""How often the anchor is placed until no executor is left without a slot."""
 QUEUE_SECONDS = 5.0
 """How long an epoch waits for the one that it follows to be queued before it."""
 REPORT_ARROW = pa.schema([("report", pa.binary())])
@@ -117,6 +117,7 @@ class SparkRunner:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="epoch")
         self._warmer = ThreadPoolExecutor(1, thread_name_prefix="warm")
         self._jobs = 0
+        self._placings = 0
 
     @property
     def context(self) -> Any:
@@ -210,18 +211,19 @@ class SparkRunner:
         return [] if settled else [executor for executor in dict.fromkeys(slots) if executor in executors]
 
     def _place(self, slots: int) -> None:
-        """Pin a slot to each executor: with all of them idle, Spark offers each one task. Nothing may be in flight."""
+        """Pin a slot to each executor: each has one core, and thus takes one task at a time. Nothing may be in flight."""
         from pyspark.sql import functions as F  # noqa: N812
 
         executors = self.executors()
         slots = max(LEAST_SLOTS, slots)
         for _ in range(PLACEMENTS):
             ids = self._spark.range(0, slots, 1, slots)
-            if slots <= len(executors):  # all at once, or none: a barrier
-                ids.mapInArrow(_warm, "id long", barrier=True).collect()
-            anchor = ids.select(F.col("id").cast("int").alias("task"), F.lit(True).alias("pinned"))
+            self._placings += 1  # Spark takes a DataFrame that is made alike for the one that it has cached, and forgets both at once
+            anchor = ids.select(F.col("id").cast("int").alias("task"), F.lit(self._placings).alias("placing"))
             anchor = anchor.repartitionById(slots, F.col("task")).persist()
-            anchor.count()
+            # A barrier's tasks run all at once, or not at all. Slots that must share executors take turns, as it happens.
+            # count() rather than collect(): Spark looks anew where blocks lie when a stage that is not the last ends.
+            anchor.mapInArrow(_warm, "task int, placing int", barrier=slots <= len(executors)).count()
             lies = self.context._jsc.sc()
             rdd = anchor._jdf.queryExecution().toRdd()
             found = tuple(_executor_in(lies.getPreferredLocs(rdd, slot)) for slot in range(slots))
@@ -326,10 +328,13 @@ class SparkRunner:
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
             "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
-            # both would move a task away from its runs
+            # all three would move a task away from its runs; that of an executor that is gone goes elsewhere without waiting
             "spark.shuffle.reduceLocality.enabled": "false",
             "spark.sql.adaptive.enabled": "false",
-            "spark.locality.wait": "10s",
+            "spark.locality.wait": "1h",
+            # while the anchor is placed an executor may be lost, for which Spark would wait ten minutes
+            "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+            "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "5",
             "spark.shuffle.compress": "false",
             "spark.sql.codegen.wholeStage": "false",
             # pieces are megabytes each: many in one Arrow batch would pass its 2 GiB
