@@ -13,6 +13,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,15 +21,19 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import matplotlib as mpl
+import numpy as np
+import pyarrow as pa
 from matplotlib.figure import Figure
 
 from bench import eventlog
 from bench.engine import OneAtATime, Run, full, job_of, join, spark_runner, timed
 from bench.eventlog import JobTimes
 from bench.report import STYLE, counts, machine, millions, options, table
-from bench.workloads import WORKLOADS
+from bench.workloads import FULL_AFTER, WORKLOADS
 from streamjoin.epoch.driver import EpochResult, Runner
 from streamjoin.epoch.inline import InlineRunner
+from streamjoin.epoch.spec import sample_of
+from streamjoin.scheme.sketch import Sketch
 
 PLAN, BUILD, SCHEDULE = "driver: plan", "Spark: build and collect the job", "Spark: schedule its stages"
 ROUTE, ROUTE_SPARK = "route: read, key, sort, cut", "route: hand-over by Spark"
@@ -95,6 +100,29 @@ def show(found: Sequence[Breakdown]) -> None:
     print(table(header, lines))
 
 
+def sampling(rows: int) -> float:
+    """Seconds an epoch for statistics: a sample of each side's tuples, and the sketches that take it up while a window of them is full."""
+    key = pa.array(np.sort(np.random.default_rng(0).integers(0, 100 * rows, rows)))
+    batch = pa.RecordBatch.from_arrays([key], ["_key"])
+    sketches, spent = (Sketch(), Sketch()), []
+    for epoch in range(3 * FULL_AFTER):
+        began = time.perf_counter()
+        for side, sketch in enumerate(sketches):
+            sample = sample_of(side, batch, epoch)
+            sketch.add(sample.keys, sample.weight, sample.time_max)
+            sketch.expire(epoch - FULL_AFTER)
+        spent.append(time.perf_counter() - began)
+    return statistics.median(spent[FULL_AFTER:])
+
+
+def show_sampling(found: Sequence[Breakdown]) -> None:
+    print("\n**What sampling costs**, of an epoch with two in flight\n")
+    spent = {breakdown.rows: sampling(breakdown.rows // 2) for breakdown in found}
+    header = ["", *(f"{breakdown.rows:,} tuples" for breakdown in found)]
+    shares = (f"{1000 * spent[breakdown.rows]:.2f} ms, {100 * spent[breakdown.rows] / breakdown.two:.2f} %" for breakdown in found)
+    print(table(header, [["both sides' samples and sketches", *shares]]))
+
+
 def speed(rows: int, seconds: float) -> str:
     return f"{seconds:.3f} s, {millions(rows / seconds)} rows/s"
 
@@ -156,6 +184,7 @@ def main() -> None:
             medians = {name: statistics.median(run.seconds[full(1) :]) for name, run in of_size.items()}
             found.append(Breakdown(2 * rows, middle([taken_apart(*epoch) for epoch in measured]), **medians))
     show(found)
+    show_sampling(found)
     draw(arguments.picture, found)
     print(f"\npicture: {arguments.picture}")
 

@@ -56,6 +56,8 @@ from streamjoin.state.store import (
     slice_keys,
 )
 
+LARGE_BYTES = 32 << 20
+"""A merged run larger than this goes to mapped pages before the next merge begins, so that no two of them fill the memory at once."""
 UPLOADS = 4
 """So many blocks are written at once to an object store, which answers late rather than slowly."""
 
@@ -139,8 +141,7 @@ class BlockWriter:
         self._spec, self._storage, self._areas, self._token, self._report = spec, storage, areas, token, report
         local = storage.local_path("blocks") is not None
         self._pool = ThreadPoolExecutor(1 if local else UPLOADS)
-        self._begun: list[Future[Block]] = []
-        self._written: dict[str, Block] = {}
+        self._begun: dict[str, Future[Block]] = {}
 
     def __enter__(self) -> BlockWriter:
         return self
@@ -158,7 +159,7 @@ class BlockWriter:
         if not batch.num_rows:
             return ()
         name = f"blocks/{self._spec.epoch:012d}/{self._token}-{area}-{side}-{len(self._begun)}.arrow"
-        self._begun.append(self._pool.submit(self._put, name, batch, side, area))
+        self._begun[name] = self._pool.submit(self._put, name, batch, side, area)
         return (name,)
 
     def _put(self, name: str, batch: pa.RecordBatch, side: int, area: int) -> Block:
@@ -171,15 +172,15 @@ class BlockWriter:
 
     def wait(self) -> None:
         """Until every block is durable. Raises what a write raised."""
-        self._written = {block.name: block for block in (future.result() for future in self._begun)}
-        self._report.blocks = list(self._written.values())
+        self._report.blocks = [future.result() for future in self._begun.values()]
 
     def backed(self, held: HeldRun) -> HeldRun:
         """A new run, when large, on mapped pages that the system may evict.
 
         Its block's, where that is all of it and on this machine; else a scratch file's: what was just written need not be fetched.
+        Waits for its block. Raises what the write raised.
         """
-        block = self._written[held.blocks[0]] if held.blocks else None
+        block = self._begun[held.blocks[0]].result() if held.blocks else None
         whole = block is not None and block.rows == held.run.rows and self._storage.local_path(block.name) is not None
         if block is not None and whole and held.run.nbytes > SCRATCH_BYTES:
             return HeldRun(Run.of(load(self._storage, block.name)), held.blocks)
@@ -283,7 +284,10 @@ def _pairs(index: int, area: Area, runs: TaskRuns, fresh: dict[tuple[int, int], 
 def _in_tiers(
     key: tuple[int, int], held: tuple[HeldRun, ...], spec: EpochSpec, worker: Compiled, blocks: BlockWriter
 ) -> tuple[list[HeldRun], list[HeldRun]]:
-    """Phase 4 for one area and side: the runs that stay, and merged ones. Stored runs merge with stored ones only, for whole blocks."""
+    """Phase 4 for one area and side: the runs that are as they will be held, and merged ones whose blocks are being written.
+
+    Stored runs merge with stored ones only, for whole blocks.
+    """
     bound = spec.expired_before[key[1]]
     kept: list[HeldRun] = []
     made: list[HeldRun] = []
@@ -299,7 +303,11 @@ def _in_tiers(
                 blocks.replace(name for index in group for name in part[index].blocks)
                 names = blocks.write(key, run) if run.rows else ()
             if run.rows:
-                made.append(HeldRun(run, names))
+                merged = HeldRun(run, names)
+                if run.nbytes > LARGE_BYTES:
+                    kept.append(blocks.backed(merged))
+                else:
+                    made.append(merged)
     return kept, made
 
 

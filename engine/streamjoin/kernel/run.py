@@ -302,7 +302,7 @@ BUCKETS_A_WINDOW = 8
 MOST_BUCKETS = 16
 
 
-def tiers(runs: Sequence[Sized], window: Window, fan_in: int = 4, bytes_limit: int = 1 << 29) -> list[list[int]]:
+def tiers(runs: Sequence[Sized], window: Window, fan_in: int = 4, bytes_limit: int = 1 << 27) -> list[list[int]]:
     """Which runs of one side to merge now: disjoint groups of positions in ``runs``, of two or more each. Pure; O(k log k).
 
     Runs are put in buckets by the time of their last tuple, an eighth of the window's length wide, and merged within a bucket only:
