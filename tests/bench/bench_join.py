@@ -26,7 +26,7 @@ from bench.engine import Costs, full, job_of, join, spark_runner, timed
 from bench.report import counts, machine, millions, options, spread, table
 from bench.rivals import Timed
 from bench.workloads import SHORT, WORKLOADS, Workload
-from streamjoin.epoch.driver import EpochFailed, Runner
+from streamjoin.epoch.driver import Runner
 from streamjoin.epoch.inline import InlineRunner
 
 OURS = "StreamJoin on Spark"
@@ -64,13 +64,7 @@ def streamjoin(runner: Runner, costs: Costs = Costs()) -> Callable[[Path, Worklo
         assert files % seconds == 0
         job = job_of(root, workload, seconds=seconds, output=costs.output)
         with first_files(root, files):
-            try:
-                done = timed(join(job, runner, durable=costs.durable))
-            except EpochFailed:
-                if costs.durable:
-                    raise
-                # a task ran on another worker than the one with its state, which on a busy machine happens: nothing to read back
-                done = timed(join(job, runner, durable=False))
+            done = timed(join(job, runner, durable=costs.durable))
         return list(done.seconds), [result.output for result in done.results]
 
     return run

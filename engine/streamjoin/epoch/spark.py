@@ -9,8 +9,8 @@ Fixed costs were measured (``docs/benchmarks.md``); each setting below that look
 
 from __future__ import annotations
 
+import base64
 import contextlib
-import functools
 import gc
 import os
 import pickle
@@ -19,7 +19,8 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,9 @@ PLACEMENTS = 3
 """How often the anchor is placed until no executor is left without a slot."""
 QUEUE_SECONDS = 5.0
 """How long an epoch waits for the one that it follows to be queued before it."""
+WORK = "streamjoin.work"
+"""The local property with an epoch's spec and slots."""
+MOST_PLANS = 16
 REPORT_ARROW = pa.schema([("report", pa.binary())])
 
 LOG4J = """\
@@ -100,6 +104,7 @@ class SparkRunner:
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
         self._spark: Any = None
+        self._sessions: Any = None
         self._anchor: Any = None
         self._slots: tuple[str, ...] = ()
         """By slot, the executor on which it lies."""
@@ -118,6 +123,8 @@ class SparkRunner:
         self._warmer = ThreadPoolExecutor(1, thread_name_prefix="warm")
         self._jobs = 0
         self._placings = 0
+        self._plans: dict[tuple[Any, ...], Any] = {}
+        """Of epochs, by the number of splits and where they are to be read; for this anchor."""
 
     @property
     def context(self) -> Any:
@@ -130,6 +137,7 @@ class SparkRunner:
             if self._spark is None or len(self.executors()) != len(workers):
                 self.stop()
                 self._spark = self._session(len(workers))
+                self._sessions = self._spark._jvm.org.apache.spark.sql.classic.SparkSession
                 if self._settings.master is None:
                     self._local = LocalWorkers(self.context, len(workers), self._settings.executor_memory_mib)
             self._wanted, self._executor_of = len(workers), {}
@@ -216,6 +224,7 @@ class SparkRunner:
 
         executors = self.executors()
         slots = max(LEAST_SLOTS, slots)
+        self._plans.clear()
         for _ in range(PLACEMENTS):
             ids = self._spark.range(0, slots, 1, slots)
             self._placings += 1  # Spark takes a DataFrame that is made alike for the one that it has cached, and forgets both at once
@@ -258,28 +267,44 @@ class SparkRunner:
     def _run(
         self, spec: EpochSpec, slots: tuple[int, ...], warm: list[str], group: str, previous: str | None
     ) -> list[TaskReport]:
-        from pyspark.sql import functions as F  # noqa: N812
-
-        count = len(spec.splits)
         try:
             self.context.setJobGroup(group, f"epoch {spec.epoch}", interruptOnCancel=False)
             if previous is not None:
                 self._wait_for_job(previous)
-            # whole-stage codegen off: blocks of bytes pass through, there is nothing to generate
-            if warm:
-                splits = located(self._spark, [warm[index % len(warm)] for index in range(count)])
-            else:
-                splits = self._spark.range(0, count, 1, max(1, count))  # the first epoch of a plan may have no input
-            pieces = splits.mapInArrow(_task(_route, spec, slots), PIECE_SCHEMA)
-            shuffled = pieces.repartitionById(len(self._slots), F.col("task"))
-            pinned = shuffled.join(self._anchor.hint("shuffle_hash"), "task", "left").select("task", "area", "side", "data")
-            rows = pinned.mapInArrow(_task(_join, spec, slots), "report binary").collect()
+            self.context.setLocalProperty(WORK, _packed(spec, slots))
+            rows = self._job(len(spec.splits), warm).clone().executeCollect()
+            found = [bytes(row.getBinary(0)) for row in rows]
         except Exception as error:
             raise self._failure(f"epoch {spec.epoch}", error) from error
-        reports: list[TaskReport] = [pickle.loads(row.report) for row in rows]  # noqa: S301 - written by the join tasks
+        reports: list[TaskReport] = [pickle.loads(report) for report in found]  # noqa: S301 - written by the join tasks
         if sorted(report.task for report in reports) != list(range(len(slots))):
             raise EpochFailed(f"epoch {spec.epoch}: {len(reports)} of {len(slots)} tasks reported")
         return reports
+
+    def _job(self, splits: int, warm: list[str]) -> Any:
+        """Spark's physical plan of an epoch with so many splits, to be cloned for each: planning takes as long as a small epoch's tasks.
+
+        What differs from epoch to epoch comes to the tasks as a local property (``WORK``).
+        """
+        from pyspark.sql import functions as F  # noqa: N812
+
+        with self._lock:
+            self._sessions.setActiveSession(self._spark._jsparkSession)  # of this thread
+            key = (splits, *warm)
+            if key not in self._plans:
+                # whole-stage codegen off: blocks of bytes pass through, there is nothing to generate
+                if warm:
+                    source = located(self._spark, [warm[index % len(warm)] for index in range(splits)])
+                else:
+                    source = self._spark.range(0, splits, 1, max(1, splits))  # the first epoch of a plan may have no input
+                pieces = source.mapInArrow(_route, PIECE_SCHEMA)
+                shuffled = pieces.repartitionById(len(self._slots), F.col("task"))
+                pinned = shuffled.join(self._anchor.hint("shuffle_hash"), "task", "left").select("task", "area", "side", "data")
+                reports = pinned.mapInArrow(_join, "report binary")
+                while len(self._plans) >= MOST_PLANS:
+                    del self._plans[next(iter(self._plans))]
+                self._plans[key] = reports._jdf.queryExecution().executedPlan()
+            return self._plans[key]
 
     def _wait_for_job(self, group: str) -> None:
         """Until the epoch in flight has its job, for Spark serves the older job first. Given up after a while: it may have failed."""
@@ -296,8 +321,9 @@ class SparkRunner:
         if self._local is not None:
             self._local.stop()
         self._spark.stop()
-        self._spark = self._anchor = self._local = self._warming = None
+        self._spark = self._sessions = self._anchor = self._local = self._warming = None
         self._slots, self._executor_of = (), {}
+        self._plans.clear()
         self._warm.clear()
         self._ending.clear()
         home = os.environ.get("SPARK_HOME")
@@ -468,24 +494,33 @@ def _stderr_to(path: Path) -> Iterator[None]:
 
 
 _store = RunStore()
-_frozen = 0
-FREEZES = 3
+_tasks = 0
 
 
-_Function = Callable[[EpochSpec, tuple[int, ...], Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+def _packed(spec: EpochSpec, slots: tuple[int, ...]) -> str:
+    return base64.b64encode(zlib.compress(pickle.dumps((spec, slots)), 1)).decode()
 
 
-def _task(function: _Function, spec: EpochSpec, slots: tuple[int, ...]) -> Any:
-    return functools.partial(function, spec, slots)
+def _work() -> tuple[EpochSpec, tuple[int, ...], int]:
+    """Of the task that runs: the epoch's spec, its slots, and the partition."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    spec, slots = pickle.loads(zlib.decompress(base64.b64decode(context.getLocalProperty(WORK) or "")))  # noqa: S301 - from the driver
+    return spec, slots, context.partitionId()
 
 
 def _freeze() -> None:
-    """PySpark collects garbage after every task: 130 ms with the objects of Numba and Arrow, next to nothing once they are frozen."""
-    global _frozen  # noqa: PLW0603
-    if _frozen < FREEZES:
+    """PySpark collects garbage after every task: 130 ms with the objects of Numba and Arrow, next to nothing once they are frozen.
+
+    Done after the first tasks, and then ever more rarely: what lives on until then is there to stay.
+    """
+    global _tasks  # noqa: PLW0603
+    _tasks += 1
+    if _tasks.bit_count() == 1 or _tasks == 3:
         gc.collect()
         gc.freeze()
-        _frozen += 1
 
 
 def _warm(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -494,7 +529,8 @@ def _warm(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
-def _route(spec: EpochSpec, slots: tuple[int, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _route(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    spec, slots, _ = _work()
     for batch in batches:
         for index in batch.column(0).to_pylist():
             for piece in route(spec, index):
@@ -510,12 +546,8 @@ def _route(spec: EpochSpec, slots: tuple[int, ...], batches: Iterator[pa.RecordB
     _freeze()
 
 
-def _join(spec: EpochSpec, slots: tuple[int, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None
-    slot = context.partitionId()
+def _join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    spec, slots, slot = _work()
     if slot in slots:
         report = join(spec, slots.index(slot), _pieces(batches), _store)
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], schema=REPORT_ARROW)
