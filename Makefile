@@ -28,8 +28,9 @@ crds: setup ## Make the CustomResourceDefinition from the manifest's models
 	$(BIN)/python -m streamjoin.manifest.crd > crds/streamjoins.streamjoin.dev.yaml
 	cp crds/streamjoins.streamjoin.dev.yaml charts/streamjoin-operator/files/
 
-monitoring: setup ## Make Grafana's dashboard
+monitoring: setup ## Make Grafana's dashboard and the alerts of the documentation
 	$(BIN)/python tools/dashboard.py
+	$(BIN)/python tools/alerts.py
 
 # Tests without these programs are skipped, so that it is no error where they cannot be had.
 kubernetes: setup ## Find or build (minutes, once) the Kubernetes programs that tests use

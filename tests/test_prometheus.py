@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+import alerts
 from prometheus_server import DEADLINE_SECONDS, Server, needs_prometheus, process, prometheus, wait_for
 
 DOCUMENT = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text()
@@ -104,8 +105,7 @@ def test_prometheus_and_the_json_lines_say_the_same(tmp_path: Path, scraped: Cal
             for block in re.findall(r"```promql\n(.*?)```", DOCUMENT, re.DOTALL)
             for expression in block.strip().splitlines()
         }
-        (alerts,) = [block for block in re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL) if block.startswith("groups:")]
-        for rule in yaml.safe_load(alerts)["groups"][0]["rules"]:
+        for rule in alerts.groups()[0]["rules"]:
             server.query(rule["expr"])  # that labels do not match shows only where there are series
         second.send_signal(signal.SIGTERM)
         assert second.wait(DEADLINE_SECONDS) == 0
