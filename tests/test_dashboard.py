@@ -42,7 +42,7 @@ DEPENDING = {"StreamJoinHasAllWorkersItMay", "StreamJoinStaysFull", "StreamJoinH
 MODEL = json.loads(dashboard.FILE.read_text())
 PANELS = [panel for panel in MODEL["panels"] if panel["type"] != "row"]
 VARIABLES = {variable["name"]: variable for variable in MODEL["templating"]["list"]}
-ANNOTATIONS = [annotation["expr"] for annotation in MODEL["annotations"]["list"] if "expr" in annotation]
+ANNOTATIONS = [annotation["target"]["expr"] for annotation in MODEL["annotations"]["list"] if "target" in annotation]
 QUESTIONS = [(panel["title"], target["legendFormat"], target["expr"]) for panel in PANELS for target in panel["targets"]]
 EXPRESSIONS = [expression for _, _, expression in QUESTIONS] + ANNOTATIONS
 
@@ -69,6 +69,10 @@ def test_every_metric_is_one_that_is_served() -> None:
     asked = {name for expression in EXPRESSIONS for name in re.findall(r"\b(?:streamjoin|process)_\w+", expression)}
     assert asked <= known
     assert len(asked) >= 45
+
+
+def test_changes_of_the_plan_are_annotated() -> None:
+    assert len(ANNOTATIONS) == 1
 
 
 def test_panels_are_complete_and_fill_the_grid_without_overlap() -> None:

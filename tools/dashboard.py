@@ -522,10 +522,10 @@ def dashboard() -> Object:
                 {
                     "datasource": DATASOURCE,
                     "enable": True,
-                    "expr": of_join("changes(streamjoin_plan_generation[$__rate_interval]) > 0"),
                     "hide": False,
                     "iconColor": "purple",
                     "name": "Plan changed",
+                    "target": {"expr": of_join("changes(streamjoin_plan_generation[$__rate_interval]) > 0"), "refId": "Anno"},
                     "titleFormat": "Another plan",
                 },
             ]
