@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST ?= $(BIN)/pytest -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench crds kubernetes clean
+.PHONY: help setup demo test lint bench crds monitoring kubernetes clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,10 @@ lint: setup ## Check style and types
 crds: setup ## Make the CustomResourceDefinition from the manifest's models
 	$(BIN)/python -m streamjoin.manifest.crd > crds/streamjoins.streamjoin.dev.yaml
 	cp crds/streamjoins.streamjoin.dev.yaml charts/streamjoin-operator/files/
+
+monitoring: setup ## Make Grafana's dashboard and the alerts of the documentation
+	$(BIN)/python tools/dashboard.py
+	$(BIN)/python tools/alerts.py
 
 # Tests without these programs are skipped, so that it is no error where they cannot be had.
 kubernetes: setup ## Find or build (minutes, once) the Kubernetes programs that tests use

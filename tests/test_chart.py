@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
+import alerts
 from apiserver import ApiError, ApiServer, program, running, wait_for
 from streamjoin.manifest import crd
-from streamjoin.serve import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "streamjoin-operator"
@@ -46,6 +46,13 @@ MATRIX: dict[str, Object] = {
         "networkPolicy": {"metricsFrom": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}], "apiServerCidrs": ["10.0.0.1/32"]},
         "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
         "dashboard": {"enabled": True, "annotations": {"folder": "Joins"}},
+        "alerts": {
+            "enabled": True,
+            "labels": {"release": "prometheus"},
+            "alertLabels": {"team": "a"},
+            "runbookUrl": "https://docs.example.com/alerts.md",
+            "rules": {"StreamJoinSheds": {"threshold": 0.05, "for": "1h", "severity": "page"}, "StreamJoinFails": {"enabled": False}},
+        },
     },
     "as little as possible": {
         "crds": {"install": False},
@@ -68,6 +75,13 @@ REFUSED: list[tuple[Object, str]] = [
     ({"image": {"repository": ""}}, "repository"),
     ({"image": {"digest": "md5:5"}}, "digest"),
     ({"networkPolicy": {"apiServerPorts": []}}, "apiServerPorts"),
+    ({"dashboard": {"namespace": "Not One"}}, "dashboard"),
+    ({"alerts": {"runbookUrl": "here"}}, "runbookUrl"),
+    ({"alerts": {"rules": {"StreamJoinSleeps": {}}}}, "StreamJoinSleeps"),
+    ({"alerts": {"rules": {"StreamJoinSheds": {"for": "soon"}}}}, "for"),
+    ({"alerts": {"rules": {"StreamJoinSheds": {"threshold": "5%"}}}}, "threshold"),
+    ({"alerts": {"rules": {"StreamJoinIsDown": {"threshold": 5}}}}, "threshold"),
+    ({"alerts": {"rules": {"StreamJoinIsDown": {"severity": ""}}}}, "severity"),
     ({"serviceAccount": {"create": False}}, "serviceAccount.name: is empty, and serviceAccount.create is false"),
 ]
 
@@ -158,24 +172,17 @@ def path_of(each: Object) -> str:
     return f"{base}{where}/{plural(each['kind'])}/{each['metadata']['name']}"
 
 
-POD_MONITORS: Object = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
-    "spec": {
-        "group": "monitoring.coreos.com",
-        "scope": "Namespaced",
-        "names": {"kind": "PodMonitor", "listKind": "PodMonitorList", "plural": "podmonitors", "singular": "podmonitor"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }
-        ],
-    },
-}
+def definition_of(kind: str) -> Object:
+    """One of Prometheus Operator's, as far as is needed here."""
+    names = {"kind": kind, "listKind": f"{kind}List", "plural": plural(kind), "singular": kind.lower()}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    versions = [{"name": "v1", "served": True, "storage": True, "schema": schema}]
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural(kind)}.monitoring.coreos.com"},
+        "spec": {"group": "monitoring.coreos.com", "scope": "Namespaced", "names": names, "versions": versions},
+    }
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +190,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """An API server of this module's own, because charts install what belongs to the whole cluster."""
     program("helm")
     with running(tmp_path_factory.mktemp("chart")) as server:
-        server.install_crd(POD_MONITORS)
+        for kind in ("PodMonitor", "PrometheusRule"):
+            server.install_crd(definition_of(kind))
         for name in ("team-a", "team-b", "team-c", "operators"):
             labels = {"pod-security.kubernetes.io/enforce": "restricted"}
             server.admin.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
@@ -322,39 +330,35 @@ def test_helm_installs_upgrades_and_leaves_the_definition_and_the_joins(cluster:
     assert not cluster.admin.exists("/apis/apps/v1/namespaces/operators/deployments/real-streamjoin-operator")
 
 
-DASHBOARD = json.loads((CHART / "files" / "dashboard.json").read_text())
-PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
-
-
-def test_the_dashboard_asks_only_for_metrics_that_there_are() -> None:
-    suffixes = {catalogue.Kind.HISTOGRAM: ("_bucket", "_sum", "_count")}
-    known = {each.name + suffix for each in catalogue.CATALOGUE.values() for suffix in suffixes.get(each.kind, ("",))}
-    asked = {name for expression in EXPRESSIONS for name in re.findall(r"streamjoin_\w+", expression)}
-    assert asked <= known
-    assert len(asked) >= 20
-
-
-def test_the_panels_of_the_dashboard_are_complete_and_do_not_overlap() -> None:
-    identities = [panel["id"] for panel in DASHBOARD["panels"]]
-    assert len(set(identities)) == len(identities)
-    cells: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        place = panel["gridPos"]
-        covered = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
-        assert not covered & cells, panel["title"]
-        assert place["x"] + place["w"] <= 24
-        cells |= covered
-    for panel in PANELS:
-        assert panel["description"]
-        assert panel["fieldConfig"]["defaults"]["unit"]
-        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-    assert all('name="$name"' in expression for expression in EXPRESSIONS)
-
-
 def test_the_dashboard_is_in_its_config_map() -> None:
-    (config,) = [
-        each for each in of_kind(rendered({"dashboard": {"enabled": True}}), "ConfigMap") if "dashboard" in each["metadata"]["name"]
-    ]
-    assert json.loads(config["data"]["streamjoin.json"]) == DASHBOARD
-    assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+    for namespace in ("", "grafana"):
+        objects = rendered({"dashboard": {"enabled": True, "namespace": namespace}})
+        (config,) = [each for each in of_kind(objects, "ConfigMap") if "dashboard" in each["metadata"]["name"]]
+        assert json.loads(config["data"]["streamjoin.json"]) == json.loads((CHART / "files" / "dashboard.json").read_text())
+        assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert config["metadata"]["namespace"] == (namespace or "operators")
+
+
+def rules_of(values: Object) -> Object:
+    (rule,) = of_kind(rendered({"alerts": {"enabled": True} | values}), "PrometheusRule")
+    return rule
+
+
+def test_the_alerts_are_those_that_are_tested() -> None:
+    assert of_kind(rendered({}), "PrometheusRule") == []
+    assert rules_of({})["spec"]["groups"] == alerts.groups()
+
+
+def test_alerts_are_as_the_values_say() -> None:
+    rule = rules_of(MATRIX["everything"]["alerts"])
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    by_name = {each["alert"]: each for group in rule["spec"]["groups"] for each in group["rules"]}
+    default = {each["alert"]: each for group in alerts.groups() for each in group["rules"]}
+    assert set(default) - set(by_name) == {"StreamJoinFails"}
+    assert all(each["labels"]["team"] == "a" for each in by_name.values())
+    sheds = by_name["StreamJoinSheds"]
+    assert sheds["expr"] == default["StreamJoinSheds"]["expr"].replace("> 0", "> 0.05")
+    assert (sheds["for"], sheds["labels"]["severity"]) == ("1h", "page")
+    assert sheds["annotations"]["runbook_url"] == "https://docs.example.com/alerts.md#streamjoinsheds"
+    few = rules_of({"rules": {name: {"enabled": name == "StreamJoinSheds"} for name in default}})
+    assert [[each["alert"] for each in group["rules"]] for group in few["spec"]["groups"]] == [["StreamJoinSheds"]]

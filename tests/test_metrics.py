@@ -6,7 +6,6 @@ import gzip
 import json
 import random
 import re
-import shutil
 import socket
 import subprocess
 import urllib.error
@@ -18,13 +17,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import yaml
 from click.testing import CliRunner
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from harness import SECOND, START, FaultyStorage, Input, driver_for, make_batch, make_job, manifest_text
+from prometheus_server import PROMTOOL, needs_promtool
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.run import Options
@@ -47,8 +46,6 @@ from streamjoin.state.storage import ObjectStorage
 COUNTED = ("failures", "retries", "backs", "switches", "drops", "decisions")
 DOCUMENT = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text()
 BAND: dict[str, Any] = {"types": ("BIGINT", "BIGINT"), "on": "abs(l.k - r.k) <= 1", "window": {"within": "5s"}, "watermark": "1s"}
-PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path="/usr/bin")
-needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool; Debian and Ubuntu: apt-get install prometheus")
 
 
 class Scrape:
@@ -536,76 +533,12 @@ def test_promtool_finds_nothing_to_complain_about(run: Run) -> None:
 
 
 @needs_promtool
-@pytest.mark.parametrize(("starts", "check"), [("scrape_configs:", "config"), ("groups:", "rules")])
-def test_promtool_accepts_what_the_documentation_configures(tmp_path: Path, starts: str, check: str) -> None:
+def test_promtool_accepts_what_the_documentation_configures(tmp_path: Path) -> None:
     assert PROMTOOL is not None
-    (block,) = [block for block in re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL) if block.startswith(starts)]
+    (block,) = [block for block in re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL) if block.startswith("scrape_configs:")]
     path = tmp_path / "prometheus.yml"
     path.write_text(block)
-    done = subprocess.run([PROMTOOL, "check", check, str(path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-ALERTS: dict[str, list[tuple[str, str, str]]] = {
-    "StreamJoinIsDown": [("up", "0x30", "1x30")],
-    "StreamJoinFails": [("streamjoin_epoch_failures_total", "0 0 1+0x30", "3x30")],
-    "StreamJoinHangs": [("streamjoin_running_epoch_seconds", "0+60x30", "2x30")],
-    "StreamJoinFallsBehind": [("streamjoin_watermark_lag_seconds{stream='l'}", "0+60x30", "500x30")],
-    "StreamJoinHasABacklog": [
-        ("streamjoin_backlog_records{stream='l'}", "0x30", "0x30"),
-        ("streamjoin_backlog_records{stream='r'}", "7x30", "7x8 0x20"),
-    ],
-    "StreamJoinWorkerIsNearlyFull": [
-        ("streamjoin_worker_utilization_ratio{task='0'}", "0.5x30", "0.5x30"),
-        ("streamjoin_worker_utilization_ratio{task='1'}", "0.85x30", "0.75x30"),
-        ("streamjoin_threshold_ratio{threshold='tau1'}", "0.4x30", "0.4x30"),
-        ("streamjoin_threshold_ratio{threshold='tau2'}", "0.8x30", "0.8x30"),
-    ],
-    "StreamJoinHasAllWorkersItMay": [
-        ("streamjoin_worker_utilization_ratio{task='0'}", "0.5x30", "0.5x30"),
-        ("streamjoin_worker_utilization_ratio{task='1'}", "0.85x30", "0.85x30"),
-        ("streamjoin_threshold_ratio{threshold='tau2'}", "0.8x30", "0.8x30"),
-        ("streamjoin_workers", "2x30", "2x30"),
-        ("streamjoin_workers_max", "2x30", "3x30"),
-    ],
-    "StreamJoinSheds": [("streamjoin_shed_tuples_total{stream='l'}", "0+5x30", "5x30")],
-    "StreamJoinGetsDeadLetters": [("streamjoin_dead_letter_records_total{stream='l'}", "0x8 1x20", "1x30")],
-    "StreamJoinMissesRecords": [("streamjoin_kafka_skipped_records_total{stream='l'}", "0x8 1x20", "1x30")],
-    "StreamJoinRepeatsStorageRequests": [("streamjoin_storage_retries_total", "0+60x30", "0+3x30")],
-}
-"""For each alert of the documentation, series with which it is on after 11 minutes, and with which it is not; a value a minute."""
-
-
-@needs_promtool
-def test_the_alerts_of_the_documentation_are_on_when_they_should_be(tmp_path: Path) -> None:
-    assert PROMTOOL is not None
-    (block,) = [block for block in re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL) if block.startswith("groups:")]
-    (tmp_path / "rules.yml").write_text(block)
-    assert {rule["alert"] for rule in yaml.safe_load(block)["groups"][0]["rules"]} == set(ALERTS)
-
-    def series(name: str) -> str:
-        metric, _, labels = name.removesuffix("}").partition("{")
-        return f"{metric}{{job='streamjoin',instance='here:9464',name='test',{labels}}}"
-
-    tests = [
-        {
-            "name": f"{alert} {'on' if on else 'off'}",
-            "interval": "1m",
-            "input_series": [{"series": series(name), "values": alarming if on else calm} for name, alarming, calm in given],
-            "promql_expr_test": [
-                {
-                    "expr": f"count(ALERTS{{alertname='{alert}',alertstate='firing'}})",
-                    "eval_time": "11m",
-                    "exp_samples": [{"labels": "{}", "value": 1}] if on else [],
-                }
-            ],
-        }
-        for alert, given in ALERTS.items()
-        for on in (True, False)
-    ]
-    path = tmp_path / "tests.yml"
-    path.write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": tests}))
-    done = subprocess.run([PROMTOOL, "test", "rules", str(path)], capture_output=True, text=True, check=False)
+    done = subprocess.run([PROMTOOL, "check", "config", str(path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

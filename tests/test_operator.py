@@ -212,6 +212,10 @@ class TestChildren:
         assert rule["resources"] == ["pods"]
         assert "patch" not in rule["verbs"]
 
+    def test_prometheus_knows_drivers_by_the_job_that_alerts_ask_for(self) -> None:
+        label = children.pod_monitor(Resource.of(streamjoin()))["spec"]["jobLabel"]
+        assert self.of(streamjoin())["spec"]["template"]["metadata"]["labels"][label] == "streamjoin"
+
     def test_a_single_executor_needs_no_budget(self) -> None:
         resource = Resource.of(streamjoin())
         assert children.disruption_budget(resource, 1) is None

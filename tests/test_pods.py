@@ -14,6 +14,7 @@ from streamjoin.cli import main
 from streamjoin.cli.exits import Exit, Failure
 from streamjoin.cli.pods import BACKEND, REVISION_SECONDS, Limits, Pods, await_revision, executor_command
 from streamjoin.cli.run import read_job
+from streamjoin.serve.metrics import Metrics
 
 POD = {
     "STREAMJOIN_IMAGE": "engine:1",
@@ -100,13 +101,15 @@ def manifest(tmp_path: Path) -> tuple[Path, Any]:
 def test_limits_are_taken_over_from_a_changed_manifest_and_nothing_else_is(tmp_path: Path) -> None:
     file, body = manifest(tmp_path)
     driver: Any = SimpleNamespace(job=read_job(file))
-    limits = Limits(file, driver, None)
+    metrics = Metrics(driver.job)
+    limits = Limits(file, driver, metrics)
     assert not limits.look()
     body["spec"]["workers"].update(min=2, max=9, capacityTuples=1)
     file.write_text(yaml.safe_dump(body))
     before = driver.job
     assert limits.look()
     assert (driver.job.min_workers, driver.job.max_workers, driver.job.capacity_tuples) == (2, 9, before.capacity_tuples)
+    assert [metrics.registry.get_sample_value(f"streamjoin_workers_{end}", {"name": driver.job.name}) for end in ("min", "max")] == [2, 9]
     file.write_text("half a file: [")
     assert not limits.look()
 

@@ -5,60 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-DEADLINE_SECONDS = 60
+import alerts
+from prometheus_server import DEADLINE_SECONDS, Server, needs_prometheus, process, prometheus, wait_for
+
 DOCUMENT = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text()
-PROMETHEUS = shutil.which("prometheus") or shutil.which("prometheus", path="/usr/bin")
 
-pytestmark = [
-    pytest.mark.prometheus,
-    pytest.mark.skipif(PROMETHEUS is None, reason="no Prometheus; Debian and Ubuntu: apt-get install prometheus"),
-]
-
-
-def wait_for(what: str, found: Callable[[], Any]) -> Any:
-    """What ``found`` returns as soon as that is true."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while time.monotonic() < deadline:
-        value = found()
-        if value:
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"{what}: not within {DEADLINE_SECONDS} s")
-
-
-@contextmanager
-def process(directory: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that writes ``stdout`` and ``stderr`` in the directory, and is gone when this ends."""
-    directory.mkdir()
-    with ExitStack() as stack:
-        out, error = (stack.enter_context((directory / name).open("wb")) for name in ("stdout", "stderr"))
-        started = subprocess.Popen(command, stdout=out, stderr=error, stdin=subprocess.DEVNULL)
-        try:
-            yield started
-        finally:
-            started.terminate()
-            try:
-                started.wait(DEADLINE_SECONDS)
-            except subprocess.TimeoutExpired:
-                started.kill()
-                started.wait()
+pytestmark = [pytest.mark.prometheus, needs_prometheus]
 
 
 def join_manifest(root: Path) -> Path:
@@ -90,38 +52,14 @@ def join_manifest(root: Path) -> Path:
     return path
 
 
-class Server:
-    """Prometheus' HTTP API."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def ready(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self._url}/-/ready", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
-    def query(self, expression: str) -> list[dict[str, Any]]:
-        """The result of an instant query."""
-        try:
-            with urllib.request.urlopen(f"{self._url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}", timeout=20) as answer:
-                body = json.load(answer)
-        except urllib.error.HTTPError as error:
-            raise AssertionError(f"{expression}: {error.read().decode()}") from error
-        assert body["status"] == "success", body
-        result: list[dict[str, Any]] = body["data"]["result"]
-        return result
-
-    def samples(self, name: str, *labels: str) -> dict[float, dict[tuple[str, ...], float]]:
-        """All stored values of a metric: by the time of the scrape, then by the labels' values."""
-        found: dict[float, dict[tuple[str, ...], float]] = {}
-        for series in self.query(f"{name}[10m]"):
-            assert series["metric"]["name"] == "watched"
-            for moment, value in series["values"]:
-                found.setdefault(moment, {})[tuple(series["metric"][label] for label in labels)] = float(value)
-        return found
+def samples(server: Server, name: str, *labels: str) -> dict[float, dict[tuple[str, ...], float]]:
+    """All stored values of a metric: by the time of the scrape, then by the labels' values."""
+    found: dict[float, dict[tuple[str, ...], float]] = {}
+    for series in server.query(f"{name}[10m]"):
+        assert series["metric"]["name"] == "watched"
+        for moment, value in series["values"]:
+            found.setdefault(moment, {})[tuple(series["metric"][label] for label in labels)] = float(value)
+    return found
 
 
 @pytest.fixture
@@ -130,22 +68,8 @@ def scraped(tmp_path: Path) -> Iterator[Callable[[str], Server]]:
     with ExitStack() as stack:
 
         def start(target: str) -> Server:
-            config = tmp_path / "prometheus.yml"
             scrape = {"job_name": "streamjoin", "scrape_interval": "250ms", "static_configs": [{"targets": [target]}]}
-            config.write_text(yaml.safe_dump({"scrape_configs": [scrape]}))
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                address = f"127.0.0.1:{free.getsockname()[1]}"
-            assert PROMETHEUS is not None
-            options = (f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'tsdb'}", f"--web.listen-address={address}")
-            running = stack.enter_context(process(tmp_path / "prometheus", PROMETHEUS, *options, "--log.level=warn"))
-            server = Server(f"http://{address}")
-
-            def ready() -> bool:
-                assert running.poll() is None, (tmp_path / "prometheus" / "stderr").read_text()
-                return server.ready()
-
-            wait_for("Prometheus is ready", ready)
-            return server
+            return stack.enter_context(prometheus(tmp_path / "prometheus", {"scrape_configs": [scrape]}))
 
         yield start
 
@@ -163,7 +87,7 @@ def test_prometheus_and_the_json_lines_say_the_same(tmp_path: Path, scraped: Cal
         return [sys.executable, "-m", "streamjoin", "run", str(manifest), "--runner", "inline", "--json", "--metrics-port", port]
 
     def scraped_epochs() -> set[int]:
-        return {int(values[()]) for values in server.samples("streamjoin_epoch_number").values()}
+        return {int(values[()]) for values in samples(server, "streamjoin_epoch_number").values()}
 
     with process(tmp_path / "first", *command("0")) as first:
         address = wait_for(
@@ -181,8 +105,7 @@ def test_prometheus_and_the_json_lines_say_the_same(tmp_path: Path, scraped: Cal
             for block in re.findall(r"```promql\n(.*?)```", DOCUMENT, re.DOTALL)
             for expression in block.strip().splitlines()
         }
-        (alerts,) = [block for block in re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL) if block.startswith("groups:")]
-        for rule in yaml.safe_load(alerts)["groups"][0]["rules"]:
+        for rule in alerts.groups()[0]["rules"]:
             server.query(rule["expr"])  # that labels do not match shows only where there are series
         second.send_signal(signal.SIGTERM)
         assert second.wait(DEADLINE_SECONDS) == 0
@@ -191,17 +114,17 @@ def test_prometheus_and_the_json_lines_say_the_same(tmp_path: Path, scraped: Cal
     def at(moment: float) -> dict[str, Any]:
         return lines[int(epochs[moment][()])]
 
-    epochs = server.samples("streamjoin_epoch_number")
-    tau = server.samples("streamjoin_worker_utilization_ratio", "task")
+    epochs = samples(server, "streamjoin_epoch_number")
+    tau = samples(server, "streamjoin_worker_utilization_ratio", "task")
     assert len({at(moment)["epoch"] for moment in tau}) >= 11
     assert set(tau) == set(epochs)
     for moment, by_task in tau.items():
         workers = at(moment)["workers"]
         assert {task: round(value, 6) for (task,), value in by_task.items()} == {str(w["task"]): w["utilization"] for w in workers}
-    generations = server.samples("streamjoin_plan_generation")
+    generations = samples(server, "streamjoin_plan_generation")
     assert {moment: values[()] for moment, values in generations.items()} == {moment: at(moment)["generation"] for moment in epochs}
     for name, counter in (("input_records", "input"), ("accepted_tuples", "accepted"), ("written_bytes", "writtenBytes")):
-        read = server.samples(f"streamjoin_{name}_total", "stream")
+        read = samples(server, f"streamjoin_{name}_total", "stream")
         assert {moment: read[moment] for moment in epochs} == {
             moment: {("l",): at(moment)["totals"][counter][0], ("r",): at(moment)["totals"][counter][1]} for moment in epochs
         }

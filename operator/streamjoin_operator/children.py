@@ -211,6 +211,7 @@ def pod_monitor(resource: Resource) -> Object:
         resource.base,
         spec={
             "selector": {"matchLabels": _selected(resource, names.DRIVER)},
+            "jobLabel": "app.kubernetes.io/name",
             "podMetricsEndpoints": [{"port": "http", "path": "/metrics"}],
         },
     )

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import click
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from streamjoin.cli.run import Options
     from streamjoin.epoch.driver import Driver
     from streamjoin.job import Job
-    from streamjoin.serve.api import PlanApi
 
 BACKEND = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 RPC_PORT, BLOCKS_PORT = 7078, 7079
@@ -141,14 +140,21 @@ def await_revision(
         sleep(1.0)
 
 
+class Adopts(Protocol):
+    """What knows the job, and is to know of other limits."""
+
+    def adopt(self, job: Job) -> None: ...
+
+
 class Limits:
     """The limits on workers, read anew from the manifest as it changes: what the operator applies live.
 
     Everything else of the manifest counts from the next start on.
     """
 
-    def __init__(self, manifest: Path, driver: Driver, api: PlanApi | None) -> None:
-        self._manifest, self._driver, self._api = manifest, driver, api
+    def __init__(self, manifest: Path, driver: Driver, *others: Adopts) -> None:
+        """``others`` are told of what the driver gets."""
+        self._manifest, self._driver, self._others = manifest, driver, others
         self._stop = threading.Event()
         self._text = ""
         self._thread = threading.Thread(target=self._watch, name="limits", daemon=True)
@@ -178,8 +184,8 @@ class Limits:
             return False
         changed: Job = replace(job, min_workers=workers.min, max_workers=workers.max)
         self._driver.job = changed
-        if self._api is not None:
-            self._api.adopt(changed)
+        for other in self._others:
+            other.adopt(changed)
         return True
 
     def _watch(self) -> None:

@@ -211,7 +211,7 @@ def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Join
         where = f"port {options.metrics_port} of {address}"
         remedy = "choose another with --metrics-port, 0 for any free one, or another --metrics-address"
         raise Failure(Exit.USAGE, f"--metrics-port: {where} cannot be listened on ({error.strerror}); {remedy}") from error
-    with server, Limits(options.manifest, driver, api) if options.pods is not None else contextlib.nullcontext():
+    with server, Limits(options.manifest, driver, api, metrics) if options.pods is not None else contextlib.nullcontext():
         click.echo(f"metrics: {server.url}/metrics", err=True)
         yield Watched(driver, metrics), metrics
 

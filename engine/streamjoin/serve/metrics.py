@@ -145,6 +145,11 @@ class Metrics(Collector):
         """The StreamJoin's."""
         return self._job.name
 
+    def adopt(self, job: Job) -> None:
+        """The limits on workers have changed."""
+        with self._lock:
+            self._job = job
+
     def resume(self, checkpoint: Checkpoint) -> None:
         """The checkpoint has been claimed, and the run goes on from it."""
         blocks, nbytes = stored(checkpoint.blocks)
