@@ -55,6 +55,18 @@ def rows(root: Path, kind: str = "parquet") -> list[tuple[Any, ...]]:
     return sorted(duckdb.sql(f"select * from {reader}('{root}/part-*')").fetchall())
 
 
+def test_only_parquet_columns_that_repeat_themselves_get_dictionaries(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("town", pa.string()), ("code", pa.int32()), ("nothing", pa.null())])
+    numbers = range(10_000)
+    columns = [list(numbers), [f"town-{number % 7}" for number in numbers], [number % 3 for number in numbers], [None] * len(numbers)]
+    target = sink(tmp_path, schema=schema)
+    target.publish(stage(target, "a", pa.record_batch(columns, schema=schema)))
+    group = pq.read_metadata(tmp_path / visible(tmp_path)[0]).row_group(0)
+    found = {group.column(index).path_in_schema: group.column(index).has_dictionary_page for index in range(3)}
+    assert found == {"id": False, "town": True, "code": True}
+    assert len(rows(tmp_path)) == len(numbers)
+
+
 @pytest.mark.parametrize("kind", ["parquet", "json"])
 def test_a_reader_sees_files_when_they_are_published_and_not_before(tmp_path: Path, kind: str) -> None:
     target = sink(tmp_path, kind)
