@@ -47,6 +47,8 @@ QUEUE_SECONDS = 5.0
 WORK = "streamjoin.work"
 """The local property with an epoch's spec and slots."""
 MOST_PLANS = 16
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""On few cores the threads of the optimising compiler and of concurrent garbage collection take the work's cores: half of the driver's."""
 REPORT_ARROW = pa.schema([("report", pa.binary())])
 
 LOG4J = """\
@@ -367,10 +369,10 @@ class SparkRunner:
             "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
             # over loopback TCP each Python stage loses 40 ms to a delayed acknowledgement
             "spark.python.unix.domain.socket.enabled": "true",
-            # on few cores the optimising compiler's threads take the work's cores for minutes
-            "spark.executor.extraJavaOptions": f"-XX:TieredStopAtLevel=1 {java}",
+            # on this machine executors log where the driver does
+            "spark.executor.extraJavaOptions": JAVA_OPTIONS if settings.master else f"{JAVA_OPTIONS} {java}",
             # a long exception message overflows the default stack in Spark's own regular expressions and hides the cause
-            "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Xss16m {java}",
+            "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -Xss16m {java}",
             "spark.driver.memory": "1g",
         }
         if settings.master is not None:
