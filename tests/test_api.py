@@ -122,6 +122,7 @@ def test_what_is_read_is_what_the_driver_says(served: Served) -> None:
     status, answer, _ = served.ask("GET", "/v1/statistics")
     assert status == 200
     StatisticsAnswer.model_validate(answer)
+    assert answer.pop("predicate") == served.driver.predicate.main.text == "abs(l.k - r.k) <= 5"
     accepted = [side.pop("acceptedPerSecond") for side in answer.values()]
     assert accepted == pytest.approx(served.driver.rates())
     assert Statistics.from_json(answer).to_json() == served.driver.statistics().to_json()
@@ -143,7 +144,9 @@ def test_a_wish_is_planned_applied_and_not_applied_twice(served: Served) -> None
     assert served.ask("PUT", "/v1/plan", {"workers": 3})[0] == 200, "it runs, and that the load has moved since is no reason"
     status, answer, _ = served.ask("PUT", "/v1/plan", {"workers": 3, "replan": True})
     assert (status, answer["wanted"]["generation"]) == (202, 3)
-    status, answer, _ = served.ask("PUT", "/v1/plan", {"workers": 2, "model": "square"})
+    status, answer, _ = served.ask("PUT", "/v1/plan", {"workers": 2, "model": "square", "after": 2})
+    assert (status, answer["error"]) == (409, "after: 2 is not the newest plan, which is 3; read it again")
+    status, answer, _ = served.ask("PUT", "/v1/plan", {"workers": 2, "model": "square", "after": 3})
     assert status == 202
     served.run(EPOCHS)
     assert served.ask("GET", "/v1/plan")[1]["scheme"]["model"] == "square"

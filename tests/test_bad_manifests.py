@@ -181,6 +181,13 @@ CASES = [
         "max: 6, floor: 7",
         "spec.workers.floor: 7 must be at least min (2) and at most max (6), or 0 for none",
     ),
+    bad(
+        "a question in an address",
+        "scaling: {",
+        'scaling: {prometheus: {url: "http://prometheus:9090/?a=b"}, ',
+        'spec.scaling.prometheus.url: "http://prometheus:9090/?a=b" is not the address of a server; '
+        "write http:// or https://, a host, a port if need be, and no more than a path",
+    ),
     # Types.
     bad("a number for text", 'image: "streamjoin:1"', "image: 5", 'spec.image: 5 must be text; put it in quotes: "5"'),
     bad(

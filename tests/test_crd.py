@@ -113,6 +113,7 @@ ACCEPTED = [
     accepted("defaults for all that may have one", (WORKERS, "suspend: true"), ("  suspend: false\n", "")),
     accepted("a parameter of the model", ("model: adsp", "model: readj, sigma: 0.5")),
     accepted("scaling off, in quotes", ("mode: Enforce", 'mode: "Off"')),
+    accepted("another Prometheus", ("mode: Enforce", 'mode: Enforce, prometheus: {url: "https://prometheus.monitoring:9090/team-a"}')),
     accepted("a changed pod", ("{metadata: {labels: {team: a}}}", "{spec: {tolerations: [{key: a, operator: Exists}]}}")),
 ]
 
@@ -307,6 +308,10 @@ REFUSED = [
     refused("tau3 above 1", "tau2: 0.8", "tau2: 0.8, tau3: 1.5", "spec.scaling.tau3", "less than or equal to 1"),
     refused(
         "a mode that is unknown", "mode: Enforce", "mode: Always", "spec.scaling.mode", 'supported values: "Enforce", "Recommend", "Off"'
+    ),
+    refused(
+        *("a Prometheus that is no address", "mode: Enforce", 'mode: Enforce, prometheus: {url: "prometheus:9090"}'),
+        *("spec.scaling.prometheus.url", "is not the address of a server"),
     ),
     refused("scaling off, without quotes", "mode: Enforce", "mode: False", "spec.scaling.mode", "must be of type string"),
     refused("a base above 1", 'base: "0.1"', 'base: "1.1"', "spec.shedding.base", "should match"),

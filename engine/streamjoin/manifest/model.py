@@ -94,6 +94,8 @@ def _setting(value: object) -> str | int | float | bool:
 
 
 _LONGEST_FRACTION = 20
+_HTTP_URL = "https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?"
+_NO_HTTP_URL = "is not the address of a server; write http:// or https://, a host, a port if need be, and no more than a path"
 
 
 def _fraction(value: object) -> object:
@@ -125,6 +127,12 @@ def _instant(value: str) -> str:
 
 def _location(value: str) -> str:
     place(value)
+    return value
+
+
+def _http_url(value: str) -> str:
+    if not re.fullmatch(_HTTP_URL, value):
+        raise ValueError(_NO_HTTP_URL)
     return value
 
 
@@ -210,6 +218,12 @@ Location = Annotated[
     ),
     Rule("self.trim() == self", "is not a place; give a local path or a URL, without spaces around it"),
     Rule("!self.startsWith('~')", "begins with ~, which only a shell expands; write the directory's full path"),
+]
+HttpUrl = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=1024),
+    AfterValidator(_http_url),
+    Rule(f"self.matches('^{_HTTP_URL}$')", _NO_HTTP_URL),
 ]
 Sql = Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=255)]
@@ -572,6 +586,13 @@ class ScalingRules(Part):
     """Add workers when epochs take longer than their interval and more and more records wait. By default the value of scaling.mode."""
 
 
+class Prometheus(Part):
+    """Kubernetes: the Prometheus that the operator asks about this join, where it is another than the operator's own."""
+
+    url: HttpUrl | None = None
+    """Its address, as http://prometheus.monitoring:9090. The operator's token is not sent to another host than that of its own setting."""
+
+
 class Scaling(Part):
     """When to add and to remove workers, by tau: the tuples that a worker holds / its capacity."""
 
@@ -591,6 +612,8 @@ class Scaling(Part):
     """How long tau must stay at or above tau3."""
     scale_down_after: Span = Duration.parse("10m")
     """How long tau must stay at or below tau0."""
+    prometheus: Prometheus = Prometheus()
+    """Kubernetes: where the operator reads what it scales by."""
 
     @property
     def target(self) -> float:

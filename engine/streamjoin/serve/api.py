@@ -177,6 +177,8 @@ class PlanApi:
             status, predicate = self._running()
             wanted = status.wanted
             newest = status.scheme if wanted is None else wanted.scheme
+            if wish.after not in (None, newest_generation(status)):
+                raise PlanOutdated(f"after: {wish.after} is not the newest plan, which is {newest_generation(status)}; read it again")
             if not wish.replan and (newest.tasks, newest.model) == (wish.workers, model):
                 return False
             try:
@@ -196,9 +198,9 @@ class PlanApi:
         raise AssertionError("the last attempt returns or raises")
 
     def _statistics(self) -> Answer:
-        self._running()
+        _, predicate = self._running()
         found, rates = self._join.statistics(), self._join.rates()
-        return Answer(200, StatisticsAnswer(left=_side(found.left, rates[0]), right=_side(found.right, rates[1])))
+        return Answer(200, StatisticsAnswer(predicate=predicate.main.text, left=_side(found.left, rates[0]), right=_side(found.right, rates[1])))
 
     def _healthy(self) -> Answer:
         healthy, facts = self._health()

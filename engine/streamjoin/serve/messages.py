@@ -48,6 +48,8 @@ class Wish(Message):
     """The manifest's by default."""
     replan: bool = False
     """Cut the join anew also where as many workers run under this model already."""
+    after: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    """Only while this is the generation of the newest plan, the one that is being applied or else the one that runs."""
 
 
 class WholePlan(Message):
@@ -133,6 +135,8 @@ class SideAnswer(Message):
 class StatisticsAnswer(Message):
     """``GET /v1/statistics``."""
 
+    predicate: str
+    """The part of ``on`` whose keys the histograms are of; empty where every pair of tuples is compared."""
     left: SideAnswer
     right: SideAnswer
 
