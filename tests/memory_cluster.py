@@ -57,6 +57,10 @@ class MemoryCluster:
 
     async def apply(self, desired: Object) -> Object:
         with _Request(self, "apply", desired["kind"]):
+            version = desired["metadata"].get("resourceVersion")
+            found = self.objects.get((desired["kind"], desired["metadata"]["namespace"], desired["metadata"]["name"]))
+            if version is not None and (found is None or found["metadata"]["resourceVersion"] != version):
+                raise ApiError(409, "Conflict", "the object has been modified")
             return self.put(desired, "apply")
 
     async def patch(self, kind: Kind, namespace: str, name: str, body: Object, part: str = "") -> Object:

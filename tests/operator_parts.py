@@ -51,6 +51,16 @@ def streamjoin(name: str = "one", namespace: str = "default", **spec: Any) -> Ob
     }
 
 
+def joined(epochs: int) -> list[str]:
+    """What a driver's metrics say of the epochs that it has run, of 0.1 s each."""
+    return [
+        f'streamjoin_epoch_number{{name="one"}} {epochs}.0',
+        f'streamjoin_epoch_duration_seconds_count{{name="one"}} {epochs}.0',
+        f'streamjoin_epoch_duration_seconds_sum{{name="one"}} {epochs / 10}',
+        'streamjoin_running_epoch_seconds{name="one"} 0.0',
+    ]
+
+
 class FakeDriver:
     """What of a driver the operator sees: the plan API, with its token, and the metrics. One for all StreamJoins of a test."""
 
@@ -63,6 +73,7 @@ class FakeDriver:
         self.token: str | None = None
         """None: any is taken, and the first is kept."""
         self.tau = 0.5
+        self.epochs = 0
         self.shed = 0.0
         self.has_plan = True
         self.last_error: str | None = None
@@ -137,7 +148,7 @@ class FakeDriver:
 
     def metrics(self) -> str:
         generation = self.generation if self.measured_generation is None else self.measured_generation
-        lines = [f'streamjoin_plan_generation{{name="one"}} {generation}.0']
+        lines = [f'streamjoin_plan_generation{{name="one"}} {generation}.0', *joined(self.epochs)]
         for task in range(self.workers):
             lines.append(f'streamjoin_worker_utilization_ratio{{name="one",task="{task}"}} {self.tau}')
             lines.append(f'streamjoin_worker_shed_ratio{{name="one",task="{task}"}} {self.shed}')
@@ -146,7 +157,8 @@ class FakeDriver:
             lines.append(f'streamjoin_worker_bytes{{name="one",task="{task}"}} 4e+06')
         for stream in ("orders", "payments"):
             lines.append(f'streamjoin_shed_tuples_total{{name="one",stream="{stream}"}} 0.0')
-            lines.append(f'streamjoin_accepted_tuples_total{{name="one",stream="{stream}"}} 1000.0')
+            lines.append(f'streamjoin_accepted_tuples_total{{name="one",stream="{stream}"}} {1000.0 + 100 * self.epochs}')
+            lines.append(f'streamjoin_backlog_records{{name="one",stream="{stream}"}} 0.0')
         return "\n".join(lines) + "\n"
 
     def close(self) -> None:

@@ -494,4 +494,4 @@ class TestPlugin:
         assert text.splitlines()[-1].split() == ["2h", "Normal", "JoinRunning", "hello"]
         assert plugin.planned(body).splitlines()[0].split() == ["generation", "2"]
         assert "no plan yet" in plugin.planned(streamjoin())
-        assert "observed" not in plugin.described(body)
+        assert "observed" not in plugin.described(body, datetime(2026, 1, 1, 2, tzinfo=UTC))

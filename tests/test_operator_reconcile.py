@@ -17,12 +17,13 @@ from operator_parts import Object, streamjoin
 from streamjoin_operator import names, reconcile
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.driver import Answered, Measured, Report
+from streamjoin_operator.measurement import Distrusted
 from streamjoin_operator.reconcile import Reconciler
 from streamjoin_operator.settings import Settings
 
 KEY = ("default", "one")
 CHILDREN = [
-    *("ConfigMap sj-one", "Deployment sj-one", "NetworkPolicy sj-one", "Role sj-one", "RoleBinding sj-one"),
+    *("ConfigMap sj-one", "ConfigMap sj-one-decisions", "Deployment sj-one", "NetworkPolicy sj-one", "Role sj-one", "RoleBinding sj-one"),
     *("Secret sj-one-token", "Service sj-one", "ServiceAccount sj-one"),
 ]
 
@@ -43,6 +44,7 @@ class Drivers:
         self.refuses_token = False
         self.tau = 0.5
         self.counts = {"orders": (0.0, 0.0), "payments": (0.0, 0.0)}
+        self.text = ""
 
     async def read(self, url: str, token: str) -> Report:
         if self.refuses_token:
@@ -62,7 +64,10 @@ class Drivers:
             plan["wanted"] = {"generation": self.generation + 1, "workers": self.wanted, "scheme": {"model": model}}
         utilization = dict.fromkeys(range(self.workers), self.tau)
         measured = Measured(self.generation, utilization, dict.fromkeys(utilization, 0.0), self.counts)
-        return Report({"state": self.state, "lastError": None}, plan, measured)
+        return Report({"state": self.state, "lastError": None}, plan, measured, self.text)
+
+    async def statistics(self, url: str, token: str) -> None:
+        return None
 
     async def put(self, url: str, token: str, wish: Object) -> Answered:
         self.wishes.append(wish)
@@ -74,6 +79,13 @@ class Drivers:
         assert self.wanted is not None
         self.workers, self.wanted, self.generation = self.wanted, None, self.generation + 1
         self.model = self.wishes[-1]["model"]
+
+
+class NoPrometheus:
+    """None is configured."""
+
+    async def read(self, url: str, namespace: str, name: str, seconds: float) -> Distrusted:
+        raise AssertionError("nobody may be asked")
 
 
 class World:
@@ -93,6 +105,7 @@ class World:
             self.cluster,  # type: ignore[arg-type]
             self.drivers,
             self.settings,
+            NoPrometheus(),
             clock=lambda: self.now,
             wall=lambda: datetime(2026, 1, 1, tzinfo=UTC),
             at=self._at,
@@ -188,6 +201,9 @@ def essence(world: World) -> Object:
         body = copy.deepcopy(body)
         for name in ("resourceVersion", "generation", "uid", "ownerReferences"):
             body["metadata"].pop(name, None)
+        if place[2] == names.ledger_name("one"):
+            body["data"] = sorted(body["data"])
+            body["metadata"].pop("annotations")
         if place[0] == "Secret":
             body["data"] = sorted(body["data"])
             body["metadata"].pop("annotations")

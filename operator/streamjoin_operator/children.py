@@ -34,6 +34,7 @@ DRIVER_RULES: list[Object] = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "delete", "deletecollection"]}
 ]
 COMPARED_KEY = "compared.json"
+LEDGER_KEY = "decisions.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,20 @@ class Resource:
     generation: int
     restart: str = ""
     """Its annotation ``streamjoin.dev/restart``."""
+    pause: str = ""
+    """Its annotation ``streamjoin.dev/pause-scaling``."""
 
     @classmethod
     def of(cls, body: Object) -> Resource:
         metadata = body["metadata"]
         annotations = metadata.get("annotations") or {}
         return cls(
-            metadata["namespace"], metadata["name"], metadata["uid"], metadata.get("generation", 0), annotations.get(names.RESTART, "")
+            metadata["namespace"],
+            metadata["name"],
+            metadata["uid"],
+            metadata.get("generation", 0),
+            annotations.get(names.RESTART, ""),
+            annotations.get(names.PAUSE, ""),
         )
 
     @property
@@ -119,6 +127,15 @@ def config_map(resource: Resource, manifest: Manifest, change: Object | None, se
             COMPARED_KEY: json.dumps(value, sort_keys=True),
         },
     )
+
+
+def ledger(resource: Resource, document: Object, version: str | None) -> Object:
+    """The autoscaler's decisions. ``version``: of the object that this one replaces; the API server refuses it for any other."""
+    text = json.dumps(document, separators=(",", ":"))
+    body = child(resource, "v1", "ConfigMap", names.ledger_name(resource.name), data={LEDGER_KEY: text})
+    if version is not None:
+        body["metadata"]["resourceVersion"] = version
+    return body
 
 
 def change_of(resource: Resource, manifest: Manifest, observed: Object | None) -> Object | None:

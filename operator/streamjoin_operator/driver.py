@@ -44,6 +44,8 @@ class Report:
     plan: dict[str, Any] = field(default_factory=dict)
     """``GET /v1/plan``; empty before the first plan."""
     measured: Measured | None = None
+    text: str = ""
+    """``GET /metrics``."""
     problem: str | None = None
     """Why the driver cannot be spoken to."""
     metrics_problem: str | None = None
@@ -85,8 +87,17 @@ class DriverClient:
             status, text = await self._text(url, "/metrics", token)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             return Report(problem=f"{type(error).__name__}{f': {error}' if str(error) else ''}"[:200])
-        measured = measure(text) if status == 200 else None
-        return Report(health=health, plan=plan, measured=measured, metrics_problem=distrust(measured, plan))
+        text = text if status == 200 else ""
+        measured = measure(text)
+        return Report(health=health, plan=plan, measured=measured, text=text, metrics_problem=distrust(measured, plan))
+
+    async def statistics(self, url: str, token: str) -> dict[str, Any] | None:
+        """``GET /v1/statistics``; None where there is no usable answer."""
+        try:
+            status, found = await self._json(url, "/v1/statistics", token)
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
+            return None
+        return found if status == 200 else None
 
     async def put(self, url: str, token: str, wish: dict[str, Any]) -> Answered:
         """Ask for a plan. Status 0: no answer."""

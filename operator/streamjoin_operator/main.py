@@ -24,6 +24,7 @@ from streamjoin_operator.api import DEPLOYMENT, STREAM_JOIN, Api, ApiError
 from streamjoin_operator.driver import DriverClient
 from streamjoin_operator.health import Health, HealthServer
 from streamjoin_operator.metrics import Metrics
+from streamjoin_operator.prometheus import PrometheusClient
 from streamjoin_operator.queue import Queue
 from streamjoin_operator.reconcile import Reconciler
 from streamjoin_operator.settings import SettingError, Settings, read
@@ -116,9 +117,10 @@ class Operator:
         """Until ``stop`` is set. Raises what kopf or a worker raises."""
         api = Api(self.way, self.metrics.requested)
         drivers = DriverClient()
-        reconciler = self.reconciler = Reconciler(api, drivers, self.settings, at=self.at)
+        prometheus = PrometheusClient(self.settings, told=self.metrics.asked)
+        reconciler = self.reconciler = Reconciler(api, drivers, self.settings, prometheus, at=self.at)
         queue = self.queue = Queue(reconciler.reconcile, finished=self.metrics.finished)
-        self.metrics.watch(queue, reconciler.phases)
+        self.metrics.watch(queue, reconciler)
         health = self.health = Health(queue)
         ready = asyncio.Event()
         namespaces = self.settings.watch_namespaces
@@ -143,6 +145,7 @@ class Operator:
                         task.cancel()
         finally:
             await drivers.close()
+            await prometheus.close()
             await api.close()
 
 

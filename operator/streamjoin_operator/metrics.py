@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from streamjoin_operator.api import ApiError
+from streamjoin_operator.cost import Cost
 from streamjoin_operator.queue import Key, Queue
+from streamjoin_operator.reasons import Reason
 
+JOIN = ("namespace", "streamjoin")
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Looked(Protocol):
+    """What is needed of ``reconcile.Reconciler``."""
+
+    def phases(self) -> dict[str, int]: ...
+
+    def costs(self) -> Mapping[Key, Cost]: ...
+
+    def samples_at(self) -> Mapping[Key, float]: ...
 
 
 class Metrics:
@@ -27,13 +42,24 @@ class Metrics:
         self.requests = Counter(
             "streamjoin_operator_api_requests_total", "Requests to the API server (code 0: no answer).", ["verb", "code"], registry=registry
         )
+        self.questions = Counter(
+            "streamjoin_operator_prometheus_requests_total", "Questions to Prometheus, by how they ended.", ["result"], registry=registry
+        )
+        self.answered_at: float | None = None
+        """When Prometheus last gave a usable answer, in seconds since 1970."""
         ProcessCollector(registry=registry)
         for result in ("success", "error"):
             self.reconciles.labels(result)
 
-    def watch(self, queue: Queue, phases: Callable[[], dict[str, int]]) -> None:
+    def watch(self, queue: Queue, reconciler: Looked) -> None:
         """Show what is read at each scrape."""
-        self.registry.register(_Now(queue, phases))
+        self.registry.register(_Now(self, queue, reconciler))
+
+    def asked(self, reason: Reason | None) -> None:
+        """A question to Prometheus has ended; ``reason``: why its answer cannot be used."""
+        self.questions.labels("success" if reason is None else reason.name).inc()
+        if reason is None:
+            self.answered_at = time.time()
 
     def finished(self, key: Key, seconds: float, error: BaseException | None) -> None:
         """A reconcile has ended."""
@@ -58,8 +84,8 @@ class Metrics:
 
 
 class _Now(Collector):
-    def __init__(self, queue: Queue, phases: Callable[[], dict[str, int]]) -> None:
-        self._queue, self._phases = queue, phases
+    def __init__(self, metrics: Metrics, queue: Queue, reconciler: Looked) -> None:
+        self._metrics, self._queue, self._reconciler = metrics, queue, reconciler
 
     def collect(self) -> Iterator[Metric]:
         queue = self._queue
@@ -70,6 +96,33 @@ class _Now(Collector):
             "streamjoin_operator_longest_reconcile_seconds", "For how long the oldest reconcile has run.", value=queue.longest_running
         )
         family = GaugeMetricFamily("streamjoin_operator_streamjoins", "StreamJoins by phase.", labels=["phase"])
-        for phase, count in sorted(self._phases().items()):
+        for phase, count in sorted(self._reconciler.phases().items()):
             family.add_metric([phase], count)
         yield family
+        if self._metrics.answered_at is not None:
+            age = max(0.0, time.time() - self._metrics.answered_at)
+            yield GaugeMetricFamily("streamjoin_operator_prometheus_answer_age_seconds", "Since Prometheus last answered.", value=age)
+        ages = GaugeMetricFamily(
+            "streamjoin_operator_sample_age_seconds", "Age of a join's newest sample that could be trusted.", labels=JOIN
+        )
+        for key, at in sorted(self._reconciler.samples_at().items()):
+            ages.add_metric(key, max(0.0, time.time() - at))
+        yield ages
+        yield from self._costs()
+
+    def _costs(self) -> Iterator[Metric]:
+        costs = sorted(self._reconciler.costs().items())
+        for name, text, values in (
+            ("executor_hours", "Hours of executors.", [cost.hours for _, cost in costs]),
+            (
+                "avoided_executor_hours",
+                "Hours that spec.workers.max executors all the time would have taken besides.",
+                [cost.avoided_hours for _, cost in costs],
+            ),
+            ("cost", "Price of the executor-hours.", [cost.spent for _, cost in costs]),
+            ("avoided_cost", "Price of the executor-hours that were avoided.", [cost.avoided for _, cost in costs]),
+        ):
+            family = CounterMetricFamily(f"streamjoin_operator_{name}", text, labels=JOIN)
+            for (key, _), value in zip(costs, values, strict=True):
+                family.add_metric(key, value)
+            yield family

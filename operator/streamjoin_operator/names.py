@@ -18,6 +18,8 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 
 RESTART = f"{GROUP}/restart"
 """On a StreamJoin: any new value restarts its driver from the checkpoint."""
+PAUSE = f"{GROUP}/pause-scaling"
+"""On a StreamJoin: in, out, or anything else for both: the autoscaler carries nothing of that out while it is there."""
 REVISION = f"{GROUP}/revision"
 """On the Deployment: what the driver was started for (``changes.revision``)."""
 DESIRED = f"{GROUP}/desired"
@@ -48,6 +50,11 @@ def base_name(name: str) -> str:
 def token_name(name: str) -> str:
     """The Secret of the plan API's token."""
     return f"{base_name(name)}-token"
+
+
+def ledger_name(name: str) -> str:
+    """The ConfigMap of the autoscaler's decisions."""
+    return f"{base_name(name)}-decisions"
 
 
 def cleanup_name(name: str) -> str:

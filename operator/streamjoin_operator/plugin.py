@@ -14,6 +14,12 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from streamjoin.elastic.explain import explain as explanation
+from streamjoin.elastic.ledger import Ledger
+from streamjoin_operator.children import LEDGER_KEY
+from streamjoin_operator.cost import known
+from streamjoin_operator.names import ledger_name
+
 Object = dict[str, Any]
 Kubectl = Callable[[Sequence[str]], str]
 
@@ -57,26 +63,44 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("name", nargs="?", help="A StreamJoin; all of the namespace without it.")
     status.add_argument("-A", "--all-namespaces", action="store_true", help="Those of all namespaces.")
     for action, text in (
-        ("explain", "Why it is as it is: conditions, the last change, events."),
+        ("explain", "Why it is as it is: conditions, the last change, events, scaling decisions."),
         ("plan", "The plan that runs, and what the last switch moved."),
         ("suspend", "Stop it; its state is kept."),
         ("resume", "Let it go on from its checkpoint."),
     ):
         actions.add_parser(action, parents=[common], help=text).add_argument("name", help="The StreamJoin.")
+    actions.choices["explain"].add_argument("--limit", type=int, default=12, help="So many of the last scaling decisions.")
     return parser
 
 
 def _status(kubectl: Kubectl, options: argparse.Namespace) -> str:
     if options.name:
-        return described(_one(kubectl, options.name))
+        return described(_one(kubectl, options.name), datetime.now(UTC))
     scope = ["--all-namespaces"] if options.all_namespaces else []
     return overview(json.loads(kubectl(["get", RESOURCE, *scope, "-o", "json"]))["items"], namespaces=options.all_namespaces)
 
 
 def _explain(kubectl: Kubectl, options: argparse.Namespace) -> str:
-    body = _one(kubectl, options.name)
+    return explain(kubectl, options.name, datetime.now(UTC), options.limit)
+
+
+def explain(kubectl: Kubectl, name: str, now: datetime, limit: int = 12) -> str:
+    """Why it is as it is, and the last ``limit`` records of the autoscaler's ledger."""
+    body = _one(kubectl, name)
     chosen = f"involvedObject.uid={body['metadata']['uid']}"
-    return explained(body, json.loads(kubectl(["get", "events", "--field-selector", chosen, "-o", "json"]))["items"], datetime.now(UTC))
+    events = json.loads(kubectl(["get", "events", "--field-selector", chosen, "-o", "json"]))["items"]
+    return "\n".join([explained(body, events, now), "", _decided(kubectl, name, now, limit)]).rstrip()
+
+
+def _decided(kubectl: Kubectl, name: str, now: datetime, limit: int) -> str:
+    try:
+        stored = json.loads(kubectl(["get", "configmap", ledger_name(name), "-o", "json"]))
+        ledger = Ledger.from_json(json.loads(stored["data"][LEDGER_KEY])["ledger"])
+    except Refused as refused:
+        return f"no scaling decisions: {refused}"
+    except (KeyError, TypeError, ValueError) as error:
+        return f"the scaling decisions cannot be read: {error}"
+    return explanation(ledger, limit=limit, now=now.timestamp())
 
 
 def _plan(kubectl: Kubectl, options: argparse.Namespace) -> str:
@@ -132,7 +156,7 @@ def overview(bodies: Sequence[Object], *, namespaces: bool = False) -> str:
     return table(rows)
 
 
-def described(body: Object) -> str:
+def described(body: Object, now: datetime) -> str:
     """All about one StreamJoin."""
     status, metadata = body.get("status") or {}, body["metadata"]
     utilization = status.get("utilization") or {}
@@ -142,6 +166,7 @@ def described(body: Object) -> str:
         ["workers", f"{status.get('workers', '-')} (desired {status.get('desiredWorkers', '-')})"],
         ["tau", f"max {utilization['max']}, mean {utilization['mean']}" if utilization else "not measured"],
         ["shed", _shed(status)],
+        ["cost", _cost(status, now)],
         ["image", status.get("image", "-")],
         ["memory of a worker", status.get("memory", "-")],
         ["manifest", _seen(body)],
@@ -200,6 +225,15 @@ def _condition_table(status: Object) -> str:
 
 def _conditions(status: Object) -> dict[str, Object]:
     return {condition["type"]: condition for condition in status.get("conditions") or []}
+
+
+def _cost(status: Object, now: datetime) -> str:
+    found = known(status.get("cost"))
+    if found is None:
+        return "-"
+    found = found.until(now.timestamp())
+    hours = f"{found.hours:.1f} executor-hours; {found.avoided_hours:.1f} more would be those of {found.most} executors all the time"
+    return hours + (f" (spent {found.spent:.2f}, avoided {found.avoided:.2f})" if found.price or found.spent else "")
 
 
 def _shed(status: Object) -> str:

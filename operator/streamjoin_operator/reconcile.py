@@ -20,16 +20,21 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from streamjoin.elastic.decision import Kind
 from streamjoin.elastic.deployment import initial_workers
+from streamjoin.elastic.sample import Sample
+from streamjoin.elastic.settings import Mode, Rule
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest import Manifest, check
 from streamjoin_operator import api as kinds
-from streamjoin_operator import children, names, status
+from streamjoin_operator import children, cost, names, status
 from streamjoin_operator.api import Api, ApiError
+from streamjoin_operator.autoscale import WRITE_SECONDS, Applied, Autoscaler, event_of, settings_of
 from streamjoin_operator.changes import CLAIM_PATH
 from streamjoin_operator.children import Resource
 from streamjoin_operator.drift import Object, is_current
 from streamjoin_operator.driver import Answered, Measured, Report
+from streamjoin_operator.measurement import Distrusted, Scrapes, Series, measure
 from streamjoin_operator.memory import WorkerMemory, worker_memory
 from streamjoin_operator.queue import Key
 from streamjoin_operator.reasons import Reason
@@ -101,6 +106,11 @@ class Memo:
     wrote_at: float = float("-inf")
     budget: int | None = None
     """How many executors must stay, by the disruption budget."""
+    scaler: Autoscaler | None = None
+    ledger_version: str | None = None
+    """Of the ConfigMap with the ledger; None: there is none."""
+    scrapes: Scrapes | None = None
+    """Of the driver's own metrics, where no Prometheus is asked."""
 
 
 @dataclass
@@ -123,6 +133,11 @@ class Pass:
     events: list[tuple[str, Reason, str]] = field(default_factory=list)
 
     @property
+    def is_suspended(self) -> bool:
+        """As the resource says, also where the rest of it is refused."""
+        return self.body["spec"].get("suspend") is True
+
+    @property
     def manifest(self) -> Manifest:
         assert self.derived.manifest is not None, "the first step stops without one"
         return self.derived.manifest
@@ -134,6 +149,14 @@ class Drivers(Protocol):
     async def read(self, url: str, token: str) -> Report: ...
 
     async def put(self, url: str, token: str, wish: dict[str, Any]) -> Answered: ...
+
+    async def statistics(self, url: str, token: str) -> dict[str, Any] | None: ...
+
+
+class Prometheus(Protocol):
+    """What is needed of ``prometheus.PrometheusClient``."""
+
+    async def read(self, url: str, namespace: str, name: str, seconds: float) -> list[Series] | Distrusted: ...
 
 
 Step = Callable[[Pass], Awaitable[Verdict]]
@@ -147,13 +170,14 @@ class Reconciler:
         api: Api,
         drivers: Drivers,
         settings: Settings,
+        prometheus: Prometheus,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
         at: Callable[[str], None] = lambda step: None,
     ) -> None:
         """``at`` hears the name of each step before it is done; tests raise there."""
-        self._api, self._drivers, self._settings = api, drivers, settings
+        self._api, self._drivers, self._settings, self._prometheus = api, drivers, settings, prometheus
         self._clock, self._wall, self._at = clock, wall, at
         self._bodies: dict[Key, Object] = {}
         self._deployments: dict[Key, Object] = {}
@@ -228,6 +252,18 @@ class Reconciler:
             counts[phase] = counts.get(phase, 0) + 1
         return counts
 
+    def costs(self) -> dict[Key, cost.Cost]:
+        """What each StreamJoin has come to by now."""
+        now = self._wall().timestamp()
+        found = {key: (body.get("status") or {}).get("cost") for key, body in list(self._bodies.items())}
+        costs = {key: cost.known(value) for key, value in found.items()}
+        return {key: value.until(now) for key, value in costs.items() if value is not None}
+
+    def samples_at(self) -> dict[Key, float]:
+        """When the newest sample of each StreamJoin was taken that could be trusted, in seconds since 1970."""
+        found = {key: memo.scaler for key, memo in list(self._memos.items())}
+        return {key: scaler.trusted_at for key, scaler in found.items() if scaler is not None and scaler.trusted_at is not None}
+
     def _memo(self, key: Key) -> Memo:
         return self._memos.setdefault(key, Memo())
 
@@ -243,6 +279,8 @@ class Reconciler:
         now = Pass(resource, body, memo, self._derive(resource, body, memo), self._deployments.get(key))
         if body["metadata"].get("deletionTimestamp"):
             return await self._take((self._drain, self._clean_up, self._let_go), now)
+        if now.is_suspended and memo.scaler is not None:
+            memo.scaler.suspend(self._wall().timestamp())
         now.checking = self._is_check_due(now)
         after = await self._take(self._steps(), now)
         await self._report(now)
@@ -251,7 +289,8 @@ class Reconciler:
     def _steps(self) -> Sequence[Step]:
         return (
             *(self._validate, self._observe, self._hold_back, self._finalizer, self._access, self._token, self._claim, self._config),
-            *(self._network, self._budget, self._monitor, self._driver, self._prune, self._checked, self._pods, self._ask, self._plan),
+            *(self._network, self._budget, self._monitor, self._driver, self._prune, self._checked, self._pods),
+            *(self._ask, self._plan, self._scale),
         )
 
     async def _take(self, steps: Sequence[Step], now: Pass) -> float | None:
@@ -285,6 +324,7 @@ class Reconciler:
         if now.derived.problem is None:
             return PROCEED
         now.refused = now.derived.problem
+        await self._heed_suspend(now)
         if now.deployment is not None:
             await self._pods(now)
             await self._ask(now)
@@ -316,6 +356,7 @@ class Reconciler:
         if refusal is None:
             return PROCEED
         now.refused = (Reason.CheckpointMismatch, refusal)
+        await self._heed_suspend(now)
         await self._pods(now)
         await self._ask(now)
         return Verdict(self._settings.resync_seconds)
@@ -410,12 +451,13 @@ class Reconciler:
         if not now.checking:
             return PROCEED
         base, unwanted = now.resource.base, set()
+        kept = {"ConfigMap": names.ledger_name(now.resource.name)}
         if self._wanted_budget(now) is None:
             unwanted.add("PodDisruptionBudget")
         if not self._settings.network_policy:
             unwanted.add("NetworkPolicy")
         for (kind, name), observed in now.observed.items():
-            if kind != "Secret" and (name != base or kind in unwanted) and _is_ours(observed, now.resource):
+            if kind != "Secret" and (name not in (base, kept.get(kind)) or kind in unwanted) and _is_ours(observed, now.resource):
                 await self._api.delete(kinds.KINDS[kind], now.resource.namespace, name, observed["metadata"]["uid"])
                 now.events.append(("Normal", Reason.Pruned, f"{kind} {name}"))
         return PROCEED
@@ -430,7 +472,7 @@ class Reconciler:
     async def _pods(self, now: Pass) -> Verdict:
         """While the driver is not ready, see why; a suspended one is to be gone."""
         deployed = (now.deployment or {}).get("status") or {}
-        suspended = now.derived.manifest is not None and now.derived.manifest.spec.suspend
+        suspended = now.is_suspended
         if suspended and not deployed.get("replicas"):
             return Verdict(self._settings.resync_seconds)
         if _is_ready(now.deployment) and not suspended:
@@ -499,6 +541,99 @@ class Reconciler:
         if answer.status not in (200, 202):
             now.memo.asked_at -= WISH_SECONDS - self._settings.poll_seconds
         return PROCEED
+
+    async def _scale(self, now: Pass) -> Verdict:
+        """Decide how many workers there should be; write it down; then have the driver see to it."""
+        if now.refused is not None or now.wanted_workers is not None:
+            return PROCEED  # the limits come first, and the plan that was read is the newest no more
+        assert now.report is not None, "a step before stops without one"
+        assert now.derived.job is not None, "the first step stops without one"
+        assert now.memo.token is not None, "a step before stops without one"
+        memo, manifest, job, url, token = now.memo, now.manifest, now.derived.job, self._url(now.resource), now.memo.token
+        settings = settings_of(manifest, now.resource.pause)
+        if all(settings.mode_of(rule) is Mode.OFF for rule in Rule):
+            memo.scaler = None
+            return PROCEED
+        scaler, at, plan = await self._scaler(now), self._wall().timestamp(), Applied.of(now.report.plan)
+        now.events += scaler.follow(manifest, now.resource.pause, plan, at)
+        now.events += scaler.take(await self._sample(now, plan, at), plan)
+        decision = await scaler.decide(now.report.plan, job, lambda: self._drivers.statistics(url, token), at)
+        wish = scaler.wish(decision, plan, manifest.spec.scheme.model, at)
+        if wish is None:
+            if decision.kind is not Kind.HOLD and decision.mode is Mode.RECOMMEND and scaler.is_new:
+                now.events.append(event_of(decision))
+            if scaler.is_new or (scaler.has_holds and self._clock() - scaler.written_at >= WRITE_SECONDS):
+                await self._write_ledger(now, scaler)
+            return PROCEED
+        now.wanted_workers = decision.target
+        now.events.append(event_of(decision))
+        await self._write_ledger(now, scaler)
+        await self._report(now)
+        self._at("put")
+        answer = await self._drivers.put(url, token, wish)
+        now.events += scaler.put(answer.status, answer.text, plan, at)
+        if answer.status != 202:
+            now.wanted_workers = None
+        return PROCEED
+
+    async def _scaler(self, now: Pass) -> Autoscaler:
+        """What is remembered of the scaling; of an operator before, what it has stored."""
+        memo = now.memo
+        if memo.scaler is None:
+            memo.scaler = Autoscaler(await self._stored_ledger(now))
+            memo.scaler.written_at = self._clock()
+        return memo.scaler
+
+    async def _stored_ledger(self, now: Pass) -> Object | None:
+        found = await self._api.find(kinds.CONFIG_MAP, now.resource.namespace, names.ledger_name(now.resource.name))
+        now.memo.ledger_version = None if found is None else found["metadata"]["resourceVersion"]
+        if found is None or not _is_ours(found, now.resource):
+            return None
+        try:
+            value = json.loads(found["data"][children.LEDGER_KEY])
+        except (KeyError, TypeError, ValueError):
+            return None
+        return value if isinstance(value, dict) else None
+
+    async def _write_ledger(self, now: Pass, scaler: Autoscaler) -> None:
+        """Store the decisions. Where another operator was quicker, its are read, and this pass ends here."""
+        self._at("ledger")
+        try:
+            written = await self._api.apply(children.ledger(now.resource, scaler.document(), now.memo.ledger_version))
+        except ApiError as error:
+            if error.status == 409:
+                scaler.adopt(await self._stored_ledger(now))
+            raise
+        now.memo.ledger_version = written["metadata"]["resourceVersion"]
+        scaler.is_new = scaler.has_holds = False
+        scaler.written_at = self._clock()
+
+    async def _sample(self, now: Pass, plan: Applied, at: float) -> Sample | Distrusted:
+        """What Prometheus says of the join; without one, the driver itself."""
+        assert now.report is not None, "a step before stops without one"
+        assert now.derived.job is not None, "the first step stops without one"
+        assert now.memo.scaler is not None, "it has just been made"
+        assert now.memo.scaler.core is not None, "it has just followed"
+        memo, resource, bound = now.memo, now.resource, now.memo.scaler.core.settings.stale_seconds
+        url = now.manifest.spec.scaling.prometheus.url or self._settings.prometheus_url
+        if url:
+            memo.scrapes = None
+            found = await self._prometheus.read(url, resource.namespace, resource.name, 2 * bound)
+            if isinstance(found, Distrusted):
+                return found
+        else:
+            memo.scrapes = memo.scrapes or Scrapes(2 * bound)
+            memo.scrapes.add(now.report.text, at)
+            found = memo.scrapes.series()
+        return measure(
+            found,
+            generation=plan.generation,
+            workers=plan.workers,
+            streams=(now.derived.job.left.name, now.derived.job.right.name),
+            now=at,
+            bound=bound,
+            is_retrying=now.report.health.get("state") == "retrying",
+        )
 
     # The steps of a deletion: only with our finalizer, when the state is to go with the StreamJoin.
 
@@ -589,6 +724,16 @@ class Reconciler:
                 now.memo.config = applied
         return PROCEED
 
+    async def _heed_suspend(self, now: Pass) -> None:
+        """Of a manifest that is refused this field alone is heeded: to stop a driver, or to let it go on, takes nothing else."""
+        replicas = 0 if now.is_suspended else 1
+        found, resource = now.deployment, now.resource
+        if found is None or not _is_ours(found, resource) or found["spec"].get("replicas") == replicas:
+            return
+        changed = await self._api.patch(kinds.DEPLOYMENT, resource.namespace, resource.base, {"spec": {"replicas": replicas}})
+        now.deployment = self._deployments[resource.namespace, resource.name] = changed
+        now.events.append(("Normal", Reason.Updated, f"Deployment {resource.base}"))
+
     def _url(self, resource: Resource) -> str:
         return self._settings.url_of(resource.namespace, resource.name, resource.base)
 
@@ -625,6 +770,7 @@ class Reconciler:
                     await self._refresh(now)
                 raise
             now.memo.wrote_at = self._clock()
+            now.body = after
             self.saw(after)
             now.events += transitions(stored, written)
         self._at("post")
@@ -638,12 +784,12 @@ class Reconciler:
 
     def _facts(self, now: Pass) -> status.Facts:
         derived, deployed = now.derived, (now.deployment or {}).get("status") or {}
-        suspended = derived.manifest is not None and derived.manifest.spec.suspend and now.refused is None
+        scaler = now.memo.scaler
         annotations = ((now.memo.config or {}).get("metadata") or {}).get("annotations") or {}
         containers = _at(now.deployment, "spec", "template", "spec", "containers") or []
         return status.Facts(
             generation=now.resource.generation,
-            suspended=suspended,
+            suspended=now.is_suspended,
             refused=now.refused,
             driver_wanted=now.deployment is not None and bool(now.deployment["spec"].get("replicas")),
             driver_pods=len(now.pods) or deployed.get("replicas", 0),
@@ -660,6 +806,10 @@ class Reconciler:
             rolling=now.deployment is not None and deployed.get("observedGeneration", 0) < now.deployment["metadata"].get("generation", 0),
             selector=status.selector_of(now.resource.name),
             shed_ratio=now.memo.shed_ratio,
+            scaler=scaler,
+            most_workers=derived.job.max_workers if derived.job is not None else None,
+            price=self._settings.price_per_executor_hour,
+            at=self._wall().timestamp(),
         )
 
     async def _post(self, now: Pass) -> None:

@@ -6,7 +6,9 @@ The table of ``docs/operator.md`` is made from here: ``python -m streamjoin_oper
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -40,6 +42,15 @@ class Settings:
     pod_monitor: str = _setting("auto", "auto: a PodMonitor where the cluster knows that kind; off: none.")
     network_policy: bool = _setting(True, "Whether to make a NetworkPolicy for each StreamJoin.")
     driver_url: str = _setting("http://{service}.{namespace}.svc:8080", "Where a driver's API is; {service}, {namespace}, {name}.")
+    prometheus_url: str = _setting(
+        "", "The Prometheus whose samples joins are scaled by, where a resource names no other; none: drivers' own metrics are read."
+    )
+    prometheus_token_file: str = _setting("", "A file with the bearer token for it; read at every question.")
+    prometheus_ca_file: str = _setting("", "A file with the certificates (PEM) that it is trusted by; none: the image's own.")
+    prometheus_insecure: bool = _setting(False, "Whether to trust any certificate.")
+    prometheus_timeout_seconds: float = _setting(5.0, "How long an answer may take.")
+    prometheus_namespace_label: str = _setting("namespace", "The label by which it tells drivers of different namespaces apart.")
+    price_per_executor_hour: float = _setting(0.0, "What an executor costs in an hour, in any currency; 0: only hours are counted.")
     log_level: str = _setting("info", "debug, info, warning or error.")
 
     def url_of(self, namespace: str, name: str, service: str) -> str:
@@ -70,9 +81,14 @@ def _parsed(setting: dataclasses.Field[Any], text: str) -> Any:
             value = type(default)(text)
         except ValueError:
             raise SettingError(f"{name}: {text!r} must be a {'whole ' * isinstance(default, int)}number") from None
-        if value <= 0:
-            raise SettingError(f"{name}: {text!r} must be above 0")
+        least_is_zero = setting.name == "price_per_executor_hour"
+        if not math.isfinite(value) or value < 0 or (value == 0 and not least_is_zero):
+            raise SettingError(f"{name}: {text!r} must be {'at least' if least_is_zero else 'above'} 0")
         return value
+    if setting.name == "prometheus_url" and not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#\s]*)?", text):
+        raise SettingError(f"{name}: {text!r} must be an address as http://prometheus.monitoring:9090, without a user or a question")
+    if setting.name == "prometheus_namespace_label" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
+        raise SettingError(f"{name}: {text!r} must be the name of a label")
     choices = {"pod_monitor": ("auto", "off"), "log_level": ("debug", "info", "warning", "error")}.get(setting.name)
     if choices and text not in choices:
         raise SettingError(f"{name}: {text!r} must be one of {', '.join(choices)}")

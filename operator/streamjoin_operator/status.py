@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
+from streamjoin.elastic.ledger import Record
 from streamjoin_operator import names
+from streamjoin_operator.autoscale import Autoscaler
+from streamjoin_operator.cost import rolled
 from streamjoin_operator.driver import Report
 from streamjoin_operator.memory import WorkerMemory
 from streamjoin_operator.reasons import Reason
@@ -32,6 +36,8 @@ EXIT_CODES = {
 }
 UNPULLABLE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
 CRASHING = ("CrashLoopBackOff", "RunContainerError", "CreateContainerConfigError", "CreateContainerError")
+DECISIONS = 5
+"""Of the ledger, so many are shown."""
 MEASUREMENTS = ("utilization", "shed", "shedRatio")
 """Fields that change all the time while a join is busy."""
 
@@ -80,6 +86,13 @@ class Facts:
     """Whether the Deployment's newest template is not yet what runs."""
     selector: str = ""
     shed_ratio: dict[str, float] = field(default_factory=dict)
+    scaler: Autoscaler | None = None
+    """None: nothing is scaled."""
+    most_workers: int | None = None
+    """spec.workers.max; None where the manifest cannot be read."""
+    price: float = 0.0
+    at: float = 0.0
+    """Seconds since 1970."""
 
 
 def conditions(facts: Facts) -> list[Condition]:
@@ -134,6 +147,11 @@ def _metrics(facts: Facts) -> Condition:
     if facts.report is None or not facts.report.health:
         problem = facts.report.problem if facts.report is not None else None
         return Condition("MetricsAvailable", False, Reason.MetricsUnavailable, problem or "no driver answers")
+    distrusted = facts.scaler.distrusted if facts.scaler is not None and facts.report.plan else None
+    if distrusted is not None:
+        trusted_at = facts.scaler.trusted_at if facts.scaler is not None else None
+        since = "" if trusted_at is None else f"; the last that could be trusted is of {_instant(trusted_at)}"
+        return Condition("MetricsAvailable", False, distrusted.reason, distrusted.text + since)
     if facts.report.metrics_problem is not None:
         return Condition("MetricsAvailable", False, Reason.MetricsUnavailable, facts.report.metrics_problem)
     return Condition("MetricsAvailable", True, Reason.MetricsRead)
@@ -210,6 +228,7 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
         written["utilization"] = {"max": f"{max(taus):.2f}", "mean": f"{sum(taus) / len(taus):.2f}"}
         written["shedRatio"] = {stream: f"{ratio:.2g}" for stream, ratio in sorted(facts.shed_ratio.items())}
         written["shed"] = f"{max(facts.shed_ratio.values(), default=0.0):.2g}"
+    written |= _scaling(facts, before)
     if facts.change:
         written["change"] = dict(facts.change)
     if facts.image:
@@ -217,6 +236,60 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
     if facts.memory is not None:
         written["memory"] = facts.memory.arithmetic()
     return written
+
+
+def _scaling(facts: Facts, before: Mapping[str, Any]) -> Object:
+    """The last decisions, and what the executors have cost."""
+    written: Object = {}
+    scaler = facts.scaler
+    if scaler is None or scaler.core is None:
+        if "decisions" in before:
+            written["decisions"] = before["decisions"]
+    else:
+        recent = scaler.recent(scaler.core.generation, DECISIONS)
+        shown = [_decision(record, became, scaler.why_failed(record)) for record, became in recent]
+        if shown:
+            written["decisions"] = shown
+    if facts.most_workers is not None:
+        workers = _executors(facts, before)
+        written["cost"] = rolled(before.get("cost"), at=facts.at, workers=workers, most=facts.most_workers, price=facts.price)
+    elif "cost" in before:
+        written["cost"] = before["cost"]
+    return written
+
+
+def _executors(facts: Facts, before: Mapping[str, Any]) -> int:
+    """That there are; as many as before while the driver does not say."""
+    if not facts.driver_pods or not facts.driver_ready:
+        return 0
+    plan = facts.report.plan if facts.report is not None else {}
+    if plan:
+        return int(plan.get("readyWorkers", plan["workers"]))
+    return int((before.get("cost") or {}).get("workers", 0))
+
+
+def _decision(record: Record, became: str, why_failed: str | None) -> Object:
+    decision, realised = record.decision, record.realised
+    shown: Object = {
+        "time": _instant(record.first_at),
+        "rule": "" if decision.rule is None else decision.rule.value,
+        "reason": decision.reason.value,
+        "outcome": became,
+        "workersBefore": decision.workers,
+        "workersAfter": decision.target,
+        "message": decision.sentence[:1024] + ("" if why_failed is None else f"; it does not run: {why_failed}"),
+    }
+    if decision.inputs is not None and decision.inputs.tau_max is not None:
+        shown["utilization"] = f"{decision.inputs.tau_max:.2f}"
+    if decision.prediction is not None:
+        shown["predictedUtilization"] = f"{decision.prediction.tau_max:.2f}"
+    if realised is not None and realised.tau_max is not None:
+        shown["realizedUtilization"] = f"{realised.tau_max:.2f}"
+    return shown
+
+
+def _instant(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _plan(plan: Mapping[str, Any]) -> Object:

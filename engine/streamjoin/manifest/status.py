@@ -87,8 +87,10 @@ class Decision(Part):
     """When it was made."""
     rule: Word | None = None
     """Which rule made it."""
+    reason: Word | None = None
+    """Why, in one word (docs/scaling.md)."""
     outcome: Word | None = None
-    """What became of it: applied, only recommended, held back, failed."""
+    """What became of it: Decided, Applied, Recommended, Failed, or Superseded by another plan."""
     workers_before: Count | None = None
     """How many workers there were."""
     workers_after: Count | None = None
@@ -101,6 +103,27 @@ class Decision(Part):
     """tau after the change."""
     message: Sentence | None = None
     """The arithmetic, for people."""
+
+
+class Cost(Part):
+    """What the executors have come to since the resource was made, up to a time from which on the number of workers is the same."""
+
+    at: Instant | None = None
+    """Up to when it is counted."""
+    workers: Count | None = None
+    """Executors from then on."""
+    max_workers: Count | None = None
+    """spec.workers.max from then on."""
+    price_per_executor_hour: Share | None = None
+    """In the operator's currency, from then on; 0: there is none."""
+    executor_hours: Share | None = None
+    """That were used."""
+    avoided_executor_hours: Share | None = None
+    """That spec.workers.max executors all the time would have used besides."""
+    spent: Share | None = None
+    """For those that were used, at the prices of the time."""
+    avoided: Share | None = None
+    """For those that were avoided."""
 
 
 class Scheduling(Part):
@@ -141,6 +164,8 @@ class Status(Part):
     """What the last change of the manifest led to."""
     decisions: Annotated[tuple[Decision, ...], Field(strict=False, max_length=50)] | None = None
     """The newest scaling decisions, the latest last."""
+    cost: Cost | None = None
+    """What the executors have come to."""
     scheduling: Scheduling | None = None
     """What Kubernetes makes of the workers' pods."""
     memory: Sentence | None = None

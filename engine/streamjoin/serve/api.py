@@ -200,7 +200,8 @@ class PlanApi:
     def _statistics(self) -> Answer:
         _, predicate = self._running()
         found, rates = self._join.statistics(), self._join.rates()
-        return Answer(200, StatisticsAnswer(predicate=predicate.main.text, left=_side(found.left, rates[0]), right=_side(found.right, rates[1])))
+        sides = {"left": _side(found.left, rates[0]), "right": _side(found.right, rates[1])}
+        return Answer(200, StatisticsAnswer(predicate=predicate.main.text, **sides))
 
     def _healthy(self) -> Answer:
         healthy, facts = self._health()

@@ -1,0 +1,417 @@
+"""The closed loop on Kubernetes: samples to the decision core, its decisions to the driver's plan API, and what came of them to the ledger.
+
+The core (``streamjoin.elastic.core``) decides when, the driver makes the plan. This is what one operator remembers of one StreamJoin; it
+does no I/O, which ``reconcile`` does in the order that matters: the ledger and the status first, then the plan.
+
+Always holds: a decision is carried out at most once for each plan that it is about, whichever operator makes it and whenever one is killed
+(the wish names the plan that it follows, and the driver refuses it for any other); while a sample cannot be trusted nothing is decided;
+what is lost with an operator are the times for which conditions have lasted, and they begin anew. The ledger is bounded in records and
+bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from streamjoin.elastic.core import DecisionCore
+from streamjoin.elastic.decision import Decision, Kind
+from streamjoin.elastic.decision import Reason as Why
+from streamjoin.elastic.events import (
+    LimitsSet,
+    MigrationBegun,
+    MigrationFinished,
+    Paused,
+    PlanApplied,
+    Resumed,
+    SettingsChanged,
+    Suspended,
+    Unpaused,
+)
+from streamjoin.elastic.forecast import Forecast, Prospect
+from streamjoin.elastic.ledger import Ledger, Record
+from streamjoin.elastic.plan import Plan
+from streamjoin.elastic.planner import prospects
+from streamjoin.elastic.sample import Sample
+from streamjoin.elastic.settings import Mode, Rule, Settings
+from streamjoin.job import Job
+from streamjoin.manifest import Manifest
+from streamjoin.predicate import MainPredicate
+from streamjoin.scheme.statistics import Statistics
+from streamjoin.scheme.tiling import Scheme
+from streamjoin_operator.measurement import Distrusted
+from streamjoin_operator.reasons import Reason
+
+Object = dict[str, Any]
+Told = tuple[str, Reason, str]
+"""An event: its type, reason and message."""
+
+RECORDS, MOST_BYTES = 60, 400_000
+"""Of the ledger; a ConfigMap may have 1 MiB."""
+LEAST_KEPT = 0.05
+"""A join that sheds nearly everything says only that it is far too small, not by how much."""
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0
+"""Seconds before another plan after one in vain; doubled each time."""
+WRITE_SECONDS = 60.0
+"""A ledger in which only holds are new is written at most so often."""
+DIRECTIONS = {"in": (Rule.DEALLOCATE,), "out": (Rule.ALLOCATE, Rule.KEEP_UP)}
+"""What the annotation streamjoin.dev/pause-scaling may say, and the rules that only recommend then. Any other value pauses all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """How far a driver is with its plans: what of ``GET /v1/plan`` is needed."""
+
+    generation: int
+    workers: int
+    newest: int
+    """The generation of the plan that is being applied, or else of the one that runs."""
+    wanted_workers: int | None
+    starting: int
+    """Workers that were asked for and hold nothing yet."""
+    is_migrating: bool
+    dropped: str | None
+    switched: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, plan: Mapping[str, Any]) -> Applied:
+        wanted = plan.get("wanted")
+        waits = plan.get("phase") == "WaitingForWorkers"
+        return cls(
+            generation=int(plan["generation"]),
+            workers=int(plan["workers"]),
+            newest=int((wanted or plan)["generation"]),
+            wanted_workers=None if wanted is None else int(wanted["workers"]),
+            starting=(wanted.get("keep") or []).count(None) if wanted is not None and waits else 0,
+            is_migrating=wanted is not None and not waits,
+            dropped=plan.get("dropped"),
+            switched=plan.get("switched"),
+        )
+
+
+class PlannerForecast:
+    """What the planner would make of the join as it is now. Always holds: each number of workers is planned for once."""
+
+    def __init__(self, plan: Plan, statistics: Statistics, main: MainPredicate, job: Job, kept: float) -> None:
+        """``kept``: the part of the incoming tuples that is not shed; loads are those of all of them."""
+        self.generation = plan.generation
+        self.made_at = time.monotonic()
+        self.seconds = 0.0
+        """That planning has taken."""
+        self._plan, self._statistics, self._main, self._job, self._kept = plan, statistics, main, job, kept
+        self._known: dict[int, Prospect | None] = {}
+
+    @classmethod
+    def of(cls, plan: Mapping[str, Any], statistics: Mapping[str, Any], job: Job, kept: float) -> PlannerForecast | None:
+        """From the driver's answers; None where they do not fit the manifest, as of another release."""
+        try:
+            scheme = Scheme.from_json(plan["scheme"])
+            running = Plan(int(plan["generation"]), scheme, tuple(range(scheme.tasks)))
+            read = Statistics.from_json(dict(statistics))
+            (main,) = (one.main for one in job.condition.candidates if one.main.text == statistics["predicate"])
+        except (ValueError, KeyError, TypeError, ArithmeticError):
+            return None
+        return cls(running, read, main, job, kept)
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is young enough, for what it took, to be asked again: planning must not take an operator's time."""
+        return time.monotonic() - self.made_at < 10 * self.seconds
+
+    def at(self, workers: int) -> Prospect | None:
+        """See :class:`streamjoin.elastic.forecast.Forecast`."""
+        if workers not in self._known:
+            began = time.monotonic()
+            self._known[workers] = self._planned(workers)
+            self.seconds += time.monotonic() - began
+        return self._known[workers]
+
+    def _planned(self, workers: int) -> Prospect | None:
+        job = self._job
+        try:
+            found = prospects(
+                self._plan, self._statistics, self._main, job.model, [workers], job.capacity_tuples, options=job.scheme_options
+            )[workers]
+        except ValueError:  # the model has none
+            return None
+        return Prospect(
+            tasks=found.tasks,
+            tau_max=found.tau_max / self._kept,
+            tau_mean=found.tau_mean / self._kept,
+            moved_tuples=found.moved_tuples,
+            lower_bound_tuples=found.lower_bound_tuples,
+            naive_tuples=found.naive_tuples,
+        )
+
+
+class _Asked:
+    """Knows nothing, and notes whether it was asked: most decisions need no forecast, and then none is made."""
+
+    def __init__(self) -> None:
+        self.was_asked = False
+
+    def at(self, workers: int) -> Prospect | None:
+        self.was_asked = True
+        return None
+
+
+class Autoscaler:
+    """See the module."""
+
+    def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
+        """``stored``: what :meth:`document` gave. One that cannot be read is begun anew."""
+        self.ledger = Ledger(RECORDS)
+        self.core: DecisionCore | None = None
+        self.distrusted: Distrusted | None = None
+        """Why the last sample was no number."""
+        self.trusted_at: float | None = None
+        """When the last one was taken that could be trusted."""
+        self.is_new = False
+        """Whether the ledger has what is not stored: something else than a hold, or than one said again."""
+        self.has_holds = False
+        """Whether it has new holds."""
+        self.written_at = float("-inf")
+        self._failed: dict[float, str] = {}
+        """By when a decision was first made, why its plan does not run."""
+        self._saved: Mapping[str, Any] | None = None
+        self._made: int | None = None
+        """The generation of the plan that was put and neither runs yet nor was given up."""
+        self._is_migrating = False
+        self._pause, self._not_before = FIRST_PAUSE, float("-inf")
+        self._forecast: PlannerForecast | None = None
+        self.adopt(stored)
+
+    def adopt(self, stored: Mapping[str, Any] | None) -> None:
+        """Take over what is stored, as another operator has written it."""
+        if stored is None:
+            return
+        try:
+            self.ledger = Ledger.from_json(stored["ledger"])
+            self._failed = {float(at): str(text) for at, text in dict(stored["failed"]).items()}
+            self._saved = stored["core"]
+        except (ValueError, KeyError, TypeError):
+            self.ledger, self._failed, self._saved = Ledger(RECORDS), {}, None
+        self.is_new = self.has_holds = False
+
+    def document(self) -> Object:
+        """All that is to survive this operator: plain data, of a bounded size."""
+        core = None if self.core is None else self.core.to_json()
+        while True:
+            known = {record.first_at for record in self.ledger}
+            self._failed = {at: text for at, text in self._failed.items() if at in known}
+            value = {"ledger": self.ledger.to_json(), "failed": {str(at): text for at, text in self._failed.items()}, "core": core}
+            if len(self.ledger) <= 1 or len(json.dumps(value)) <= MOST_BYTES:
+                return value
+            self._shorten()
+
+    def _shorten(self) -> None:
+        kept = self.ledger.to_json()
+        dropped = max(1, len(kept["records"]) // 4)
+        kept["records"], kept["forgotten"] = kept["records"][dropped:], kept["forgotten"] + dropped
+        self.ledger = Ledger.from_json(kept)
+
+    def follow(self, manifest: Manifest, pause: str, plan: Applied, now: float) -> list[Told]:
+        """Take in what the manifest, its annotation ``pause`` and the driver say; events of plans that were given up."""
+        settings = settings_of(manifest, pause)
+        core = self.core
+        if core is None:
+            core = self.core = self._begun(settings, plan, now)
+        if settings != core.settings:
+            core.handle(SettingsChanged(now, settings))
+        core.handle(LimitsSet(now, floor=manifest.spec.workers.floor or None))
+        core.handle(Paused(now, f"the annotation of the StreamJoin ({pause})") if pause and pause not in DIRECTIONS else Unpaused(now))
+        if plan.generation != core.generation:
+            at = plan.switched["at"] if plan.switched is not None and plan.switched["generation"] == plan.generation else now
+            core.handle(PlanApplied(at, plan.generation, plan.workers))
+        if plan.is_migrating and not self._is_migrating:
+            core.handle(MigrationBegun(now, plan.wanted_workers or plan.workers))
+        if self._is_migrating and not plan.is_migrating:
+            core.handle(MigrationFinished(now))
+        self._is_migrating = plan.is_migrating
+        self._realise(plan, None)
+        return self._given_up(plan, now)
+
+    def _begun(self, settings: Settings, plan: Applied, now: float) -> DecisionCore:
+        """The core of an operator before, without what it had measured; a new one where there is none."""
+        if self._saved is not None:
+            try:
+                core = DecisionCore.from_json(settings, self._saved)
+                core.handle(MigrationFinished(now))
+                core.handle(Resumed(now))
+                return core
+            except (ValueError, TypeError):
+                self._saved = None
+        return DecisionCore(settings, at=now, generation=plan.generation, workers=plan.workers)
+
+    def _given_up(self, plan: Applied, now: float) -> list[Told]:
+        if self._made is None:
+            return []
+        if plan.generation >= self._made:
+            self._made, self._pause = None, FIRST_PAUSE
+            return []
+        if plan.newest == self._made:
+            return []
+        self._made = None
+        return self.failed(plan.dropped or "another plan came first", now)
+
+    def suspend(self, now: float) -> None:
+        """The join stands still: what was measured counts no more when it goes on."""
+        if self.core is not None:
+            self.core.handle(Suspended(now))
+            self.core.handle(Resumed(now))
+
+    def take(self, found: Sample | Distrusted, plan: Applied) -> list[Told]:
+        """A sample, or why there is none; the event of a plan of which it shows what came true."""
+        assert self.core is not None, "follow() comes first"
+        if isinstance(found, Distrusted):
+            self.distrusted = found
+            return []
+        self.distrusted, self.trusted_at = None, found.taken_at
+        self.core.handle(replace(found, starting=plan.starting, migrating=plan.is_migrating))
+        if plan.switched is not None and found.taken_at <= plan.switched["at"]:
+            return []
+        record = self._realise(plan, max(value for value in found.tau.values() if value is not None))
+        return [] if record is None else [("Normal", Reason.Scaled, _outcome(record))]
+
+    def _realise(self, plan: Applied, tau_max: float | None) -> Record | None:
+        """Note down what came true of the decision that led to the plan that runs; the record, when its tau is new."""
+        switched = plan.switched
+        if switched is None or switched["generation"] != plan.generation:
+            return None
+        made = (record for record in reversed(list(self.ledger)) if record.decision.enforced)
+        record = next((record for record in made if record.decision.generation < plan.generation), None)
+        if record is None:
+            return None
+        known, decision = record.realised, record.decision
+        if known is None:
+            tasks = decision.target if decision.prediction is None else decision.prediction.tasks
+            if plan.workers not in (decision.target, tasks):
+                return None  # somebody else's plan
+        elif known.generation != plan.generation or known.tau_max is not None or tau_max is None:
+            return None
+        at = max(float(switched["at"]), record.first_at)
+        self.ledger.realised(plan.generation, tau_max, float(switched["movedTuples"]), float(switched["pauseSeconds"]), at)
+        self.is_new = True
+        return record if tau_max is not None else None
+
+    async def decide(self, plan: Mapping[str, Any], job: Job, statistics: Callable[[], Awaitable[Object | None]], now: float) -> Decision:
+        """What to do, noted down. ``statistics`` asks the driver, when a rule wants to know what a change would do."""
+        assert self.core is not None, "follow() comes first"
+        probe = _Asked()
+        decision = self.core.decide(now, probe)
+        if self.distrusted is not None and decision.reason not in (Why.PAUSED, Why.OFF, Why.MIGRATING):
+            decision = _held(decision, self.distrusted)
+        elif probe.was_asked:
+            forecast = await self._forecast_of(plan, job, statistics, decision)
+            if forecast is not None:
+                decision = await asyncio.to_thread(self.core.decide, now, forecast)
+        last = self.ledger.last
+        record = self.ledger.record(decision)
+        if record is not last:
+            self.has_holds = True
+            self.is_new = self.is_new or decision.kind is not Kind.HOLD
+        return decision
+
+    async def _forecast_of(
+        self, plan: Mapping[str, Any], job: Job, statistics: Callable[[], Awaitable[Object | None]], decision: Decision
+    ) -> Forecast | None:
+        last = self._forecast
+        if last is not None and last.generation == plan["generation"] and last.serves:
+            return last
+        asked = await statistics()
+        shed = 0.0 if decision.inputs is None else decision.inputs.shed_fraction or 0.0
+        self._forecast = None if asked is None else PlannerForecast.of(plan, asked, job, max(LEAST_KEPT, 1 - shed))
+        return self._forecast
+
+    def wish(self, decision: Decision, plan: Applied, model: str, now: float) -> Object | None:
+        """What to put to the driver; None where there is nothing to carry out, or not yet."""
+        if not decision.enforced or now < self._not_before or decision.generation != plan.generation:
+            return None
+        if plan.wanted_workers is not None and (decision.kind is not Kind.ALLOCATE or plan.wanted_workers >= decision.target):
+            return None
+        wish: Object = {"workers": decision.target, "model": model, "after": plan.newest}
+        return wish | {"replan": True} if decision.kind is Kind.REPLAN else wish
+
+    def put(self, status: int, text: str, plan: Applied, now: float) -> list[Told]:
+        """The driver's answer to a wish."""
+        if status == 202:
+            self._made = plan.newest + 1
+        elif status == 200:
+            self._wait(now)  # no plan is any better, and none will be in a moment
+        elif status in (400, 403, 422):
+            return self.failed(text, now)
+        return []
+
+    def failed(self, why: str, now: float) -> list[Told]:
+        """The plan of the last decision does not run."""
+        record = next((record for record in reversed(list(self.ledger)) if record.decision.enforced), None)
+        if record is not None:
+            self._failed[record.first_at] = why[:500]
+            self.is_new = True
+        self._wait(now)
+        return [("Warning", Reason.ScalingFailed, why)]
+
+    def _wait(self, now: float) -> None:
+        self._not_before = now + self._pause
+        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+
+    def recent(self, generation: int, most: int) -> list[tuple[Record, str]]:
+        """The last decisions to change something, oldest first, and what became of each; ``generation``: of the plan that runs."""
+        acts = [record for record in self.ledger if record.decision.kind is not Kind.HOLD][-most:]
+        return [(record, self._became(record, generation)) for record in acts]
+
+    def _became(self, record: Record, generation: int) -> str:
+        if record.decision.mode is Mode.RECOMMEND:
+            return "Recommended"
+        if record.realised is not None:
+            return "Applied"
+        if record.first_at in self._failed:
+            return "Failed"
+        return "Decided" if record.decision.generation == generation else "Superseded"
+
+    def why_failed(self, record: Record) -> str | None:
+        return self._failed.get(record.first_at)
+
+
+def settings_of(manifest: Manifest, pause: str) -> Settings:
+    """The core's settings; ``pause``: the annotation streamjoin.dev/pause-scaling."""
+    settings = Settings.of(manifest.spec)
+    paused = {rule: Mode.RECOMMEND for rule in DIRECTIONS.get(pause, ()) if settings.mode_of(rule) is Mode.ENFORCE}
+    return replace(settings, rules={**settings.rules, **paused}) if paused else settings
+
+
+def event_of(decision: Decision) -> Told:
+    """The event of a decision to change something."""
+    reasons = {Kind.ALLOCATE: Reason.Allocating, Kind.DEALLOCATE: Reason.Deallocating, Kind.REPLAN: Reason.Replanning}
+    what = f"{decision.kind.value.lower()} to {decision.target} workers: {decision.sentence}"
+    return ("Normal", reasons[decision.kind] if decision.enforced else Reason.ScalingRecommended, what)
+
+
+def _held(decision: Decision, why: Distrusted) -> Decision:
+    """Nothing is done while what was measured cannot be trusted, whatever was measured before."""
+    return replace(
+        decision,
+        kind=Kind.HOLD,
+        rule=None,
+        reason=Why.BAD_SAMPLE,
+        sentence=f"{why.reason.name}: {why.text}",
+        target=decision.workers,
+        mode=Mode.ENFORCE,
+        prediction=None,
+        candidates=(),
+        verdicts=(),
+    )
+
+
+def _outcome(record: Record) -> str:
+    decision, realised = record.decision, record.realised
+    assert realised is not None, "it has just been noted"
+    expected = "" if decision.prediction is None else f", {decision.prediction.tau_max:.2f} was expected"
+    return (
+        f"from {decision.workers} to {decision.target} workers, plan {realised.generation}: "
+        f"tau is {realised.tau_max:.2f}{expected}; {realised.moved_tuples:,.0f} tuples moved, the pause was {realised.pause_seconds:.1f} s"
+    )

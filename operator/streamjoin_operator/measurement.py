@@ -1,0 +1,247 @@
+"""From what metrics say of a join to a sample for the decision core, or to the reason why not.
+
+Metrics come as series with the times of their scrapes, from Prometheus or from the driver itself. A scrape shows one committed epoch, so
+what is of one scrape belongs together; rates are taken between scrapes.
+
+Always holds: pure; a sample has every number, all of them finite and not negative, of all workers of the plan that runs, and of a scrape
+no older than the bound; whatever falls short of that is :class:`Distrusted`, a reason and a text, and never a number.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+
+from streamjoin.elastic.sample import MOST, Sample
+from streamjoin_operator.reasons import Reason
+
+PREFIX = "streamjoin_"
+TAU, TUPLES, GENERATION, EPOCH = "worker_utilization_ratio", "worker_tuples", "plan_generation", "epoch_number"
+ACCEPTED, SHED, BACKLOG = "accepted_tuples_total", "shed_tuples_total", "backlog_records"
+EPOCH_SECONDS, EPOCHS = "epoch_duration_seconds_sum", "epoch_duration_seconds_count"
+RUNNING, COMMITTED = "running_epoch_seconds", "last_commit_timestamp_seconds"
+NAMES = (TAU, TUPLES, GENERATION, EPOCH, ACCEPTED, SHED, BACKLOG, EPOCH_SECONDS, EPOCHS, RUNNING, COMMITTED)
+"""The metrics that are needed, without their prefix (``docs/metrics.md``)."""
+RATE_SECONDS = 60.0
+"""Over so long rates are taken, and what was shed; over as long as there are scrapes where those are further apart."""
+
+_OWN = ("__name__", "name", "task", "side", "stream")
+"""Labels of the metrics themselves; the others say who was scraped."""
+_LINE = re.compile(rf"^{PREFIX}({'|'.join(NAMES)})\{{(.*)\}} (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+Points = Sequence[tuple[float, float]]
+"""Times of scrapes, in seconds since 1970 and ascending, and values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One series: its labels, the name without the prefix as ``__name__``, and its points."""
+
+    labels: Mapping[str, str]
+    points: Points
+
+
+@dataclass(frozen=True, slots=True)
+class Distrusted:
+    """Why nothing is decided by what was read."""
+
+    reason: Reason
+    text: str
+
+
+class _Doubt(Exception):  # noqa: N818 - ends a measurement, and is its result
+    def __init__(self, reason: Reason, text: str) -> None:
+        self.found = Distrusted(reason, text)
+
+
+class Scrapes:
+    """The last scrapes of a driver's own metrics: what stands in for Prometheus where there is none. Bounded by time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._points: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = {}
+
+    def add(self, text: str, at: float) -> None:
+        """One exposition, read at ``at``. O(its lines + the points kept)."""
+        for name, labels, value in _LINE.findall(text):
+            key = (("__name__", name), *sorted(_LABEL.findall(labels)))
+            self._points.setdefault(key, []).append((at, _number(value)))
+        for key, points in list(self._points.items()):
+            kept = [point for point in points if at - self._seconds <= point[0] <= at]
+            if kept:
+                self._points[key] = kept
+            else:
+                del self._points[key]
+
+    def series(self) -> list[Series]:
+        return [Series(dict(key), tuple(points)) for key, points in self._points.items()]
+
+
+def measure(
+    found: Iterable[Series],
+    *,
+    generation: int,
+    workers: int,
+    streams: tuple[str, str],
+    now: float,
+    bound: float,
+    is_retrying: bool = False,
+) -> Sample | Distrusted:
+    """The sample that the newest scrape gives of plan ``generation`` with ``workers`` workers; ``streams``: left and right.
+
+    ``bound``: from this age on, in seconds, no scrape is believed. ``is_retrying``: epochs fail, so that what is shown is of the last one
+    that did not. The sample's time is that of the epoch, which may be older than the scrape: the core judges that. O(points).
+    """
+    try:
+        return _newest(found, now, bound).sample(generation, workers, streams, is_retrying)
+    except _Doubt as doubt:
+        return doubt.found
+
+
+def _newest(found: Iterable[Series], now: float, bound: float) -> _Scraped:
+    """Of all that was scraped as this join, the one that is furthest: pods come and go, and one may be scraped twice."""
+    by_target: dict[tuple[tuple[str, str], ...], list[Series]] = {}
+    for series in found:
+        if series.points:
+            target = tuple(sorted((name, value) for name, value in series.labels.items() if name not in _OWN))
+            by_target.setdefault(target, []).append(series)
+    if not by_target:
+        raise _Doubt(Reason.MetricsMissing, "there is no series of this join in the last minutes")
+    targets = [_Scraped(series) for series in by_target.values()]
+    newest = max(target.at for target in targets)
+    if not -bound <= now - newest <= bound:
+        age = now - newest
+        text = f"the newest sample is of {_instant(newest)}, " + ("ahead of this clock" if age < 0 else f"more than {bound:.0f} s old")
+        raise _Doubt(Reason.MetricsStale, text)
+    living = [target for target in targets if abs(now - target.at) <= bound]
+    return max(living, key=lambda target: (target.epoch, target.at))
+
+
+class _Scraped:
+    """All series of one target, and its newest scrape."""
+
+    def __init__(self, series: Sequence[Series]) -> None:
+        self.at = max(one.points[-1][0] for one in series)
+        self._series: dict[str, list[Series]] = {}
+        for one in series:
+            self._series.setdefault(one.labels["__name__"], []).append(one)
+
+    @property
+    def epoch(self) -> float:
+        """The last committed one; -1 where that is not known."""
+        numbers = [value for _, value in self._now(EPOCH) if math.isfinite(value)]
+        return max(numbers, default=-1.0)
+
+    def sample(self, generation: int, workers: int, streams: tuple[str, str], is_retrying: bool) -> Sample:
+        self._check_plan(generation)
+        tau = self._tau(workers)
+        arrived, shed = self._arrived(streams)
+        # What a scrape shows was committed before the attempt that was running then began.
+        before = self.at - self._one(RUNNING)
+        epochs = self._one(EPOCHS)
+        return Sample(
+            taken_at=min(before, self._one(COMMITTED)) if is_retrying else before,
+            generation=generation,
+            tau=dict(tau),
+            workers=workers,
+            rates=(arrived[0], arrived[1]),
+            held=(self._held("left", workers), self._held("right", workers)),
+            epoch_seconds=self._epoch_seconds(),
+            # A process that has run no epoch has nothing waiting that it knows of; it shows no backlog then.
+            backlog_records=sum(self._of_stream(BACKLOG, stream) for stream in streams) if epochs else 0.0,
+            shed_fraction=shed,
+        )
+
+    def _check_plan(self, generation: int) -> None:
+        found = self._one(GENERATION)
+        if found != generation:
+            raise _Doubt(Reason.MetricsOfOtherPlan, f"they are of plan {found:.0f}, and plan {generation} runs")
+
+    def _tau(self, workers: int) -> dict[int, float]:
+        found = {series.labels.get("task", ""): value for series, value in self._now(TAU)}
+        wanted = {str(task) for task in range(workers)}
+        if set(found) != wanted:
+            known = len(wanted & set(found))
+            more = f", and {len(set(found) - wanted)} that are not of the plan" if set(found) - wanted else ""
+            raise _Doubt(Reason.MetricsIncomplete, f"{known} of {workers} workers are measured{more}")
+        return {int(task): _sound(value, f"tau of worker {task}") for task, value in found.items()}
+
+    def _held(self, side: str, workers: int) -> float:
+        """Tuples that workers hold, replicas counted: within one plan in proportion to those that there are."""
+        found = {series.labels.get("task"): value for series, value in self._now(TUPLES) if series.labels.get("side") == side}
+        if len(found) != workers:
+            raise _Doubt(Reason.MetricsIncomplete, f"the {side} tuples of {len(found)} of {workers} workers are known")
+        return math.fsum(_sound(value, f"the {side} tuples of worker {task}") for task, value in found.items())
+
+    def _arrived(self, streams: tuple[str, str]) -> tuple[list[float], float]:
+        """Tuples per second of each stream, those shed included; and the part of all that was shed."""
+        rates, accepted, shed = [], 0.0, 0.0
+        for stream in streams:
+            took, seconds = self._increase(self._counter(ACCEPTED, stream))
+            dropped, _ = self._increase(self._counter(SHED, stream))
+            rates.append((took + dropped) / seconds)
+            accepted += took
+            shed += dropped
+        return rates, shed / (accepted + shed) if shed else 0.0
+
+    def _increase(self, points: Points) -> tuple[float, float]:
+        """By how much a counter has risen, and in how many seconds."""
+        recent = [point for point in points if self.at - point[0] <= RATE_SECONDS]
+        used = since_reset(recent if len(recent) > 1 else points)
+        if len(used) < 2:
+            raise _Doubt(Reason.MetricsIncomplete, "only one scrape is known so far, and rates take two")
+        return used[-1][1] - used[0][1], used[-1][0] - used[0][0]
+
+    def _epoch_seconds(self) -> float:
+        """What the last epochs took on average, of those that ended between the last two scrapes that differ; 0 where none has."""
+        counts, sums = since_reset(self._counter(EPOCHS)), dict(self._counter(EPOCH_SECONDS))
+        last, before = counts[-1], next((point for point in reversed(counts) if point[1] < counts[-1][1]), None)
+        if before is None or before[0] not in sums or last[0] not in sums:
+            return 0.0
+        return _sound((sums[last[0]] - sums[before[0]]) / (last[1] - before[1]), "the epoch's time")
+
+    def _counter(self, name: str, stream: str | None = None) -> Points:
+        for series, _ in self._now(name):
+            if series.labels.get("stream") == stream:
+                for _, value in series.points:
+                    _sound(value, name)
+                return series.points
+        raise _Doubt(Reason.MetricsIncomplete, f"{PREFIX}{name}{'' if stream is None else f' of {stream}'} is missing")
+
+    def _of_stream(self, name: str, stream: str) -> float:
+        return self._counter(name, stream)[-1][1]
+
+    def _one(self, name: str) -> float:
+        return self._counter(name)[-1][1]
+
+    def _now(self, name: str) -> list[tuple[Series, float]]:
+        """The series that the newest scrape has."""
+        return [(series, series.points[-1][1]) for series in self._series.get(name, ()) if series.points[-1][0] == self.at]
+
+
+def since_reset(points: Points) -> Points:
+    """A counter's points from the last one on that is smaller than the one before: its process began anew there."""
+    begins = [index for index, (before, after) in enumerate(pairwise(points), 1) if after[1] < before[1]]
+    return points[begins[-1] :] if begins else points
+
+
+def _sound(value: float, what: str) -> float:
+    if not (math.isfinite(value) and 0 <= value <= MOST):
+        raise _Doubt(Reason.MetricsNotFinite, f"{what} is {value}")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _instant(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

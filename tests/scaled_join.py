@@ -1,0 +1,220 @@
+"""A driver for tests of the operator's autoscaler: it answers as the plan API and the metrics do, and is as full as its plan makes it.
+
+Plans, loads and statistics are the engine's own (``elastic.planner``); only the tuples are not there. Time is the test's.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from operator_parts import Object, joined, streamjoin
+from streamjoin.elastic.plan import Plan
+from streamjoin.elastic.planner import make_plan
+from streamjoin.predicate import MainPredicate
+from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
+from streamjoin_operator.driver import Answered, Report, distrust, measure
+from streamjoin_operator.reconcile import derive
+
+START_SECONDS, MOVE_SECONDS = 10.0, 5.0
+"""How long workers take to start, and state to move."""
+
+
+class ScaledJoin:
+    """Has the methods of ``driver.DriverClient``."""
+
+    def __init__(self, clock: Callable[[], float], tuples: float, workers: int = 1, **spec: Any) -> None:
+        """``tuples``: that each of the two streams holds."""
+        job = derive(streamjoin(**spec)).job
+        assert job is not None
+        self._job, self._clock = job, clock
+        self.main: MainPredicate = job.condition.candidates[0].main
+        self.tuples, self.rate, self.backlog, self.epoch_seconds = tuples, 100.0, 0.0, 0.1
+        self.state, self.began = "running", clock()
+        self.plan = make_plan(None, self.statistics_now, self.main, **self._limits(workers)).plan
+        self.wanted: Plan | None = None
+        self.put_at = 0.0
+        self.switched: Object | None = None
+        self.dropped: str | None = None
+        self.wishes: list[Object] = []
+        self.answers: list[int] = []
+        self.answer: Answered | None = None
+        """Given instead of what would be done."""
+        self.lost = 0
+        """So many answers to wishes get lost on the way back."""
+        self.spoil: Callable[[str], str] = lambda text: text
+        """What becomes of the metrics."""
+
+    def _limits(self, workers: int) -> dict[str, Any]:
+        job = self._job
+        return {
+            "model": job.model,
+            "workers": workers,
+            "capacity_tuples": job.capacity_tuples,
+            "tau1": job.tau1,
+            "minimum": 1,
+            "maximum": 64,
+        }
+
+    @property
+    def statistics_now(self) -> Statistics:
+        return Statistics(SideStatistics(self.tuples), SideStatistics(self.tuples))
+
+    @property
+    def workers(self) -> int:
+        return self.plan.scheme.tasks
+
+    @property
+    def tau(self) -> list[float]:
+        return [float(load) / self._job.capacity_tuples for load in loads(self.plan.scheme, self.statistics_now)]
+
+    def advance(self) -> None:
+        """Have done what takes until now."""
+        wanted = self.wanted
+        if wanted is not None and self._clock() - self.put_at >= START_SECONDS + MOVE_SECONDS:
+            self.plan, self.wanted = Plan(wanted.generation, wanted.scheme, tuple(range(wanted.scheme.tasks))), None
+            self.switched = {
+                "generation": wanted.generation,
+                "epoch": self.epochs,
+                "at": self.put_at + START_SECONDS + MOVE_SECONDS,
+                "waitedSeconds": START_SECONDS,
+                "pauseSeconds": 0.5,
+                "keptTuples": 100,
+                "movedTuples": 1900,
+            }
+
+    def drop(self, why: str) -> None:
+        """The plan's first epoch fails."""
+        self.wanted, self.dropped = None, why
+
+    @property
+    def epochs(self) -> int:
+        return int(self._clock() - self.began) + 1
+
+    def health(self) -> Object:
+        return {"state": self.state, "lastError": None}
+
+    def answer_plan(self) -> Object:
+        self.advance()
+        waits = self._clock() - self.put_at < START_SECONDS
+        wanted = self.wanted
+        return {
+            "generation": self.plan.generation,
+            "workers": self.workers,
+            "phase": "Running" if wanted is None else "WaitingForWorkers" if waits else "Preparing",
+            "readyWorkers": self.workers,
+            "toFetchBytes": 0,
+            "dropped": self.dropped,
+            "scheme": self.plan.scheme.to_json(),
+            "wanted": None
+            if wanted is None
+            else {
+                "generation": wanted.generation,
+                "workers": wanted.scheme.tasks,
+                "scheme": wanted.scheme.to_json(),
+                "keep": list(wanted.keep),
+            },
+            "switched": self.switched,
+        }
+
+    def answer_statistics(self) -> Object:
+        found = self.statistics_now.to_json()
+        return {"predicate": self.main.text, **{side: {**found[side], "acceptedPerSecond": self.rate} for side in found}}
+
+    def take(self, wish: Object) -> Answered:
+        """``PUT /v1/plan``, as ``serve.api`` answers it."""
+        self.advance()
+        self.wishes.append(wish)
+        answered = self.answer or self._put(wish)
+        self.answers.append(answered.status)
+        if self.lost:
+            self.lost -= 1
+            return Answered(0, "TimeoutError")
+        return answered
+
+    def _put(self, wish: Object) -> Answered:
+        newest = self.wanted or self.plan
+        if wish.get("after") not in (None, newest.generation):
+            return Answered(409, f"after: {wish['after']} is not the newest plan, which is {newest.generation}; read it again")
+        if newest.scheme.tasks == wish["workers"] and not wish.get("replan"):
+            return Answered(200, "")
+        made = make_plan(self.plan, self.statistics_now, self.main, **self._limits(wish["workers"]))
+        if not made.changed:
+            return Answered(200, "")
+        self.wanted = Plan(newest.generation + 1, made.plan.scheme, made.plan.keep)
+        self.put_at, self.dropped = self._clock(), None
+        return Answered(202, "")
+
+    def metrics(self) -> str:
+        """One scrape."""
+        self.advance()
+        epochs = self.epochs
+        lines = [f'streamjoin_plan_generation{{name="one"}} {self.plan.generation}.0', *joined(epochs)]
+        lines = [line for line in lines if "_sum" not in line]
+        lines.append(f'streamjoin_epoch_duration_seconds_sum{{name="one"}} {epochs * self.epoch_seconds}')
+        for task, tau in enumerate(self.tau):
+            lines.append(f'streamjoin_worker_utilization_ratio{{name="one",task="{task}"}} {tau}')
+            lines.append(f'streamjoin_worker_shed_ratio{{name="one",task="{task}"}} 0.0')
+            for side in ("left", "right"):
+                lines.append(f'streamjoin_worker_tuples{{name="one",side="{side}",task="{task}"}} {self.tuples}')
+        for stream in ("orders", "payments"):
+            lines.append(f'streamjoin_shed_tuples_total{{name="one",stream="{stream}"}} 0.0')
+            lines.append(f'streamjoin_accepted_tuples_total{{name="one",stream="{stream}"}} {self.rate * (self._clock() - self.began)}')
+            lines.append(f'streamjoin_backlog_records{{name="one",stream="{stream}"}} {self.backlog}')
+        lines.append(f'streamjoin_last_commit_timestamp_seconds{{name="one"}} {self._clock()}')
+        return self.spoil("\n".join(lines) + "\n")
+
+    # As the operator's client has them.
+
+    async def read(self, url: str, token: str) -> Report:
+        plan, text = self.answer_plan(), self.metrics()
+        measured = measure(text)
+        return Report(self.health(), plan, measured, text, metrics_problem=distrust(measured, plan))
+
+    async def put(self, url: str, token: str, wish: Object) -> Answered:
+        return self.take(wish)
+
+    async def statistics(self, url: str, token: str) -> Object:
+        return self.answer_statistics()
+
+
+class ScaledServer:
+    """A join's HTTP port, as the operator and a Prometheus see it."""
+
+    def __init__(self, join: ScaledJoin) -> None:
+        self.join = join
+        lock = threading.Lock()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                known = {"/v1/health": join.health, "/v1/plan": join.answer_plan, "/v1/statistics": join.answer_statistics}
+                with lock:
+                    text = join.metrics() if self.path == "/metrics" else json.dumps(known[self.path]())
+                self._answer(200, text.encode())
+
+            def do_PUT(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with lock:
+                    answered = join.take(body)
+                self._answer(answered.status, json.dumps({"error": answered.text}).encode())
+
+            def _answer(self, code: int, body: bytes) -> None:
+                self.send_response(code)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.address = f"127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()

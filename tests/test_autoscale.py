@@ -1,0 +1,678 @@
+"""The operator's autoscaler, told minute by minute: a cluster and a join in memory, time that is the test's, operators that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import scaled_join
+from memory_cluster import MemoryCluster
+from operator_parts import Object, streamjoin
+from scaled_join import MOVE_SECONDS, START_SECONDS, ScaledJoin
+from streamjoin.elastic.decision import Kind
+from streamjoin.elastic.decision import Reason as Why
+from streamjoin.elastic.ledger import Ledger
+from streamjoin.elastic.sample import Sample
+from streamjoin_operator import children, cost, names, plugin, reconcile
+from streamjoin_operator.api import ApiError
+from streamjoin_operator.autoscale import MOST_BYTES, Autoscaler
+from streamjoin_operator.driver import Answered
+from streamjoin_operator.measurement import Distrusted, Scrapes, Series, measure
+from streamjoin_operator.reasons import Reason
+from streamjoin_operator.reconcile import Reconciler
+from streamjoin_operator.settings import Settings
+
+KEY = ("default", "one")
+BEGIN = 1_800_000_000.0
+POLL = 15
+FEW, MANY = 4_000.0, 48_000.0
+"""Tuples of each stream: with a capacity of 100,000, one worker is 0.08 or 0.96 full."""
+
+
+class Killed(BaseException):
+    """The operator's process ends here."""
+
+
+class OwnMetrics:
+    """What Prometheus would have of the join: every scrape of the last minutes."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._scrapes = world, Scrapes(300)
+        self.answer: Distrusted | None = None
+        self.spoil: Callable[[list[Series]], list[Series]] = lambda found: found
+        self.is_scraping = True
+        self.asked: list[tuple[str, str, str, float]] = []
+
+    def scrape(self) -> None:
+        if self.is_scraping:
+            self._scrapes.add(self._world.join.metrics(), self._world.now)
+
+    def restart_empty(self) -> None:
+        self._scrapes = Scrapes(300)
+
+    async def read(self, url: str, namespace: str, name: str, seconds: float) -> list[Series] | Distrusted:
+        self.asked.append((url, namespace, name, seconds))
+        return self.answer or self.spoil(self._scrapes.series())
+
+
+class World:
+    """A cluster, a join with its load, and operators that come and go."""
+
+    def __init__(self, tuples: float = FEW, workers: int = 1, *, prometheus: bool = True, **spec: Any) -> None:
+        self.now = BEGIN
+        self.cluster = MemoryCluster()
+        self.join = ScaledJoin(lambda: self.now, tuples, workers, **spec)
+        self.prometheus = OwnMetrics(self)
+        url = "http://prometheus:9090" if prometheus else ""
+        self.settings = Settings(engine_image="engine:1", prometheus_url=url, price_per_executor_hour=0.5)
+        self.steps: list[str] = []
+        self.kill_at: int | None = None
+        self.reconciler = self.operator()
+        body = streamjoin(**spec)
+        body["metadata"] = {"name": "one", "namespace": "default"}
+        self.cluster.put(body)
+
+    def operator(self) -> Reconciler:
+        return Reconciler(
+            self.cluster,  # type: ignore[arg-type]
+            self.join,
+            self.settings,
+            self.prometheus,
+            clock=lambda: self.now,
+            wall=lambda: datetime.fromtimestamp(self.now, UTC),
+            at=self._at,
+        )
+
+    def _at(self, step: str) -> None:
+        self.steps.append(step)
+        if self.kill_at is not None and len(self.steps) > self.kill_at:
+            self.kill_at = None
+            raise Killed(step)
+
+    async def once(self, reconciler: Reconciler | None = None) -> None:
+        reconciler = reconciler or self.reconciler
+        for body in self.cluster.of("StreamJoin"):
+            reconciler.saw(body)
+        for body in self.cluster.of("Deployment"):
+            reconciler.saw_deployment(body)
+        await reconciler.reconcile(KEY)
+        if ("Deployment", "default", "sj-one") in self.cluster.objects:
+            self.cluster.ready("default", "sj-one")
+
+    async def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Polls for so long, or until something is so; an operator that is killed is followed by another."""
+        end = self.now + seconds
+        while self.now < end and not until():
+            for _ in range(3):
+                self.now += POLL / 3
+                self.prometheus.scrape()
+            try:
+                await self.once()
+            except Killed:
+                self.reconciler = self.operator()
+            except ApiError as error:
+                if error.status not in (0, 409):
+                    raise
+
+    def edit(self, change: Callable[[Object], Any]) -> None:
+        self.cluster.edit("StreamJoin", *KEY, change)
+
+    @property
+    def status(self) -> Object:
+        return dict(self.cluster.objects["StreamJoin", *KEY].get("status", {}))
+
+    def condition(self, kind: str) -> tuple[str, str, str]:
+        found = next(found for found in self.status["conditions"] if found["type"] == kind)
+        return found["status"], found["reason"], found["message"]
+
+    @property
+    def ledger(self) -> Ledger:
+        found = self.cluster.objects["ConfigMap", "default", names.ledger_name("one")]
+        return Ledger.from_json(json.loads(found["data"][children.LEDGER_KEY])["ledger"])
+
+    @property
+    def reasons(self) -> list[str]:
+        return [event["reason"] for event in self.cluster.events]
+
+    @property
+    def targets(self) -> list[int]:
+        return [wish["workers"] for wish in self.join.wishes]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _parsed_once() -> Iterator[None]:
+    """What follows from a manifest is pure, and takes most of the time of thousands of reconciles."""
+    known: dict[str, reconcile.Derived] = {}
+    original = reconcile.derive
+
+    def derive(body: Object) -> reconcile.Derived:
+        text = json.dumps(body["spec"], sort_keys=True)
+        if text not in known:
+            known[text] = original(body)
+        return known[text]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reconcile, "derive", derive)
+        patch.setattr(scaled_join, "derive", derive)
+        yield
+
+
+def story(function: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        asyncio.run(function())  # type: ignore[arg-type]
+
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    return run
+
+
+def slow(seconds: str = "60s") -> Object:
+    """Scaling that removes workers sooner than by default."""
+    return {"scaleDownAfter": seconds}
+
+
+@story
+async def test_load_comes_and_goes_and_workers_follow_it() -> None:
+    world = World(scaling=slow())
+    await world.run(120)
+    assert world.join.wishes == []
+    assert world.condition("MetricsAvailable")[:2] == ("True", "MetricsRead")
+    world.join.tuples = MANY
+    await world.run(180, lambda: bool(world.join.wishes))
+    (wish,) = world.join.wishes
+    assert wish["after"] == 1
+    assert wish["workers"] > 1
+    assert world.status["desiredWorkers"] == wish["workers"]
+    (decision,) = world.status["decisions"]
+    assert (decision["rule"], decision["reason"], decision["outcome"]) == ("allocate", "Full", "Decided")
+    await world.run(120)
+    assert world.join.workers == wish["workers"]
+    (decision,) = world.status["decisions"]
+    assert decision["outcome"] == "Applied"
+    assert float(decision["utilization"]) > 0.9
+    assert float(decision["realizedUtilization"]) == pytest.approx(float(decision["predictedUtilization"]), abs=0.02)
+    assert world.targets == [wish["workers"]], "the same load leads to one change"
+    world.join.tuples = FEW
+    await world.run(600)
+    assert world.join.workers == 1
+    assert [decision["outcome"] for decision in world.status["decisions"]] == ["Applied"] * len(world.targets)
+    told = [reason for reason in world.reasons if reason in ("Allocating", "Deallocating", "Scaled")]
+    assert told[:2] == ["Allocating", "Scaled"]
+    assert told[-2:] == ["Deallocating", "Scaled"]
+
+
+@story
+async def test_without_a_prometheus_the_drivers_own_metrics_are_read_with_the_same_checks() -> None:
+    world = World(MANY, prometheus=False)
+    await world.run(180)
+    assert world.prometheus.asked == []
+    assert world.join.workers > 1
+    world.join.tuples = FEW
+    world.join.spoil = lambda text: text.replace("streamjoin_backlog_records", "streamjoin_backlog_record")
+    await world.run(1200)
+    assert world.condition("MetricsAvailable")[:2] == ("False", "MetricsIncomplete")
+    assert len(world.join.wishes) == 1
+
+
+@story
+async def test_a_resource_may_name_another_prometheus() -> None:
+    world = World(scaling={"prometheus": {"url": "http://mine:9090"}})
+    await world.run(60)
+    assert set(world.prometheus.asked) == {("http://mine:9090", "default", "one", 120.0)}
+
+
+def renamed(series: Series, **labels: str) -> Series:
+    return Series({**series.labels, **labels}, series.points)
+
+
+def valued(name: str, value: float, task: str | None = None) -> Callable[[list[Series]], list[Series]]:
+    """The last value of a metric is this."""
+
+    def spoil(found: list[Series]) -> list[Series]:
+        return [
+            Series(one.labels, (*one.points[:-1], (one.points[-1][0], value)))
+            if one.labels["__name__"] == name and (task is None or one.labels["task"] == task)
+            else one
+            for one in found
+        ]
+
+    return spoil
+
+
+def without(name: str, **labels: str) -> Callable[[list[Series]], list[Series]]:
+    return lambda found: [one for one in found if one.labels["__name__"] != name or not labels.items() <= one.labels.items()]
+
+
+def shifted(seconds: float) -> Callable[[list[Series]], list[Series]]:
+    return lambda found: [Series(one.labels, [(at + seconds, value) for at, value in one.points]) for one in found]
+
+
+SPOILT: dict[str, tuple[Callable[[list[Series]], list[Series]], Reason]] = {
+    "nothing": (lambda found: [], Reason.MetricsMissing),
+    "no tau": (without("worker_utilization_ratio"), Reason.MetricsIncomplete),
+    "a worker missing": (without("worker_utilization_ratio", task="0"), Reason.MetricsIncomplete),
+    "a worker too many": (
+        lambda found: [*found, *(renamed(one, task="9") for one in found if one.labels["__name__"] == "worker_utilization_ratio")],
+        Reason.MetricsIncomplete,
+    ),
+    "another plan": (valued("plan_generation", 7.0), Reason.MetricsOfOtherPlan),
+    "no plan": (without("plan_generation"), Reason.MetricsIncomplete),
+    "tau is NaN": (valued("worker_utilization_ratio", math.nan, "0"), Reason.MetricsNotFinite),
+    "tau is infinite": (valued("worker_utilization_ratio", math.inf, "0"), Reason.MetricsNotFinite),
+    "tau is negative": (valued("worker_utilization_ratio", -0.1, "0"), Reason.MetricsNotFinite),
+    "held tuples are NaN": (valued("worker_tuples", math.nan), Reason.MetricsNotFinite),
+    "a rate is NaN": (valued("accepted_tuples_total", math.nan), Reason.MetricsNotFinite),
+    "a stream missing": (without("accepted_tuples_total", stream="orders"), Reason.MetricsIncomplete),
+    "no backlog": (without("backlog_records"), Reason.MetricsIncomplete),
+    "the backlog is infinite": (valued("backlog_records", math.inf), Reason.MetricsNotFinite),
+    "the epoch's time is NaN": (valued("epoch_duration_seconds_sum", math.nan), Reason.MetricsNotFinite),
+    "one scrape": (lambda found: [Series(one.labels, one.points[-1:]) for one in found], Reason.MetricsIncomplete),
+    "an old scrape": (shifted(-90), Reason.MetricsStale),
+    "a scrape from the future": (shifted(90), Reason.MetricsStale),
+    "a worker's series has ended": (
+        lambda found: [
+            Series(one.labels, one.points[:-1]) if one.labels["__name__"] == "worker_utilization_ratio" else one for one in found
+        ],
+        Reason.MetricsIncomplete,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_what_cannot_be_trusted_has_its_reason_and_removes_nothing(name: str) -> None:
+    async def told() -> None:
+        spoil, reason = SPOILT[name]
+        world = World(MANY, workers=4, scaling=slow())
+        await world.run(90)
+        world.join.tuples, world.prometheus.spoil = FEW, spoil
+        await world.run(900)
+        assert world.condition("MetricsAvailable")[:2] == ("False", reason.name)
+        assert "the last that could be trusted is of 2027-01-15T" in world.condition("MetricsAvailable")[2]
+        assert world.join.wishes == []
+        last = world.ledger.last
+        assert last is not None
+        assert (last.decision.kind, last.decision.reason) == (Kind.HOLD, Why.BAD_SAMPLE)
+        assert last.decision.sentence.startswith(reason.name)
+        world.prometheus.spoil = lambda found: found
+        await world.run(300)
+        assert world.condition("MetricsAvailable")[:2] == ("True", "MetricsRead")
+        assert world.join.workers < 4, "and once it can be trusted again, they go"
+
+    asyncio.run(told())
+
+
+@pytest.mark.parametrize("reason", [reason for reason in Reason if reason.name.startswith("Prometheus")])
+def test_a_prometheus_that_cannot_be_used_holds_what_runs(reason: Reason) -> None:
+    async def told() -> None:
+        world = World(MANY, workers=4, scaling=slow())
+        await world.run(90)
+        world.prometheus.answer, world.join.tuples = Distrusted(reason, "by the test"), FEW
+        await world.run(30)
+        writes = len(world.cluster.writes)
+        await world.run(900)
+        status, found, message = world.condition("MetricsAvailable")
+        assert (status, found) == ("False", reason.name)
+        assert message.startswith("by the test; the last that could be trusted is of")
+        assert world.join.wishes == []
+        assert len(world.cluster.writes) - writes <= 4, "it is said once, and not every time"
+        assert world.condition("Ready")[0] == "True", "the join goes on"
+
+    asyncio.run(told())
+
+
+@story
+async def test_a_full_join_waits_for_samples_too_and_then_grows_at_once() -> None:
+    world = World(FEW)
+    await world.run(90)
+    world.prometheus.is_scraping = False
+    world.join.tuples = MANY
+    await world.run(300)
+    assert (world.condition("MetricsAvailable")[:2], world.join.wishes) == (("False", "MetricsStale"), [])
+    world.prometheus.restart_empty()
+    world.prometheus.is_scraping = True
+    await world.run(120)
+    assert world.join.workers > 1
+
+
+@story
+async def test_of_two_that_are_scraped_as_one_join_the_one_that_is_further_counts() -> None:
+    """A driver that lives on where nobody reaches it is scraped all the same."""
+    world = World(MANY, workers=4)
+
+    def with_ghost(found: list[Series]) -> list[Series]:
+        def old(one: Series) -> Series:
+            behind = one.labels["__name__"] in ("epoch_number",)
+            points = tuple((at, 3.0 if behind else math.nan) for at, _ in one.points)
+            return Series({**one.labels, "pod": "ghost"}, points)
+
+        return [*(renamed(one, pod="driver") for one in found), *map(old, found)]
+
+    world.prometheus.spoil = with_ghost
+    await world.run(90)
+    assert world.condition("MetricsAvailable")[:2] == ("True", "MetricsRead")
+
+
+def watched_writes(world: World) -> list[str]:
+    """What is written, and put to the driver, in its order."""
+    done: list[str] = []
+    put = world.join.take
+
+    def after(verb: str, kind: str) -> None:
+        if verb in ("apply", "patch", "create"):
+            done.append(kind)
+
+    def take(wish: Object) -> Answered:
+        done.append("PUT")
+        return put(wish)
+
+    world.cluster.after = after
+    world.join.take = take  # type: ignore[method-assign]
+    return done
+
+
+@story
+async def test_ledger_status_and_event_are_written_before_the_plan_is_put() -> None:
+    world = World()
+    await world.run(90)
+    world.join.tuples = MANY
+    done = watched_writes(world)
+    await world.run(120, lambda: bool(world.join.wishes))
+    before = done[: done.index("PUT")]
+    assert before[-3:] == ["ConfigMap", "StreamJoin", "Event"]
+    assert world.ledger.last is not None
+    assert world.ledger.last.decision.enforced
+
+
+def test_killed_before_any_step_the_load_is_followed_all_the_same() -> None:
+    """An operator dies before each step of the passes in which it decides and acts; the next one ends at the same plan, put once."""
+
+    async def told(kill_at: int | None) -> World:
+        world = World()
+        await world.run(90)
+        world.join.tuples = MANY
+        world.steps.clear()
+        world.kill_at = kill_at
+        await world.run(400)
+        return world
+
+    undisturbed = asyncio.run(told(None))
+    steps = undisturbed.steps
+    acting = steps.index("put")
+    assert steps[acting - 3 : acting] == ["ledger", "report", "post"]
+    for kill_at in range(acting - 40, acting + 40):
+        world = asyncio.run(told(kill_at))
+        assert world.join.workers == undisturbed.join.workers, f"killed before {steps[kill_at]}"
+        assert world.join.answers.count(202) == 1, f"killed before {steps[kill_at]}"
+        acts = [record for record in world.ledger if record.decision.enforced]
+        assert [record.realised is not None for record in acts][-1], f"killed before {steps[kill_at]}"
+        assert world.status["desiredWorkers"] == world.join.workers
+
+
+@story
+async def test_an_answer_that_was_lost_is_not_asked_for_twice() -> None:
+    world = World()
+    await world.run(90)
+    world.join.tuples, world.join.lost = MANY, 1
+    await world.run(300)
+    assert world.join.answers == [202]
+    assert world.join.workers > 1
+
+
+@story
+async def test_two_operators_at_once_change_the_plan_once() -> None:
+    world = World(scaling=slow("3m"))
+    operators = [world.operator(), world.operator()]
+    seed = random.Random(5)
+
+    async def both(seconds: float) -> None:
+        end = world.now + seconds
+        while world.now < end:
+            world.now += 5
+            world.prometheus.scrape()
+            for operator in seed.sample(operators, 2):
+                try:
+                    await world.once(operator)
+                except ApiError as error:
+                    if error.status != 409:
+                        raise
+
+    await both(120)
+    world.join.tuples = MANY
+    await both(300)
+    assert world.join.workers > 1
+    assert world.join.answers.count(202) == 1
+    world.join.tuples = FEW
+    await both(900)
+    assert world.join.workers == 1, "and neither keeps the other from removing them again"
+
+
+@story
+async def test_a_plan_of_one_operator_makes_the_others_wish_void() -> None:
+    """Both decide by plan 1; the second one's wish comes when plan 2 has been put."""
+    world = World()
+    await world.run(90)
+    world.join.tuples = MANY
+    await world.run(180, lambda: bool(world.join.wishes))
+    assert world.join.take(world.join.wishes[0]).status == 409
+
+
+@story
+async def test_recommend_says_it_once_and_does_nothing() -> None:
+    world = World(scaling={"mode": "Recommend"})
+    await world.run(90)
+    world.join.tuples = MANY
+    await world.run(600)
+    assert world.join.wishes == []
+    assert world.status["desiredWorkers"] == 1
+    assert [decision["outcome"] for decision in world.status["decisions"]] == ["Recommended"]
+    assert world.reasons.count("ScalingRecommended") == 1
+
+
+@story
+async def test_off_neither_decides_nor_asks() -> None:
+    world = World(MANY, scaling={"mode": "Off"})
+    await world.run(600)
+    assert (world.join.wishes, world.prometheus.asked) == ([], [])
+    assert "decisions" not in world.status
+
+
+@pytest.mark.parametrize(
+    ("pause", "grows", "shrinks"), [("in", True, False), ("out", False, True), ("both", False, False), ("", True, True)]
+)
+def test_scaling_is_paused_in_one_direction_or_both_by_an_annotation(pause: str, grows: bool, shrinks: bool) -> None:
+    async def told() -> None:
+        for tuples, workers, moves in ((MANY, 1, grows), (FEW, 4, shrinks)):
+            world = World(tuples, workers, scaling=slow())
+            world.edit(lambda body: body["metadata"].update(annotations={names.PAUSE: pause}))
+            await world.run(300)
+            assert bool(world.join.wishes) is moves
+            if not moves:
+                world.edit(lambda body: body["metadata"].update(annotations={}))
+                await world.run(300)
+                assert world.join.wishes, "and goes on when the annotation is gone"
+
+    asyncio.run(told())
+
+
+@story
+async def test_a_floor_is_gone_to_at_once_and_held() -> None:
+    """As kubectl scale sets it."""
+    world = World(scaling=slow())
+    await world.run(60)
+    world.edit(lambda body: body["spec"]["workers"].update(floor=3))
+    await world.run(60)
+    assert world.join.workers == 3
+    await world.run(900)
+    assert world.targets == [3]
+    world.edit(lambda body: body["spec"]["workers"].update(floor=0))
+    await world.run(300)
+    assert world.join.workers == 1
+
+
+@story
+async def test_a_plan_that_is_refused_or_given_up_is_tried_again_later() -> None:
+    world = World()
+    await world.run(90)
+    world.join.tuples, world.join.answer = MANY, Answered(422, "no room for so many")
+    await world.run(240)
+    assert 2 <= len(world.join.wishes) <= 5
+    assert world.reasons.count("ScalingFailed") == len(world.join.wishes)
+    (decision,) = world.status["decisions"]
+    assert decision["outcome"] == "Failed"
+    assert decision["message"].endswith("it does not run: no room for so many")
+    world.join.answer = None
+    await world.run(300, lambda: world.join.wanted is not None)
+    world.join.drop("its first epoch failed")
+    await world.run(30)
+    assert world.cluster.events[-1]["message"] == "its first epoch failed"
+    await world.run(600)
+    assert world.join.workers > 1
+    assert world.status["decisions"][-1]["outcome"] == "Applied"
+
+
+@story
+async def test_while_workers_start_and_state_moves_nothing_is_decided() -> None:
+    world = World(MANY)
+    await world.run(120, lambda: world.join.wanted is not None)
+    before = len(world.join.wishes)
+    world.join.tuples *= 3
+    await world.run(START_SECONDS + MOVE_SECONDS)
+    assert len(world.join.wishes) == before
+
+
+@story
+async def test_a_join_that_falls_behind_gets_workers_however_empty_they_are() -> None:
+    world = World()
+    await world.run(60)
+    world.join.epoch_seconds = 3.0
+    for _ in range(6):
+        world.join.backlog += 3000
+        await world.run(POLL)
+    assert world.join.wishes
+    assert world.status["decisions"][0]["rule"] == "keepUp"
+
+
+@story
+async def test_a_suspended_join_is_not_decided_about_and_begins_its_waits_anew() -> None:
+    world = World(FEW, workers=4, scaling=slow("10m"))
+    await world.run(540)
+    world.edit(lambda body: body["spec"].update(suspend=True))
+    await world.run(30)
+    world.edit(lambda body: body["spec"].update(suspend=False))
+    await world.run(300)
+    assert world.join.wishes == []
+    await world.run(400)
+    assert world.join.wishes
+
+
+@story
+async def test_suspend_is_heeded_while_the_rest_of_the_manifest_is_refused() -> None:
+    for spoil in (
+        lambda body: body["spec"].update(joins=[]),
+        lambda body: body["spec"]["joins"][0].update(on="orders.id = payments.id"),
+        lambda body: body["spec"]["workers"].update(capacityTuples=50_000_000),
+    ):
+        world = World()
+        await world.run(60)
+        world.edit(spoil)
+        await world.run(30)
+        assert world.condition("Degraded")[0] == "True"
+        assert world.cluster.objects["Deployment", "default", "sj-one"]["spec"]["replicas"] == 1
+        world.edit(lambda body: body["spec"].update(suspend=True))
+        await world.run(45)
+        assert world.cluster.objects["Deployment", "default", "sj-one"]["spec"]["replicas"] == 0
+        assert (world.status["phase"], world.condition("Degraded")[0]) == ("Suspended", "True")
+        world.edit(lambda body: body["spec"].update(suspend=False))
+        await world.run(45)
+        assert world.cluster.objects["Deployment", "default", "sj-one"]["spec"]["replicas"] == 1
+
+
+@story
+async def test_executor_hours_and_what_was_avoided_add_up_over_changes_and_operators() -> None:
+    world = World(MANY)
+    await world.run(3 * 3600)
+    world.reconciler = world.operator()
+    world.edit(lambda body: body["spec"].update(suspend=True))
+    await world.run(1800)
+    (found,) = world.reconciler.costs().values()
+    workers, hours = world.join.workers, 3.0
+    assert found.hours == pytest.approx(hours * workers, abs=0.2)
+    assert found.avoided_hours == pytest.approx((hours + 0.5) * 8 - found.hours, abs=0.1)
+    assert found.spent == pytest.approx(0.5 * found.hours, abs=0.01)
+    assert found.workers == 0
+
+
+@story
+async def test_an_idle_hour_is_written_once_at_most() -> None:
+    world = World()
+    await world.run(300)
+    writes = len(world.cluster.writes)
+    await world.run(3600)
+    assert len(world.cluster.writes) - writes <= 2
+
+
+def test_costs_are_counted_by_the_price_of_the_time() -> None:
+    begun = cost.rolled(None, at=BEGIN, workers=2, most=8, price=1.0)
+    assert cost.rolled(begun, at=BEGIN + 1800, workers=2, most=8, price=1.0) == begun
+    dearer = cost.rolled(begun, at=BEGIN + 1800, workers=2, most=8, price=3.0)
+    found = cost.known(cost.rolled(dearer, at=BEGIN + 3600, workers=0, most=8, price=3.0))
+    assert found is not None
+    assert (found.hours, found.spent, found.avoided_hours, found.avoided) == (2.0, 4.0, 6.0, 12.0)
+    assert cost.known({"at": "yesterday"}) is None
+
+
+@story
+async def test_the_ledger_is_read_by_the_plugin() -> None:
+    world = World()
+    await world.run(60)
+    world.join.tuples = MANY
+    await world.run(300)
+    stored = {"items": []}
+
+    def kubectl(words: Sequence[str]) -> str:
+        if words[1] == "configmap":
+            return json.dumps(world.cluster.objects["ConfigMap", "default", words[2]])
+        return json.dumps(world.cluster.objects["StreamJoin", *KEY] if words[1] == plugin.RESOURCE else stored)
+
+    text = plugin.explain(kubectl, "one", datetime.fromtimestamp(world.now, UTC))
+    assert "allocate" in text
+    assert "What each rule said:" in text
+
+
+def test_the_ledger_is_bounded_and_one_that_cannot_be_read_is_begun_anew() -> None:
+    world = World(MANY, workers=4)
+    seed = random.Random(1)
+
+    async def told() -> None:
+        for _ in range(150):
+            world.join.tuples = seed.choice([FEW, MANY, 3 * MANY])
+            world.prometheus.spoil = seed.choice(list(SPOILT.values()))[0] if seed.random() < 0.5 else lambda found: found
+            await world.run(45)
+
+    asyncio.run(told())
+    text = world.cluster.objects["ConfigMap", "default", names.ledger_name("one")]["data"][children.LEDGER_KEY]
+    assert len(text) <= MOST_BYTES
+    assert len(world.ledger) > 20
+    for broken in ({}, {"ledger": 1}, {"ledger": {"version": 99}, "failed": {}, "core": None}):
+        assert len(Autoscaler(broken).ledger) == 0
+
+
+def test_a_sample_has_what_a_scrape_says() -> None:
+    world = World(MANY, workers=2)
+    for _ in range(5):
+        world.now += 10
+        world.prometheus.scrape()
+    found = asyncio.run(world.prometheus.read("", *KEY, 120.0))
+    assert not isinstance(found, Distrusted)
+    sample = measure(found, generation=1, workers=world.join.workers, streams=("orders", "payments"), now=world.now, bound=60.0)
+    assert isinstance(sample, Sample)
+    assert sample.taken_at == world.now
+    assert list(sample.tau.values()) == pytest.approx(world.join.tau)
+    assert sample.rates == pytest.approx((100.0, 100.0))
+    assert (sample.epoch_seconds, sample.backlog_records, sample.shed_fraction) == (pytest.approx(0.1), 0.0, 0.0)
