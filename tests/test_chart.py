@@ -17,6 +17,7 @@ import yaml
 import alerts
 from apiserver import ApiError, ApiServer, program, running, wait_for
 from streamjoin.manifest import crd
+from streamjoin_operator.settings import read
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "streamjoin-operator"
@@ -45,6 +46,13 @@ MATRIX: dict[str, Object] = {
         "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
         "networkPolicy": {"metricsFrom": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}], "apiServerCidrs": ["10.0.0.1/32"]},
         "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "prometheus": {
+            "url": "https://prometheus.monitoring:9091/team-a",
+            "tokenSecret": {"name": "prometheus"},
+            "caConfigMap": {"name": "authorities", "key": "all.pem"},
+            "timeoutSeconds": 2.5,
+        },
+        "cost": {"pricePerExecutorHour": 0.25},
         "dashboard": {"enabled": True, "annotations": {"folder": "Joins"}},
         "alerts": {
             "enabled": True,
@@ -82,6 +90,11 @@ REFUSED: list[tuple[Object, str]] = [
     ({"alerts": {"rules": {"StreamJoinSheds": {"threshold": "5%"}}}}, "threshold"),
     ({"alerts": {"rules": {"StreamJoinIsDown": {"threshold": 5}}}}, "threshold"),
     ({"alerts": {"rules": {"StreamJoinIsDown": {"severity": ""}}}}, "severity"),
+    ({"prometheus": {"url": "prometheus:9090"}}, "url"),
+    ({"prometheus": {"token": "secret"}}, "token"),
+    ({"prometheus": {"timeoutSeconds": 0}}, "timeoutSeconds"),
+    ({"cost": {"pricePerExecutorHour": -1}}, "pricePerExecutorHour"),
+    ({"networkPolicy": {"prometheusPorts": [0]}}, "prometheusPorts"),
     ({"serviceAccount": {"create": False}}, "serviceAccount.name: is empty, and serviceAccount.create is false"),
 ]
 
@@ -146,6 +159,29 @@ def test_the_definition_is_installed_as_it_is_with_a_note_to_keep_it() -> None:
     (loose,) = of_kind(rendered({"crds": {"keep": False}}), "CustomResourceDefinition")
     assert "annotations" not in loose["metadata"]
     assert of_kind(rendered({"crds": {"install": False}}), "CustomResourceDefinition") == []
+
+
+def test_prometheus_is_told_to_the_operator_with_its_files_and_its_port() -> None:
+    objects = rendered(MATRIX["everything"])
+    (deployment,) = of_kind(objects, "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    told = {one["name"]: one["value"] for one in container["env"] if "value" in one}
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert told["STREAMJOIN_PROMETHEUS_URL"] == "https://prometheus.monitoring:9091/team-a"
+    assert told["STREAMJOIN_PROMETHEUS_TOKEN_FILE"] == f"{mounts['prometheus-token']}/token"
+    assert told["STREAMJOIN_PROMETHEUS_CA_FILE"] == f"{mounts['prometheus-ca']}/all.pem"
+    assert volumes["prometheus-token"]["secret"]["secretName"] == "prometheus"
+    assert volumes["prometheus-ca"]["configMap"]["name"] == "authorities"
+    settings = read(told)
+    assert (settings.prometheus_timeout_seconds, settings.price_per_executor_hour) == (2.5, 0.25)
+    (policy,) = of_kind(objects, "NetworkPolicy")
+    assert [{"protocol": "TCP", "port": 9091}] in [rule["ports"] for rule in policy["spec"]["egress"]]
+    for url, port in (("http://prometheus", 80), ("https://prometheus/a", 443)):
+        (policy,) = of_kind(rendered({"prometheus": {"url": url}, "networkPolicy": {"prometheusPorts": [9090]}}), "NetworkPolicy")
+        wanted = [{"protocol": "TCP", "port": port}, {"protocol": "TCP", "port": 9090}]
+        assert wanted in [rule["ports"] for rule in policy["spec"]["egress"]]
 
 
 def test_one_namespace_needs_no_cluster_role() -> None:

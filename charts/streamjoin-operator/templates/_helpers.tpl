@@ -30,6 +30,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.serviceAccount.create }}{{ default (include "operator.fullname" .) .Values.serviceAccount.name }}{{ else }}{{ required "serviceAccount.name: is empty, and serviceAccount.create is false; name a service account that exists" .Values.serviceAccount.name }}{{ end }}
 {{- end }}
 
+{{/* Ports of a NetworkPolicy: that of prometheus.url, and the others that are given. */}}
+{{- define "operator.prometheusPorts" -}}
+{{- $ports := .Values.networkPolicy.prometheusPorts }}
+{{- with .Values.prometheus.url }}
+{{- $host := (urlParse .).host }}
+{{- $port := ternary 443 80 (hasPrefix "https:" .) }}
+{{- if contains ":" $host }}{{ $port = last (splitList ":" $host) | int }}{{ end }}
+{{- $ports = prepend $ports $port }}
+{{- end }}
+{{- range uniq $ports }}
+- {protocol: TCP, port: {{ . }}}
+{{- end }}
+{{- end }}
+
 {{/* repository:tag, or repository@digest: (dict "image" .Values.image "chart" .Chart) */}}
 {{- define "operator.image" -}}
 {{- if .image.digest }}{{ printf "%s@%s" .image.repository .image.digest }}{{ else }}{{ printf "%s:%s" .image.repository (default .chart.AppVersion .image.tag) }}{{ end }}
