@@ -221,6 +221,17 @@ async def test_without_a_prometheus_the_drivers_own_metrics_are_read_with_the_sa
 
 
 @story
+async def test_an_operator_that_starts_anew_says_nothing_new() -> None:
+    for prometheus in (True, False):
+        world = World(prometheus=prometheus)
+        await world.run(300)
+        writes = len(world.cluster.writes)
+        world.reconciler = world.operator()
+        await world.run(50)
+        assert world.cluster.writes[writes:] == []
+
+
+@story
 async def test_a_resource_may_name_another_prometheus() -> None:
     world = World(scaling={"prometheus": {"url": "http://mine:9090"}})
     await world.run(60)
@@ -450,6 +461,24 @@ async def test_two_operators_at_once_change_the_plan_once() -> None:
     world.join.tuples = FEW
     await both(900)
     assert world.join.workers == 1, "and neither keeps the other from removing them again"
+
+
+@story
+async def test_a_ledger_that_somebody_deletes_is_made_anew_and_one_of_somebody_else_is_left_alone() -> None:
+    world = World()
+    await world.run(180)
+    world.cluster.remove("ConfigMap", "default", names.ledger_name("one"))
+    world.join.tuples = MANY
+    await world.run(300)
+    assert world.join.workers > 1
+    assert any(record.realised for record in world.ledger)
+    world = World(MANY)
+    foreign = {"kind": "ConfigMap", "metadata": {"name": names.ledger_name("one"), "namespace": "default"}, "data": {"mine": "1"}}
+    world.cluster.put(foreign)
+    await world.run(300)
+    assert world.condition("Degraded")[:2] == ("True", "ForeignObject")
+    assert world.cluster.objects["ConfigMap", "default", names.ledger_name("one")]["data"] == {"mine": "1"}
+    assert (world.condition("Ready")[0], world.join.wishes) == ("True", [])
 
 
 @story

@@ -6,6 +6,7 @@ No controller runs there, so the tests say in a Deployment's status what its con
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,9 +21,11 @@ from apiserver import ApiError, ApiServer
 from apiserver import wait_for as wait_longer
 from fault_proxy import FaultProxy
 from operator_parts import FakeDriver, Object, streamjoin
+from scaled_join import ScaledJoin, ScaledServer
 from streamjoin_operator import names, plugin
 from streamjoin_operator.access import Access, from_kubeconfig
-from streamjoin_operator.children import DRIVER_RULES
+from streamjoin_operator.children import DRIVER_RULES, LEDGER_KEY, Resource
+from streamjoin_operator.children import ledger as ledger_map
 from streamjoin_operator.main import Operator
 from streamjoin_operator.settings import Settings
 
@@ -224,6 +227,41 @@ def test_from_apply_to_running_with_the_rights_that_are_documented_and_then_rest
         time.sleep(3)  # six polls of the driver
         assert cluster.versions() == versions
         assert running.requests() == requests, "an idle join costs the API server nothing"
+
+
+def test_load_is_followed_and_the_decision_is_kept_where_the_api_server_keeps_it(server: ApiServer, driver: FakeDriver) -> None:
+    """A join that gets fuller, scaled by its own metrics: ledger, status and events pass the real schema and the documented rights."""
+    cluster = Cluster(server, driver)
+    join = ScaledJoin(time.time, 48_000.0)
+    scaled = ScaledServer(join)
+    try:
+        with cluster.operator(driver_url=f"http://{scaled.address}", price_per_executor_hour=0.5):
+            cluster.run(scaling={"scaleUpAfter": "1s"})
+
+            def last() -> Object:
+                return dict((cluster.status().get("decisions") or [{}])[-1])
+
+            wait_longer("it grows, and what came true is known", lambda: "realizedUtilization" in last(), 120)
+            (decision,) = cluster.status()["decisions"]
+            assert (decision["rule"], decision["reason"], decision["outcome"]) == ("allocate", "Full", "Applied")
+            assert cluster.status()["workers"] == join.workers == decision["workersAfter"]
+            assert cluster.condition("MetricsAvailable") == ("True", "MetricsRead")
+            assert cluster.status()["cost"]["pricePerExecutorHour"] == "0.500000"
+            ledger = cluster.child("ConfigMap", names.ledger_name("one"))
+            assert json.loads(ledger["data"][LEDGER_KEY])["ledger"]["records"]
+            assert len(join.wishes) == 1
+            told = {event["reason"] for event in cluster.admin.get(f"/api/v1/namespaces/{cluster.namespace}/events")["items"]}
+            assert {"Allocating", "Scaled"} <= told
+        path = f"{PATHS['ConfigMap'].format(cluster.namespace)}/{names.ledger_name('one')}"
+        with pytest.raises(ApiError) as stale:
+            cluster.admin.apply(path, ledger_map(Resource.of(cluster.get()), {}, "1"), names.MANAGER)
+        assert stale.value.status == 409
+        cluster.admin.delete(path)
+        with pytest.raises(ApiError) as gone:
+            cluster.admin.apply(path, ledger_map(Resource.of(cluster.get()), {}, "1"), names.MANAGER)
+        assert gone.value.status in (404, 409, 500)
+    finally:
+        scaled.close()
 
 
 def test_an_operator_that_starts_anew_finds_everything_as_it_should_be(cluster: Cluster) -> None:

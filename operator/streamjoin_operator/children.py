@@ -229,7 +229,8 @@ def pod_monitor(resource: Resource) -> Object:
         spec={
             "selector": {"matchLabels": _selected(resource, names.DRIVER)},
             "jobLabel": "app.kubernetes.io/name",
-            "podMetricsEndpoints": [{"port": "http", "path": "/metrics"}],
+            # Prometheus' own default may be as long as a sample is believed.
+            "podMetricsEndpoints": [{"port": "http", "path": "/metrics", "interval": "15s"}],
         },
     )
 

@@ -52,11 +52,13 @@ class Distrusted:
 
     reason: Reason
     text: str
+    is_early: bool = False
+    """Whether all that is wanting is a second scrape: nothing is wrong, but that it has just begun."""
 
 
 class _Doubt(Exception):  # noqa: N818 - ends a measurement, and is its result
-    def __init__(self, reason: Reason, text: str) -> None:
-        self.found = Distrusted(reason, text)
+    def __init__(self, reason: Reason, text: str, *, is_early: bool = False) -> None:
+        self.found = Distrusted(reason, text, is_early)
 
 
 class Scrapes:
@@ -194,7 +196,7 @@ class _Scraped:
         recent = [point for point in points if self.at - point[0] <= RATE_SECONDS]
         used = since_reset(recent if len(recent) > 1 else points)
         if len(used) < 2:
-            raise _Doubt(Reason.MetricsIncomplete, "only one scrape is known so far, and rates take two")
+            raise _Doubt(Reason.MetricsIncomplete, "only one scrape is known so far, and rates take two", is_early=True)
         return used[-1][1] - used[0][1], used[-1][0] - used[0][0]
 
     def _epoch_seconds(self) -> float:

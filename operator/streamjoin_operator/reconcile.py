@@ -130,6 +130,8 @@ class Pass:
     executors_pending: str | None = None
     report: Report | None = None
     wanted_workers: int | None = None
+    has_put: bool = False
+    """Whether the driver has been given a plan, so that the one that was read is the newest no more."""
     events: list[tuple[str, Reason, str]] = field(default_factory=list)
 
     @property
@@ -536,6 +538,7 @@ class Reconciler:
         answer = await self._drivers.put(self._url(now.resource), now.memo.token, wish)
         now.memo.asked, now.memo.asked_at = asked, self._clock()
         now.memo.plan_refused = answer.text if answer.status in (400, 403, 422) else None
+        now.has_put = answer.status in (0, 202)
         if answer.status == 202:
             now.events.append(("Normal", Reason.PlanRequested, f"{wish['workers']} workers, model {wish['model']}"))
         if answer.status not in (200, 202):
@@ -544,8 +547,8 @@ class Reconciler:
 
     async def _scale(self, now: Pass) -> Verdict:
         """Decide how many workers there should be; write it down; then have the driver see to it."""
-        if now.refused is not None or now.wanted_workers is not None:
-            return PROCEED  # the limits come first, and the plan that was read is the newest no more
+        if now.refused is not None or now.has_put:
+            return PROCEED
         assert now.report is not None, "a step before stops without one"
         assert now.derived.job is not None, "the first step stops without one"
         assert now.memo.token is not None, "a step before stops without one"
@@ -555,6 +558,8 @@ class Reconciler:
             memo.scaler = None
             return PROCEED
         scaler, at, plan = await self._scaler(now), self._wall().timestamp(), Applied.of(now.report.plan)
+        if scaler is None:
+            return PROCEED
         now.events += scaler.follow(manifest, now.resource.pause, plan, at)
         now.events += scaler.take(await self._sample(now, plan, at), plan)
         decision = await scaler.decide(now.report.plan, job, lambda: self._drivers.statistics(url, token), at)
@@ -576,18 +581,26 @@ class Reconciler:
             now.wanted_workers = None
         return PROCEED
 
-    async def _scaler(self, now: Pass) -> Autoscaler:
-        """What is remembered of the scaling; of an operator before, what it has stored."""
+    async def _scaler(self, now: Pass) -> Autoscaler | None:
+        """What is remembered of the scaling; of an operator before, what it has stored. None where that cannot be."""
         memo = now.memo
         if memo.scaler is None:
-            memo.scaler = Autoscaler(await self._stored_ledger(now))
+            stored = await self._stored_ledger(now)
+            if now.refused is not None:
+                return None
+            memo.scaler = Autoscaler(stored)
             memo.scaler.written_at = self._clock()
         return memo.scaler
 
     async def _stored_ledger(self, now: Pass) -> Object | None:
-        found = await self._api.find(kinds.CONFIG_MAP, now.resource.namespace, names.ledger_name(now.resource.name))
+        name = names.ledger_name(now.resource.name)
+        found = await self._api.find(kinds.CONFIG_MAP, now.resource.namespace, name)
+        if found is not None and not _is_ours(found, now.resource):
+            text = f"ConfigMap {name} exists and is not this StreamJoin's; delete or rename it, and the join is scaled"
+            now.refused = (Reason.ForeignObject, text)
+            return None
         now.memo.ledger_version = None if found is None else found["metadata"]["resourceVersion"]
-        if found is None or not _is_ours(found, now.resource):
+        if found is None:
             return None
         try:
             value = json.loads(found["data"][children.LEDGER_KEY])
@@ -596,12 +609,13 @@ class Reconciler:
         return value if isinstance(value, dict) else None
 
     async def _write_ledger(self, now: Pass, scaler: Autoscaler) -> None:
-        """Store the decisions. Where another operator was quicker, its are read, and this pass ends here."""
+        """Store the decisions. Where another operator was quicker, its are read; where somebody deleted them, they are made anew. Then
+        this pass ends here, and the next one decides."""
         self._at("ledger")
         try:
             written = await self._api.apply(children.ledger(now.resource, scaler.document(), now.memo.ledger_version))
         except ApiError as error:
-            if error.status == 409:
+            if error.status in (404, 409, 500):  # an object with a version is not made, and the API server says so by 500
                 scaler.adopt(await self._stored_ledger(now))
             raise
         now.memo.ledger_version = written["metadata"]["resourceVersion"]

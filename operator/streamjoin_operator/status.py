@@ -148,8 +148,9 @@ def _metrics(facts: Facts) -> Condition:
         problem = facts.report.problem if facts.report is not None else None
         return Condition("MetricsAvailable", False, Reason.MetricsUnavailable, problem or "no driver answers")
     distrusted = facts.scaler.distrusted if facts.scaler is not None and facts.report.plan else None
-    if distrusted is not None:
-        trusted_at = facts.scaler.trusted_at if facts.scaler is not None else None
+    trusted_at = facts.scaler.trusted_at if facts.scaler is not None else None
+    # An operator that starts anew has no scrape before its first one: that is nothing to tell.
+    if distrusted is not None and not (distrusted.is_early and trusted_at is None):
         since = "" if trusted_at is None else f"; the last that could be trusted is of {_instant(trusted_at)}"
         return Condition("MetricsAvailable", False, distrusted.reason, distrusted.text + since)
     if facts.report.metrics_problem is not None:
@@ -250,11 +251,10 @@ def _scaling(facts: Facts, before: Mapping[str, Any]) -> Object:
         shown = [_decision(record, became, scaler.why_failed(record)) for record, became in recent]
         if shown:
             written["decisions"] = shown
-    if facts.most_workers is not None:
+    most = facts.most_workers if facts.most_workers is not None else (before.get("cost") or {}).get("maxWorkers")
+    if most is not None:
         workers = _executors(facts, before)
-        written["cost"] = rolled(before.get("cost"), at=facts.at, workers=workers, most=facts.most_workers, price=facts.price)
-    elif "cost" in before:
-        written["cost"] = before["cost"]
+        written["cost"] = rolled(before.get("cost"), at=facts.at, workers=workers, most=most, price=facts.price)
     return written
 
 

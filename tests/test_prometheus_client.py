@@ -1,0 +1,373 @@
+"""The operator's questions to Prometheus, against servers that answer as real ones do on bad days, and against a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import json
+import math
+import shutil
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from memory_cluster import MemoryCluster
+from operator_parts import Object, streamjoin
+from prometheus_server import PROMETHEUS, needs_prometheus, process
+from scaled_join import ScaledJoin, ScaledServer
+from streamjoin_operator.driver import DriverClient
+from streamjoin_operator.measurement import Distrusted, Series
+from streamjoin_operator.metrics import Metrics
+from streamjoin_operator.prometheus import PrometheusClient
+from streamjoin_operator.reasons import Reason
+from streamjoin_operator.reconcile import Reconciler
+from streamjoin_operator.settings import SettingError, Settings, read
+
+GOOD: Object = {
+    "status": "success",
+    "data": {
+        "resultType": "matrix",
+        "result": [{"metric": {"__name__": "streamjoin_plan_generation", "name": "one"}, "values": [[1.5, "3"], [2.5, "NaN"]]}],
+    },
+}
+
+
+@dataclass
+class Answers:
+    """A server that gives one answer to everything, and remembers what it was asked."""
+
+    status: int = 200
+    body: bytes = json.dumps(GOOD).encode()
+    headers: dict[str, str] = field(default_factory=dict)
+    pause: float = 0.0
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    url: str = ""
+
+    @contextmanager
+    def served(self, tls: ssl.SSLContext | None = None) -> Iterator[Answers]:
+        answers = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                answers.asked.append((self.path, self.headers.get("Authorization")))
+                time.sleep(answers.pause)
+                self.send_response(answers.status)
+                for name, value in {"Content-Length": str(len(answers.body)), **answers.headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(answers.body)
+
+            def log_message(self, *_: Any) -> None: ...
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}"
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        try:
+            yield self
+        finally:
+            server.shutdown()
+            server.server_close()
+
+
+def ask(url: str, told: Callable[[Reason | None], None] = lambda reason: None, **settings: Any) -> list[Series] | Distrusted:
+    async def asked() -> list[Series] | Distrusted:
+        client = PrometheusClient(Settings(**{"prometheus_url": url, "prometheus_timeout_seconds": 5.0, **settings}), told=told)
+        try:
+            return await client.read(url, "team-a", "one", 120.0)
+        finally:
+            await client.close()
+
+    return asyncio.run(asked())
+
+
+def reason_of(found: list[Series] | Distrusted) -> Reason:
+    assert isinstance(found, Distrusted), found
+    return found.reason
+
+
+def test_the_raw_points_of_this_join_alone_are_asked_for() -> None:
+    with Answers().served() as server:
+        found = ask(server.url)
+        assert isinstance(found, list)
+        (series,) = found
+        assert series.labels["__name__"] == "plan_generation"
+        assert series.points[0] == (1.5, 3.0)
+        assert math.isnan(series.points[1][1]), "what is no number is judged with the rest"
+        ((path, authorization),) = server.asked
+        assert path.startswith("/api/v1/query?query=")
+        assert "namespace%3D%22team-a%22" in path
+        assert "name%3D%22one%22" in path
+        assert path.endswith(("%5B120s%5D", "[120s]"))
+        assert authorization is None
+
+
+BAD_DAYS: dict[str, tuple[Answers, Reason]] = {
+    "an error": (Answers(status=500, body=b"oh"), Reason.PrometheusFailed),
+    "too many at once": (Answers(status=503, body=b'{"status":"error","error":"query queue is full"}'), Reason.PrometheusFailed),
+    "an error that says success": (Answers(body=b'{"status":"error","errorType":"timeout","error":"x"}'), Reason.PrometheusFailed),
+    "not let in": (Answers(status=401), Reason.PrometheusDenied),
+    "forbidden": (Answers(status=403), Reason.PrometheusDenied),
+    "a login page": (Answers(body=b"<html>who are you?</html>"), Reason.PrometheusUnusable),
+    "a redirect": (Answers(status=302, headers={"Location": "http://evil:1/"}), Reason.PrometheusUnusable),
+    "another API": (Answers(body=b"[1, 2]"), Reason.PrometheusUnusable),
+    "another type": (Answers(body=b'{"status":"success","data":{"resultType":"vector","result":[]}}'), Reason.PrometheusUnusable),
+    "a value that is none": (
+        Answers(body=b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"__name__":"a"},"values":[[1,"x"]]}]}}'),
+        Reason.PrometheusUnusable,
+    ),
+    "a part of it": (Answers(body=json.dumps(GOOD | {"warnings": ["a store is down"]}).encode()), Reason.PrometheusUnusable),
+    "cut short": (Answers(headers={"Content-Length": "100000"}), Reason.PrometheusUnreachable),
+    "slow": (Answers(pause=3.0), Reason.PrometheusSlow),
+}
+
+
+@pytest.mark.parametrize("name", BAD_DAYS)
+def test_an_answer_that_cannot_be_used_has_its_reason(name: str) -> None:
+    answers, reason = BAD_DAYS[name]
+    with answers.served() as server:
+        found = ask(server.url, prometheus_timeout_seconds=1.0 if answers.pause or "Content-Length" in answers.headers else 5.0)
+    assert reason_of(found) in ({reason, Reason.PrometheusSlow} if name == "cut short" else {reason})
+
+
+def test_nobody_there_and_no_such_name() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert reason_of(ask(f"http://127.0.0.1:{port}")) is Reason.PrometheusUnreachable
+    assert reason_of(ask("http://prometheus.invalid:9090")) in (Reason.PrometheusUnreachable, Reason.PrometheusSlow)
+
+
+def test_the_token_is_read_every_time_and_goes_to_its_own_server_alone(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    with Answers().served() as own, Answers().served() as other:
+
+        async def asked() -> None:
+            client = PrometheusClient(Settings(prometheus_url=own.url, prometheus_token_file=str(token)))
+            try:
+                for url in (own.url, f"{own.url}/team-a", other.url):
+                    await client.read(url, "team-a", "one", 60.0)
+                token.write_text("second")
+                await client.read(own.url, "team-a", "one", 60.0)
+                token.unlink()
+                assert reason_of(await client.read(own.url, "team-a", "one", 60.0)) is Reason.PrometheusDenied
+            finally:
+                await client.close()
+
+        asyncio.run(asked())
+        assert [authorization for _, authorization in own.asked] == ["Bearer first", "Bearer first", "Bearer second"]
+        assert [authorization for _, authorization in other.asked] == [None]
+
+
+def certificate(directory: Path) -> tuple[Path, ssl.SSLContext]:
+    """One that 127.0.0.1 signs itself, and a server's context with it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "prometheus")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    authority, secret = directory / "ca.crt", directory / "key.pem"
+    authority.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    secret.write_bytes(private)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority, secret)
+    return authority, context
+
+
+def test_a_certificate_is_trusted_by_its_authority_or_by_order(tmp_path: Path) -> None:
+    authority, context = certificate(tmp_path)
+    with Answers().served(context) as server:
+        assert reason_of(ask(server.url)) is Reason.PrometheusUnreachable
+        assert isinstance(ask(server.url, prometheus_ca_file=str(authority)), list)
+        assert isinstance(ask(server.url, prometheus_insecure=True), list)
+        assert reason_of(ask(server.url, prometheus_ca_file=str(tmp_path / "absent"))) is Reason.PrometheusDenied
+
+
+def test_how_questions_end_is_shown_to_prometheus_too() -> None:
+    metrics = Metrics()
+    with Answers().served() as good, Answers(status=500).served() as bad:
+        ask(bad.url, metrics.asked)
+        assert metrics.answered_at is None
+        ask(good.url, metrics.asked)
+    assert metrics.answered_at is not None
+    counted = {sample.labels["result"]: sample.value for sample in metrics.questions.collect()[0].samples if sample.name.endswith("_total")}
+    assert counted == {"PrometheusFailed": 1.0, "success": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PROMETHEUS_URL", "prometheus:9090"),
+        ("PROMETHEUS_URL", "http://user:password@prometheus"),
+        ("PROMETHEUS_URL", "http://prometheus/?a=b"),
+        ("PROMETHEUS_TIMEOUT_SECONDS", "0"),
+        ("PROMETHEUS_NAMESPACE_LABEL", "a-b"),
+        ("PRICE_PER_EXECUTOR_HOUR", "-1"),
+        ("PRICE_PER_EXECUTOR_HOUR", "nan"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(SettingError, match=f"STREAMJOIN_{name}"):
+        read({f"STREAMJOIN_{name}": value})
+    assert read({"STREAMJOIN_PRICE_PER_EXECUTOR_HOUR": "0"}).price_per_executor_hour == 0
+
+
+class RealPrometheus:
+    """One that scrapes a join four times a second, as one of a namespace; stopped, started anew, and emptied at will."""
+
+    def __init__(self, directory: Path, stack: ExitStack, target: str) -> None:
+        self._directory, self._stack, self._target, self._starts = directory, stack, target, 0
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.url = f"http://{self._address}"
+        self._running: ExitStack | None = None
+        self.start()
+
+    def start(self) -> None:
+        self._starts += 1
+        scrape = {
+            "job_name": "streamjoin",
+            "scrape_interval": "250ms",
+            "static_configs": [{"targets": [self._target], "labels": {"namespace": "default"}}],
+        }
+        config = self._directory / "prometheus.yml"
+        config.write_text(yaml.safe_dump({"scrape_configs": [scrape]}))
+        options = (f"--config.file={config}", f"--storage.tsdb.path={self._directory / 'tsdb'}", f"--web.listen-address={self._address}")
+        self._running = self._stack.enter_context(ExitStack())
+        assert PROMETHEUS is not None
+        self._running.enter_context(process(self._directory / f"run{self._starts}", PROMETHEUS, *options, "--log.level=warn"))
+
+    def stop(self, *, empty: bool = False) -> None:
+        assert self._running is not None
+        self._running.close()
+        if empty:
+            shutil.rmtree(self._directory / "tsdb")
+
+
+class Loop:
+    """An operator's reconciler with its real clients, in a cluster in memory; its own clock may be set ahead."""
+
+    def __init__(self, join: ScaledServer, url: str, **spec: Any) -> None:
+        self.join, self.cluster, self.ahead = join, MemoryCluster(), 0.0
+        scaling = {"scaleUpAfter": "1s", "scaleDownAfter": "3s"}
+        body = streamjoin(**{"scaling": scaling, **spec})
+        body["metadata"] = {"name": "one", "namespace": "default"}
+        self.cluster.put(body)
+        self.settings = Settings(prometheus_url=url, driver_url=f"http://{join.address}", prometheus_timeout_seconds=2.0)
+        self.drivers, self.prometheus = DriverClient(), PrometheusClient(self.settings)
+        self.reconciler = Reconciler(
+            self.cluster,  # type: ignore[arg-type]
+            self.drivers,
+            self.settings,
+            self.prometheus,
+            wall=lambda: datetime.datetime.fromtimestamp(time.time() + self.ahead, datetime.UTC),
+        )
+
+    async def until(self, what: str, found: Callable[[], Any], seconds: float = 60.0) -> None:
+        """Reconciles until it is so."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            await self.once()
+            if found():
+                return
+            await asyncio.sleep(0.2)
+        raise AssertionError(f"{what}: not within {seconds} s; {self.status.get('conditions')}")
+
+    async def once(self) -> None:
+        for body in self.cluster.of("StreamJoin"):
+            self.reconciler.saw(body)
+        for body in self.cluster.of("Deployment"):
+            self.reconciler.saw_deployment(body)
+        await self.reconciler.reconcile(("default", "one"))
+        if ("Deployment", "default", "sj-one") in self.cluster.objects:
+            self.cluster.ready("default", "sj-one")
+
+    @property
+    def status(self) -> Object:
+        return dict(self.cluster.objects["StreamJoin", "default", "one"].get("status", {}))
+
+    @property
+    def metrics(self) -> str:
+        found = [found for found in self.status.get("conditions", []) if found["type"] == "MetricsAvailable"]
+        return found[0]["reason"] if found else ""
+
+    async def close(self) -> None:
+        await self.drivers.close()
+        await self.prometheus.close()
+
+
+@pytest.mark.prometheus
+@needs_prometheus
+def test_a_real_prometheus_that_comes_goes_and_lies(tmp_path: Path) -> None:
+    """Fresh: the join grows. Then each way in which what Prometheus has cannot be trusted: nobody goes, and the reason is said."""
+
+    async def told(stack: ExitStack) -> None:
+        join = ScaledJoin(time.time, 48_000.0)
+        server = ScaledServer(join)
+        stack.callback(server.close)
+        prometheus = RealPrometheus(tmp_path, stack, server.address)
+        loop = Loop(server, prometheus.url)
+        try:
+            await loop.until("the join grows", lambda: join.workers > 1, 120)
+            workers = join.workers
+            await loop.until("what came true is known", lambda: loop.status["decisions"][-1]["outcome"] == "Applied")
+            asked = len(join.wishes)
+            first = 'utilization_ratio{name="one",task="0"}'
+            faults: list[tuple[str, Callable[[str], str]]] = [
+                ("MetricsNotFinite", lambda text: text.replace(f"{first} {join.tau[0]}", f"{first} NaN")),
+                ("MetricsNotFinite", lambda text: text.replace(f"{first} {join.tau[0]}", f"{first} +Inf")),
+                ("MetricsIncomplete", lambda text: "".join(line for line in text.splitlines(True) if first not in line)),
+                ("MetricsOfOtherPlan", lambda text: text.replace('plan_generation{name="one"} ', 'plan_generation{name="one"} 7')),
+            ]
+            join.tuples = 2_000.0
+            for reason, spoil in faults:
+                join.spoil = spoil
+                await loop.until(reason, lambda reason=reason: loop.metrics == reason)
+                began = time.monotonic()
+                while time.monotonic() - began < 5:  # longer than scaleDownAfter
+                    await loop.once()
+                    await asyncio.sleep(0.2)
+                assert loop.metrics == reason
+            join.spoil = lambda text: text
+            prometheus.stop()
+            await loop.until("Prometheus is gone", lambda: loop.metrics == "PrometheusUnreachable")
+            prometheus.start()
+            loop.ahead = 90.0
+            await loop.until("its samples are old", lambda: loop.metrics == "MetricsStale")
+            loop.ahead = 0.0
+            prometheus.stop(empty=True)
+            join.spoil = lambda text: "no metrics"
+            prometheus.start()
+            await loop.until("it is empty", lambda: loop.metrics == "MetricsMissing")
+            assert len(join.wishes) == asked, "nothing was decided by any of that"
+            assert join.workers == workers
+            join.spoil = lambda text: text
+            await loop.until("it has samples again, and the join shrinks", lambda: join.workers < workers, 120)
+        finally:
+            await loop.close()
+
+    with ExitStack() as stack:
+        asyncio.run(told(stack))
+
+
