@@ -59,7 +59,7 @@ class MemoryCluster:
         with _Request(self, "apply", desired["kind"]):
             version = desired["metadata"].get("resourceVersion")
             found = self.objects.get((desired["kind"], desired["metadata"]["namespace"], desired["metadata"]["name"]))
-            if version is not None and (found is None or found["metadata"]["resourceVersion"] != version):
+            if version is not None and found is not None and found["metadata"]["resourceVersion"] != version:
                 raise ApiError(409, "Conflict", "the object has been modified")
             return self.put(desired, "apply")
 

@@ -609,13 +609,12 @@ class Reconciler:
         return value if isinstance(value, dict) else None
 
     async def _write_ledger(self, now: Pass, scaler: Autoscaler) -> None:
-        """Store the decisions. Where another operator was quicker, its are read; where somebody deleted them, they are made anew. Then
-        this pass ends here, and the next one decides."""
+        """Store the decisions. Where another operator was quicker, its are read, and this pass ends here; the next one decides."""
         self._at("ledger")
         try:
             written = await self._api.apply(children.ledger(now.resource, scaler.document(), now.memo.ledger_version))
         except ApiError as error:
-            if error.status in (404, 409, 500):  # an object with a version is not made, and the API server says so by 500
+            if error.status == 409:
                 scaler.adopt(await self._stored_ledger(now))
             raise
         now.memo.ledger_version = written["metadata"]["resourceVersion"]
