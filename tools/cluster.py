@@ -187,9 +187,10 @@ def load_images(cluster: Cluster, images: tuple[str, ...] | list[str]) -> None:
             run(str(ROOT / "tools" / "images.sh"), image, environment=environment)
         else:
             with tempfile.TemporaryDirectory() as directory:
+                context = Path(shutil.copytree(PARTS, Path(directory, "context")))
                 if image == KAFKA:
-                    copy_kafka(Path(directory))
-                build_image(cluster, tag(image), PARTS / f"{image}.Dockerfile", Path(directory), BASE=base, ENGINE=tag(ENGINE))
+                    copy_kafka(context)
+                build_image(cluster, tag(image), context / f"{image}.Dockerfile", context, BASE=base, ENGINE=tag(ENGINE))
         cluster.load(tag(image))
 
 
