@@ -107,6 +107,7 @@ class Pods:
             # pods may wait for a node
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
             "spark.log.level": "WARN",
+            "spark.executor.syncLogLevel.enabled": "true",
             "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         }
 
