@@ -2,4 +2,4 @@
 ARG ENGINE
 FROM ${ENGINE}
 COPY jars /opt/kafka
-ENTRYPOINT ["/opt/java/bin/java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx384m", "-cp", "/etc/kafka:/opt/kafka/*"]
+ENTRYPOINT ["/opt/java/bin/java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx384m", "-cp", "/opt/kafka/*"]
