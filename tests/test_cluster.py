@@ -62,13 +62,13 @@ def test_a_missing_pid_file_is_no_process(tmp_path: Path) -> None:
 def test_prometheus_scrapes_running_pods_that_ask_for_it() -> None:
     def pod(name: str, phase: str = "Running", **asked: str) -> dict[str, Any]:
         annotations = {f"prometheus.io/{key}": value for key, value in asked.items()}
-        return {"metadata": {"namespace": "a", "name": name, "annotations": annotations}, "status": {"phase": phase, "podIP": "10.0.0.1"}}
+        metadata = {"namespace": "a", "name": name, "annotations": annotations, "labels": {"app.kubernetes.io/name": "streamjoin"}}
+        return {"metadata": metadata, "status": {"phase": phase, "podIP": "10.0.0.1"}}
 
     others = [pod("two", scrape="false"), pod("three", "Pending", scrape="true"), pod("four")]
     found = [pod("one", scrape="true", port="8080", path="/m"), *others]
-    assert discover().targets(found) == [
-        {"targets": ["10.0.0.1:8080"], "labels": {"__metrics_path__": "/m", "namespace": "a", "pod": "one"}},
-    ]
+    labels = {"__metrics_path__": "/m", "job": "streamjoin", "namespace": "a", "pod": "one"}
+    assert discover().targets(found) == [{"targets": ["10.0.0.1:8080"], "labels": labels}]
 
 
 def discover() -> Any:

@@ -40,7 +40,7 @@ def pods() -> list[dict]:
 
 
 def targets(found: list[dict]) -> list[dict]:
-    """Running pods that ask for it by the annotations prometheus.io/scrape, port and path."""
+    """Running pods that ask for it by the annotations prometheus.io/scrape, port and path. Their job is what their label says they are."""
     groups = []
     for pod in found:
         metadata, status = pod["metadata"], pod["status"]
@@ -50,6 +50,7 @@ def targets(found: list[dict]) -> list[dict]:
         if asked.get("scrape") == "true" and status.get("phase") == "Running" and status.get("podIP"):
             labels = {
                 "__metrics_path__": asked.get("path", "/metrics"),
+                "job": metadata.get("labels", {}).get("app.kubernetes.io/name", "pods"),
                 "namespace": metadata["namespace"],
                 "pod": metadata["name"],
             }
