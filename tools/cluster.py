@@ -190,7 +190,7 @@ def load_images(cluster: Cluster, images: tuple[str, ...] | list[str]) -> None:
                 context = Path(shutil.copytree(PARTS, Path(directory, "context")))
                 if image == KAFKA:
                     copy_kafka(context)
-                build_image(cluster, tag(image), context / f"{image}.Dockerfile", context, BASE=base, ENGINE=tag(ENGINE))
+                build_image(cluster, tag(image), context / f"{image}.Dockerfile", context, BASE=base)
         cluster.load(tag(image))
 
 
@@ -220,7 +220,8 @@ def make_debian(cluster: Cluster, directory: Path) -> None:
         (root / unneeded).mkdir()
     run("tar", "-C", str(root), "--numeric-owner", "-cf", str(directory / "root.tar"), ".")
     shutil.rmtree(root)
-    (directory / "Dockerfile").write_text('FROM scratch\nADD root.tar /\nCMD ["/bin/bash"]\n')
+    newest = "RUN apt-get update && apt-get upgrade -y && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin"
+    (directory / "Dockerfile").write_text(f'FROM scratch\nADD root.tar /\n{newest}\nCMD ["/bin/bash"]\n')
     build_image(cluster, OWN_DEBIAN, directory / "Dockerfile", directory)
 
 

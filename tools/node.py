@@ -13,6 +13,7 @@ Known limits: one such node on a machine; NetworkPolicies are stored and not enf
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -198,9 +199,12 @@ class Node:
             _succeeds("ip", "link", "delete", f"{NAME}-h")
         for hierarchy in Path("/sys/fs/cgroup").glob("**/kubepods"):
             for directory, _, _ in os.walk(hierarchy, topdown=False):
-                Path(directory).rmdir()
+                with contextlib.suppress(OSError):  # one with processes is somebody else's
+                    Path(directory).rmdir()
         for name in ("etcd", "kubelet", "volumes", "run"):
             shutil.rmtree(self.root / name, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            Path("/var/log/containers").rmdir()
         self.kubeconfig.unlink(missing_ok=True)
 
     def images(self) -> dict[str, str]:

@@ -1,5 +1,9 @@
-# A Kafka broker, for tests in a cluster. The context holds Kafka's jars; Java is the engine's.
-ARG ENGINE
-FROM ${ENGINE}
+# A Kafka broker, for tests in a cluster. The context holds Kafka's jars.
+ARG BASE=debian:bookworm-slim
+FROM ${BASE}
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt /usr/share/doc
 COPY jars /opt/kafka
-ENTRYPOINT ["/opt/java/bin/java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx384m", "-cp", "/opt/kafka/*"]
+USER 10001:10001
+ENTRYPOINT ["/usr/bin/java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx384m", "-cp", "/opt/kafka/*"]
