@@ -220,7 +220,7 @@ def operator(kube: Kube) -> Iterator[str]:
     kube("delete", "sj", "--all", "--all-namespaces", f"--timeout={PATIENCE_SECONDS:.0f}s")
     kube.run("helm", "uninstall", "streamjoin", f"--namespace={OPERATOR_NAMESPACE}", "--wait")
     kube("delete", "crd", "streamjoins.streamjoin.dev", "--ignore-not-found")
-    kube("delete", "namespace", OPERATOR_NAMESPACE, "--wait=false")
+    kube("delete", "namespace", OPERATOR_NAMESPACE, f"--timeout={PATIENCE_SECONDS:.0f}s")
 
 
 @pytest.fixture
