@@ -6,10 +6,10 @@ BIN := .venv/bin
 PYTEST ?= $(BIN)/pytest -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench crds monitoring kubernetes clean
+.PHONY: help setup demo test lint bench crds monitoring kubernetes cluster-up cluster-down e2e clean
 
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Make .venv with Spark and, where none is found, Java
 	@$(PYTHON) tools/setup.py
@@ -38,6 +38,16 @@ kubernetes: setup ## Find or build (minutes, once) the Kubernetes programs that 
 
 test: lint ## Check style and types, and run all tests
 	$(PYTEST)
+
+# Each prints what it does, and the first one at the end the KUBECONFIG of the cluster.
+cluster-up: setup ## Start a Kubernetes cluster with our images, Prometheus and Kafka (minutes the first time)
+	@$(BIN)/python tools/cluster.py up
+
+cluster-down: setup ## End what cluster-up started
+	@$(BIN)/python tools/cluster.py down
+
+e2e: setup ## Run joins as pods of that cluster, kill their parts, and compare their results (some minutes each)
+	$(BIN)/pytest -m e2e tests/test_e2e.py
 
 # A benchmark is a program in tests/bench that prints what it measured; each is started by itself.
 bench: setup ## Run the benchmarks (some minutes each)

@@ -15,19 +15,27 @@ FROM ${BASE} AS python
 RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates python3 python3-pip python3-venv
 # A proxy that looks into TLS needs its certificate: --build-arg PIP_CERT=... with that file mounted.
 ARG PIP_CERT=
-RUN python3 -m venv /opt/streamjoin
 WORKDIR /build
-COPY pyproject.toml README.md LICENSE ./
-COPY engine engine
-COPY operator operator
+COPY pyproject.toml ./
 COPY docker/unused-jars.txt docker/unused-jars.txt
-RUN PIP_CERT=${PIP_CERT} /opt/streamjoin/bin/pip install --no-cache-dir --no-compile ".[engine]" \
-    && /opt/streamjoin/bin/pip uninstall -y pip setuptools
-RUN cd /opt/streamjoin/lib/python3*/site-packages/pyspark \
+# What the engine needs comes first: a change of its own code leaves this layer, by far the largest, as it is. Compiled to bytecode that
+# nobody compares with its source: with a read-only root file system every start would compile anew.
+RUN python3 -m venv /opt/streamjoin \
+    && mkdir engine operator && touch README.md LICENSE \
+    && PIP_CERT=${PIP_CERT} /opt/streamjoin/bin/pip install --no-cache-dir --no-compile ".[engine]" \
+    && /opt/streamjoin/bin/pip uninstall -q -y streamjoin \
+    && cd /opt/streamjoin/lib/python3*/site-packages/pyspark \
     && grep -v '^#' /build/docker/unused-jars.txt | while read -r pattern; do rm -f jars/$pattern; done \
     && rm -rf examples data sbin licenses yarn kubernetes R \
     && find /opt/streamjoin -type d \( -name tests -o -name test \) -path '*/site-packages/*' -not -path '*/pyspark/*' -prune -exec rm -rf {} + \
-    && find /opt/streamjoin -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.a' \) -delete
+    && find /opt/streamjoin -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.a' \) -delete \
+    && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/streamjoin/lib
+COPY README.md LICENSE ./
+COPY engine engine
+COPY operator operator
+RUN PIP_CERT=${PIP_CERT} /opt/streamjoin/bin/pip install --no-cache-dir --no-compile --no-deps . \
+    && /opt/streamjoin/bin/pip uninstall -q -y pip setuptools \
+    && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/streamjoin/lib/python3*/site-packages/streamjoin*
 
 FROM ${BASE}
 RUN apt-get update \
@@ -36,8 +44,6 @@ RUN apt-get update \
     && groupadd --gid 10001 streamjoin && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin streamjoin
 COPY --from=java /opt/java /opt/java
 COPY --from=python /opt/streamjoin /opt/streamjoin
-# Written once here: with a read-only root file system every start would compile anew.
-RUN /opt/streamjoin/bin/python -m compileall -q -j 0 /opt/streamjoin/lib || true
 ENV JAVA_HOME=/opt/java PATH=/opt/streamjoin/bin:/opt/java/bin:/usr/bin:/bin HOME=/tmp NUMBA_CACHE_DIR=/tmp MPLCONFIGDIR=/tmp \
     PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PYSPARK_PYTHON=/opt/streamjoin/bin/python
 USER 10001:10001

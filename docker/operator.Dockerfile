@@ -9,14 +9,22 @@ FROM ${BASE} AS python
 RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates python3 python3-pip python3-venv
 # A proxy that looks into TLS needs its certificate: --build-arg PIP_CERT=... with that file mounted.
 ARG PIP_CERT=
-RUN python3 -m venv /opt/streamjoin
 WORKDIR /build
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml ./
+# What the operator needs comes first: a change of its own code leaves this layer as it is. Compiled to bytecode that nobody compares with
+# its source: with a read-only root file system every start would compile anew.
+RUN python3 -m venv /opt/streamjoin \
+    && mkdir engine operator && touch README.md LICENSE \
+    && PIP_CERT=${PIP_CERT} /opt/streamjoin/bin/pip install --no-cache-dir --no-compile ".[operator]" \
+    && /opt/streamjoin/bin/pip uninstall -q -y streamjoin \
+    && find /opt/streamjoin -type d -name tests -path '*/site-packages/*' -prune -exec rm -rf {} + \
+    && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/streamjoin/lib
+COPY README.md LICENSE ./
 COPY engine engine
 COPY operator operator
-RUN PIP_CERT=${PIP_CERT} /opt/streamjoin/bin/pip install --no-cache-dir --no-compile ".[operator]" \
-    && /opt/streamjoin/bin/pip uninstall -y pip setuptools \
-    && find /opt/streamjoin -type d -name tests -path '*/site-packages/*' -prune -exec rm -rf {} +
+RUN PIP_CERT=${PIP_CERT} /opt/streamjoin/bin/pip install --no-cache-dir --no-compile --no-deps . \
+    && /opt/streamjoin/bin/pip uninstall -q -y pip setuptools \
+    && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/streamjoin/lib/python3*/site-packages/streamjoin*
 
 FROM ${BASE}
 RUN apt-get update \
@@ -24,7 +32,6 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt /var/log/*.log /usr/share/doc /usr/share/man \
     && groupadd --gid 10001 streamjoin && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin streamjoin
 COPY --from=python /opt/streamjoin /opt/streamjoin
-RUN /opt/streamjoin/bin/python -m compileall -q -j 0 /opt/streamjoin/lib || true
 ENV PATH=/opt/streamjoin/bin:/usr/bin:/bin HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 10001:10001
 WORKDIR /tmp

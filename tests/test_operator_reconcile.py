@@ -227,6 +227,20 @@ def test_a_streamjoin_gets_its_children_and_a_status() -> None:
     run(story)
 
 
+def test_a_claim_that_it_makes_is_made_once_and_never_deleted() -> None:
+    async def story() -> None:
+        world = World()
+        world.submit(streamjoin(checkpoint={"persistentVolumeClaim": "data", "size": "1Gi"}))
+        await world.settle()
+        [claim] = world.cluster.of("PersistentVolumeClaim")
+        world.change(lambda spec: spec.update(epoch={"interval": "7s"}))
+        await world.settle()
+        assert [found["metadata"]["uid"] for found in world.cluster.of("PersistentVolumeClaim")] == [claim["metadata"]["uid"]]
+        assert "Pruned" not in world.reasons
+
+    run(story)
+
+
 def test_an_idle_minute_has_no_write_and_no_request_to_the_api_server() -> None:
     async def story() -> None:
         world = World()

@@ -11,9 +11,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 builder=${BUILDER:-}
 for candidate in docker podman buildah; do
-    [[ -n $builder ]] || ! command -v "$candidate" >/dev/null || builder=$candidate
+    # A docker whose daemon does not answer builds nothing.
+    [[ -n $builder ]] || ! "$candidate" info >/dev/null 2>&1 || builder=$candidate
 done
-[[ -n $builder ]] || { echo "images: no docker, podman or buildah on this machine; install one" >&2; exit 1; }
+[[ -n $builder ]] || { echo "images: no docker, podman or buildah works on this machine; install one" >&2; exit 1; }
 
 arguments=()
 [[ -z ${BASE:-} ]] || arguments+=(--build-arg "BASE=$BASE")
@@ -21,8 +22,8 @@ if [[ -n ${PIP_CERT:-} ]]; then
     [[ $builder != docker ]] || { echo "images: docker build mounts no files; use podman or buildah with PIP_CERT" >&2; exit 1; }
     arguments+=(--volume "$(realpath "$PIP_CERT"):/run/certificates.crt:ro" --build-arg PIP_CERT=/run/certificates.crt)
 fi
-# In a chroot, buildah needs neither a network of its own nor a runtime for containers.
-[[ $builder != buildah ]] || arguments+=(--isolation chroot)
+# In a chroot, buildah needs neither a network of its own nor a runtime for containers. It keeps layers only when asked.
+[[ $builder != buildah ]] || arguments+=(--isolation chroot --layers)
 
 (($#)) || set -- engine operator
 for image in "$@"; do

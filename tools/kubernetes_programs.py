@@ -1,9 +1,10 @@
 """Finds the programs of a Kubernetes control plane, and builds from Go modules, once, those that are nowhere.
 
 Tests that ask a real API server need ``etcd`` and ``kube-apiserver`` (which start in three seconds and need neither
-root nor containers), those of the chart ``helm`` as well. A program is looked for in the directory KUBEBUILDER_ASSETS,
-on PATH, and in a cache, ``$XDG_CACHE_HOME/streamjoin/kubernetes-<version>`` (by default in ``~/.cache``); what is in
-none of them is built into the cache if Go is there. That takes minutes the first time, most of them for kube-apiserver.
+root nor containers), those of the chart ``helm`` as well; a whole node (tools/cluster.py) needs all
+of them. A program is looked for in the directory KUBEBUILDER_ASSETS, on PATH, and in a cache,
+``$XDG_CACHE_HOME/streamjoin/kubernetes-<version>`` (by default in ``~/.cache``); what is in none of them is built into
+the cache if Go is there. That takes minutes the first time, most of them for kube-apiserver.
 
     python tools/kubernetes_programs.py etcd kube-apiserver      a line "name path" for each; builds what is missing
     python tools/kubernetes_programs.py --optional helm          the same, but what cannot be had is said and is no error
@@ -38,6 +39,8 @@ class Program:
     module: str
     version: str
     variables: tuple[str, ...] = ()
+    main: str = ""
+    """The text of a main of our own, where the package is only a part of the program."""
 
 
 def _of_kubernetes(name: str) -> Program:
@@ -55,6 +58,26 @@ _HELM_VARIABLES = (
     f"helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor={KUBERNETES.split('.')[1]}",
 )
 
+_COREDNS = """\
+// CoreDNS with only the plugins that a cluster's own names need.
+package main
+
+import (
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/coremain"
+
+	_ "github.com/coredns/coredns/plugin/bind"
+	_ "github.com/coredns/coredns/plugin/cache"
+	_ "github.com/coredns/coredns/plugin/errors"
+	_ "github.com/coredns/coredns/plugin/kubernetes"
+)
+
+func main() {
+	dnsserver.Directives = []string{"bind", "errors", "cache", "kubernetes"}
+	coremain.Run()
+}
+"""
+
 PROGRAMS = {
     "etcd": Program("go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3", "v3.6.16"),
     "kube-apiserver": _of_kubernetes("kube-apiserver"),
@@ -64,6 +87,7 @@ PROGRAMS = {
     "kube-scheduler": _of_kubernetes("kube-scheduler"),
     "kubelet": _of_kubernetes("kubelet"),
     "kube-proxy": _of_kubernetes("kube-proxy"),
+    "coredns": Program("github.com/coredns/coredns/coremain", "github.com/coredns/coredns", "v1.14.7", main=_COREDNS),
 }
 
 
@@ -145,8 +169,12 @@ def compile_program(go: str, program: Program, directory: Path, output: Path) ->
         text += f"replace {part} => {part} v0{program.version.removeprefix('v1')}\n"
     (directory / "go.mod").write_text(text + (f"\n{language[0]}\n" if language else ""))
     run("get", f"{program.package}@{program.version}")
+    if program.main:
+        (directory / "main.go").write_text(program.main)
+        run("mod", "tidy")
     settings = " ".join(["-s", "-w", *(f"-X {variable}" for variable in program.variables)])
-    run("build", "-mod=mod", "-trimpath", "-buildvcs=false", "-ldflags", settings, "-o", str(output), program.package)
+    what = "." if program.main else program.package
+    run("build", "-mod=mod", "-trimpath", "-buildvcs=false", "-ldflags", settings, "-o", str(output), what)
 
 
 @contextmanager

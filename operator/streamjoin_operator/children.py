@@ -285,6 +285,7 @@ def _driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemor
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
             {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}},
             {"name": "STREAMJOIN_IMAGE", "value": image},
+            {"name": "STREAMJOIN_IMAGE_PULL_POLICY", "value": settings.image_pull_policy},
         ],
         "ports": [
             {"name": "http", "containerPort": PORT, "protocol": "TCP"},

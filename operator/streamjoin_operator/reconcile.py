@@ -47,6 +47,8 @@ LISTED = (
 """Children that are compared on every check, and deleted when they are no longer wanted."""
 UNLISTED = ("Deployment", "Secret", "PersistentVolumeClaim")
 """Children that are read one by one."""
+KEPT = ("Secret", "PersistentVolumeClaim")
+"""Children that go with the StreamJoin, if they go at all, and never before it."""
 TOLD = (
     *(("Ready", Reason.JoinRunning), ("Ready", Reason.Suspending), ("Ready", Reason.Suspended)),
     ("Progressing", Reason.Rescaling),
@@ -459,7 +461,7 @@ class Reconciler:
         if not self._settings.network_policy:
             unwanted.add("NetworkPolicy")
         for (kind, name), observed in now.observed.items():
-            if kind != "Secret" and (name not in (base, kept.get(kind)) or kind in unwanted) and _is_ours(observed, now.resource):
+            if kind not in KEPT and (name not in (base, kept.get(kind)) or kind in unwanted) and _is_ours(observed, now.resource):
                 await self._api.delete(kinds.KINDS[kind], now.resource.namespace, name, observed["metadata"]["uid"])
                 now.events.append(("Normal", Reason.Pruned, f"{kind} {name}"))
         return PROCEED

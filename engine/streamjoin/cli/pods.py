@@ -48,6 +48,7 @@ class Pods:
     overhead_mib: int
     cpu: str
     image: str
+    pull_policy: str
     namespace: str
     pod: str
     """The driver's own: executors are deleted with it."""
@@ -66,7 +67,8 @@ class Pods:
         host = bracketed(environment["KUBERNETES_SERVICE_HOST"])
         image, namespace, pod, address = (environment[name] for name in wanted[:4])
         server = f"https://{host}:{environment.get('KUBERNETES_SERVICE_PORT', '443')}"
-        return cls(template, heap_mib, overhead_mib, cpu, image, namespace, pod, address, server)
+        policy = environment.get("STREAMJOIN_IMAGE_PULL_POLICY", "IfNotPresent")
+        return cls(template, heap_mib, overhead_mib, cpu, image, policy, namespace, pod, address, server)
 
     @property
     def master(self) -> str:
@@ -85,6 +87,8 @@ class Pods:
             "spark.blockManager.port": str(BLOCKS_PORT),
             "spark.kubernetes.namespace": self.namespace,
             "spark.kubernetes.container.image": self.image,
+            # over the template's, whatever that says
+            "spark.kubernetes.container.image.pullPolicy": self.pull_policy,
             "spark.kubernetes.driver.pod.name": self.pod,
             "spark.kubernetes.executor.podNamePrefix": prefix,
             "spark.kubernetes.executor.podTemplateFile": str(self.template),
@@ -103,7 +107,7 @@ class Pods:
             # pods may wait for a node
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
             "spark.log.level": "WARN",
-            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.executor.syncLogLevel.enabled": "true",
         }
 
 

@@ -1,0 +1,80 @@
+"""The tools that make a cluster for tests, without one: which cluster they choose, what they end, what Prometheus is told to scrape."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cluster
+import node
+
+
+def test_a_given_cluster_is_taken_and_never_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    found = cluster.find_cluster()
+    assert type(found) is cluster.Cluster
+    found.down()
+    assert "was not started here" in capsys.readouterr().err
+    with pytest.raises(cluster.ClusterError, match=r"config: no API server answers; .* unset KUBECONFIG"):
+        found.up()
+    monkeypatch.delenv("REGISTRY", raising=False)
+    with pytest.raises(cluster.ClusterError, match="REGISTRY"):
+        found.load("streamjoin-engine:1")
+
+
+def test_the_kubeconfig_of_our_own_node_means_that_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(cluster.HOME / "kubeconfig"))
+    monkeypatch.setattr(cluster, "succeeds", lambda *command: False)
+    assert type(cluster.find_cluster()) is cluster.Single
+
+
+def test_an_image_that_is_none_of_ours_is_named() -> None:
+    with pytest.raises(cluster.ClusterError, match="driver: no such image; there are engine, operator, prometheus, kafka"):
+        cluster.load_images(cluster.Cluster(Path("none")), ["driver"])
+
+
+def test_a_process_is_ended_and_another_with_its_number_is_not(tmp_path: Path) -> None:
+    mine = node.Node(tmp_path)
+    mine.run.mkdir()
+    with subprocess.Popen(["sleep", "60"]) as process:
+        (mine.run / "etcd.pid").write_text(f"{process.pid} 1")
+        mine._stop("etcd")
+        assert process.poll() is None, "a process that started at another time is another process"
+        (mine.run / "etcd.pid").write_text(f"{process.pid} {node._started(process.pid)}")
+        mine._stop("etcd")
+        assert process.wait(10) == -signal.SIGTERM
+    assert node._started(process.pid) is None
+    assert node._started(os.getpid()) is not None
+
+
+def test_a_missing_pid_file_is_no_process(tmp_path: Path) -> None:
+    assert not node.Node(tmp_path).is_up()
+
+
+def test_prometheus_scrapes_running_pods_that_ask_for_it() -> None:
+    def pod(name: str, phase: str = "Running", **asked: str) -> dict[str, Any]:
+        annotations = {f"prometheus.io/{key}": value for key, value in asked.items()}
+        metadata = {"namespace": "a", "name": name, "annotations": annotations, "labels": {"app.kubernetes.io/name": "streamjoin"}}
+        return {"metadata": metadata, "status": {"phase": phase, "podIP": "10.0.0.1"}}
+
+    others = [pod("two", scrape="false"), pod("three", "Pending", scrape="true"), pod("four")]
+    found = [pod("one", scrape="true", port="8080", path="/m"), *others]
+    labels = {"__metrics_path__": "/m", "job": "streamjoin", "namespace": "a", "pod": "one"}
+    assert discover().targets(found) == [{"targets": ["10.0.0.1:8080"], "labels": labels}]
+
+
+def discover() -> Any:
+    spec = importlib.util.spec_from_file_location("discover", cluster.PARTS / "discover.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

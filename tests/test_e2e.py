@@ -1,0 +1,394 @@
+"""The whole thing on a real cluster: the chart is installed, joins run as pods, are scaled, shot at and deleted.
+
+``make e2e`` runs these tests on the cluster of ``make cluster-up``, or on the one that ``KUBECONFIG`` names if it has the images. Each
+ends by comparing all results of its join with DuckDB's over all tuples that the join took, whose numbers the checkpoint says.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+import yaml
+
+import cluster as tool
+import kubernetes_programs
+from streamjoin.epoch.driver import StorageSnapshots
+from streamjoin.io.factory import make_source
+from streamjoin.job import StreamJob, compile_job
+from streamjoin.manifest import load
+from streamjoin.state.log import Entry
+from streamjoin.state.storage import ObjectStorage
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "examples" / "kubernetes" / "generator.yaml"
+OPERATOR_NAMESPACE = "streamjoin-system"
+CLAIM_PATH = "/var/lib/streamjoin"
+PATIENCE_SECONDS = float(os.environ.get("STREAMJOIN_E2E_SECONDS", "300"))
+"""For each step of a test; a busy machine needs more."""
+
+Object = dict[str, Any]
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(20 * PATIENCE_SECONDS)]
+
+
+@dataclass(frozen=True)
+class Kube:
+    """kubectl and helm for one cluster."""
+
+    kubeconfig: Path
+
+    def run(self, program: str, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
+        """What it prints. Raises AssertionError with what it says where it fails."""
+        path = str(kubernetes_programs.find(program) or kubernetes_programs.build(program))
+        command = [path, f"--kubeconfig={self.kubeconfig}", *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+        assert done.returncode == 0 or not check, f"{program} {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return done.stdout if done.returncode == 0 else ""
+
+    def __call__(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
+        return self.run("kubectl", *arguments, stdin=stdin, check=check)
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self("get", *arguments, "-o", "json"))
+
+
+def wait_for(what: str, found: Callable[[], Any], told: Callable[[], str] = str) -> Any:
+    """What ``found`` returns as soon as that is true."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        value = found()
+        if value:
+            return value
+        time.sleep(0.5)
+    raise AssertionError(f"{what}: not within {PATIENCE_SECONDS:.0f} s\n{told()}")
+
+
+class Join:
+    """A StreamJoin of its own namespace, and what a person does with it."""
+
+    def __init__(self, kube: Kube, namespace: str, body: Object) -> None:
+        self.kube, self.namespace, self.body = kube, namespace, body
+        self.name: str = body["metadata"]["name"]
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
+        return self.kube(f"--namespace={self.namespace}", *arguments, stdin=stdin, check=check)
+
+    def apply(self) -> None:
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(self.body))
+
+    def patch(self, **spec: Any) -> None:
+        self.kubectl("patch", "sj", self.name, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+    def scale(self, workers: int) -> None:
+        self.kubectl("scale", f"sj/{self.name}", f"--replicas={workers}")
+
+    @property
+    def status(self) -> Object:
+        return json.loads(self.kubectl("get", "sj", self.name, "-o", "json")).get("status") or {}
+
+    def condition(self, kind: str) -> Object:
+        return next((found for found in self.status.get("conditions") or [] if found["type"] == kind), {})
+
+    def pods(self, component: str) -> list[Object]:
+        """Those that are not being deleted."""
+        selector = f"streamjoin.dev/name={self.name},app.kubernetes.io/component={component}"
+        found = json.loads(self.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
+        return [pod for pod in found if not pod["metadata"].get("deletionTimestamp")]
+
+    def running(self, component: str) -> list[str]:
+        """Names of pods whose containers are all ready."""
+        return sorted(
+            pod["metadata"]["name"]
+            for pod in self.pods(component)
+            if all(container["ready"] for container in pod["status"].get("containerStatuses") or [{"ready": False}])
+        )
+
+    def epoch(self) -> int:
+        """Of the last commit, as the driver's metrics say; -1 where it does not answer."""
+        for pod in self.running("driver"):
+            text = self.kubectl("get", "--raw", f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8080/proxy/metrics", check=False)
+            for line in text.splitlines():
+                if line.startswith("streamjoin_epoch_number"):
+                    return int(float(line.split()[-1]))
+        return -1
+
+    def until(self, what: str, found: Callable[[], Any]) -> Any:
+        return wait_for(f"{self.namespace}/{self.name}: {what}", found, self.story)
+
+    def until_running(self, workers: int | None = None) -> None:
+        """The join runs, with so many executors, and goes on committing."""
+        self.until("Running", lambda: self.status.get("phase") == "Running" and self.condition("Ready").get("status") == "True")
+        if workers is not None:
+            self.until(f"{workers} workers", lambda: self.status.get("workers") == workers == len(self.running("executor")))
+        self.until_epochs(3)
+
+    def until_epochs(self, count: int) -> None:
+        """So many more epochs are committed."""
+        before = self.until("an epoch", lambda: self.epoch() + 1)
+        self.until(f"{count} more epochs", lambda: self.epoch() + 1 >= before + count)
+
+    def suspend(self) -> None:
+        self.patch(suspend=True)
+        self.until("Suspended", lambda: self.status.get("phase") == "Suspended" and not self.pods("driver"))
+        self.until("no executors", lambda: not self.pods("executor"))
+
+    def delete(self) -> None:
+        self.kubectl("delete", "sj", self.name, "--wait=true", f"--timeout={PATIENCE_SECONDS:.0f}s")
+        kinds = "pods,deployments,services,configmaps,secrets,serviceaccounts,roles,rolebindings,poddisruptionbudgets,networkpolicies"
+        mine = ("get", kinds, "-l", f"streamjoin.dev/name={self.name}", "-o", "name")
+        self.until("nothing left", lambda: not self.kubectl(*mine).strip())
+
+    def files(self, directory: Path) -> None:
+        """All that is on the join's claim, fetched by a pod that does nothing else."""
+        claim = self.body["spec"]["checkpoint"]["persistentVolumeClaim"]
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(reader(claim)))
+        self.kubectl("wait", "--for=condition=Ready", "pod/reader", f"--timeout={PATIENCE_SECONDS:.0f}s")
+        packed = self.kubectl("exec", "reader", "--", "sh", "-c", f"tar -C {CLAIM_PATH} -cz . | base64 -w 0")
+        with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed)), mode="r:gz") as archive:
+            archive.extractall(directory, filter="data")
+        self.kubectl("delete", "pod", "reader", "--now", "--wait=true")
+
+    def story(self) -> str:
+        """What a person would look at when it does not do what it should."""
+        parts = [
+            self.kubectl("get", "sj,pods,pvc", "-o", "wide", check=False),
+            json.dumps(self.status, indent=1),
+            self.kubectl("get", "events", "--sort-by=.lastTimestamp", check=False)[-4000:],
+            self.kubectl("logs", "-l", "app.kubernetes.io/component=driver", "--tail=40", check=False),
+            self.kube("-n", OPERATOR_NAMESPACE, "logs", "deployment/streamjoin-streamjoin-operator", "--tail=30", check=False),
+        ]
+        return "\n".join(parts)
+
+
+def reader(claim: str) -> Object:
+    restricted = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    container = {
+        "name": "reader",
+        "image": tool.tag(tool.ENGINE),
+        "command": ["sleep", "infinity"],
+        "securityContext": restricted,
+        "volumeMounts": [{"name": "state", "mountPath": CLAIM_PATH}],
+    }
+    spec = {
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 0,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "fsGroup": 10001, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
+        "volumes": [{"name": "state", "persistentVolumeClaim": {"claimName": claim}}],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "reader"}, "spec": spec}
+
+
+@pytest.fixture(scope="session")
+def kube() -> Kube:
+    """The cluster; skips where there is none."""
+    given = os.environ.get("KUBECONFIG")
+    candidates = [Path(given)] if given else [tool.HOME / "kubeconfig", tool.HOME / "kind.kubeconfig"]
+    for path in candidates:
+        found = Kube(path)
+        if path.exists() and found("get", "--raw", "/readyz", check=False):
+            return found
+    pytest.skip("no cluster: make cluster-up, or set KUBECONFIG")
+
+
+@pytest.fixture(scope="session")
+def operator(kube: Kube) -> Iterator[str]:
+    """The chart's release, installed for all tests; the namespace it is in."""
+    chart = str(ROOT / "charts" / "streamjoin-operator")
+    settings = ("--set", "operator.pollSeconds=2", "--set", "operator.resyncSeconds=60")
+    kube.run(
+        "helm",
+        *("upgrade", "--install", "streamjoin", chart, f"--namespace={OPERATOR_NAMESPACE}", "--create-namespace"),
+        *(*settings, "--wait", f"--timeout={PATIENCE_SECONDS:.0f}s"),
+    )
+    yield OPERATOR_NAMESPACE
+    kube("delete", "sj", "--all", "--all-namespaces", f"--timeout={PATIENCE_SECONDS:.0f}s")
+    kube.run("helm", "uninstall", "streamjoin", f"--namespace={OPERATOR_NAMESPACE}", "--wait")
+    kube("delete", "crd", "streamjoins.streamjoin.dev", "--ignore-not-found")
+    kube("delete", "namespace", OPERATOR_NAMESPACE, f"--timeout={PATIENCE_SECONDS:.0f}s")
+
+
+@pytest.fixture
+def join(kube: Kube, operator: str, request: pytest.FixtureRequest) -> Iterator[Join]:
+    """The example's StreamJoin, not applied yet, in a namespace that enforces the restricted Pod Security standard."""
+    namespace = "e2e-" + request.node.name.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
+    kube("delete", "namespace", namespace, "--ignore-not-found", f"--timeout={PATIENCE_SECONDS:.0f}s")
+    kube("create", "namespace", namespace)
+    kube("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+    yield Join(kube, namespace, yaml.safe_load(EXAMPLE.read_text()))
+    kube("delete", "namespace", namespace, f"--timeout={PATIENCE_SECONDS:.0f}s")
+
+
+def check_results(join: Join, directory: Path) -> None:
+    """All results are DuckDB's over the tuples that were taken, each once. Stops the join."""
+    join.suspend()
+    join.files(directory)
+    entries = sorted((directory / join.name / "log").glob("*.json"))
+    committed = [Entry.decode(path.read_bytes()).checkpoint for path in entries]
+    last = [checkpoint for checkpoint in committed if checkpoint.epoch >= 0][-1]
+    body = copy.deepcopy(join.body)
+    body["spec"]["checkpoint"] = {"location": f"{CLAIM_PATH}/{join.name}"}
+    job = compile_job(load(yaml.safe_dump(body)))
+    connection = duckdb.connect()
+    connection.execute("SET threads = 1")
+    for stream, rows in zip((job.left, job.right), last.records, strict=True):
+        connection.register(stream.name, tuples(stream, rows, directory))
+    connection.execute(
+        """CREATE TABLE expected AS
+        WITH o AS (SELECT *, unnest([-1, 0, 1]) + floor(amount * 10)::BIGINT AS tenth FROM orders),
+            p AS (SELECT *, floor(amount * 10)::BIGINT AS tenth FROM payments)
+        SELECT o.id AS order_id, p.id AS payment_id
+        FROM o JOIN p ON o.tenth = p.tenth AND abs(o.amount - p.amount) <= 0.05 AND abs(o.at - p.at) <= 10000000"""
+    )
+    connection.execute(f"CREATE TABLE found AS SELECT order_id, payment_id FROM read_parquet('{directory}/matches/*.parquet')")
+    [(wrong,)] = connection.execute("SELECT count(*) FROM (FROM found EXCEPT ALL FROM expected)").fetchall()
+    [(missing,)] = connection.execute("SELECT count(*) FROM (FROM expected EXCEPT ALL FROM found)").fetchall()
+    [(count,)] = connection.execute("SELECT count(*) FROM found").fetchall()
+    assert (wrong, missing) == (0, 0), f"of {count} rows, {wrong} are wrong or repeated, and {missing} missing"
+    assert count > 0
+    print(f"{join.namespace}: {last.records} tuples, {count} rows, epoch {last.epoch}")
+
+
+def tuples(stream: StreamJob, rows: int, directory: Path) -> pa.Table:
+    """The first ``rows`` tuples, as the generator makes them; ``at`` in microseconds."""
+    snapshots = StorageSnapshots(ObjectStorage(directory.as_posix()))
+    source: Any = make_source(
+        stream.source, stream.schema, stream.event_time, snapshots=snapshots, exact_counts=False, stream=stream.name, query="check"
+    )
+    table = pa.Table.from_batches([source.reader.rows(0, rows)])
+    return table.set_column(table.schema.get_field_index("at"), "at", table.column("at").cast(pa.int64()))
+
+
+def test_a_join_runs_is_scaled_and_deleted(join: Join, tmp_path: Path) -> None:
+    join.apply()
+    join.until_running(workers=1)
+    columns = dict(zip(*(line.split()[:4] for line in join.kubectl("get", "sj").splitlines()), strict=True))
+    assert columns == {"NAME": join.name, "PHASE": "Running", "WORKERS": "1", "DESIRED": "1"}
+    join.until("tau", lambda: float(join.status["utilization"]["max"]) > 0)
+    plugin = [sys.executable, "-m", "streamjoin_operator.plugin", "status", join.name, f"--namespace={join.namespace}"]
+    plugin.append(f"--kubeconfig={join.kube.kubeconfig}")
+    said = subprocess.run(plugin, capture_output=True, text=True, check=False)
+    assert "Running" in said.stdout, said.stderr
+    join.scale(3)
+    join.until_running(workers=3)
+    join.scale(0)
+    join.patch(workers={"max": 2})
+    join.until_running(workers=2)
+    check_results(join, tmp_path)
+    join.delete()
+
+
+def test_suspended_it_keeps_its_state_and_goes_on_when_resumed(join: Join, tmp_path: Path) -> None:
+    join.apply()
+    join.until_running(workers=1)
+    before = join.epoch()
+    join.suspend()
+    join.patch(suspend=False)
+    join.until_running(workers=1)
+    assert join.epoch() > before
+    check_results(join, tmp_path)
+
+
+def test_deleted_and_made_again_on_the_same_claim_it_goes_on(join: Join, tmp_path: Path) -> None:
+    join.apply()
+    join.until_running()
+    before = join.epoch()
+    join.delete()
+    join.apply()
+    join.until_running()
+    assert join.epoch() > before
+    check_results(join, tmp_path)
+
+
+def test_a_driver_that_is_killed_is_started_again(join: Join, tmp_path: Path) -> None:
+    join.apply()
+    join.until_running()
+    join.scale(2)
+    join.until_running(workers=2)
+    [driver] = join.running("driver")
+    join.kubectl("delete", "pod", driver, "--grace-period=0", "--force")
+    join.until("another driver", lambda: join.running("driver") not in ([], [driver]))
+    join.until_running(workers=2)
+    check_results(join, tmp_path)
+
+
+def test_an_executor_that_is_killed_is_replaced(join: Join, tmp_path: Path) -> None:
+    join.apply()
+    join.until_running()
+    join.scale(2)
+    join.until_running(workers=2)
+    killed, _ = join.running("executor")
+    join.kubectl("delete", "pod", killed, "--grace-period=0", "--force")
+    join.until("another executor", lambda: killed not in join.running("executor") and len(join.running("executor")) == 2)
+    join.until_running(workers=2)
+    check_results(join, tmp_path)
+
+
+def test_an_operator_that_is_killed_while_a_join_is_scaled_goes_on(join: Join, operator: str, tmp_path: Path) -> None:
+    join.apply()
+    join.until_running()
+    join.scale(3)
+    join.until("a plan under way", lambda: join.status.get("desiredWorkers") == 3)
+    join.kube("-n", operator, "delete", "pod", "-l", "app.kubernetes.io/name=streamjoin-operator", "--grace-period=0", "--force")
+    join.until_running(workers=3)
+    check_results(join, tmp_path)
+
+
+def test_a_bad_image_is_said_and_put_right(join: Join, tmp_path: Path) -> None:
+    join.apply()
+    join.until_running()
+    join.patch(image="registry.invalid/streamjoin-engine:none")
+    join.until("ImageUnavailable", lambda: join.condition("Ready").get("reason") == "ImageUnavailable")
+    join.patch(image=None)
+    join.until_running()
+    check_results(join, tmp_path)
+
+
+def test_on_a_full_node_the_join_goes_on_at_its_size(join: Join, tmp_path: Path) -> None:
+    join.body["spec"]["workers"]["resources"]["cpu"] = "300m"
+    join.apply()
+    join.until_running(workers=1)
+    fill(join)
+    join.scale(3)
+    join.until("ExecutorsPending", lambda: "ExecutorsPending" in {found["reason"] for found in join.status.get("conditions") or []})
+    join.until_epochs(5)
+    assert join.status["workers"] == 1
+    join.kubectl("delete", "pod", "filler", "--now", "--wait=true")
+    join.until_running(workers=3)
+    check_results(join, tmp_path)
+
+
+def fill(join: Join) -> None:
+    """Leaves the node less processor than an executor asks for."""
+    [node] = join.kube.json("nodes")["items"]
+    running = join.kube.json("pods", "--all-namespaces", "--field-selector=status.phase!=Succeeded,status.phase!=Failed")["items"]
+    requested = sum(
+        millicores(container.get("resources", {}).get("requests", {}).get("cpu", "0"))
+        for pod in running
+        for container in pod["spec"]["containers"]
+    )
+    free = millicores(node["status"]["allocatable"]["cpu"]) - requested
+    pod = reader(join.body["spec"]["checkpoint"]["persistentVolumeClaim"])
+    pod["metadata"]["name"] = "filler"
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": f"{free - 100}m"}}
+    join.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
+    join.kubectl("wait", "--for=condition=Ready", "pod/filler", f"--timeout={PATIENCE_SECONDS:.0f}s")
+
+
+def millicores(quantity: str) -> int:
+    return int(quantity[:-1]) if quantity.endswith("m") else int(float(quantity) * 1000)
