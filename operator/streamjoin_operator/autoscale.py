@@ -35,12 +35,11 @@ from streamjoin.elastic.events import (
 from streamjoin.elastic.forecast import Forecast, Prospect
 from streamjoin.elastic.ledger import Ledger, Record
 from streamjoin.elastic.plan import Plan
-from streamjoin.elastic.planner import prospects
+from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Mode, Rule, Settings
 from streamjoin.job import Job
 from streamjoin.manifest import Manifest
-from streamjoin.predicate import MainPredicate
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin_operator.measurement import Distrusted
@@ -93,59 +92,18 @@ class Applied:
         )
 
 
-class PlannerForecast:
-    """What the planner would make of the join as it is now. Always holds: each number of workers is planned for once."""
-
-    def __init__(self, plan: Plan, statistics: Statistics, main: MainPredicate, job: Job, kept: float) -> None:
-        """``kept``: the part of the incoming tuples that is not shed; loads are those of all of them."""
-        self.generation = plan.generation
-        self.made_at = time.monotonic()
-        self.seconds = 0.0
-        """That planning has taken."""
-        self._plan, self._statistics, self._main, self._job, self._kept = plan, statistics, main, job, kept
-        self._known: dict[int, Prospect | None] = {}
-
-    @classmethod
-    def of(cls, plan: Mapping[str, Any], statistics: Mapping[str, Any], job: Job, kept: float) -> PlannerForecast | None:
-        """From the driver's answers; None where they do not fit the manifest, as of another release."""
-        try:
-            scheme = Scheme.from_json(plan["scheme"])
-            running = Plan(int(plan["generation"]), scheme, tuple(range(scheme.tasks)))
-            read = Statistics.from_json(dict(statistics))
-            (main,) = (one.main for one in job.condition.candidates if one.main.text == statistics["predicate"])
-        except (ValueError, KeyError, TypeError, ArithmeticError):
-            return None
-        return cls(running, read, main, job, kept)
-
-    @property
-    def serves(self) -> bool:
-        """Whether it is young enough, for what it took, to be asked again: planning must not take an operator's time."""
-        return time.monotonic() - self.made_at < 10 * self.seconds
-
-    def at(self, workers: int) -> Prospect | None:
-        """See :class:`streamjoin.elastic.forecast.Forecast`."""
-        if workers not in self._known:
-            began = time.monotonic()
-            self._known[workers] = self._planned(workers)
-            self.seconds += time.monotonic() - began
-        return self._known[workers]
-
-    def _planned(self, workers: int) -> Prospect | None:
-        job = self._job
-        try:
-            found = prospects(
-                self._plan, self._statistics, self._main, job.model, [workers], job.capacity_tuples, options=job.scheme_options
-            )[workers]
-        except ValueError:  # the model has none
-            return None
-        return Prospect(
-            tasks=found.tasks,
-            tau_max=found.tau_max / self._kept,
-            tau_mean=found.tau_mean / self._kept,
-            moved_tuples=found.moved_tuples,
-            lower_bound_tuples=found.lower_bound_tuples,
-            naive_tuples=found.naive_tuples,
-        )
+def forecast_of(plan: Mapping[str, Any], statistics: Mapping[str, Any], job: Job, kept: float) -> PlannedForecast | None:
+    """From the driver's answers; None where they do not fit the manifest, as of another release. ``kept``: see PlannedForecast."""
+    try:
+        scheme = Scheme.from_json(plan["scheme"])
+        running = Plan(int(plan["generation"]), scheme, tuple(range(scheme.tasks)))
+        read = Statistics.from_json(dict(statistics))
+        (main,) = (one.main for one in job.condition.candidates if one.main.text == statistics["predicate"])
+    except (ValueError, KeyError, TypeError, ArithmeticError):
+        return None
+    return PlannedForecast(
+        running, lambda: read, main, job.model, job.capacity_tuples, job.scheme_options, kept=kept, clock=time.monotonic
+    )
 
 
 class _Asked:
@@ -182,7 +140,7 @@ class Autoscaler:
         """The generation of the plan that was put and neither runs yet nor was given up."""
         self._is_migrating = False
         self._pause, self._not_before = FIRST_PAUSE, float("-inf")
-        self._forecast: PlannerForecast | None = None
+        self._forecast: PlannedForecast | None = None
         self.adopt(stored)
 
     def adopt(self, stored: Mapping[str, Any] | None) -> None:
@@ -320,11 +278,11 @@ class Autoscaler:
         self, plan: Mapping[str, Any], job: Job, statistics: Callable[[], Awaitable[Object | None]], decision: Decision
     ) -> Forecast | None:
         last = self._forecast
-        if last is not None and last.generation == plan["generation"] and last.serves:
+        if last is not None and last.generation == plan["generation"] and last.serves():
             return last
         asked = await statistics()
         shed = 0.0 if decision.inputs is None else decision.inputs.shed_fraction or 0.0
-        self._forecast = None if asked is None else PlannerForecast.of(plan, asked, job, max(LEAST_KEPT, 1 - shed))
+        self._forecast = None if asked is None else forecast_of(plan, asked, job, max(LEAST_KEPT, 1 - shed))
         return self._forecast
 
     def wish(self, decision: Decision, plan: Applied, model: str, now: float) -> Object | None:

@@ -17,16 +17,14 @@ from typing import Protocol
 from streamjoin.elastic.core import DecisionCore
 from streamjoin.elastic.decision import Decision
 from streamjoin.elastic.events import MigrationBegun, MigrationFinished, PlanApplied
-from streamjoin.elastic.forecast import Prospect
 from streamjoin.elastic.ledger import Ledger
-from streamjoin.elastic.planner import prospects
+from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
 from streamjoin.epoch.driver import EpochResult
 from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Switched
 from streamjoin.job import Job
 from streamjoin.predicate import Predicate
-from streamjoin.scheme.statistics import Statistics
 from streamjoin.serve.decisions import LedgerError, LedgerWriter, load_ledger
 from streamjoin.serve.wishes import Planning, plan_for_workers, running_plan
 from streamjoin.state.blocks import SIDES
@@ -38,7 +36,7 @@ RATE_EPOCHS = 10
 LEAST_KEPT = 0.05
 """A join that sheds nearly everything says only that it is far too small, not by how much."""
 FORECAST_SECONDS = 5.0
-"""A forecast serves for so long, and for ten times as long as it took to make: planning must not take the join's time."""
+"""A forecast serves for so long, and longer where planning takes long."""
 WRITE_SECONDS = 10.0
 """The ledger is written at most so often."""
 FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0
@@ -58,56 +56,6 @@ class Made:
     generation: int
     expected_tuples: float
     naive_tuples: float
-
-
-class PlannerForecast:
-    """What the planner would make of the join as it is now. Always holds: each number of workers is planned for once."""
-
-    def __init__(
-        self,
-        status: PlanStatus,
-        statistics: Callable[[], Statistics],
-        predicate: Predicate,
-        job: Job,
-        kept: float,
-        clock: Callable[[], float],
-    ) -> None:
-        """``statistics`` is asked when first something is planned. ``kept``: the part of the incoming tuples that is not shed; loads are
-        those of all of them."""
-        self.generation = status.generation
-        self.made_at = clock()
-        self.seconds = 0.0
-        """That planning has taken."""
-        self._plan, self._main, self._job, self._kept = running_plan(status), predicate.main, job, kept
-        self._ask, self._clock = statistics, clock
-        self._statistics: Statistics | None = None
-        self._known: dict[int, Prospect | None] = {}
-
-    def at(self, workers: int) -> Prospect | None:
-        """See :class:`streamjoin.elastic.forecast.Forecast`."""
-        if workers not in self._known:
-            began = self._clock()
-            self._known[workers] = self._planned(workers)
-            self.seconds += max(0.0, self._clock() - began)
-        return self._known[workers]
-
-    def _planned(self, workers: int) -> Prospect | None:
-        job = self._job
-        self._statistics = self._statistics or self._ask()
-        try:
-            found = prospects(
-                self._plan, self._statistics, self._main, job.model, [workers], job.capacity_tuples, options=job.scheme_options
-            )[workers]
-        except ValueError:  # the model has none
-            return None
-        return Prospect(
-            tasks=found.tasks,
-            tau_max=found.tau_max / self._kept,
-            tau_mean=found.tau_mean / self._kept,
-            moved_tuples=found.moved_tuples,
-            lower_bound_tuples=found.lower_bound_tuples,
-            naive_tuples=found.naive_tuples,
-        )
 
 
 class Autoscaler:
@@ -138,7 +86,7 @@ class Autoscaler:
         self._arrived: deque[tuple[float, tuple[int, int]]] = deque(maxlen=RATE_EPOCHS + 1)
         """When the last epochs were committed, and the tuples that came with each, those shed included."""
         self._shed: deque[int] = deque(maxlen=RATE_EPOCHS + 1)
-        self._forecast: PlannerForecast | None = None
+        self._forecast: PlannedForecast | None = None
         self._switched: Switched | None = None
         self._drops = 0
         self._migrating = False
@@ -185,7 +133,7 @@ class Autoscaler:
         core = self._core
         self._follow(core, status, now)
         self._measure(core, result, status, now)
-        forecast = self._forecast_now(status, predicate, result, now)
+        forecast = self._forecast_now(status, predicate, result)
         decision = core.decide(now, forecast)
         self.decision = decision
         self.ledger.record(decision)
@@ -265,17 +213,22 @@ class Autoscaler:
         left, right = (sum(came[side] for _, came in list(self._arrived)[1:]) / seconds for side in SIDES)
         return left, right
 
-    def _forecast_now(
-        self, status: PlanStatus, predicate: Predicate, result: EpochResult | None, now: float
-    ) -> PlannerForecast:
+    def _forecast_now(self, status: PlanStatus, predicate: Predicate, result: EpochResult | None) -> PlannedForecast:
         """The last forecast while it serves, else a new one; making it costs nothing until it is asked."""
-        last = self._forecast
-        if last is not None and last.generation == status.generation:
-            serves = max(FORECAST_SECONDS, 10 * last.seconds)
-            if result is None or now - last.made_at <= serves:
-                return last
+        last, job = self._forecast, self._job
+        if last is not None and last.generation == status.generation and (result is None or last.serves(FORECAST_SECONDS)):
+            return last
         kept = max(LEAST_KEPT, 1 - self._shed_fraction)
-        self._forecast = PlannerForecast(status, self._join.statistics, predicate, self._job, kept, self._clock)
+        self._forecast = PlannedForecast(
+            running_plan(status),
+            self._join.statistics,
+            predicate.main,
+            job.model,
+            job.capacity_tuples,
+            job.scheme_options,
+            kept=kept,
+            clock=self._clock,
+        )
         return self._forecast
 
     def _carry_out(self, decision: Decision, status: PlanStatus, predicate: Predicate, now: float) -> None:
