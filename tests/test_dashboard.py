@@ -11,8 +11,10 @@ import socket
 import string
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ import dashboard
 from prometheus_server import Server, needs_prometheus, process, prometheus, wait_for
 from streamjoin.serve import catalogue
 from streamjoin_operator.api import ApiError
+from streamjoin_operator.cost import Cost
 from streamjoin_operator.health import Health, HealthServer
 from streamjoin_operator.metrics import Metrics
 from streamjoin_operator.queue import Key, Queue
@@ -47,10 +50,28 @@ QUESTIONS = [(panel["title"], target["legendFormat"], target["expr"]) for panel 
 EXPRESSIONS = [expression for _, _, expression in QUESTIONS] + ANNOTATIONS
 
 
+@dataclass(frozen=True)
+class Looked:
+    """What an operator knows of its StreamJoins."""
+
+    of_phase: dict[str, int]
+
+    def phases(self) -> dict[str, int]:
+        return self.of_phase
+
+    def costs(self) -> dict[Key, Cost]:
+        cost = Cost(time.time(), workers=1, most=4, price=0.1, hours=2.0, avoided_hours=6.0, spent=0.2, avoided=0.6)
+        return {(LABELS["namespace"], LABELS["name"]): cost}
+
+    def samples_at(self) -> dict[Key, float]:
+        return {(LABELS["namespace"], LABELS["name"]): time.time()}
+
+
 def operator_metrics() -> Metrics:
     """Of an operator that has reconciled, failed, and asked."""
     metrics = Metrics()
     metrics.requested("patch", 200)
+    metrics.asked(None)
     return metrics
 
 
@@ -63,7 +84,7 @@ def test_every_metric_is_one_that_is_served() -> None:
     suffixes = {catalogue.Kind.HISTOGRAM: ("_bucket", "_sum", "_count")}
     known = {each.name + suffix for each in catalogue.CATALOGUE.values() for suffix in suffixes.get(each.kind, ("",))}
     metrics = operator_metrics()
-    metrics.watch(Queue(_never), lambda: {"Running": 1})
+    metrics.watch(Queue(_never), Looked({"Running": 1}))
     metrics.finished(("n", "a"), 0.1, ApiError(500, "Internal", "no"))
     known |= {sample.name for family in metrics.registry.collect() for sample in family.samples}
     asked = {name for expression in EXPRESSIONS for name in re.findall(r"\b(?:streamjoin|process)_\w+", expression)}
@@ -165,7 +186,7 @@ def operator() -> Iterator[str]:
         task.cancel()
 
     queue, stop = Queue(reconcile, finished=metrics.finished), asyncio.Event()
-    metrics.watch(queue, lambda: {"Running": 1, "Failed": 1})
+    metrics.watch(queue, Looked({"Running": 1, "Failed": 1}))
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_until_complete, args=(work(),))
     with HealthServer(Health(queue), metrics.registry, 0, "127.0.0.1") as server:

@@ -14,6 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamjoin.cli.plan import with_checkpoint
 from streamjoin.job import compile_job
 from streamjoin.manifest import Manifest, ManifestError, Problem, check, load, parse
 from streamjoin.manifest.location import place, within
@@ -95,7 +96,7 @@ def test_an_example_is_valid(path: Path) -> None:
     (document,) = parse(path.read_text())
     assert [str(problem) for problem in document.problems] == []
     assert document.manifest is not None
-    compile_job(document.manifest)
+    compile_job(with_checkpoint(document.manifest))
 
 
 def test_all_problems_of_a_file_come_at_once_in_the_order_of_the_text() -> None:

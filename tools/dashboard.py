@@ -438,6 +438,28 @@ OPERATOR = (
         {"{{verb}} {{code}}": rates("streamjoin_operator_api_requests_total", "verb, code")},
         stacked=True,
     ),
+    Panel(
+        "Questions to Prometheus",
+        "reqps",
+        "By how they ended; without one, of the drivers' own metrics.",
+        {"{{result}}": rates("streamjoin_operator_prometheus_requests_total", "result")},
+        stacked=True,
+    ),
+    Panel(
+        "Age of samples",
+        "s",
+        "Since the last measurement of a join that could be trusted: nothing is decided without one.",
+        {"{{namespace}}/{{streamjoin}}": "max by (namespace, streamjoin) (streamjoin_operator_sample_age_seconds)"},
+    ),
+    Panel(
+        "Executor-hours",
+        "none",
+        "Of all joins; and those that were avoided, beside as many workers as are allowed all the time.",
+        {
+            "used": "sum(streamjoin_operator_executor_hours_total)",
+            "avoided": "sum(streamjoin_operator_avoided_executor_hours_total)",
+        },
+    ),
 )
 ROWS = {
     "Now": NOW,
