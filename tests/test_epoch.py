@@ -6,6 +6,7 @@ import gc
 import json
 import random
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from harness import SECOND, START, Input, MemorySource, driver_for, make_batch, 
 from streamjoin.epoch.driver import Driver, EpochFailed
 from streamjoin.epoch.inline import InlineRunner
 from streamjoin.epoch.route import route
-from streamjoin.epoch.spec import units_of
+from streamjoin.epoch.spec import EpochSpec, units_of
 from streamjoin.io.base import SourceError, UnavailableError
 from streamjoin.state.blocks import load
 from streamjoin.state.log import read_latest
@@ -297,3 +298,26 @@ def test_an_input_that_fails_while_an_epoch_is_in_flight_costs_that_epoch_nothin
     assert [result.epoch for result in results] == [0, 1, 2, 3]
     assert steps.count("tasks") == 4, "no epoch was begun again"
     assert output_of(tmp_path) == Counter((a, b) for a in range(4) for b in range(4))
+
+
+def test_a_task_that_runs_before_its_predecessor_costs_nobody_the_runs(tmp_path: Path) -> None:
+    """Spark may start the tasks of the later of two epochs first. They do nothing, and the earlier one finds its runs."""
+    epochs = [[(e, 5, 0, at(e))] for e in range(5)]
+    early: list[int] = []
+
+    class LaterFirst(InlineRunner):
+        def submit(self, spec: EpochSpec, workers: Sequence[int]) -> Any:
+            begun = super().submit(spec, workers)
+            if spec.follows is not None and spec.epoch % 2:
+                reports = begun.result()
+                assert all(report.predecessor_missing for report in reports)
+                early.append(spec.epoch)
+                begun.result = lambda: reports  # type: ignore[method-assign]
+            return begun
+
+    job = make_job(tmp_path, **BIGINTS, window={"within": "100s"})
+    inputs = (stream(epochs), stream(epochs))
+    results = run_all(driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), LaterFirst()))
+    assert early == [1, 3]
+    assert [result.read_back for result in results] == [0] * 5
+    assert output_of(tmp_path) == Counter((a, b) for a in range(5) for b in range(5))

@@ -189,13 +189,15 @@ class BlockWriter:
 
 def _open(spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport) -> TaskRuns:
     """Phase 1: the runs that the epoch before left to this task."""
+    if spec.follows is not None and areas:
+        # Before anything is dropped: where the epoch that it follows has yet to run, that needs the runs of the one before.
+        report.opened, runs = store.following(config.query, task, spec.follows)
+        store.retain(config.query, (), spec.follows)
+        return runs
     tokens = set(spec.tokens.values()) | set(spec.handover.tokens.values() if spec.handover else ())
     store.retain(config.query, tokens, spec.epoch if spec.follows is None else spec.follows)
     if not areas:
         return {}
-    if spec.follows is not None:
-        report.opened, runs = store.following(config.query, task, spec.follows)
-        return runs
     report.opened = spec.tokens.get(task)
     found = None if report.opened is None else store.get(config.query, report.opened)
     if found is not None:
