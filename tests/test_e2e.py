@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import duckdb
 import pyarrow as pa
@@ -33,11 +34,14 @@ from streamjoin.job import StreamJob, compile_job
 from streamjoin.manifest import load
 from streamjoin.state.log import Entry
 from streamjoin.state.storage import ObjectStorage
+from streamjoin_operator.children import LEDGER_KEY
+from streamjoin_operator.names import PAUSE
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "kubernetes" / "generator.yaml"
 OPERATOR_NAMESPACE = "streamjoin-system"
 CLAIM_PATH = "/var/lib/streamjoin"
+PROMETHEUS = "http://prometheus.monitoring:9090"
 PATIENCE_SECONDS = float(os.environ.get("STREAMJOIN_E2E_SECONDS", "300"))
 """For each step of a test; a busy machine needs more."""
 
@@ -120,12 +124,7 @@ class Join:
 
     def epoch(self) -> int:
         """Of the last commit, as the driver's metrics say; -1 where it does not answer."""
-        for pod in self.running("driver"):
-            text = self.kubectl("get", "--raw", f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8080/proxy/metrics", check=False)
-            for line in text.splitlines():
-                if line.startswith("streamjoin_epoch_number"):
-                    return int(float(line.split()[-1]))
-        return -1
+        return int(self.gauge("streamjoin_epoch_number"))
 
     def until(self, what: str, found: Callable[[], Any]) -> Any:
         return wait_for(f"{self.namespace}/{self.name}: {what}", found, self.story)
@@ -141,6 +140,23 @@ class Join:
         """So many more epochs are committed."""
         before = self.until("an epoch", lambda: self.epoch() + 1)
         self.until(f"{count} more epochs", lambda: self.epoch() + 1 >= before + count)
+
+    def acts(self) -> list[Object]:
+        """The ledger's records of decisions to change something, oldest first."""
+        text = json.loads(self.kubectl("get", "configmap", f"sj-{self.name}-decisions", "-o", "json"))["data"][LEDGER_KEY]
+        return [record for record in json.loads(text)["ledger"]["records"] if record["decision"]["kind"] != "HOLD"]
+
+    def gauge(self, name: str) -> float:
+        """The largest value that the driver's metrics show of this one; -1 where it does not answer."""
+        for pod in self.running("driver"):
+            text = self.kubectl("get", "--raw", f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8080/proxy/metrics", check=False)
+            return max((float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name}{{")), default=-1.0)
+        return -1.0
+
+    def events(self) -> set[str]:
+        """Their reasons."""
+        found = self.kubectl("get", "events", f"--field-selector=involvedObject.name={self.name}", "-o", "json")
+        return {event["reason"] for event in json.loads(found)["items"]}
 
     def suspend(self) -> None:
         self.patch(suspend=True)
@@ -176,22 +192,28 @@ class Join:
 
 
 def reader(claim: str) -> Object:
+    """A pod that does nothing, with the claim."""
+    pod = idle_pod("reader")
+    pod["spec"]["containers"][0]["volumeMounts"] = [{"name": "state", "mountPath": CLAIM_PATH}]
+    pod["spec"]["volumes"] = [{"name": "state", "persistentVolumeClaim": {"claimName": claim}}]
+    return pod
+
+
+def idle_pod(name: str) -> Object:
     restricted = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
     container = {
-        "name": "reader",
+        "name": name,
         "image": tool.tag(tool.ENGINE),
         "command": ["sleep", "infinity"],
         "securityContext": restricted,
-        "volumeMounts": [{"name": "state", "mountPath": CLAIM_PATH}],
     }
     spec = {
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 0,
         "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "fsGroup": 10001, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [container],
-        "volumes": [{"name": "state", "persistentVolumeClaim": {"claimName": claim}}],
     }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "reader"}, "spec": spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
 @pytest.fixture(scope="session")
@@ -206,16 +228,21 @@ def kube() -> Kube:
     pytest.skip("no cluster: make cluster-up, or set KUBECONFIG")
 
 
-@pytest.fixture(scope="session")
-def operator(kube: Kube) -> Iterator[str]:
-    """The chart's release, installed for all tests; the namespace it is in."""
+def install(kube: Kube, *settings: str) -> None:
+    """The chart's release, made or upgraded, with these settings besides those of all tests. Returns when its operator is ready."""
     chart = str(ROOT / "charts" / "streamjoin-operator")
-    settings = ("--set", "operator.pollSeconds=2", "--set", "operator.resyncSeconds=60")
+    given = ",".join(("operator.pollSeconds=2", "operator.resyncSeconds=60", f"prometheus.url={PROMETHEUS}", *settings))
     kube.run(
         "helm",
         *("upgrade", "--install", "streamjoin", chart, f"--namespace={OPERATOR_NAMESPACE}", "--create-namespace"),
-        *(*settings, "--wait", f"--timeout={PATIENCE_SECONDS:.0f}s"),
+        *("--reset-values", "--set", given, "--wait", f"--timeout={PATIENCE_SECONDS:.0f}s"),
     )
+
+
+@pytest.fixture(scope="session")
+def operator(kube: Kube) -> Iterator[str]:
+    """The chart's release, installed for all tests; the namespace it is in."""
+    install(kube)
     yield OPERATOR_NAMESPACE
     kube("delete", "sj", "--all", "--all-namespaces", f"--timeout={PATIENCE_SECONDS:.0f}s")
     kube.run("helm", "uninstall", "streamjoin", f"--namespace={OPERATOR_NAMESPACE}", "--wait")
@@ -232,6 +259,18 @@ def join(kube: Kube, operator: str, request: pytest.FixtureRequest) -> Iterator[
     kube("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
     yield Join(kube, namespace, yaml.safe_load(EXAMPLE.read_text()))
     kube("delete", "namespace", namespace, f"--timeout={PATIENCE_SECONDS:.0f}s")
+
+
+@pytest.fixture
+def prometheus(kube: Kube) -> Iterator[Callable[[int], None]]:
+    """Sets how many Prometheuses there are, 0 or 1; a new one knows nothing of what was before. There is one again afterwards."""
+
+    def scale(replicas: int) -> None:
+        kube("--namespace=monitoring", "scale", "deployment/prometheus", f"--replicas={replicas}")
+        kube("--namespace=monitoring", "rollout", "status", "deployment/prometheus", f"--timeout={PATIENCE_SECONDS:.0f}s")
+
+    yield scale
+    scale(1)
 
 
 def check_results(join: Join, directory: Path) -> None:
@@ -291,6 +330,92 @@ def test_a_join_runs_is_scaled_and_deleted(join: Join, tmp_path: Path) -> None:
     join.until_running(workers=2)
     check_results(join, tmp_path)
     join.delete()
+
+
+def test_prometheus_scales_it_with_its_traffic(join: Join, operator: str, tmp_path: Path) -> None:
+    make_traffic_swing(join)
+    join.apply()
+    join.until_running()
+    requests, _ = footprint(join.kube, operator)
+    join.until("grown to 3", lambda: join.status.get("workers") == 3 == len(join.running("executor")))
+    join.until("shrunk to 1", lambda: join.status.get("workers") == 1 == len(join.running("executor")))
+    join.until("all told", lambda: {"Allocating", "Deallocating", "Scaled"} <= join.events())
+    join.until("the last one applied", lambda: join.status["decisions"][-1]["outcome"] == "Applied")
+    assert {record["decision"]["rule"] for record in join.acts() if record["realised"]} >= {"allocate", "deallocate"}
+    assert join.condition("MetricsAvailable")["reason"] == "MetricsRead"
+    assert float(join.status["cost"]["executorHours"]) > 0
+    for line in changes(join):
+        print(line)
+    later, memory = footprint(join.kube, operator)
+    print(f"{later - requests:.0f} requests to the API server meanwhile; the operator has {memory / 2**20:.0f} MiB")
+    check_results(join, tmp_path)
+
+
+def test_without_prometheus_it_holds_until_that_is_back(join: Join, prometheus: Callable[[int], None], tmp_path: Path) -> None:
+    make_traffic_swing(join)
+    join.body["metadata"]["annotations"] = {PAUSE: "in"}
+    join.apply()
+    join.until("grown to 3", lambda: join.status.get("workers") == 3 == len(join.running("executor")))
+    prometheus(0)
+    join.until("MetricsAvailable=False", lambda: join.condition("MetricsAvailable").get("status") == "False")
+    join.kubectl("annotate", f"sj/{join.name}", f"{PAUSE}-")
+    decided = len(join.acts())
+    join.until("idle", lambda: 0 <= join.gauge("streamjoin_worker_utilization_ratio") < 0.25)
+    join.until_epochs(10)  # twice as long as scaleDownAfter
+    assert join.condition("MetricsAvailable")["reason"] in ("PrometheusUnreachable", "PrometheusSlow")
+    assert (len(join.acts()), join.status["workers"], len(join.running("executor"))) == (decided, 3, 3)
+    prometheus(1)
+    join.until("MetricsAvailable", lambda: join.condition("MetricsAvailable").get("status") == "True")
+    join.until("shrunk to 1", lambda: join.status.get("workers") == 1 == len(join.running("executor")))
+    check_results(join, tmp_path)
+
+
+def make_traffic_swing(join: Join) -> None:
+    """By 90 % in five minutes: at its height two workers are full, at its low one is nearly empty. Nothing is shed."""
+    spec = join.body["spec"]
+    for stream, mean in zip(spec["streams"], (300, 250), strict=True):
+        stream["source"]["generator"]["rate"] = {"diurnal": {"mean": mean, "amplitude": 0.9, "period": "300s"}}
+    spec["workers"]["capacityTuples"] = 7000
+    spec["epoch"] = {"interval": "2s"}
+    # keepUp is off: how fast the machine is, is not what is tested.
+    spec["scaling"] = {"mode": "Enforce", "tau0": 0.25, "tau1": 0.5, "tau2": 0.8, "tau3": 0.9, "rules": {"keepUp": "Off"}}
+    spec["scaling"] |= {"scaleUpAfter": "4s", "scaleDownAfter": "10s"}
+
+
+def changes(join: Join) -> Iterator[str]:
+    """Of each decision that was carried out: how long it took, from the first scrape that called for more workers, and what came of it."""
+    tau = raw_points(join.kube, f'streamjoin_worker_utilization_ratio{{namespace="{join.namespace}",name="{join.name}"}}[30m]')
+    before = 0.0
+    for record in join.acts():
+        decision, realised = record["decision"], record["realised"]
+        if realised is None:
+            continue
+        at, tau3 = record["first_at"], decision["thresholds"]["tau3"]
+        called = decision["rule"] == "allocate"
+        full = min((scraped for scraped, value in tau if called and before < scraped <= at and value >= tau3), default=None)
+        before = realised["at"]
+        yield (
+            f"{decision['kind']} from {decision['workers']} to {decision['target']}: its first epoch was committed"
+            + (f" {before - full:.1f} s after the first scrape with tau >= tau3," if full is not None else "")
+            + f" {before - at:.1f} s after the decision; pause {realised['pause_seconds']:.1f} s, {realised['moved_tuples']:.0f} tuples"
+            f" moved, tau {decision['inputs']['tau_max']:.2f} before and {realised['tau_max'] or 0:.2f} after"
+        )
+
+
+def raw_points(kube: Kube, query: str) -> list[tuple[float, float]]:
+    """All points of the series of a range query, with the times of their scrapes; as Prometheus in the cluster has them."""
+    path = "/api/v1/namespaces/monitoring/services/prometheus:9090/proxy/api/v1/query?query="
+    found = json.loads(kube("get", "--raw", path + quote(query, safe="")))["data"]["result"]
+    return sorted((float(at), float(value)) for series in found for at, value in series["values"])
+
+
+def footprint(kube: Kube, operator: str) -> tuple[float, float]:
+    """How many requests the operator has made to the API server, and its memory in bytes."""
+    selector = ("-l", "app.kubernetes.io/name=streamjoin-operator", "--field-selector=status.phase=Running")
+    pod = kube.json(f"--namespace={operator}", "pods", *selector)["items"][0]["metadata"]["name"]
+    lines = kube("get", "--raw", f"/api/v1/namespaces/{operator}/pods/{pod}:8080/proxy/metrics").splitlines()
+    requests = sum(float(line.split()[-1]) for line in lines if line.startswith("streamjoin_operator_api_requests_total{"))
+    return requests, next(float(line.split()[-1]) for line in lines if line.startswith("process_resident_memory_bytes "))
 
 
 def test_suspended_it_keeps_its_state_and_goes_on_when_resumed(join: Join, tmp_path: Path) -> None:
