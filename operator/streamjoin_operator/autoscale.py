@@ -34,6 +34,7 @@ from streamjoin.elastic.events import (
 )
 from streamjoin.elastic.forecast import Forecast, Prospect
 from streamjoin.elastic.ledger import Ledger, Record
+from streamjoin.elastic.pause import Pause
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.sample import Sample
@@ -51,10 +52,6 @@ Told = tuple[str, Reason, str]
 
 RECORDS, MOST_BYTES = 60, 400_000
 """Of the ledger; a ConfigMap may have 1 MiB."""
-LEAST_KEPT = 0.05
-"""A join that sheds nearly everything says only that it is far too small, not by how much."""
-FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0
-"""Seconds before another plan after one in vain; doubled each time."""
 WRITE_SECONDS = 60.0
 """A ledger in which only holds are new is written at most so often."""
 DIRECTIONS = {"in": (Rule.DEALLOCATE,), "out": (Rule.ALLOCATE, Rule.KEEP_UP)}
@@ -92,8 +89,8 @@ class Applied:
         )
 
 
-def forecast_of(plan: Mapping[str, Any], statistics: Mapping[str, Any], job: Job, kept: float) -> PlannedForecast | None:
-    """From the driver's answers; None where they do not fit the manifest, as of another release. ``kept``: see PlannedForecast."""
+def forecast_of(plan: Mapping[str, Any], statistics: Mapping[str, Any], job: Job, shed_fraction: float) -> PlannedForecast | None:
+    """From the driver's answers; None where they do not fit the manifest, as of another release. ``shed_fraction``: see PlannedForecast."""
     try:
         scheme = Scheme.from_json(plan["scheme"])
         running = Plan(int(plan["generation"]), scheme, tuple(range(scheme.tasks)))
@@ -102,7 +99,14 @@ def forecast_of(plan: Mapping[str, Any], statistics: Mapping[str, Any], job: Job
     except (ValueError, KeyError, TypeError, ArithmeticError):
         return None
     return PlannedForecast(
-        running, lambda: read, main, job.model, job.capacity_tuples, job.scheme_options, kept=kept, clock=time.monotonic
+        running,
+        lambda: read,
+        main,
+        job.model,
+        job.capacity_tuples,
+        job.scheme_options,
+        shed_fraction=shed_fraction,
+        clock=time.monotonic,
     )
 
 
@@ -139,7 +143,7 @@ class Autoscaler:
         self._made: int | None = None
         """The generation of the plan that was put and neither runs yet nor was given up."""
         self._is_migrating = False
-        self._pause, self._not_before = FIRST_PAUSE, float("-inf")
+        self._pause = Pause()
         self._forecast: PlannedForecast | None = None
         self.adopt(stored)
 
@@ -209,7 +213,8 @@ class Autoscaler:
         if self._made is None:
             return []
         if plan.generation >= self._made:
-            self._made, self._pause = None, FIRST_PAUSE
+            self._made = None
+            self._pause.forget()
             return []
         if plan.newest == self._made:
             return []
@@ -282,12 +287,12 @@ class Autoscaler:
             return last
         asked = await statistics()
         shed = 0.0 if decision.inputs is None else decision.inputs.shed_fraction or 0.0
-        self._forecast = None if asked is None else forecast_of(plan, asked, job, max(LEAST_KEPT, 1 - shed))
+        self._forecast = None if asked is None else forecast_of(plan, asked, job, shed)
         return self._forecast
 
     def wish(self, decision: Decision, plan: Applied, model: str, now: float) -> Object | None:
         """What to put to the driver; None where there is nothing to carry out, or not yet."""
-        if not decision.enforced or now < self._not_before or decision.generation != plan.generation:
+        if not decision.enforced or self._pause.lasts(now) or decision.generation != plan.generation:
             return None
         if plan.wanted_workers is not None and (decision.kind is not Kind.ALLOCATE or plan.wanted_workers >= decision.target):
             return None
@@ -299,7 +304,7 @@ class Autoscaler:
         if status == 202:
             self._made = plan.newest + 1
         elif status == 200:
-            self._wait(now)  # no plan is any better, and none will be in a moment
+            self._pause.begin(now)  # no plan is any better, and none will be in a moment
         elif status in (400, 403, 422):
             return self.failed(text, now)
         return []
@@ -310,12 +315,8 @@ class Autoscaler:
         if record is not None:
             self._failed[record.first_at] = why[:500]
             self.is_new = True
-        self._wait(now)
+        self._pause.begin(now)
         return [("Warning", Reason.ScalingFailed, why)]
-
-    def _wait(self, now: float) -> None:
-        self._not_before = now + self._pause
-        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
 
     def recent(self, generation: int, most: int) -> list[tuple[Record, str]]:
         """The last decisions to change something, oldest first, and what became of each; ``generation``: of the plan that runs."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
+
+from streamjoin_operator.instants import instant
 
 HOUR = 3600.0
 WRITE_SECONDS = HOUR
@@ -49,7 +51,7 @@ class Cost:
 
     def to_status(self) -> dict[str, Any]:
         return {
-            "at": datetime.fromtimestamp(self.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "at": instant(self.at),
             "workers": self.workers,
             "maxWorkers": self.most,
             "pricePerExecutorHour": f"{self.price:.6f}",

@@ -13,6 +13,9 @@ from typing import Any
 
 import aiohttp
 
+from streamjoin_operator.answers import read_at_most
+from streamjoin_operator.measurement import number_of
+
 TIMEOUT_SECONDS = 5.0
 LARGEST_ANSWER = 8 << 20
 _SAMPLE = re.compile(
@@ -120,11 +123,7 @@ class DriverClient:
 
     async def _text(self, url: str, path: str, token: str) -> tuple[int, str]:
         async with self._session.get(url + path, headers={"Authorization": f"Bearer {token}"}) as answer:
-            data = bytearray()
-            async for chunk in answer.content.iter_chunked(1 << 16):
-                data += chunk
-                if len(data) > LARGEST_ANSWER:
-                    raise ValueError(f"{path} answers more than {LARGEST_ANSWER} bytes")
+            data = await read_at_most(answer, LARGEST_ANSWER, path)
             return answer.status, data.decode("utf-8", "replace")
 
 
@@ -133,7 +132,7 @@ def measure(text: str) -> Measured | None:
     by_name: dict[str, dict[int, float]] = {}
     generation = None
     for name, labels, value in _SAMPLE.findall(text):
-        number = _number(value)
+        number = number_of(value)
         if name == "plan_generation":
             generation = number
             continue
@@ -145,7 +144,7 @@ def measure(text: str) -> Measured | None:
         return None
     counted: dict[str, dict[str, float]] = {}
     for name, stream, value in _SHED.findall(text):
-        counted.setdefault(stream, {})[name] = _number(value)
+        counted.setdefault(stream, {})[name] = number_of(value)
     return Measured(
         generation=int(generation),
         utilization=by_name.get("worker_utilization_ratio", {}),
@@ -168,10 +167,3 @@ def distrust(measured: Measured | None, plan: dict[str, Any]) -> str | None:
     if not all(map(math.isfinite, measured.utilization.values())):
         return "a worker's utilization is not a number"
     return None
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan

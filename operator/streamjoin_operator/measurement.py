@@ -13,10 +13,10 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 
 from streamjoin.elastic.sample import MOST, Sample
+from streamjoin_operator.instants import instant
 from streamjoin_operator.reasons import Reason
 
 PREFIX = "streamjoin_"
@@ -72,7 +72,7 @@ class Scrapes:
         """One exposition, read at ``at``. O(its lines + the points kept)."""
         for name, labels, value in _LINE.findall(text):
             key = (("__name__", name), *sorted(_LABEL.findall(labels)))
-            self._points.setdefault(key, []).append((at, _number(value)))
+            self._points.setdefault(key, []).append((at, number_of(value)))
         for key, points in list(self._points.items()):
             kept = [point for point in points if at - self._seconds <= point[0] <= at]
             if kept:
@@ -118,7 +118,7 @@ def _newest(found: Iterable[Series], now: float, bound: float) -> _Scraped:
     newest = max(target.at for target in targets)
     if not -bound <= now - newest <= bound:
         age = now - newest
-        text = f"the newest sample is of {_instant(newest)}, " + ("ahead of this clock" if age < 0 else f"more than {bound:.0f} s old")
+        text = f"the newest sample is of {instant(newest)}, " + ("ahead of this clock" if age < 0 else f"more than {bound:.0f} s old")
         raise _Doubt(Reason.MetricsStale, text)
     living = [target for target in targets if abs(now - target.at) <= bound]
     return max(living, key=lambda target: (target.epoch, target.at))
@@ -238,12 +238,9 @@ def _sound(value: float, what: str) -> float:
     return value
 
 
-def _number(text: str) -> float:
+def number_of(text: str) -> float:
+    """A metric's value; NaN where it is none."""
     try:
         return float(text)
     except ValueError:
         return math.nan
-
-
-def _instant(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

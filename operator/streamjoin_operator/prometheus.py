@@ -20,6 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import aiohttp
 
+from streamjoin_operator.answers import read_at_most
 from streamjoin_operator.measurement import NAMES, PREFIX, Distrusted, Series
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.settings import Settings
@@ -68,7 +69,7 @@ class PrometheusClient:
                 f"{url}/api/v1/query", params={"query": query}, headers=headers, ssl=tls, allow_redirects=False
             )
             async with request as answer:
-                data = await _bounded(answer)
+                data = await read_at_most(answer, LARGEST_ANSWER)
                 status, location = answer.status, answer.headers.get("Location", "")
             if len(data) < LARGE_ANSWER:
                 return _series(status, location, data)
@@ -105,15 +106,6 @@ def _query(namespace_label: str, namespace: str, name: str, seconds: float) -> s
 def _origin(url: str) -> tuple[str, str | None, int | None]:
     parts: SplitResult = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-
-
-async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
-    data = bytearray()
-    async for chunk in answer.content.iter_chunked(1 << 16):
-        data += chunk
-        if len(data) > LARGEST_ANSWER:
-            raise ValueError(f"it answers more than {LARGEST_ANSWER} bytes")
-    return bytes(data)
 
 
 def _series(status: int, location: str, data: bytes) -> list[Series] | Distrusted:

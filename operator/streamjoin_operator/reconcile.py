@@ -34,6 +34,7 @@ from streamjoin_operator.changes import CLAIM_PATH
 from streamjoin_operator.children import Resource
 from streamjoin_operator.drift import Object, is_current
 from streamjoin_operator.driver import Answered, Measured, Report
+from streamjoin_operator.instants import instant
 from streamjoin_operator.measurement import Distrusted, Scrapes, Series, measure
 from streamjoin_operator.memory import WorkerMemory, worker_memory
 from streamjoin_operator.queue import Key
@@ -771,7 +772,7 @@ class Reconciler:
         """Write the status if it differs, then tell what happened."""
         self._at("report")
         stored = now.body.get("status") or {}
-        written = status.status(self._facts(now), stored, self._wall().strftime("%Y-%m-%dT%H:%M:%SZ"))
+        written = status.status(self._facts(now), stored, instant(self._wall().timestamp()))
         patch = status.patch_of(stored, written)
         waits = status.only_measurements(patch) and self._clock() - now.memo.wrote_at < self._settings.status_seconds
         if patch and not waits:
@@ -842,7 +843,7 @@ class Reconciler:
                 log.warning("event %s not posted: %s", reason.name, error)
 
     def _event(self, resource: Resource, kind: str, reason: Reason, message: str) -> Object:
-        at = self._wall().strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = instant(self._wall().timestamp())
         return {
             "apiVersion": "v1",
             "kind": "Event",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from streamjoin.elastic.ledger import Record
@@ -18,6 +17,7 @@ from streamjoin_operator import names
 from streamjoin_operator.autoscale import Autoscaler
 from streamjoin_operator.cost import rolled
 from streamjoin_operator.driver import Report
+from streamjoin_operator.instants import instant
 from streamjoin_operator.memory import WorkerMemory
 from streamjoin_operator.reasons import Reason
 
@@ -151,7 +151,7 @@ def _metrics(facts: Facts) -> Condition:
     trusted_at = facts.scaler.trusted_at if facts.scaler is not None else None
     # An operator that starts anew has no scrape before its first one: that is nothing to tell.
     if distrusted is not None and not (distrusted.is_early and trusted_at is None):
-        since = "" if trusted_at is None else f"; the last that could be trusted is of {_instant(trusted_at)}"
+        since = "" if trusted_at is None else f"; the last that could be trusted is of {instant(trusted_at)}"
         return Condition("MetricsAvailable", False, distrusted.reason, distrusted.text + since)
     if facts.report.metrics_problem is not None:
         return Condition("MetricsAvailable", False, Reason.MetricsUnavailable, facts.report.metrics_problem)
@@ -271,7 +271,7 @@ def _executors(facts: Facts, before: Mapping[str, Any]) -> int:
 def _decision(record: Record, became: str, why_failed: str | None) -> Object:
     decision, realised = record.decision, record.realised
     shown: Object = {
-        "time": _instant(record.first_at),
+        "time": instant(record.first_at),
         "rule": "" if decision.rule is None else decision.rule.value,
         "reason": decision.reason.value,
         "outcome": became,
@@ -286,10 +286,6 @@ def _decision(record: Record, became: str, why_failed: str | None) -> Object:
     if realised is not None and realised.tau_max is not None:
         shown["realizedUtilization"] = f"{realised.tau_max:.2f}"
     return shown
-
-
-def _instant(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _plan(plan: Mapping[str, Any]) -> Object:

@@ -8,6 +8,7 @@ from functools import cached_property
 from streamjoin.elastic.forecast import Prospect
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import prospects
+from streamjoin.elastic.shedding import LEAST_KEPT
 from streamjoin.predicate import MainPredicate
 from streamjoin.scheme.models import Options
 from streamjoin.scheme.statistics import Statistics
@@ -28,13 +29,14 @@ class PlannedForecast:
         capacity_tuples: int,
         options: Options,
         *,
-        kept: float,
+        shed_fraction: float,
         clock: Callable[[], float],
     ) -> None:
-        """``statistics`` is asked when first something is planned. ``kept``: the part of the incoming tuples that is not shed; loads are
-        those of all of them. ``clock``: seconds."""
+        """``statistics`` is asked when first something is planned. ``shed_fraction``: the part of the incoming tuples that is
+        shed; loads are those of all of them. ``clock``: seconds."""
         self.generation = plan.generation
-        self._plan, self._ask, self._main, self._kept, self._clock = plan, statistics, main, kept, clock
+        self._plan, self._ask, self._main, self._clock = plan, statistics, main, clock
+        self._kept = max(LEAST_KEPT, 1 - shed_fraction)
         self._model, self._capacity, self._options = model, capacity_tuples, options
         self._made_at, self._seconds = clock(), 0.0
         self._known: dict[int, Prospect | None] = {}

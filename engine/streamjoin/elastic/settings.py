@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from streamjoin.elastic.shedding import LEAST_KEPT, shed_factor
 from streamjoin.elastic.shedding import MODELS as SHEDDING_MODELS
-from streamjoin.elastic.shedding import shed_factor
 
 if TYPE_CHECKING:
     from streamjoin.manifest.model import Spec
@@ -126,7 +126,7 @@ class Settings:
     def unshed(self, tau: float) -> float:
         """How full a worker that has settled at ``tau`` would be if it shed nothing: tau / (1 - SF), of which it holds 1 - SF."""
         kept = 1 - shed_factor(self.shedding_model, self.shedding_base, self.tau2, tau)
-        return tau / max(_LEAST_KEPT, kept)
+        return tau / max(LEAST_KEPT, kept)
 
     @classmethod
     def of(cls, spec: Spec) -> Settings:
@@ -150,9 +150,6 @@ class Settings:
             shedding_base=spec.shedding.base,
         )
 
-
-_LEAST_KEPT = 0.05
-"""A worker that drops nearly everything says only that it is far too full, not by how much."""
 
 _RULE_FIELDS = {Rule.ALLOCATE: "allocate", Rule.DEALLOCATE: "deallocate", Rule.REPLAN: "replan", Rule.KEEP_UP: "keep_up"}
 

@@ -6,6 +6,8 @@ Always holds: nothing below tau2, everything at tau = 1 and beyond, and never le
 from __future__ import annotations
 
 MODELS = ("linear", "quadratic", "off")
+LEAST_KEPT = 0.05
+"""The least part of its tuples that counts as kept: what drops nearly everything says only that it is far too full, not by how much."""
 
 
 def shed_factor(model: str, base: float, tau2: float, tau: float) -> float:

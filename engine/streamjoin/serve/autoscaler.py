@@ -18,6 +18,7 @@ from streamjoin.elastic.core import DecisionCore
 from streamjoin.elastic.decision import Decision
 from streamjoin.elastic.events import MigrationBegun, MigrationFinished, PlanApplied
 from streamjoin.elastic.ledger import Ledger
+from streamjoin.elastic.pause import Pause
 from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
@@ -33,14 +34,10 @@ from streamjoin.state.storage import Storage
 
 RATE_EPOCHS = 10
 """Over how many epochs the rates of a sample are taken, and what was shed: what is held now came with them, not with the last one alone."""
-LEAST_KEPT = 0.05
-"""A join that sheds nearly everything says only that it is far too small, not by how much."""
 FORECAST_SECONDS = 5.0
 """A forecast serves for so long, and longer where planning takes long."""
 WRITE_SECONDS = 10.0
 """The ledger is written at most so often."""
-FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0
-"""Seconds before another plan after one in vain; doubled each time."""
 
 
 class Scaled(Planning, Protocol):
@@ -92,7 +89,7 @@ class Autoscaler:
         self._migrating = False
         self._untold_tau: Switched | None = None
         """A switch whose plan has not been measured yet."""
-        self._pause, self._not_before = FIRST_PAUSE, -float("inf")
+        self._pause = Pause()
         self._complaint: str | None = None
 
     def begin(self) -> None:
@@ -113,7 +110,7 @@ class Autoscaler:
             if complaint != self._complaint:
                 self._tell(complaint)
             self._complaint = complaint
-            self._wait(self._clock())
+            self._pause.begin(self._clock())
 
     def end(self) -> None:
         """The run is over: write what is not written."""
@@ -138,7 +135,7 @@ class Autoscaler:
         self.decision = decision
         self.ledger.record(decision)
         self._decided(decision)
-        if decision.enforced and now >= self._not_before:
+        if decision.enforced and not self._pause.lasts(now):
             self._carry_out(decision, status, predicate, now)
         self._keep(now)
 
@@ -148,14 +145,15 @@ class Autoscaler:
         if status.generation != core.generation:
             core.handle(PlanApplied(switched.at if switched is not None else now, status.generation, status.workers))
         if switched is not None and switched != self._switched:
-            self._switched, self._pause = switched, FIRST_PAUSE
+            self._switched = switched
+            self._pause.forget()
             if self.made is not None and self.made.generation == switched.generation:  # or it came of no decision
                 self._untold_tau = switched
                 self.ledger.realised(switched.generation, None, switched.moved_tuples, switched.pause_seconds, switched.at)
         if status.drops > self._drops:
             self._drops = status.drops
             self._tell(f"warning: a plan was given up: {status.dropped}")
-            self._wait(now)
+            self._pause.begin(now)
         migrating = status.wanted is not None and status.phase is not PlanPhase.WAITING
         if migrating and not self._migrating and status.wanted is not None:
             core.handle(MigrationBegun(now, status.wanted.workers))
@@ -218,7 +216,6 @@ class Autoscaler:
         last, job = self._forecast, self._job
         if last is not None and last.generation == status.generation and (result is None or last.serves(FORECAST_SECONDS)):
             return last
-        kept = max(LEAST_KEPT, 1 - self._shed_fraction)
         self._forecast = PlannedForecast(
             running_plan(status),
             self._join.statistics,
@@ -226,7 +223,7 @@ class Autoscaler:
             job.model,
             job.capacity_tuples,
             job.scheme_options,
-            kept=kept,
+            shed_fraction=self._shed_fraction,
             clock=self._clock,
         )
         return self._forecast
@@ -236,19 +233,15 @@ class Autoscaler:
             return
         made = plan_for_workers(status, self._join.statistics(), predicate, self._job, decision.target)
         if not made.changed:
-            self._wait(now)
+            self._pause.begin(now)
             return
         try:
             self._join.put_plan(made.plan)
         except PlanRefused as error:
             self._tell(f"warning: a plan for {decision.target} workers was refused: {error}")
-            self._wait(now)
+            self._pause.begin(now)
             return
         self.made = Made(made.plan.generation, made.migration.moved_tuples, made.migration.naive_tuples)
-
-    def _wait(self, now: float) -> None:
-        self._not_before = now + self._pause
-        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
 
     def _keep(self, now: float) -> None:
         """Have the ledger written where there is something new in it."""
