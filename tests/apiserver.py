@@ -20,10 +20,9 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,6 +34,7 @@ import pytest
 import yaml
 
 import kubernetes_programs
+from waiting import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_SECONDS = 90
@@ -53,17 +53,6 @@ def program(name: str) -> Path:
         return found
     remedy = "make kubernetes" if kubernetes_programs.find_go() else "install Go and run make kubernetes, or set KUBEBUILDER_ASSETS"
     pytest.skip(f"{name} is neither in $KUBEBUILDER_ASSETS, nor on PATH, nor in {kubernetes_programs.cache()}: {remedy}")
-
-
-def wait_for(what: str, found: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> Any:
-    """What ``found`` returns as soon as that is true."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = found()
-        if value:
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"{what}: not within {seconds} s")
 
 
 class ApiError(Exception):
@@ -220,10 +209,11 @@ class ApiServer:
         """
         path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
         self.admin.apply(path, definition, manager, force=True)
-        wait_for("the definition is established", lambda: _established(self.admin.get(path)))
+        wait_for("the definition is established", lambda: _established(self.admin.get(path)), DEADLINE_SECONDS)
         spec = definition["spec"]
         version = next(version["name"] for version in spec["versions"] if version["storage"])
-        wait_for("the resource is served", lambda: self.admin.serves(f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"))
+        path = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
+        wait_for("the resource is served", lambda: self.admin.serves(path), DEADLINE_SECONDS)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
         return self._run(program("kubectl"), arguments, stdin, check)
@@ -317,7 +307,7 @@ def _started(directory: Path, etcd: Path, apiserver: Path) -> tuple[ApiServer, l
             command = [str(path), *(f"--{name}={value}" for name, value in options.items())]
             with (directory / f"{path.name}.log").open("wb") as log:
                 processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_die_with_parent))
-        wait_for("kube-apiserver is ready", lambda: _ready(server, processes))
+        wait_for("kube-apiserver is ready", lambda: _ready(server, processes), DEADLINE_SECONDS)
     except BaseException:
         for process in processes:
             process.kill()

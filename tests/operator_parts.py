@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import pytest
+
+import http_stub
+from streamjoin_operator import reconcile
 
 Object = dict[str, Any]
 
@@ -61,6 +66,24 @@ def joined(epochs: int) -> list[str]:
     ]
 
 
+@contextmanager
+def parsed_once(*also: Any) -> Iterator[None]:
+    """What follows from a manifest is pure, and takes most of the time of thousands of reconciles. ``also``: modules that import it."""
+    known: dict[str, reconcile.Derived] = {}
+    original = reconcile.derive
+
+    def derive(body: Object) -> reconcile.Derived:
+        text = json.dumps(body["spec"], sort_keys=True)
+        if text not in known:
+            known[text] = original(body)
+        return known[text]
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (reconcile, *also):
+            patch.setattr(module, "derive", derive)
+        yield
+
+
 class FakeDriver:
     """What of a driver the operator sees: the plan API, with its token, and the metrics. One for all StreamJoins of a test."""
 
@@ -80,19 +103,19 @@ class FakeDriver:
         self.measured_generation: int | None = None
         driver = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(http_stub.Handler):
             def do_GET(self) -> None:
                 path = "/" + "/".join(self.path.strip("/").split("/")[2:])
                 if path == "/metrics":
-                    self._answer(200, driver.metrics().encode())
+                    self.answer(200, driver.metrics().encode())
                 elif not driver.admits(self.headers.get("Authorization", "")):
-                    self._answer(401, b'{"error": "no"}')
+                    self.answer(401, b'{"error": "no"}')
                 elif path == "/v1/health":
-                    self._answer(200, json.dumps({"state": driver.state, "lastError": driver.last_error}).encode())
+                    self.answer(200, json.dumps({"state": driver.state, "lastError": driver.last_error}).encode())
                 elif path == "/v1/plan" and driver.has_plan:
-                    self._answer(200, json.dumps(driver.plan()).encode())
+                    self.answer(200, json.dumps(driver.plan()).encode())
                 else:
-                    self._answer(503, b'{"error": "no plan yet"}')
+                    self.answer(503, b'{"error": "no plan yet"}')
 
             def do_PUT(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -100,21 +123,11 @@ class FakeDriver:
                 if driver.answer == 202:
                     driver.wanted = body["workers"]
                 said = {"error": "refused by the test"} if driver.answer >= 400 else driver.plan()
-                self._answer(driver.answer, json.dumps(said).encode())
+                self.answer(driver.answer, json.dumps(said).encode())
 
-            def _answer(self, code: int, body: bytes) -> None:
-                self.send_response(code)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/{{namespace}}/{{name}}"
+        self._served = http_stub.Served(Handler)
+        self.url = f"{self._served.url}/{{namespace}}/{{name}}"
         """As the setting driver_url takes it."""
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def admits(self, authorization: str) -> bool:
         given = authorization.removeprefix("Bearer ")
@@ -162,5 +175,4 @@ class FakeDriver:
         return "\n".join(lines) + "\n"
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._served.close()

@@ -6,11 +6,10 @@ import json
 import shutil
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,23 +17,14 @@ from typing import Any
 import pytest
 import yaml
 
+from waiting import wait_for
+
 DEADLINE_SECONDS = 60
 PROMETHEUS = shutil.which("prometheus") or shutil.which("prometheus", path="/usr/bin")
 PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path="/usr/bin")
 REMEDY = "Debian and Ubuntu: apt-get install prometheus"
 needs_prometheus = pytest.mark.skipif(PROMETHEUS is None, reason=f"no Prometheus; {REMEDY}")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason=f"no promtool; {REMEDY}")
-
-
-def wait_for(what: str, found: Callable[[], Any]) -> Any:
-    """What ``found`` returns as soon as that is true."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while time.monotonic() < deadline:
-        value = found()
-        if value:
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"{what}: not within {DEADLINE_SECONDS} s")
 
 
 @contextmanager
@@ -89,17 +79,27 @@ class Server:
         return result
 
 
+def free_address() -> str:
+    """Of this machine, with a port that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def command(directory: Path, config: dict[str, Any], address: str) -> tuple[str, ...]:
+    """What starts one with this configuration, whose files are in the directory."""
+    assert PROMETHEUS is not None
+    file = directory / "prometheus.yml"
+    file.write_text(yaml.safe_dump(config))
+    options = (f"--config.file={file}", f"--storage.tsdb.path={directory / 'tsdb'}", f"--web.listen-address={address}")
+    return (PROMETHEUS, *options, "--log.level=warn")
+
+
 @contextmanager
 def prometheus(directory: Path, config: dict[str, Any]) -> Iterator[Server]:
     """Runs with this configuration, and keeps its files in the directory, which it makes."""
-    assert PROMETHEUS is not None
     directory.mkdir()
-    file = directory / "prometheus.yml"
-    file.write_text(yaml.safe_dump(config))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    options = (f"--config.file={file}", f"--storage.tsdb.path={directory / 'tsdb'}", f"--web.listen-address={address}")
-    with process(directory / "process", PROMETHEUS, *options, "--log.level=warn") as running:
+    address = free_address()
+    with process(directory / "process", *command(directory, config, address)) as running:
         server = Server(f"http://{address}")
 
         def ready() -> bool:

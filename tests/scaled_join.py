@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import http_stub
 from operator_parts import Object, joined, streamjoin
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import make_plan
@@ -188,33 +188,21 @@ class ScaledServer:
         self.join = join
         lock = threading.Lock()
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(http_stub.Handler):
             def do_GET(self) -> None:
                 known = {"/v1/health": join.health, "/v1/plan": join.answer_plan, "/v1/statistics": join.answer_statistics}
                 with lock:
                     text = join.metrics() if self.path == "/metrics" else json.dumps(known[self.path]())
-                self._answer(200, text.encode())
+                self.answer(200, text.encode(), {"Content-Type": "text/plain; version=0.0.4"})
 
             def do_PUT(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 with lock:
                     answered = join.take(body)
-                self._answer(answered.status, json.dumps({"error": answered.text}).encode())
+                self.answer(answered.status, json.dumps({"error": answered.text}).encode())
 
-            def _answer(self, code: int, body: bytes) -> None:
-                self.send_response(code)
-                self.send_header("Content-Type", "text/plain; version=0.0.4")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.address = f"127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        self._served = http_stub.Served(Handler)
+        self.address = self._served.address
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._served.close()

@@ -14,13 +14,13 @@ import pytest
 
 import scaled_join
 from memory_cluster import MemoryCluster
-from operator_parts import Object, streamjoin
+from operator_parts import Object, parsed_once, streamjoin
 from scaled_join import MOVE_SECONDS, START_SECONDS, ScaledJoin
 from streamjoin.elastic.decision import Kind
 from streamjoin.elastic.decision import Reason as Why
 from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.sample import Sample
-from streamjoin_operator import children, cost, names, plugin, reconcile
+from streamjoin_operator import children, cost, names, plugin
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.autoscale import MOST_BYTES, Autoscaler
 from streamjoin_operator.driver import Answered
@@ -148,19 +148,7 @@ class World:
 
 @pytest.fixture(autouse=True, scope="module")
 def _parsed_once() -> Iterator[None]:
-    """What follows from a manifest is pure, and takes most of the time of thousands of reconciles."""
-    known: dict[str, reconcile.Derived] = {}
-    original = reconcile.derive
-
-    def derive(body: Object) -> reconcile.Derived:
-        text = json.dumps(body["spec"], sort_keys=True)
-        if text not in known:
-            known[text] = original(body)
-        return known[text]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reconcile, "derive", derive)
-        patch.setattr(scaled_join, "derive", derive)
+    with parsed_once(scaled_join):
         yield
 
 

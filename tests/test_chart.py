@@ -15,9 +15,10 @@ import pytest
 import yaml
 
 import alerts
-from apiserver import ApiError, ApiServer, program, running, wait_for
+from apiserver import ApiError, ApiServer, program, running
 from streamjoin.manifest import crd
 from streamjoin_operator.settings import read
+from waiting import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "streamjoin-operator"

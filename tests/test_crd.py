@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 import yaml
 
-from apiserver import JSON_PATCH, MERGE, TABLE, ApiError, ApiServer, Client, wait_for
+from apiserver import JSON_PATCH, MERGE, TABLE, ApiError, ApiServer, Client
 from streamjoin.manifest import check, crd
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.status import Status
 from test_bad_manifests import CASES as BAD
 from test_bad_manifests import GOOD, Bad
+from waiting import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "crds" / "streamjoins.streamjoin.dev.yaml"

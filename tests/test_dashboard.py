@@ -24,13 +24,14 @@ import yaml
 
 import alerts
 import dashboard
-from prometheus_server import Server, needs_prometheus, process, prometheus, wait_for
+from prometheus_server import Server, needs_prometheus, process, prometheus
 from streamjoin.serve import catalogue
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.cost import Cost
 from streamjoin_operator.health import Health, HealthServer
 from streamjoin_operator.metrics import Metrics
 from streamjoin_operator.queue import Key, Queue
+from waiting import wait_for
 
 SCRAPE_SECONDS = 1
 RATE_SECONDS = 60

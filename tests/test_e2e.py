@@ -14,7 +14,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +35,7 @@ from streamjoin.state.log import Entry
 from streamjoin.state.storage import ObjectStorage
 from streamjoin_operator.children import LEDGER_KEY
 from streamjoin_operator.names import PAUSE
+from waiting import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "kubernetes" / "generator.yaml"
@@ -58,7 +58,7 @@ class Kube:
 
     def run(self, program: str, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
         """What it prints. Raises AssertionError with what it says where it fails."""
-        path = str(kubernetes_programs.find(program) or kubernetes_programs.build(program))
+        path = str(kubernetes_programs.obtain(program))
         command = [path, f"--kubeconfig={self.kubeconfig}", *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
         assert done.returncode == 0 or not check, f"{program} {' '.join(arguments)}: {done.stdout}{done.stderr}"
@@ -69,17 +69,6 @@ class Kube:
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self("get", *arguments, "-o", "json"))
-
-
-def wait_for(what: str, found: Callable[[], Any], told: Callable[[], str] = str) -> Any:
-    """What ``found`` returns as soon as that is true."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        value = found()
-        if value:
-            return value
-        time.sleep(0.5)
-    raise AssertionError(f"{what}: not within {PATIENCE_SECONDS:.0f} s\n{told()}")
 
 
 class Join:
@@ -127,7 +116,7 @@ class Join:
         return int(self.gauge("streamjoin_epoch_number"))
 
     def until(self, what: str, found: Callable[[], Any]) -> Any:
-        return wait_for(f"{self.namespace}/{self.name}: {what}", found, self.story)
+        return wait_for(f"{self.namespace}/{self.name}: {what}", found, PATIENCE_SECONDS, every=0.5, told=self.story)
 
     def until_running(self, workers: int | None = None) -> None:
         """The join runs, with so many executors, and goes on committing."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
@@ -13,8 +12,8 @@ from typing import Any
 import pytest
 
 from memory_cluster import MemoryCluster, every_fault
-from operator_parts import Object, streamjoin
-from streamjoin_operator import names, reconcile
+from operator_parts import Object, parsed_once, streamjoin
+from streamjoin_operator import names
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.driver import Answered, Measured, Report
 from streamjoin_operator.measurement import Distrusted
@@ -175,18 +174,7 @@ class World:
 
 @pytest.fixture(autouse=True, scope="module")
 def _parsed_once() -> Iterator[None]:
-    """What follows from a manifest is pure, and takes most of the time of thousands of reconciles."""
-    known: dict[str, reconcile.Derived] = {}
-    original = reconcile.derive
-
-    def derive(body: Object) -> reconcile.Derived:
-        text = json.dumps(body["spec"], sort_keys=True)
-        if text not in known:
-            known[text] = original(body)
-        return known[text]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reconcile, "derive", derive)
+    with parsed_once():
         yield
 
 

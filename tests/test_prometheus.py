@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 import alerts
-from prometheus_server import DEADLINE_SECONDS, Server, needs_prometheus, process, prometheus, wait_for
+from prometheus_server import DEADLINE_SECONDS, Server, needs_prometheus, process, prometheus
+from waiting import wait_for
 
 DOCUMENT = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text()
 

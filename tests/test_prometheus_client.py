@@ -8,26 +8,23 @@ import ipaddress
 import json
 import math
 import shutil
-import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+import http_stub
 from memory_cluster import MemoryCluster
 from operator_parts import Object, streamjoin
-from prometheus_server import PROMETHEUS, needs_prometheus, process
+from prometheus_server import command, free_address, needs_prometheus, process
 from scaled_join import ScaledJoin, ScaledServer
 from streamjoin_operator.driver import DriverClient
 from streamjoin_operator.measurement import Distrusted, Series
@@ -61,29 +58,15 @@ class Answers:
     def served(self, tls: ssl.SSLContext | None = None) -> Iterator[Answers]:
         answers = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(http_stub.Handler):
             def do_GET(self) -> None:
                 answers.asked.append((self.path, self.headers.get("Authorization")))
                 time.sleep(answers.pause)
-                self.send_response(answers.status)
-                for name, value in {"Content-Length": str(len(answers.body)), **answers.headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(answers.body)
+                self.answer(answers.status, answers.body, answers.headers)
 
-            def log_message(self, *_: Any) -> None: ...
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        if tls is not None:
-            server.socket = tls.wrap_socket(server.socket, server_side=True)
-        self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}"
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        try:
+        with closing(http_stub.Served(Handler, tls)) as served:
+            self.url = served.url
             yield self
-        finally:
-            server.shutdown()
-            server.server_close()
 
 
 def ask(url: str, told: Callable[[Reason | None], None] = lambda reason: None, **settings: Any) -> list[Series] | Distrusted:
@@ -147,9 +130,7 @@ def test_an_answer_that_cannot_be_used_has_its_reason(name: str) -> None:
 
 
 def test_nobody_there_and_no_such_name() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    assert reason_of(ask(f"http://127.0.0.1:{port}")) is Reason.PrometheusUnreachable
+    assert reason_of(ask(f"http://{free_address()}")) is Reason.PrometheusUnreachable
     assert reason_of(ask("http://prometheus.invalid:9090")) in (Reason.PrometheusUnreachable, Reason.PrometheusSlow)
 
 
@@ -238,8 +219,7 @@ class RealPrometheus:
 
     def __init__(self, directory: Path, stack: ExitStack, target: str) -> None:
         self._directory, self._stack, self._target, self._starts = directory, stack, target, 0
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._address = f"127.0.0.1:{free.getsockname()[1]}"
+        self._address = free_address()
         self.url = f"http://{self._address}"
         self._running: ExitStack | None = None
         self.start()
@@ -251,12 +231,9 @@ class RealPrometheus:
             "scrape_interval": "250ms",
             "static_configs": [{"targets": [self._target], "labels": {"namespace": "default"}}],
         }
-        config = self._directory / "prometheus.yml"
-        config.write_text(yaml.safe_dump({"scrape_configs": [scrape]}))
-        options = (f"--config.file={config}", f"--storage.tsdb.path={self._directory / 'tsdb'}", f"--web.listen-address={self._address}")
+        begin = command(self._directory, {"scrape_configs": [scrape]}, self._address)
         self._running = self._stack.enter_context(ExitStack())
-        assert PROMETHEUS is not None
-        self._running.enter_context(process(self._directory / f"run{self._starts}", PROMETHEUS, *options, "--log.level=warn"))
+        self._running.enter_context(process(self._directory / f"run{self._starts}", *begin))
 
     def stop(self, *, empty: bool = False) -> None:
         assert self._running is not None

@@ -23,7 +23,7 @@ import tempfile
 from pathlib import Path
 
 import kubernetes_programs
-from node import NAME, PAUSE, Node, NodeError, install_packages
+from node import NAME, PAUSE, Node, NodeError, install_packages, is_answering, kubectl, succeeds
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ROOT / "tests" / "cluster"
@@ -50,7 +50,7 @@ class Cluster:
 
     def up(self) -> None:
         """Returns when the API server answers. Raises ClusterError."""
-        if not self._answers():
+        if not is_answering(self.kubeconfig):
             raise ClusterError(f"{self.kubeconfig}: no API server answers; start it, or unset KUBECONFIG to have a cluster made here")
 
     def down(self) -> None:
@@ -67,11 +67,7 @@ class Cluster:
         return None
 
     def kubectl(self, *arguments: str) -> list[str]:
-        program = kubernetes_programs.find("kubectl") or kubernetes_programs.build("kubectl")
-        return [str(program), f"--kubeconfig={self.kubeconfig}", *arguments]
-
-    def _answers(self) -> bool:
-        return self.kubeconfig.exists() and succeeds(*self.kubectl("get", "--raw", "/readyz"))
+        return kubectl(self.kubeconfig, *arguments)
 
 
 class Kind(Cluster):
@@ -80,7 +76,7 @@ class Kind(Cluster):
     builder = "docker"
 
     def up(self) -> None:
-        if not self._answers():
+        if not is_answering(self.kubeconfig):
             self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
             run("kind", "create", "cluster", "--name", NAME, "--kubeconfig", str(self.kubeconfig), "--wait", "300s")
 
@@ -238,10 +234,6 @@ def run(*command: str, environment: dict[str, str] | None = None) -> None:
     """Runs a command; what it says goes to stderr. Raises ClusterError."""
     if subprocess.run(command, stdout=sys.stderr, env=environment, check=False).returncode:
         raise ClusterError(f"{' '.join(command)}: failed")
-
-
-def succeeds(*command: str) -> bool:
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
 
 
 def say(text: str) -> None:

@@ -103,7 +103,7 @@ def main() -> int:
     failed = False
     for name in arguments.programs:
         try:
-            print(name, find(name) or build(name), flush=True)
+            print(name, obtain(name), flush=True)
         except MissingError as error:
             failed = True
             say(str(error))
@@ -129,6 +129,11 @@ def find(name: str) -> Path | None:
 def find_go() -> str | None:
     """Go, on PATH or where its own archive is unpacked."""
     return shutil.which("go") or shutil.which("go", path="/usr/local/go/bin:/usr/lib/go/bin")
+
+
+def obtain(name: str) -> Path:
+    """What is there already, or else built. Raises MissingError."""
+    return find(name) or build(name)
 
 
 def build(name: str) -> Path:

@@ -125,32 +125,31 @@ class Node:
 
     def kubectl(self, *arguments: str) -> list[str]:
         """The command that asks this cluster. Raises kubernetes_programs.MissingError."""
-        program = kubernetes_programs.find("kubectl") or kubernetes_programs.build("kubectl")
-        return [str(program), f"--kubeconfig={self.kubeconfig}", *arguments]
+        return kubectl(self.kubeconfig, *arguments)
 
     def is_up(self) -> bool:
         """Whether all daemons run and the API server says that it is ready."""
         daemons = ("containerd", "etcd", "apiserver", "controller-manager", "scheduler", "kubelet", "proxy", "coredns")
-        return all(self._pid(name) for name in daemons) and self._kubectl_succeeds("get", "--raw", "/readyz")
+        return all(self._pid(name) for name in daemons) and is_answering(self.kubeconfig)
 
     def up(self, say: Callable[[str], None]) -> None:
         """Starts the node; returns at once when it runs. Raises NodeError."""
         if self.is_up():
             return
         self.down()
-        programs = {name: str(kubernetes_programs.find(name) or kubernetes_programs.build(name)) for name in PROGRAMS}
+        programs = {name: str(kubernetes_programs.obtain(name)) for name in PROGRAMS}
         say("starting etcd, Kubernetes and containerd")
         self._write_configuration()
         self._make_certificates()
         self._make_network()
         net = ("nsenter", f"--net=/run/netns/{NAME}")
         self._start("containerd", *net, "unshare", "--mount", "--propagation", "private", "sh", str(self.run / "enter.sh"))
-        self._await("containerd", lambda: _succeeds(*self._ctr("version")))
+        self._await("containerd", lambda: succeeds(*self._ctr("version")))
         if PAUSE not in self.images():
             self.load(PAUSE, PAUSE)
         self._start("etcd", *net, programs["etcd"], *_flags(self._etcd()))
         self._start("apiserver", *net, programs["kube-apiserver"], *_flags(self._api_server()))
-        self._await("apiserver", lambda: self._kubectl_succeeds("get", "--raw", "/readyz"))
+        self._await("apiserver", lambda: is_answering(self.kubeconfig))
         manager = {
             "kubeconfig": self.run / "controller-manager.conf",
             "service-account-private-key-file": self.run / "accounts.key",
@@ -184,11 +183,11 @@ class Node:
         """Ends all that runs, and removes all but the images. Returns when nothing is left; nothing need be running."""
         for name in ("kubelet", "controller-manager", "scheduler", "proxy", "coredns"):
             self._stop(name)
-        if self._pid("containerd") and _succeeds(*self._ctr("version")):
+        if self._pid("containerd") and succeeds(*self._ctr("version")):
             for task in _output(*self._ctr("task", "ls", "-q")).split():
-                _succeeds(*self._ctr("task", "delete", "--force", task))
+                succeeds(*self._ctr("task", "delete", "--force", task))
             for container in _output(*self._ctr("container", "ls", "-q")).split():
-                _succeeds(*self._ctr("container", "delete", container))
+                succeeds(*self._ctr("container", "delete", container))
         for name in ("containerd", "apiserver", "etcd"):
             self._stop(name)
         for pid in self._shims():
@@ -196,7 +195,7 @@ class Node:
         if Path("/run/netns", NAME).exists():
             _run("ip", "netns", "delete", NAME)
         if Path("/sys/class/net", f"{NAME}-h").exists():
-            _succeeds("ip", "link", "delete", f"{NAME}-h")
+            succeeds("ip", "link", "delete", f"{NAME}-h")
         for hierarchy in Path("/sys/fs/cgroup").glob("**/kubepods"):
             for directory, _, _ in os.walk(hierarchy, topdown=False):
                 with contextlib.suppress(OSError):  # one with processes is somebody else's
@@ -233,7 +232,7 @@ class Node:
         return ["ctr", f"--address={self._socket}", "--namespace=k8s.io", *arguments]
 
     def _kubectl_succeeds(self, *arguments: str) -> bool:
-        return self.kubeconfig.exists() and _succeeds(*self.kubectl(*arguments))
+        return self.kubeconfig.exists() and succeeds(*self.kubectl(*arguments))
 
     def _start(self, name: str, *command: str) -> None:
         environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
@@ -499,7 +498,18 @@ def _end(pid: int, how: signal.Signals) -> None:
             time.sleep(0.1)
 
 
-def _succeeds(*command: str) -> bool:
+def kubectl(kubeconfig: Path, *arguments: str) -> list[str]:
+    """The command that asks the cluster of ``kubeconfig``. Raises kubernetes_programs.MissingError."""
+    return [str(kubernetes_programs.obtain("kubectl")), f"--kubeconfig={kubeconfig}", *arguments]
+
+
+def is_answering(kubeconfig: Path) -> bool:
+    """Whether the cluster's API server says that it is ready."""
+    return kubeconfig.exists() and succeeds(*kubectl(kubeconfig, "get", "--raw", "/readyz"))
+
+
+def succeeds(*command: str) -> bool:
+    """Whether a command that says nothing ends with 0."""
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
 
 
