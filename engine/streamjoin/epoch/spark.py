@@ -47,8 +47,9 @@ QUEUE_SECONDS = 5.0
 WORK = "streamjoin.work"
 """The local property with an epoch's spec and slots."""
 MOST_PLANS = 16
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""On few cores the threads of the optimising compiler and of concurrent garbage collection take the work's cores: half of the driver's."""
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:NewRatio=1"
+"""On few cores the threads of the optimising compiler and of concurrent garbage collection take the work's cores: half of the driver's.
+What pieces leave behind is garbage at once, so that half of the heap is for the young."""
 REPORT_ARROW = pa.schema([("report", pa.binary())])
 
 LOG4J = """\
@@ -120,7 +121,7 @@ class SparkRunner:
         """Executors that have loaded the kernels."""
         self._warming: Future[list[str]] | None = None
         self._lock = threading.Lock()
-        """Of warming: anybody may ask how many workers are ready."""
+        """Of warming, as anybody may ask how many workers are ready, and of the plans, as two epochs are on their way."""
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="epoch")
         self._warmer = ThreadPoolExecutor(1, thread_name_prefix="warm")
         self._jobs = 0
@@ -364,6 +365,9 @@ class SparkRunner:
             "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
             "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "5",
             "spark.shuffle.compress": "false",
+            # the first only says later where corruption may come from; the second compares attempts of a task, and ours route alike
+            "spark.shuffle.checksum.enabled": "false",
+            "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
             "spark.sql.codegen.wholeStage": "false",
             # pieces are megabytes each: many in one Arrow batch would pass its 2 GiB
             "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
