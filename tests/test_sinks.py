@@ -67,6 +67,26 @@ def test_only_parquet_columns_that_repeat_themselves_get_dictionaries(tmp_path: 
     assert len(rows(tmp_path)) == len(numbers)
 
 
+def test_whole_numbers_that_do_not_repeat_are_written_as_differences_and_read_back_whatever_they_are(tmp_path: Path) -> None:
+    numbers = [-(2**63), 2**63 - 1, 0, -1, None, *range(5_000), 2**62, -(2**62)]
+    kinds = {"long": pa.int64(), "int": pa.int32(), "small": pa.int16(), "time": pa.timestamp("us", "UTC"), "day": pa.date32()}
+    columns = [
+        pa.array(numbers, pa.int64()),
+        pa.array([None if number is None else max(-(2**31), min(2**31 - 1, number)) for number in numbers], pa.int32()),
+        pa.array([None if number is None else max(-(2**15), min(2**15 - 1, number)) for number in numbers], pa.int16()),
+        pa.array([None if number is None else number % 2**50 for number in numbers], pa.int64()).cast(kinds["time"]),
+        pa.array([None if number is None else number % 2**20 for number in numbers], pa.int32()).cast(kinds["day"]),
+    ]
+    written = pa.record_batch(columns, schema=pa.schema(kinds.items()))
+    target = sink(tmp_path, schema=written.schema)
+    target.publish(stage(target, "a", written))
+    file = tmp_path / visible(tmp_path)[0]
+    group = pq.read_metadata(file).row_group(0)
+    assert all("DELTA_BINARY_PACKED" in group.column(index).encodings for index in range(len(kinds)))
+    assert pq.read_table(file).equals(pa.Table.from_batches([written]))
+    assert duckdb.sql(f"select long, int, small from '{file}'").fetchall() == list(zip(*(c.to_pylist() for c in columns[:3]), strict=True))
+
+
 @pytest.mark.parametrize("kind", ["parquet", "json"])
 def test_a_reader_sees_files_when_they_are_published_and_not_before(tmp_path: Path, kind: str) -> None:
     target = sink(tmp_path, kind)
