@@ -137,7 +137,7 @@ class Comparison:
         found = [way for way in found if self._rows <= (way.most_rows or self._rows)]
         for workload in self._workloads:
             files = max(self._files.values()) if workload.name == "W1" else self._epochs
-            workload.generate(self._root / workload.name, self._rows, files)
+            workload.generate(self._directory(workload), self._rows, files)
         for number in range(self._runs):
             for workload in self._workloads:
                 for way in found:
@@ -148,6 +148,10 @@ class Comparison:
             self._sizes([way for way in found if way.sized])
         for (name, files), outputs in self._outputs.items():
             assert len(set(outputs.values())) == 1, f"{name}, {files} files a side: the outputs differ: {outputs}"
+
+    def _directory(self, workload: Workload) -> Path:
+        # Spark takes a comma in its directory's name for the end of it.
+        return self._root / next(short for short, name in SHORT.items() if name == workload.name)
 
     def _sizes(self, found: list[Way]) -> None:
         """Look for each way's best size, and measure it again."""
@@ -168,7 +172,7 @@ class Comparison:
 
     def _once(self, way: Way, workload: Workload, size: int) -> float:
         files = min(self._files[size], SLOW_EPOCHS) if way.slow else self._files[size]
-        seconds, outputs = way.run(self._root / workload.name, workload, files, size)
+        seconds, outputs = way.run(self._directory(workload), workload, files, size)
         assert len(seconds) * size == files, f"{way.name}: {len(seconds)} epochs, not {files // size}"
         median = statistics.median(seconds[full(size) :])
         self._seconds.setdefault((workload.name, way.name, size), []).append(median)
