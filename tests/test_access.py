@@ -1,0 +1,101 @@
+"""How the operator finds the API server and logs in: in a pod, and by kubeconfigs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.config import incluster_config
+
+from streamjoin_operator import access
+from streamjoin_operator.access import AccessError, find, from_kubeconfig
+
+
+def kubeconfig(directory: Path, user: dict[str, Any], **cluster: Any) -> Path:
+    path = directory / "kubeconfig"
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [{"name": "c", "cluster": {"server": "https://10.0.0.1:6443/", **cluster}}],
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": user}],
+    }
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def test_a_token_in_the_file_and_an_unverified_server(tmp_path: Path) -> None:
+    way = from_kubeconfig(kubeconfig(tmp_path, {"token": "secret"}, **{"insecure-skip-tls-verify": True}))
+    assert (way.server, way.bearer()) == ("https://10.0.0.1:6443", "secret")
+    context = way.ssl_context()
+    assert isinstance(context, ssl.SSLContext)
+    assert context.verify_mode is ssl.CERT_NONE
+    connection = way.connection()
+    assert (connection.server, connection.scheme, connection.token, connection.insecure) == (way.server, "Bearer", "secret", True)
+
+
+def test_a_token_of_another_file_is_read_again_when_it_was_refused(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    way = from_kubeconfig(kubeconfig(tmp_path, {"tokenFile": str(token)}))
+    assert way.bearer() == "first"
+    token.write_text("second\n")
+    way.forget()
+    assert way.bearer() == "second"
+
+
+def test_a_program_that_logs_in(tmp_path: Path) -> None:
+    program = tmp_path / "login"
+    credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "printed"}}
+    program.write_text(f"#!/bin/sh\necho '{json.dumps(credential)}'\n")
+    program.chmod(0o755)
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(program), "interactiveMode": "Never"}}
+    assert from_kubeconfig(kubeconfig(tmp_path, user)).bearer() == "printed"
+
+
+def test_authorities_in_the_file_itself(tmp_path: Path) -> None:
+    authority = base64.b64encode(b"-----BEGIN CERTIFICATE-----\n").decode()
+    way = from_kubeconfig(kubeconfig(tmp_path, {"token": "secret"}, **{"certificate-authority-data": authority}))
+    assert way.ca is not None
+    assert Path(way.ca).read_bytes() == b"-----BEGIN CERTIFICATE-----\n"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "current-context: nowhere\ncontexts: []\nclusters: []\nusers: []\n", "- 1\n", "a: [\n"])
+def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    with pytest.raises(AccessError, match=str(path)):
+        from_kubeconfig(path)
+
+
+def test_no_way_at_all_says_where_was_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    with pytest.raises(AccessError, match=r"no service account at .*/token and no kubeconfig at .*/absent; run in a pod, or set KUBECONFIG"):
+        find()
+
+
+def test_a_pod_logs_in_by_its_account_whose_token_kubernetes_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token, authority = tmp_path / "token", tmp_path / "ca.crt"
+    token.write_text("first")
+    authority.write_text("an authority")
+    monkeypatch.setattr(access, "TOKEN", token)
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(authority))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    way = find()
+    assert (way.server, way.ca, way.bearer()) == ("https://[fd00::1]:443", str(authority), "first")
+    token.write_text("second")
+    way.forget()
+    assert way.bearer() == "second"
+    token.unlink()
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    with pytest.raises(AccessError, match="no service account"):
+        find()
