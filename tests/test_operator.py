@@ -289,6 +289,10 @@ class TestStatus:
             ({"refused": (Reason.InvalidSpec, "x")}, "Running", "JoinRunning", "InvalidSpec"),
             ({"plan_refused": "no"}, "Running", "JoinRunning", "PlanRefused"),
             ({"executors_pending": "no node"}, "Running", "JoinRunning", "ExecutorsPending"),
+            (
+                {"report": Report({"state": "running"}, {"generation": 1, "workers": 2, "readyWorkers": 0})},
+                *("Starting", "ExecutorsStarting", "Healthy"),
+            ),
         ],
     )
     def test_what_is_wrong_is_said(self, changes: Object, phase: str, ready: str, degraded: str) -> None:
@@ -296,6 +300,14 @@ class TestStatus:
         assert written["phase"] == phase
         assert conditions_of(written)["Ready"][1] == ready
         assert conditions_of(written)["Degraded"][1] == degraded
+
+    def test_workers_are_not_forgotten_because_the_driver_does_not_answer_once(self) -> None:
+        before = status.status(facts(), {}, "2026-01-01T00:00:00Z")
+        mute = status.status(facts(report=Report(problem="TimeoutError")), before, "2026-01-01T00:00:05Z")
+        assert (mute["workers"], mute["desiredWorkers"]) == (2, 2), "kubectl scale and others read them"
+        assert conditions_of(mute)["Ready"] == ("False", "DriverUnreachable")
+        gone = status.status(facts(driver_ready=False, driver_pods=0, report=None), mute, "2026-01-01T00:00:10Z")
+        assert gone["workers"] == 0
 
     def test_the_same_facts_give_nothing_to_write(self) -> None:
         first = status.status(facts(), {}, "2026-01-01T00:00:00Z")

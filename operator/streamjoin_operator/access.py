@@ -2,7 +2,7 @@
 
 kopf and our own client log in with the same facts. A service account's token is read anew every minute, because Kubernetes replaces it.
 
-Known limits: a kubeconfig whose user logs in by a program has the loop wait for that program whenever its token has expired; pods have none.
+Known limits: where a kubeconfig's user logs in by a program, the loop waits for that program when the token has expired; pods have none.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ class Reason(Enum):
     # what a join is
     JoinRunning = "The driver runs the join and answers."
     DriverStarting = "The driver's pod is being started, or Spark's executors are."
+    ExecutorsStarting = "The driver answers, and none of its executors is there yet."
     DriverPending = "The driver's pod cannot be scheduled."
     DriverCrashing = "The driver's container ends again and again; the message has its exit code and what that means."
     ImageUnavailable = "An image cannot be pulled."

@@ -108,6 +108,11 @@ def _state(facts: Facts) -> str:
     return str(facts.report.health.get("state", "")) if facts.report is not None else ""
 
 
+def _lacks_executors(facts: Facts) -> bool:
+    """Whether there is a plan, and nobody yet to carry it out."""
+    return facts.report is not None and facts.report.plan.get("readyWorkers") == 0
+
+
 def _ready(facts: Facts) -> Condition:
     if facts.suspended:
         return Condition("Ready", False, Reason.Suspending if facts.driver_pods else Reason.Suspended, "spec.suspend is true")
@@ -115,6 +120,8 @@ def _ready(facts: Facts) -> Condition:
         return Condition("Ready", False, *facts.refused)
     if facts.driver_ready and _answers(facts):
         if _state(facts) in ("running", "retrying"):
+            if _lacks_executors(facts):
+                return Condition("Ready", False, Reason.ExecutorsStarting)
             return Condition("Ready", True, Reason.JoinRunning)
         return Condition("Ready", False, Reason.DriverStarting, f"the driver is {_state(facts)}")
     if facts.trouble is not None:
@@ -193,6 +200,8 @@ def phase(facts: Facts) -> str:
     if facts.driver_ready and _answers(facts) and _state(facts) != "starting":
         if _state(facts) == "ended":
             return "Failed"
+        if _lacks_executors(facts):
+            return "Starting"
         return "Rescaling" if facts.report is not None and facts.report.plan.get("wanted") else "Running"
     if facts.trouble is not None and facts.trouble.reason in (Reason.DriverCrashing, Reason.ImageUnavailable):
         return "Failed"
@@ -216,6 +225,9 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
         wanted = plan.get("wanted") or {}
         written["workers"] = plan["workers"]
         written["desiredWorkers"] = facts.wanted_workers or wanted.get("workers") or plan["workers"]
+    elif facts.driver_ready and not _answers(facts) and "workers" in before:
+        # It may have all its workers, and only miss a question.
+        written |= {name: before[name] for name in ("workers", "desiredWorkers") if name in before}
     else:
         written["workers"] = 0
         written["desiredWorkers"] = facts.initial_workers or before.get("desiredWorkers", 0)

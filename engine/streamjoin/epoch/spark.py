@@ -205,7 +205,9 @@ class SparkRunner:
             self._ending.update(spare)
 
     def executors(self) -> tuple[str, ...]:
-        """The ids of the executors that there are now, in order."""
+        """The ids of the executors that there are now, in order; none before Spark has started."""
+        if self._spark is None:
+            return ()
         text = self.context._jsc.sc().getExecutorIds().mkString(",")
         found = set(text.split(",")) if text else set()
         return tuple(sorted(found - self._ending, key=lambda name: (len(name), name)))
