@@ -11,31 +11,32 @@ RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jdk-
 RUN jlink --output /opt/java --no-header-files --no-man-pages --strip-debug --compress=2 --add-modules \
     java.base,java.compiler,java.desktop,java.instrument,java.logging,java.management,java.naming,java.net.http,java.rmi,java.scripting,java.security.jgss,java.security.sasl,java.sql,java.xml,jdk.crypto.ec,jdk.incubator.vector,jdk.management,jdk.security.auth,jdk.unsupported,jdk.zipfs
 
-FROM ${BASE} AS python
+FROM ${BASE} AS packages
 RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates python3 python3-pip python3-venv
 # A proxy that looks into TLS needs its certificate: --build-arg PIP_CERT=... with that file mounted.
 ARG PIP_CERT=
 WORKDIR /build
 COPY pyproject.toml ./
 COPY docker/unused-jars.txt docker/unused-jars.txt
-# What the engine needs comes first: a change of its own code leaves this layer, by far the largest, as it is. Compiled to bytecode that
-# nobody compares with its source: with a read-only root file system every start would compile anew.
-RUN python3 -m venv /opt/streamjoin \
+# What the engine needs, by far the largest part, has stages and a layer of its own, which a change of its code leaves as it is. Compiled to
+# bytecode that nobody compares with its source: with a read-only root file system every start would compile anew.
+RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/streamjoin \
     && mkdir engine operator && touch README.md LICENSE \
-    && PIP_CERT=${PIP_CERT} /opt/streamjoin/bin/pip install --no-cache-dir --no-compile ".[engine]" \
-    && /opt/streamjoin/bin/pip uninstall -q -y streamjoin \
+    && PIP_CERT=${PIP_CERT} /opt/pip/bin/pip --python /opt/streamjoin/bin/python install --no-cache-dir --no-compile ".[engine]" \
+    && /opt/pip/bin/pip --python /opt/streamjoin/bin/python uninstall -q -y streamjoin \
     && cd /opt/streamjoin/lib/python3*/site-packages/pyspark \
     && grep -v '^#' /build/docker/unused-jars.txt | while read -r pattern; do rm -f jars/$pattern; done \
     && rm -rf examples data sbin licenses yarn kubernetes R \
     && find /opt/streamjoin -type d \( -name tests -o -name test \) -path '*/site-packages/*' -not -path '*/pyspark/*' -prune -exec rm -rf {} + \
     && find /opt/streamjoin -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.a' \) -delete \
     && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/streamjoin/lib
+
+FROM packages AS code
 COPY README.md LICENSE ./
 COPY engine engine
 COPY operator operator
-RUN PIP_CERT=${PIP_CERT} /opt/streamjoin/bin/pip install --no-cache-dir --no-compile --no-deps . \
-    && /opt/streamjoin/bin/pip uninstall -q -y pip setuptools \
-    && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/streamjoin/lib/python3*/site-packages/streamjoin*
+RUN PIP_CERT=${PIP_CERT} /opt/pip/bin/pip --python /opt/streamjoin/bin/python install --no-cache-dir --no-compile --no-deps --prefix /code . \
+    && python3 -m compileall -q --invalidation-mode unchecked-hash /code/lib
 
 FROM ${BASE}
 RUN apt-get update \
@@ -43,7 +44,8 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt /var/log/*.log /usr/share/doc /usr/share/man \
     && groupadd --gid 10001 streamjoin && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin streamjoin
 COPY --from=java /opt/java /opt/java
-COPY --from=python /opt/streamjoin /opt/streamjoin
+COPY --from=packages /opt/streamjoin /opt/streamjoin
+COPY --from=code /code /opt/streamjoin
 ENV JAVA_HOME=/opt/java PATH=/opt/streamjoin/bin:/opt/java/bin:/usr/bin:/bin HOME=/tmp NUMBA_CACHE_DIR=/tmp MPLCONFIGDIR=/tmp \
     PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PYSPARK_PYTHON=/opt/streamjoin/bin/python
 USER 10001:10001
