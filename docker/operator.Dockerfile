@@ -17,6 +17,7 @@ RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/streamjoin \
     && mkdir engine operator && touch README.md LICENSE \
     && PIP_CERT=${PIP_CERT} /opt/pip/bin/pip --python /opt/streamjoin/bin/python install --no-cache-dir --no-compile ".[operator]" \
     && /opt/pip/bin/pip --python /opt/streamjoin/bin/python uninstall -q -y streamjoin \
+    && rm -rf /opt/streamjoin/lib/python3*/site-packages/kubernetes/aio \
     && find /opt/streamjoin -type d -name tests -path '*/site-packages/*' -prune -exec rm -rf {} + \
     && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/streamjoin/lib
 
