@@ -284,6 +284,14 @@ def test_without_a_number_of_workers_the_fewest_are_taken_that_stay_below_tau1(m
     assert 16 <= planned(None, statistics, main, model, minimum=30, maximum=32).plan.workers <= 32
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_a_load_that_no_number_of_tasks_can_hold_is_cut_among_as_many_as_may_be(model: str) -> None:
+    """An equality is held without replicas, by as many tasks as it takes; what needs each pair of tuples, by thousands."""
+    main = EQUAL if model in ("hash", "readj") else ALL
+    found = planned(None, unknown(100_000_000, 100_000_000), main, model, maximum=12).plan.scheme
+    assert 8 <= found.tasks <= 12
+
+
 def test_limits_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="min 3 must be at least 1 and at most max 2"):
         planned(None, unknown(), ALL, "adsp", minimum=3, maximum=2)

@@ -18,7 +18,7 @@ from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.region import held_regions, volume
 from streamjoin.predicate import MainPredicate
-from streamjoin.scheme.cutting import TooManyTasksError
+from streamjoin.scheme.dichotomy import TooManyTasksError
 from streamjoin.scheme.models import DEFAULTS, PRECISION, Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import Statistics, loads
 from streamjoin.scheme.tiling import Scheme, SchemeError

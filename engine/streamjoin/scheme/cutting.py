@@ -12,10 +12,6 @@ from streamjoin.scheme.tiling import Area, KeyRange, Scheme
 from streamjoin.scheme.varietal import Shape
 
 
-class TooManyTasksError(ValueError):
-    """No scheme of at most ``MOST_TASKS`` tasks keeps the capacity."""
-
-
 @dataclass(frozen=True, slots=True)
 class Cutting:
     """Coverage areas over a matrix, in the order in which on either side the first ones hold a prefix of the keys; how each is cut."""

@@ -46,6 +46,13 @@ BEAM = 16
 matrices (inequalities) have more, and there even a single corner costs no more than a task in fifty (measured)."""
 
 
+class TooManyTasksError(ValueError):
+    """No scheme of at most ``MOST_TASKS`` tasks keeps the capacity."""
+
+    def __init__(self, capacity_tuples: float) -> None:
+        super().__init__(f"capacity: {capacity_tuples:g} tuples a task would need more than {MOST_TASKS:,} tasks; raise the capacity")
+
+
 @dataclass(frozen=True, slots=True)
 class Rectangle:
     """A coverage area over a matrix: rows [top, bottom), columns [begin, end)."""
@@ -81,7 +88,7 @@ def lower_bound(matrix: Matrix, capacity: float) -> int:
 def partition(matrix: Matrix, capacity: float) -> Dichotomy:
     """Alg. 2: the dichotomy of fewest tasks, each holding at most ``capacity`` tuples (see the module for how far it is the least).
 
-    Raises ValueError where that takes more than ``MOST_TASKS``.
+    Raises TooManyTasksError where that takes more than ``MOST_TASKS``.
     """
     most = bound = lower_bound(matrix, capacity)
     # A few more than the bound suffice as a rule, while the whole matrix may need many times as many.
@@ -92,7 +99,7 @@ def partition(matrix: Matrix, capacity: float) -> Dichotomy:
                 found = _all_dichotomies(matrix, capacity, found.tasks - 1) or found
             return found
         most = max(most + 1, min(MOST_TASKS, most + 2 + most // 4))
-    raise ValueError(f"capacity: {capacity:g} tuples a task would need more than {MOST_TASKS:,} tasks; raise the capacity")
+    raise TooManyTasksError(capacity)
 
 
 def fits(matrix: Matrix, capacity: float, most: int) -> Dichotomy | None:

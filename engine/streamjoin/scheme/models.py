@@ -24,8 +24,8 @@ import numpy as np
 
 from streamjoin.predicate import MainPredicate
 from streamjoin.scheme import biclique, dichotomy, dynamic, readj, varietal
-from streamjoin.scheme.cutting import Cutting, TooManyTasksError
-from streamjoin.scheme.dichotomy import MOST_TASKS, Rectangle
+from streamjoin.scheme.cutting import Cutting
+from streamjoin.scheme.dichotomy import MOST_TASKS, Rectangle, TooManyTasksError
 from streamjoin.scheme.matrix import Matrix, hashed
 from streamjoin.scheme.statistics import DEFAULT_BUCKETS, Statistics, loads
 from streamjoin.scheme.tiling import Scheme
@@ -107,7 +107,7 @@ def plan_for_capacity(
     elif model in ("adsp", "hash", "readj"):
         fitted = _adsp(matrix, dichotomy.partition(matrix, capacity_tuples), capacity_tuples)
     if fitted is None or fitted.tasks > MOST_TASKS:
-        raise _too_many(capacity_tuples)
+        raise TooManyTasksError(capacity_tuples)
     return (fitted if model in ("square", "dynamic") else _evenest(model, fitted, fitted.tasks)).scheme(model)
 
 
@@ -182,12 +182,7 @@ def _readj_for_capacity(
             return best[1]
         if best is None or largest < best[0] * (1 - PRECISION):
             best = largest, scheme
-    raise _too_many(capacity_tuples)
-
-
-def _too_many(capacity_tuples: float) -> TooManyTasksError:
-    message = f"capacity: {capacity_tuples:g} tuples a task would need more than {MOST_TASKS:,} tasks; raise the capacity"
-    return TooManyTasksError(message)
+    raise TooManyTasksError(capacity_tuples)
 
 
 def _squarest(matrix: Matrix, tasks: int) -> Shape:
