@@ -14,23 +14,26 @@ import itertools
 import multiprocessing
 import os
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.workloads import BAND, WINDOW, Workload
+from bench.workloads import BAND, FULL_AFTER, WINDOW, Workload
 from harness import SECOND, START
 
 BUCKET = 12
 """Values: a band of 11 touches at most two buckets."""
 OUTPUT = "rival.parquet"
 
+T = TypeVar("T")
 Timed = tuple[list[float], list[int]]
 """Seconds and results of each epoch."""
 
@@ -157,18 +160,18 @@ def timed(epochs: Iterator[int]) -> Timed:
     return spent, results
 
 
-def in_a_process(way: Callable[[Path, Workload, int, int], Timed], root: Path, workload: str, files: int, seconds: int) -> Timed:
+def in_a_process(way: Callable[[Path, Workload, int, int], T], root: Path, workload: str, *sizes: int) -> T:
     """Runs a rival that needs a Java of its own; StreamJoin's executors are there meanwhile, and idle."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_quietly, way, root, workload, files, seconds).result()
+        return pool.submit(_quietly, way, root, workload, *sizes).result()
 
 
-def _quietly(way: Callable[[Path, Workload, int, int], Timed], root: Path, workload: str, files: int, seconds: int) -> Timed:
+def _quietly(way: Callable[[Path, Workload, int, int], T], root: Path, workload: str, *sizes: int) -> T:
     from bench.workloads import WORKLOADS
 
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)
-    return way(root, WORKLOADS[workload], files, seconds)
+    return way(root, WORKLOADS[workload], *sizes)
 
 
 def _session(directory: Path) -> Any:
@@ -230,19 +233,94 @@ def stream_stream(root: Path, workload: Workload, files: int, seconds: int, stat
 
     The results are given as one number, all of them in the last epoch.
     """
+    directory = Path(tempfile.mkdtemp(prefix="rival-", dir=root))
+    _link(root, directory, range(files))
+    session = _session(directory)
+    query = _banded(session, directory, workload, seconds, state).trigger(availableNow=True).start()
+    query.awaitTermination()
+    spent = _spent(query)
+    found = session.read.parquet(str(directory / "out")).count()
+    session.stop()
+    shutil.rmtree(directory, ignore_errors=True)
+    return spent, [*[0] * (len(spent) - 1), found]
+
+
+@dataclass(frozen=True)
+class Repartitioned:
+    """What it takes to cut Spark's join anew. Seconds, and the median epochs around it."""
+
+    before: float
+    stopping: float
+    repartitioning: float
+    starting: float
+    """From the new start until its first epoch was committed."""
+    written_bytes: int
+    """To the checkpoint, by the repartitioning alone."""
+    after: float
+
+
+def repartition(root: Path, workload: Workload, partitions: int, wanted: int) -> Repartitioned:
+    """Spark's stream-stream join, stopped once its window is full and its checkpoint repartitioned; then it goes on."""
+    directory = Path(tempfile.mkdtemp(prefix="rival-", dir=root))
+    _link(root, directory, range(FULL_AFTER + 3))
+    session = _session(directory)
+    session.conf.set("spark.sql.shuffle.partitions", str(partitions))
+    query = _banded(session, directory, workload, 1, "RocksDB").trigger(processingTime=0).start()
+    query.processAllAvailable()
+    before = statistics.median(_spent(query)[FULL_AFTER:])
+    times = [time.perf_counter()]
+    query.stop()
+    times.append(time.perf_counter())
+    held = _bytes_in(directory / "checkpoint")
+    session._streamingCheckpointManager.repartition(str(directory / "checkpoint"), wanted)
+    times.append(time.perf_counter())
+    written = _bytes_in(directory / "checkpoint") - held
+    _link(root, directory, range(FULL_AFTER + 3, FULL_AFTER + 7))
+    query = _banded(session, directory, workload, 1, "RocksDB").trigger(processingTime=0).start()
+    while not _spent(query):
+        time.sleep(0.05)
+        assert query.isActive, query.exception()
+    times.append(time.perf_counter())
+    query.processAllAvailable()
+    after = statistics.median(_spent(query)[1:])
+    query.stop()
+    session.stop()
+    shutil.rmtree(directory, ignore_errors=True)
+    stopping, repartitioning, starting = (end - begin for begin, end in itertools.pairwise(times))
+    return Repartitioned(before, stopping, repartitioning, starting, written, after)
+
+
+def _link(root: Path, directory: Path, files: range) -> None:
+    """Gives these files to the query in ``directory``."""
+    for side in "lr":
+        folder = directory / "input" / f"in-{side}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in paths(root, side, files):
+            os.link(path, folder / Path(path).name)
+
+
+def _bytes_in(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def _spent(query: Any) -> list[float]:
+    """Seconds of each epoch that had input."""
+    return [
+        progress["durationMs"]["triggerExecution"] / 1000
+        for progress in query.recentProgress
+        if progress["numInputRows"] and "addBatch" in progress["durationMs"]
+    ]
+
+
+def _banded(session: Any, directory: Path, workload: Workload, seconds: int, state: str) -> Any:
+    """The query's writer. Its input, output and checkpoint are in ``directory``."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    directory = Path(tempfile.mkdtemp(prefix="rival-", dir=root))
-    inputs = directory / "input"
-    for side in "lr":
-        (inputs / f"in-{side}").mkdir(parents=True)
-        for path in paths(root, side, range(files)):
-            os.link(path, inputs / f"in-{side}" / Path(path).name)
-    session = _session(directory)
     provider = f"org.apache.spark.sql.execution.streaming.state.{PROVIDERS[state]}"
     session.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
     session.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
     session.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
+    inputs = directory / "input"
     left, right = (_stream(session, inputs, side, workload, seconds).withWatermark("at", "0 seconds").alias(side) for side in "lr")
     low, high = (F.expr(f"floor((k {sign} {BAND}) / {BUCKET})") for sign in "-+")
     buckets = F.when(low == high, F.array(low)).otherwise(F.array(low, high))
@@ -255,20 +333,5 @@ def stream_stream(root: Path, workload: Workload, files: int, seconds: int, stat
     if workload.residual:
         condition += f" AND ({workload.residual})"
     output = left.join(right, F.expr(condition)).selectExpr(*workload.select)
-    query = (
-        output.writeStream.format("parquet")
-        .option("path", str(directory / "out"))
-        .option("checkpointLocation", str(directory / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    spent = [
-        progress["durationMs"]["triggerExecution"] / 1000
-        for progress in query.recentProgress
-        if progress["numInputRows"] and "addBatch" in progress["durationMs"]
-    ]
-    found = session.read.parquet(str(directory / "out")).count()
-    session.stop()
-    shutil.rmtree(directory, ignore_errors=True)
-    return spent, [*[0] * (len(spent) - 1), found]
+    writer = output.writeStream.format("parquet").option("path", str(directory / "out"))
+    return writer.option("checkpointLocation", str(directory / "checkpoint"))
