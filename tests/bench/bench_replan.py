@@ -7,7 +7,7 @@ tuples that a worker needs and has not, *naive* what all workers would fetch if 
 The other way to do it, in the same run: Spark's own stream-stream join with the same state is stopped, its checkpoint repartitioned
 (``StreamingCheckpointManager.repartition``, Spark 4.2 and newer), and the query started anew.
 
-    python tests/bench/bench_replan.py [--rows 100000] [--workers 2,3,4,2] [--every 14] [--picture PATH] [--quick]
+    python tests/bench/bench_replan.py [--rows 100000] [--workers 2,3,4,2] [--every 14] [--rival-rows 10000] [--picture PATH] [--quick]
 """
 
 from __future__ import annotations
@@ -153,10 +153,10 @@ def main() -> None:
     parser.add_argument("--workers", default="2,3,4,2", help="one after another")
     parser.add_argument("--every", type=int, default=14, help="epochs under each plan before the next is put")
     parser.add_argument("--spare", type=int, default=300, help="files a side for epochs while plans are prepared")
-    parser.add_argument("--without-rival", action="store_true")
+    parser.add_argument("--rival-rows", type=float, default=10_000, help="the same for Spark's own join, which is slow; 0: leave it out")
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.rows, arguments.workers, arguments.every, arguments.spare = 2000, "2,3", 3, 400
+        arguments.rows, arguments.workers, arguments.every, arguments.spare, arguments.rival_rows = 2000, "2,3", 3, 400, 0
     rows, workers = int(arguments.rows), counts(arguments.workers)
     print(machine())
     with tempfile.TemporaryDirectory(prefix="streamjoin-bench-") as name:
@@ -172,12 +172,14 @@ def main() -> None:
         print(ours(rows, epochs, made, arguments.every))
         draw(arguments.picture, rows, epochs, made)
         print(f"\ndrawn: {arguments.picture}")
-        if not arguments.without_rival:
+        if arguments.rival_rows:
+            rows = int(arguments.rival_rows)
             print(f"\n**Spark's stream-stream join, its checkpoint repartitioned from {workers[0]} to {workers[1]}, N = {rows:,}**\n")
-            print(repartitioned(root, rows, workers[0], workers[1]))
+            print(repartitioned(root / "rival", rows, workers[0], workers[1]))
 
 
 def repartitioned(root: Path, rows: int, before: int, after: int) -> str:
+    WORKLOADS["W1"].generate(root, rows, FULL_AFTER + 7)
     found = rivals.in_a_process(rivals.repartition, root, "W1", before, after)
     lines = [
         ["an epoch before, s", f"{found.before:,.1f}"],
