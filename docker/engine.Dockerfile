@@ -9,7 +9,8 @@ ARG BASE=debian:bookworm-slim
 FROM ${BASE} AS java
 RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jdk-headless binutils
 RUN jlink --output /opt/java --no-header-files --no-man-pages --strip-debug --compress=2 --add-modules \
-    java.base,java.compiler,java.desktop,java.instrument,java.logging,java.management,java.naming,java.net.http,java.rmi,java.scripting,java.security.jgss,java.security.sasl,java.sql,java.xml,jdk.crypto.ec,jdk.incubator.vector,jdk.management,jdk.security.auth,jdk.unsupported,jdk.zipfs
+    java.base,java.compiler,java.desktop,java.instrument,java.logging,java.management,java.naming,java.net.http,java.rmi,java.scripting,java.security.jgss,java.security.sasl,java.sql,java.xml,jdk.crypto.ec,jdk.incubator.vector,jdk.management,jdk.security.auth,jdk.unsupported,jdk.zipfs \
+    && /opt/java/bin/java -Xshare:dump
 
 FROM ${BASE} AS packages
 RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates python3 python3-pip python3-venv
@@ -36,6 +37,7 @@ COPY README.md LICENSE ./
 COPY engine engine
 COPY operator operator
 RUN PIP_CERT=${PIP_CERT} /opt/pip/bin/pip --python /opt/streamjoin/bin/python install --no-cache-dir --no-compile --no-deps --prefix /code . \
+    && find /code -type f -exec touch -d 2026-01-01 {} + \
     && python3 -m compileall -q --invalidation-mode unchecked-hash /code/lib
 
 FROM ${BASE}
@@ -48,6 +50,9 @@ COPY --from=packages /opt/streamjoin /opt/streamjoin
 COPY --from=code /code /opt/streamjoin
 ENV JAVA_HOME=/opt/java PATH=/opt/streamjoin/bin:/opt/java/bin:/usr/bin:/bin HOME=/tmp NUMBA_CACHE_DIR=/tmp MPLCONFIGDIR=/tmp \
     PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PYSPARK_PYTHON=/opt/streamjoin/bin/python
+# Spark's classes in one archive, and the machine code of the kernels for processors such as this one's: executors start in half of the time.
+# Made here, as both are compared with the files that they were made from.
+RUN NUMBA_CACHE_DIR=/opt/streamjoin/share/streamjoin/kernels python -m streamjoin.epoch.archive && rm -rf /tmp/* /root/.cache
 USER 10001:10001
 WORKDIR /tmp
 EXPOSE 8080 7078 7079

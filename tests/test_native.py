@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamjoin.kernel.native import _private_directory
+from streamjoin.kernel.native import _private_directory, copy_missing
 from streamjoin.kernel.run import merge_two
 
 ENGINE = Path(__file__).parents[1] / "engine"
@@ -74,6 +74,25 @@ def test_without_a_place_for_a_cache_a_private_directory_is_used(tmp_path: Path)
     assert misses == 2
     assert path.is_relative_to(tmp_path)
     assert (tmp_path / path.relative_to(tmp_path).parts[0]).stat().st_mode & 0o777 == 0o700
+
+
+def test_machine_code_that_an_installation_brings_along_is_not_compiled_again(tmp_path: Path) -> None:
+    (tmp_path / "doubling.py").write_text(textwrap.dedent(MODULE))
+
+    def misses(cache: Path) -> int:
+        environment = {**os.environ, "PYTHONPATH": f"{ENGINE}{os.pathsep}{tmp_path}", "NUMBA_CACHE_DIR": str(cache)}
+        command = [sys.executable, "-c", textwrap.dedent(USE)]
+        done = subprocess.run(command, input="\n", env=environment, capture_output=True, text=True, check=True)
+        return int(done.stdout.split()[0])
+
+    assert misses(tmp_path / "brought") == 2
+    (tmp_path / "cache").mkdir()
+    copy_missing(tmp_path / "brought", tmp_path / "cache")
+    assert misses(tmp_path / "cache") == 0
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").glob("*/*.nb?")}
+    copy_missing(tmp_path / "brought", tmp_path / "cache")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").glob("*/*.nb?")} == before
+    copy_missing(tmp_path / "absent", tmp_path / "cache")
 
 
 def test_a_private_directory_that_others_can_write_to_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from streamjoin.epoch.classes import Shared, leaving, shared
 from streamjoin.epoch.driver import EpochFailed
 from streamjoin.epoch.join import join
 from streamjoin.epoch.route import route
@@ -78,6 +79,8 @@ class SparkSettings:
     ui: bool = False
     conf: Mapping[str, str] = field(default_factory=dict)
     """Spark's settings over ours, for a master of its own."""
+    classes_to: Path | None = None
+    """Where the driver's Java leaves an archive of the classes that it has loaded, when it ends; none is used then."""
 
 
 class SparkEpoch:
@@ -348,6 +351,10 @@ class SparkRunner:
         os.environ["SPARK_HOME"] = _find_spark_home()
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         java = f"-Dlog4j2.configurationFile={logging.as_uri()}"
+        home = Path(os.environ["JAVA_HOME"]) if "JAVA_HOME" in os.environ else None
+        classes = Shared() if home is None or settings.classes_to is not None else shared(home)
+        driver_classes = classes if settings.classes_to is None else leaving(settings.classes_to)
+        options = f"{JAVA_OPTIONS} {classes.options}"
         conf = {
             "spark.ui.enabled": str(settings.ui).lower(),
             "spark.ui.showConsoleProgress": "false",
@@ -376,11 +383,15 @@ class SparkRunner:
             # over loopback TCP each Python stage loses 40 ms to a delayed acknowledgement
             "spark.python.unix.domain.socket.enabled": "true",
             # on this machine executors log where the driver does
-            "spark.executor.extraJavaOptions": JAVA_OPTIONS if settings.master else f"{JAVA_OPTIONS} {java}",
+            "spark.executor.extraJavaOptions": options if settings.master else f"{options} {java}",
             # a long exception message overflows the default stack in Spark's own regular expressions and hides the cause
-            "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -Xss16m {java}",
+            "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} {driver_classes.options} -Xss16m {java}",
             "spark.driver.memory": "1g",
         }
+        if driver_classes.classpath:
+            conf["spark.driver.extraClassPath"] = driver_classes.classpath
+        if classes.classpath:
+            conf["spark.executor.extraClassPath"] = classes.classpath
         if settings.master is not None:
             conf["spark.executor.instances"] = str(tasks)
         conf |= settings.conf

@@ -8,6 +8,9 @@ The cache goes where Numba puts it: ``NUMBA_CACHE_DIR`` when set, else ``__pycac
 the user's cache directory, else (no writable home, as in a container with an arbitrary user) a directory of that user's own under
 the system's temporary one. Entries are keyed by source, signature, Numba's version and CPU: another machine's are not misused.
 
+An installation may bring machine code along, in ``share/streamjoin/kernels`` of its prefix, as our image does, whose containers start with
+an empty cache each: where ``NUMBA_CACHE_DIR`` is set, what it lacks is copied there first.
+
 Numba picks the names of cache files without a lock: of two processes that compile at the same time, one can store its code under
 the name that the other's index gives to another signature or CPU. Hence a file lock around compilation; who had to wait then loads.
 """
@@ -16,8 +19,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -90,7 +95,29 @@ def compile_all() -> None:
         function.compile()
 
 
+@functools.cache
+def _bring_along() -> None:
+    """Once in each process."""
+    directory = os.environ.get("NUMBA_CACHE_DIR")
+    if directory:
+        with contextlib.suppress(OSError):  # then it is compiled
+            copy_missing(Path(sys.prefix, "share", "streamjoin", "kernels"), Path(directory))
+
+
+def copy_missing(brought: Path, cache: Path) -> None:
+    """Copies files that the cache does not have. Indices come last: what they name is there. Each is there whole, or not at all."""
+    for source in sorted(brought.glob("*/*.nb[ci]")):
+        target = cache / source.relative_to(brought)
+        if target.exists():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as copied:
+            copied.write(source.read_bytes())
+        Path(copied.name).replace(target)
+
+
 def _dispatcher(function: Callable[..., Any]) -> Any:
+    _bring_along()
     import numba
 
     decorate = numba.njit(cache=True, nogil=True, error_model="numpy")

@@ -1,0 +1,111 @@
+"""Makes the archive of Spark's Java classes that drivers and executors start with (``epoch.classes``), by running a small join.
+
+    python -m streamjoin.epoch.archive
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from streamjoin.epoch.classes import archive
+from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.spark import SparkRunner, SparkSettings
+from streamjoin.java import JavaNotFound, find_java
+from streamjoin.job import compile_job
+from streamjoin.manifest import load
+from streamjoin.state.storage import ObjectStorage
+
+EXIT_SECONDS = 300
+"""Java writes the archive when it ends."""
+JOIN = """
+apiVersion: streamjoin.dev/v1alpha1
+kind: StreamJoin
+metadata: {{name: classes}}
+spec:
+  streams:
+    - {{name: l, {stream}}}
+    - {{name: r, {stream}}}
+  joins:
+    - name: pairs
+      "on": "abs(l.k - r.k) <= 5"
+      window: {{within: 10s}}
+      output: {{select: ["l.k AS l", "r.k AS r"], sink: {{files: {{path: "{root}/out", format: parquet}}}}}}
+  workers: {{min: 1, max: 1, capacityTuples: 100000}}
+  epoch: {{maxTuples: 400}}
+  checkpoint: {{location: "{root}/state"}}
+"""
+STREAM = (
+    "source: {generator: {rows: 2000, rate: {constant: 100}, realTime: false, columns: {k: {uniform: {min: 0, max: 10000}}}}}, "
+    'schema: "k BIGINT, at TIMESTAMP", eventTime: at, watermark: 0s'
+)
+
+
+class ClassesError(RuntimeError):
+    """Why there is no archive; the text is for people."""
+
+
+def make() -> Path:
+    """Makes the archive, which takes about a minute; the one that is there is replaced. Raises ClassesError, JavaNotFound."""
+    java_home = find_java()
+    os.environ["JAVA_HOME"] = str(java_home)
+    path = archive(java_home)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ClassesError(f"{path}: {error.strerror}; whoever may write there can make it") from error
+    java = str(java_home / "bin" / "java")
+    if subprocess.run([java, "-Xshare:on", "-version"], capture_output=True, check=False).returncode:
+        subprocess.run([java, "-Xshare:dump"], capture_output=True, check=False)  # a runtime that came without its own archive
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    with tempfile.TemporaryDirectory(prefix="streamjoin-classes-") as name:
+        # First with an executor, for what a driver needs; then in the driver's own process, for what an executor needs.
+        for number, master in enumerate((None, "local[2]")):
+            root = Path(name, str(number))
+            _run(root, SparkRunner(SparkSettings(root / "logs", 512, master, java_home, classes_to=unfinished)))
+        _end_java()
+    if not unfinished.is_file():
+        raise ClassesError(f"{java_home}: this runtime shares no classes")
+    return unfinished.rename(path)
+
+
+def _run(root: Path, runner: SparkRunner) -> None:
+    job = compile_job(load(JOIN.format(stream=STREAM, root=root)))
+    driver = Driver(job, ObjectStorage(job.checkpoint), runner)
+    try:
+        driver.start()
+        while driver.step(final=True) is not None:
+            pass
+    finally:
+        driver.stop()
+        runner.stop()
+
+
+def _end_java() -> None:
+    """Have Java end as when its driver does, and wait for it."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    assert gateway is not None, "Spark has run"
+    process = gateway.proc
+    gateway.shutdown()
+    process.stdin.close()
+    process.wait(EXIT_SECONDS)
+
+
+def main() -> int:
+    """Prints where the archive is; exit code 1 and why where it cannot be made."""
+    try:
+        print(make())
+    except (ClassesError, JavaNotFound, OSError, subprocess.TimeoutExpired) as error:
+        print(f"classes: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
