@@ -65,7 +65,7 @@ class Change:
 def changes(root: Path, runner: Runner, rows: int, workers: Sequence[int], every: int) -> tuple[list[Epoch], list[Change]]:
     """Run W1 until each plan has run for ``every`` epochs."""
     workload = WORKLOADS["W1"]
-    job = replace(job_of(root, workload, workers=workers[0]), min_workers=1, max_workers=max(workers))
+    job = replace(job_of(root, workload, workers=workers[0]), min_workers=min(workers), max_workers=max(workers))
     driver = Driver(job, Durable(job.checkpoint), runner)
     with silent():
         driver.start()

@@ -269,7 +269,12 @@ class SparkRunner:
     def _load_kernels(self, executors: list[str]) -> list[str]:
         """Load the kernels in these executors and no others. Takes seconds, in which epochs go on elsewhere."""
         at = located(self._spark, executors)
-        at.mapInArrow(_warm, "id int").collect()
+        # A shuffle as well, so that their Java has done once what an epoch does; its second half goes to who is idle, as they are.
+        warmed = at.mapInArrow(_warm, "id int").repartition(len(executors)).persist()
+        try:
+            warmed.mapInArrow(_warm, "id int").count()
+        finally:
+            warmed.unpersist()
         return executors
 
     def _run(
