@@ -22,6 +22,7 @@ RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/streamjoin \
     && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/streamjoin/lib
 
 FROM packages AS code
+ARG PIP_CERT=
 COPY README.md LICENSE ./
 COPY engine engine
 COPY operator operator
