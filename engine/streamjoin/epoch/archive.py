@@ -51,7 +51,8 @@ class ClassesError(RuntimeError):
 def make() -> Path:
     """Makes the archive, which takes about a minute; the one that is there is replaced. Raises ClassesError, JavaNotFound."""
     java_home = find_java()
-    os.environ["JAVA_HOME"] = str(java_home)
+    # Where images are built, the machine's own name may be nobody's.
+    os.environ |= {"JAVA_HOME": str(java_home), "SPARK_LOCAL_HOSTNAME": "localhost", "SPARK_LOCAL_IP": "127.0.0.1"}
     path = archive(java_home)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
