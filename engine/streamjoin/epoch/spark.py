@@ -33,6 +33,7 @@ from streamjoin.epoch.driver import EpochFailed
 from streamjoin.epoch.join import join
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import EpochSpec, Piece, TaskReport
+from streamjoin.java import find_java
 from streamjoin.kernel.run import warm
 from streamjoin.state.store import RunStore
 
@@ -76,6 +77,7 @@ class SparkSettings:
     master: str | None = None
     """None: executors as processes of this machine, one core each."""
     java_home: Path | None = None
+    """None: what :func:`streamjoin.java.find_java` finds."""
     ui: bool = False
     conf: Mapping[str, str] = field(default_factory=dict)
     """Spark's settings over ours, for a master of its own."""
@@ -351,13 +353,12 @@ class SparkRunner:
         settings.log_directory.mkdir(parents=True, exist_ok=True)
         logging = settings.log_directory / "log4j2.properties"
         logging.write_text(LOG4J.format(path=settings.log_directory / "spark.log"))
-        if settings.java_home is not None:
-            os.environ["JAVA_HOME"] = str(settings.java_home)
+        home = settings.java_home or find_java()
+        os.environ["JAVA_HOME"] = str(home)
         os.environ["SPARK_HOME"] = _find_spark_home()
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         java = f"-Dlog4j2.configurationFile={logging.as_uri()}"
-        home = Path(os.environ["JAVA_HOME"]) if "JAVA_HOME" in os.environ else None
-        classes = Shared() if home is None or settings.classes_to is not None else shared(home)
+        classes = Shared() if settings.classes_to is not None else shared(home)
         driver_classes = classes if settings.classes_to is None else leaving(settings.classes_to)
         options = f"{JAVA_OPTIONS} {classes.options}"
         conf = {
