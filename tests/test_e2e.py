@@ -7,6 +7,7 @@ ends by comparing all results of its join with DuckDB's over all tuples that the
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import io
 import json
@@ -14,6 +15,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ import yaml
 
 import cluster as tool
 import kubernetes_programs
+from node import Node
 from streamjoin.epoch.driver import StorageSnapshots
 from streamjoin.io.factory import make_source
 from streamjoin.job import StreamJob, compile_job
@@ -42,6 +45,8 @@ EXAMPLE = ROOT / "examples" / "kubernetes" / "generator.yaml"
 OPERATOR_NAMESPACE = "streamjoin-system"
 CLAIM_PATH = "/var/lib/streamjoin"
 PROMETHEUS = "http://prometheus.monitoring:9090"
+GONE_SECONDS = 20
+"""For so long there is no API server; an epoch takes one."""
 PATIENCE_SECONDS = float(os.environ.get("STREAMJOIN_E2E_SECONDS", "300"))
 """For each step of a test; a busy machine needs more."""
 
@@ -68,7 +73,12 @@ class Kube:
         return self.run("kubectl", *arguments, stdin=stdin, check=check)
 
     def json(self, *arguments: str) -> Any:
-        return json.loads(self("get", *arguments, "-o", "json"))
+        """What there is. Asked up to three times: the API server shares its cores with all pods, and answers late at times."""
+        command = ("--request-timeout=30s", "get", *arguments, "-o", "json")
+        for _ in range(2):
+            with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
+                return json.loads(self(*command))
+        return json.loads(self(*command))
 
 
 class Join:
@@ -81,6 +91,9 @@ class Join:
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
         return self.kube(f"--namespace={self.namespace}", *arguments, stdin=stdin, check=check)
 
+    def json(self, *arguments: str) -> Any:
+        return self.kube.json(f"--namespace={self.namespace}", *arguments)
+
     def apply(self) -> None:
         self.kubectl("apply", "-f", "-", stdin=json.dumps(self.body))
 
@@ -92,7 +105,7 @@ class Join:
 
     @property
     def status(self) -> Object:
-        return json.loads(self.kubectl("get", "sj", self.name, "-o", "json")).get("status") or {}
+        return self.json("sj", self.name).get("status") or {}
 
     def condition(self, kind: str) -> Object:
         return next((found for found in self.status.get("conditions") or [] if found["type"] == kind), {})
@@ -100,8 +113,7 @@ class Join:
     def pods(self, component: str) -> list[Object]:
         """Those that are not being deleted."""
         selector = f"streamjoin.dev/name={self.name},app.kubernetes.io/component={component}"
-        found = json.loads(self.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
-        return [pod for pod in found if not pod["metadata"].get("deletionTimestamp")]
+        return [pod for pod in self.json("pods", "-l", selector)["items"] if not pod["metadata"].get("deletionTimestamp")]
 
     def running(self, component: str) -> list[str]:
         """Names of pods whose containers are all ready."""
@@ -132,7 +144,7 @@ class Join:
 
     def acts(self) -> list[Object]:
         """The ledger's records of decisions to change something, oldest first."""
-        text = json.loads(self.kubectl("get", "configmap", f"sj-{self.name}-decisions", "-o", "json"))["data"][LEDGER_KEY]
+        text = self.json("configmap", f"sj-{self.name}-decisions")["data"][LEDGER_KEY]
         return [record for record in json.loads(text)["ledger"]["records"] if record["decision"]["kind"] != "HOLD"]
 
     def gauge(self, name: str) -> float:
@@ -144,8 +156,8 @@ class Join:
 
     def events(self) -> set[str]:
         """Their reasons."""
-        found = self.kubectl("get", "events", f"--field-selector=involvedObject.name={self.name}", "-o", "json")
-        return {event["reason"] for event in json.loads(found)["items"]}
+        found = self.json("events", f"--field-selector=involvedObject.name={self.name}")
+        return {event["reason"] for event in found["items"]}
 
     def suspend(self) -> None:
         self.patch(suspend=True)
@@ -237,6 +249,15 @@ def operator(kube: Kube) -> Iterator[str]:
     kube.run("helm", "uninstall", "streamjoin", f"--namespace={OPERATOR_NAMESPACE}", "--wait")
     kube("delete", "crd", "streamjoins.streamjoin.dev", "--ignore-not-found")
     kube("delete", "namespace", OPERATOR_NAMESPACE, f"--timeout={PATIENCE_SECONDS:.0f}s")
+
+
+@pytest.fixture(scope="session")
+def node(kube: Kube) -> Node:
+    """The machine of the cluster; skips where that is not our own."""
+    found = Node(tool.HOME)
+    if kube.kubeconfig != found.kubeconfig:
+        pytest.skip("this cluster's API server is not ours to kill")
+    return found
 
 
 @pytest.fixture
@@ -357,6 +378,64 @@ def test_without_prometheus_it_holds_until_that_is_back(join: Join, prometheus: 
     join.until("MetricsAvailable", lambda: join.condition("MetricsAvailable").get("status") == "True")
     join.until("shrunk to 1", lambda: join.status.get("workers") == 1 == len(join.running("executor")))
     check_results(join, tmp_path)
+
+
+def test_an_operator_that_is_killed_while_it_scales_goes_on(join: Join, operator: str, tmp_path: Path) -> None:
+    make_traffic_swing(join)
+    join.apply()
+    join.until("a plan under way", lambda: (join.status.get("desiredWorkers") or 1) > 1)
+    join.kube("-n", operator, "delete", "pod", "-l", "app.kubernetes.io/name=streamjoin-operator", "--grace-period=0", "--force")
+    join.until("grown to 3", lambda: join.status.get("workers") == 3 == len(join.running("executor")))
+    join.until("shrunk to 1", lambda: join.status.get("workers") == 1 == len(join.running("executor")))
+    generations = [record["decision"]["generation"] for record in join.acts() if record["realised"]]
+    assert generations == sorted(set(generations)), "a plan was changed twice by one decision"
+    check_results(join, tmp_path)
+
+
+def test_an_upgrade_of_the_operator_restarts_no_join(join: Join, tmp_path: Path) -> None:
+    join.apply()
+    join.until_running()
+    join.scale(2)
+    join.until_running(workers=2)
+    before = containers(join)
+    install(join.kube, "operator.logLevel=debug", "engine.tag=of-another-release")
+    try:
+        join.until_epochs(10)
+        assert containers(join) == before
+        join.scale(3)
+        join.until_running(workers=3)
+        assert before.items() <= containers(join).items()
+        assert len(set(containers(join).values())) == 1, "an executor that came later is of another release, or started again"
+    finally:
+        install(join.kube)
+    check_results(join, tmp_path)
+
+
+def test_an_api_server_that_is_gone_for_a_while_stops_nothing(join: Join, node: Node, tmp_path: Path) -> None:
+    join.apply()
+    join.until_running()
+    join.scale(2)
+    join.until_running(workers=2)
+    before, pods = join.epoch(), containers(join)
+    node.kill("apiserver")
+    try:
+        time.sleep(GONE_SECONDS)
+    finally:
+        node.start_again("apiserver")
+    assert join.until("an answer", lambda: join.epoch() + 1) - 1 >= before + GONE_SECONDS / 2, "it joins without the API server"
+    assert containers(join) == pods
+    join.scale(3)
+    join.until_running(workers=3)
+    check_results(join, tmp_path)
+
+
+def containers(join: Join) -> dict[str, tuple[str, int]]:
+    """Of the join's pods, by name: the container's image and how often it was started again."""
+    found = {}
+    for pod in (*join.pods("driver"), *join.pods("executor")):
+        [status] = pod["status"]["containerStatuses"]
+        found[pod["metadata"]["name"]] = (pod["spec"]["containers"][0]["image"], status["restartCount"])
+    return found
 
 
 def make_traffic_swing(join: Join) -> None:

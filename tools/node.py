@@ -240,7 +240,19 @@ class Node:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.run, env=environment, start_new_session=True
             )
+        Path(self.run, f"{name}.command").write_text(json.dumps(list(command)))
         Path(self.run, f"{name}.pid").write_text(f"{process.pid} {_started(process.pid)}")
+
+    def kill(self, daemon: str) -> None:
+        """Ends a daemon at once; :meth:`start_again` starts it as it was."""
+        pid = self._pid(daemon)
+        if pid is not None:
+            _end(pid, signal.SIGKILL)
+
+    def start_again(self, daemon: str) -> None:
+        """Starts a daemon that has ended, with the options that it had. Returns when the API server answers."""
+        self._start(daemon, *json.loads(Path(self.run, f"{daemon}.command").read_text()))
+        self._await("apiserver", lambda: is_answering(self.kubeconfig))
 
     def _pid(self, name: str) -> int | None:
         """Of a daemon that runs."""
