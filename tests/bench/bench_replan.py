@@ -36,6 +36,8 @@ from streamjoin.epoch.driver import Driver, Runner
 from streamjoin.epoch.replan import Switched
 from streamjoin.serve.wishes import plan_for_workers
 
+TOGETHER = 4
+"""Epochs whose rate is drawn: with two in flight, one may be committed just after the other."""
 LONGEST_SECONDS = 300.0
 """A plan that does not run by then is given up."""
 
@@ -129,8 +131,10 @@ def draw(path: Path, rows: int, epochs: Sequence[Epoch], made: Sequence[Change])
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10, 3.6), dpi=120, layout="constrained")
         axes = figure.subplots()
-        axes.set_title("rows/s of each epoch while the join is cut anew", loc="left")
-        axes.step([epoch.ended for epoch in epochs], [2 * rows / epoch.seconds for epoch in epochs], color=LEFT, linewidth=1.2)
+        axes.set_title(f"rows/s over {TOGETHER} epochs each while the join is cut anew", loc="left")
+        ends = [epoch.ended for epoch in epochs]
+        rates = [2 * rows * TOGETHER / (after - before) for before, after in zip(ends, ends[TOGETHER:], strict=False)]
+        axes.plot(ends[TOGETHER:], rates, color=LEFT, linewidth=1.2)
         for change in made:
             begin = change.first.ended - change.first.seconds
             axes.axvspan(change.put_at, begin, color=QUIET, alpha=0.2, linewidth=0)
