@@ -265,7 +265,7 @@ def repartition(root: Path, workload: Workload, partitions: int, wanted: int) ->
     _link(root, directory, range(FULL_AFTER + 3))
     session = _session(directory)
     session.conf.set("spark.sql.shuffle.partitions", str(partitions))
-    query = _banded(session, directory, workload, 1, "RocksDB").trigger(processingTime=0).start()
+    query = _banded(session, directory, workload, 1, "RocksDB").trigger(processingTime="0 seconds").start()
     query.processAllAvailable()
     before = statistics.median(_spent(query)[FULL_AFTER:])
     times = [time.perf_counter()]
@@ -276,7 +276,7 @@ def repartition(root: Path, workload: Workload, partitions: int, wanted: int) ->
     times.append(time.perf_counter())
     written = _bytes_in(directory / "checkpoint") - held
     _link(root, directory, range(FULL_AFTER + 3, FULL_AFTER + 7))
-    query = _banded(session, directory, workload, 1, "RocksDB").trigger(processingTime=0).start()
+    query = _banded(session, directory, workload, 1, "RocksDB").trigger(processingTime="0 seconds").start()
     while not _spent(query):
         time.sleep(0.05)
         assert query.isActive, query.exception()

@@ -40,6 +40,8 @@ from streamjoin.state.store import RunStore
 PIECE_SCHEMA = "task int, area int, side int, data binary"
 PIECE_ARROW = pa.schema([("task", pa.int32()), ("area", pa.int32()), ("side", pa.int32()), ("data", pa.binary())])
 ID_SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"integer","nullable":true,"metadata":{}}]}'
+REGISTRATION_SECONDS = 120
+"""So long a start waits for all executors; then it goes on with those that there are."""
 LEAST_SLOTS = 2
 """Of a single partition Spark forgets how it was made, and shuffles both sides of the join with the anchor anew, into 200."""
 PLACEMENTS = 3
@@ -149,10 +151,19 @@ class SparkRunner:
                 if self._settings.master is None:
                     self._local = LocalWorkers(self.context, len(workers), self._settings.executor_memory_mib)
             self._wanted, self._executor_of = len(workers), {}
+            self._await_executors()
             if set(self._slots) != set(self.executors()):
                 self._place(len(workers))
         except Exception as error:
             raise self._failure("Spark could not start", error) from error
+
+    def _await_executors(self) -> None:
+        """The session is there before them, and the first epoch, whose input comes meanwhile, would wait for them."""
+        if (self._settings.master or "").startswith("local["):  # it has none
+            return
+        deadline = time.monotonic() + REGISTRATION_SECONDS
+        while len(self.executors()) < self._wanted and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def request(self, count: int) -> None:
         """See :class:`streamjoin.epoch.driver.Runner`."""
@@ -370,7 +381,7 @@ class SparkRunner:
             "spark.executor.cores": "1",
             # every executor must be there before the anchor is placed, or two tasks share one
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-            "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{REGISTRATION_SECONDS}s",
             "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
             # all three would move a task away from its runs; that of an executor that is gone goes elsewhere without waiting
             "spark.shuffle.reduceLocality.enabled": "false",
