@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import alerts
-from apiserver import ApiError, ApiServer, program, running
+from apiserver import DEADLINE_SECONDS, ApiError, ApiServer, program, running
 from streamjoin.manifest import crd
 from streamjoin_operator.settings import read
 from waiting import wait_for
@@ -307,7 +307,7 @@ def test_helm_test_finds_the_rights_as_they_should_be_and_notices_others(watched
     for each in made:
         if each["kind"].endswith("Binding"):
             cluster.admin.delete(path_of(each))
-    wait_for("the rights are gone", lambda: not cluster.allowed("operators", account, "list", "pods", within="team-a"))
+    wait_for("the rights are gone", lambda: not cluster.allowed("operators", account, "list", "pods", within="team-a"), DEADLINE_SECONDS)
     too_little = access(cluster, values, tmp_path, account)
     assert (too_little.returncode, "WRONG: the operator may not list streamjoins.streamjoin.dev" in too_little.stdout) == (1, True)
 
@@ -355,7 +355,7 @@ def test_helm_installs_upgrades_and_leaves_the_definition_and_the_joins(cluster:
 
     assert "Usable" in columns()
     joins = f"/apis/{crd.GROUP}/{crd.VERSION}/namespaces/team-a/streamjoins"
-    wait_for("StreamJoins are served", lambda: cluster.admin.serves(joins))
+    wait_for("StreamJoins are served", lambda: cluster.admin.serves(joins), DEADLINE_SECONDS)
     manifest = yaml.safe_load((ROOT / "examples" / "band.yaml").read_text())
     made = cluster.admin.create(joins, json.loads(json.dumps(manifest)))
     cluster.helm("upgrade", "real", str(CHART), "--namespace", "operators")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from apiserver import JSON_PATCH, MERGE, TABLE, ApiError, ApiServer, Client
+from apiserver import DEADLINE_SECONDS, JSON_PATCH, MERGE, TABLE, ApiError, ApiServer, Client
 from streamjoin.manifest import check, crd
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.status import Status
@@ -829,9 +829,9 @@ def test_a_new_definition_keeps_the_objects_of_the_old_one(defined: ApiServer, j
         defined.install_crd(old)
         before = defined.admin.create(joins, as_kubectl(GOOD))
         before = defined.admin.patch(f"{joins}/good/status", {"status": STATUS})
-        wait_for("the old definition is served", lambda: not takes_dead_letters())
+        wait_for("the old definition is served", lambda: not takes_dead_letters(), DEADLINE_SECONDS)
         defined.install_crd(new)
-        wait_for("the new definition is served", takes_dead_letters)
+        wait_for("the new definition is served", takes_dead_letters, DEADLINE_SECONDS)
         after = defined.admin.get(f"{joins}/good")
         assert after["spec"]["workers"].pop("floor") == 0, "what is new gets its default"
         assert (after["spec"], after["status"]) == (before["spec"], before["status"])

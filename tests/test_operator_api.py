@@ -27,7 +27,7 @@ from streamjoin_operator.children import DRIVER_RULES, LEDGER_KEY, Resource
 from streamjoin_operator.children import ledger as ledger_map
 from streamjoin_operator.main import Operator
 from streamjoin_operator.settings import Settings
-from waiting import wait_for
+from waiting import wait_for as wait_longer
 
 pytestmark = pytest.mark.apiserver
 
@@ -72,6 +72,10 @@ OPERATOR_RULES: list[Object] = [
     *DRIVER_RULES,
 ]
 """What docs/operator.md says that the operator needs, and nothing else: the tests run it with these rights."""
+
+
+def wait_for(what: str, found: Callable[[], Any]) -> Any:
+    return wait_longer(what, found, 40)
 
 
 class Running:
@@ -237,7 +241,7 @@ def test_load_is_followed_and_the_decision_is_kept_where_the_api_server_keeps_it
             def last() -> Object:
                 return dict((cluster.status().get("decisions") or [{}])[-1])
 
-            wait_for("it grows, and what came true is known", lambda: "realizedUtilization" in last(), 120)
+            wait_longer("it grows, and what came true is known", lambda: "realizedUtilization" in last(), 120)
             (decision,) = cluster.status()["decisions"]
             assert (decision["rule"], decision["reason"], decision["outcome"]) == ("allocate", "Full", "Applied")
             assert join.workers == decision["workersAfter"]
