@@ -134,8 +134,19 @@ class Join:
         """The join runs, with so many executors, and goes on committing."""
         self.until("Running", lambda: self.status.get("phase") == "Running" and self.condition("Ready").get("status") == "True")
         if workers is not None:
-            self.until(f"{workers} workers", lambda: self.status.get("workers") == workers == len(self.running("executor")))
+            self.until_workers(workers)
         self.until_epochs(3)
+
+    def until_workers(self, count: int) -> None:
+        """So many are there, by the status and by the pods."""
+        self.until(f"{count} workers", lambda: self.status.get("workers") == count == len(self.running("executor")))
+
+    def begin(self, workers: int) -> None:
+        """Applied, it runs, and then with so many workers."""
+        self.apply()
+        self.until_running()
+        self.scale(workers)
+        self.until_running(workers=workers)
 
     def until_epochs(self, count: int) -> None:
         """So many more epochs are committed."""
@@ -347,8 +358,8 @@ def test_prometheus_scales_it_with_its_traffic(join: Join, operator: str, tmp_pa
     join.apply()
     join.until_running()
     requests, _ = footprint(join.kube, operator)
-    join.until("grown to 3", lambda: join.status.get("workers") == 3 == len(join.running("executor")))
-    join.until("shrunk to 1", lambda: join.status.get("workers") == 1 == len(join.running("executor")))
+    join.until_workers(3)
+    join.until_workers(1)
     join.until("all told", lambda: {"Allocating", "Deallocating", "Scaled"} <= join.events())
     join.until("the last one applied", lambda: join.status["decisions"][-1]["outcome"] == "Applied")
     assert {record["decision"]["rule"] for record in join.acts() if record["realised"]} >= {"allocate", "deallocate"}
@@ -365,7 +376,7 @@ def test_without_prometheus_it_holds_until_that_is_back(join: Join, prometheus: 
     make_traffic_swing(join)
     join.body["metadata"]["annotations"] = {PAUSE: "in"}
     join.apply()
-    join.until("grown to 3", lambda: join.status.get("workers") == 3 == len(join.running("executor")))
+    join.until_workers(3)
     prometheus(0)
     join.until("MetricsAvailable=False", lambda: join.condition("MetricsAvailable").get("status") == "False")
     join.kubectl("annotate", f"sj/{join.name}", f"{PAUSE}-")
@@ -376,7 +387,7 @@ def test_without_prometheus_it_holds_until_that_is_back(join: Join, prometheus: 
     assert (len(join.acts()), join.status["workers"], len(join.running("executor"))) == (decided, 3, 3)
     prometheus(1)
     join.until("MetricsAvailable", lambda: join.condition("MetricsAvailable").get("status") == "True")
-    join.until("shrunk to 1", lambda: join.status.get("workers") == 1 == len(join.running("executor")))
+    join.until_workers(1)
     check_results(join, tmp_path)
 
 
@@ -385,18 +396,15 @@ def test_an_operator_that_is_killed_while_it_scales_goes_on(join: Join, operator
     join.apply()
     join.until("a plan under way", lambda: (join.status.get("desiredWorkers") or 1) > 1)
     join.kube("-n", operator, "delete", "pod", "-l", "app.kubernetes.io/name=streamjoin-operator", "--grace-period=0", "--force")
-    join.until("grown to 3", lambda: join.status.get("workers") == 3 == len(join.running("executor")))
-    join.until("shrunk to 1", lambda: join.status.get("workers") == 1 == len(join.running("executor")))
+    join.until_workers(3)
+    join.until_workers(1)
     generations = [record["decision"]["generation"] for record in join.acts() if record["realised"]]
     assert generations == sorted(set(generations)), "a plan was changed twice by one decision"
     check_results(join, tmp_path)
 
 
 def test_an_upgrade_of_the_operator_restarts_no_join(join: Join, tmp_path: Path) -> None:
-    join.apply()
-    join.until_running()
-    join.scale(2)
-    join.until_running(workers=2)
+    join.begin(workers=2)
     before = containers(join)
     install(join.kube, "operator.logLevel=debug", "engine.tag=of-another-release")
     try:
@@ -412,10 +420,7 @@ def test_an_upgrade_of_the_operator_restarts_no_join(join: Join, tmp_path: Path)
 
 
 def test_an_api_server_that_is_gone_for_a_while_stops_nothing(join: Join, node: Node, tmp_path: Path) -> None:
-    join.apply()
-    join.until_running()
-    join.scale(2)
-    join.until_running(workers=2)
+    join.begin(workers=2)
     before, pods = join.epoch(), containers(join)
     node.kill("apiserver")
     try:
@@ -509,10 +514,7 @@ def test_deleted_and_made_again_on_the_same_claim_it_goes_on(join: Join, tmp_pat
 
 
 def test_a_driver_that_is_killed_is_started_again(join: Join, tmp_path: Path) -> None:
-    join.apply()
-    join.until_running()
-    join.scale(2)
-    join.until_running(workers=2)
+    join.begin(workers=2)
     [driver] = join.running("driver")
     join.kubectl("delete", "pod", driver, "--grace-period=0", "--force")
     join.until("another driver", lambda: join.running("driver") not in ([], [driver]))
@@ -521,10 +523,7 @@ def test_a_driver_that_is_killed_is_started_again(join: Join, tmp_path: Path) ->
 
 
 def test_an_executor_that_is_killed_is_replaced(join: Join, tmp_path: Path) -> None:
-    join.apply()
-    join.until_running()
-    join.scale(2)
-    join.until_running(workers=2)
+    join.begin(workers=2)
     killed, _ = join.running("executor")
     join.kubectl("delete", "pod", killed, "--grace-period=0", "--force")
     join.until("another executor", lambda: killed not in join.running("executor") and len(join.running("executor")) == 2)

@@ -175,8 +175,8 @@ class Node:
         self._start("proxy", *net, programs["kube-proxy"], *_flags({"config": self.run / "proxy.json"}))
         self._start("coredns", *net, programs["coredns"], "-conf", str(self.run / "Corefile"))
         ready = ("wait", "--for=condition=Ready", f"node/{NAME}", "--timeout=1s")
-        self._await("kubelet", lambda: self._kubectl_succeeds(*ready))
-        self._await("controller-manager", lambda: self._kubectl_succeeds("get", "serviceaccount", "default"))
+        self._await("kubelet", lambda: kubectl_succeeds(self.kubeconfig, *ready))
+        self._await("controller-manager", lambda: kubectl_succeeds(self.kubeconfig, "get", "serviceaccount", "default"))
         _run(*self.kubectl("apply", "-f", "-"), stdin=json.dumps(self._storage()).encode())
 
     def down(self) -> None:
@@ -230,9 +230,6 @@ class Node:
 
     def _ctr(self, *arguments: str) -> list[str]:
         return ["ctr", f"--address={self._socket}", "--namespace=k8s.io", *arguments]
-
-    def _kubectl_succeeds(self, *arguments: str) -> bool:
-        return self.kubeconfig.exists() and succeeds(*self.kubectl(*arguments))
 
     def _start(self, name: str, *command: str) -> None:
         environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
@@ -517,7 +514,11 @@ def kubectl(kubeconfig: Path, *arguments: str) -> list[str]:
 
 def is_answering(kubeconfig: Path) -> bool:
     """Whether the cluster's API server says that it is ready."""
-    return kubeconfig.exists() and succeeds(*kubectl(kubeconfig, "get", "--raw", "/readyz"))
+    return kubectl_succeeds(kubeconfig, "get", "--raw", "/readyz")
+
+
+def kubectl_succeeds(kubeconfig: Path, *arguments: str) -> bool:
+    return kubeconfig.exists() and succeeds(*kubectl(kubeconfig, *arguments))
 
 
 def succeeds(*command: str) -> bool:
