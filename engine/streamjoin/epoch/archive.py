@@ -11,8 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from streamjoin.epoch.classes import archive
-from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.classes import archive, is_plain
+from streamjoin.epoch.driver import Driver, EpochFailed
 from streamjoin.epoch.spark import SparkRunner, SparkSettings
 from streamjoin.java import JavaNotFound, find_java
 from streamjoin.job import compile_job
@@ -54,6 +54,8 @@ def make() -> Path:
     # Where images are built, the machine's own name may be nobody's.
     os.environ |= {"JAVA_HOME": str(java_home), "SPARK_LOCAL_HOSTNAME": "localhost", "SPARK_LOCAL_IP": "127.0.0.1"}
     path = archive(java_home)
+    if not is_plain(path):
+        raise ClassesError(f"{path}: has a blank in it, at which Spark takes Java's options apart; put the environment elsewhere")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -63,15 +65,18 @@ def make() -> Path:
     if subprocess.run([java, "-Xshare:on", "-version"], capture_output=True, check=False).returncode:
         subprocess.run([java, "-Xshare:dump"], capture_output=True, check=False)  # a runtime that came without its own archive
     unfinished = path.with_suffix(f".{os.getpid()}")
-    with tempfile.TemporaryDirectory(prefix="streamjoin-classes-") as name:
-        # First with an executor, for what a driver needs; then in the driver's own process, for what an executor needs.
-        for number, master in enumerate((None, "local[2]")):
-            root = Path(name, str(number))
-            _run(root, SparkRunner(SparkSettings(root / "logs", 512, master, java_home, classes_to=unfinished)))
-        _end_java()
-    if not unfinished.is_file():
-        raise ClassesError(f"{java_home}: this runtime shares no classes")
-    return unfinished.rename(path)
+    try:
+        with tempfile.TemporaryDirectory(prefix="streamjoin-classes-") as name:
+            # First with an executor, for what a driver needs; then in the driver's own process, for what an executor needs.
+            for number, master in enumerate((None, "local[2]")):
+                root = Path(name, str(number))
+                _run(root, SparkRunner(SparkSettings(root / "logs", 512, master, java_home, classes_to=unfinished)))
+            _end_java()
+        if not unfinished.is_file():
+            raise ClassesError(f"{java_home}: this runtime shares no classes")
+        return unfinished.rename(path)
+    finally:
+        unfinished.unlink(missing_ok=True)  # of one that failed
 
 
 def _run(root: Path, runner: SparkRunner) -> None:
@@ -102,7 +107,7 @@ def main() -> int:
     """Prints where the archive is; exit code 1 and why where it cannot be made."""
     try:
         print(make())
-    except (ClassesError, JavaNotFound, OSError, subprocess.TimeoutExpired) as error:
+    except (ClassesError, EpochFailed, JavaNotFound, OSError, subprocess.TimeoutExpired) as error:
         print(f"classes: {error}", file=sys.stderr)
         return 1
     return 0

@@ -47,7 +47,7 @@ def jars() -> list[str]:
 def shared(java_home: Path) -> Shared:
     """What has JVMs use the archive, if there is one."""
     path = archive(java_home)
-    return Shared(_classpath(), f"-XX:SharedArchiveFile={path} {QUIET}") if path.is_file() and _is_plain(path) else Shared()
+    return Shared(_classpath(), f"-XX:SharedArchiveFile={path} {QUIET}") if path.is_file() and is_plain(path) else Shared()
 
 
 def leaving(path: Path) -> Shared:
@@ -59,6 +59,6 @@ def _classpath() -> str:
     return os.pathsep.join(jars())
 
 
-def _is_plain(path: Path) -> bool:
+def is_plain(path: Path) -> bool:
     """Spark takes Java's options apart at blanks."""
     return not any(character.isspace() for character in str(path))

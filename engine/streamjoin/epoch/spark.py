@@ -369,9 +369,11 @@ class SparkRunner:
         os.environ["SPARK_HOME"] = _find_spark_home()
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         java = f"-Dlog4j2.configurationFile={logging.as_uri()}"
-        classes = Shared() if settings.classes_to is not None else shared(home)
-        driver_classes = classes if settings.classes_to is None else leaving(settings.classes_to)
-        options = f"{JAVA_OPTIONS} {classes.options}"
+        if settings.classes_to is None:
+            classes = dict.fromkeys(("driver", "executor"), shared(home))
+        else:
+            classes = {"driver": leaving(settings.classes_to), "executor": Shared()}
+        options = {part: f"{JAVA_OPTIONS} {found.options}" for part, found in classes.items()}
         conf = {
             "spark.ui.enabled": str(settings.ui).lower(),
             "spark.ui.showConsoleProgress": "false",
@@ -400,15 +402,12 @@ class SparkRunner:
             # over loopback TCP each Python stage loses 40 ms to a delayed acknowledgement
             "spark.python.unix.domain.socket.enabled": "true",
             # on this machine executors log where the driver does
-            "spark.executor.extraJavaOptions": options if settings.master else f"{options} {java}",
+            "spark.executor.extraJavaOptions": options["executor"] if settings.master else f"{options['executor']} {java}",
             # a long exception message overflows the default stack in Spark's own regular expressions and hides the cause
-            "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} {driver_classes.options} -Xss16m {java}",
+            "spark.driver.extraJavaOptions": f"{options['driver']} -Xss16m {java}",
             "spark.driver.memory": "1g",
         }
-        if driver_classes.classpath:
-            conf["spark.driver.extraClassPath"] = driver_classes.classpath
-        if classes.classpath:
-            conf["spark.executor.extraClassPath"] = classes.classpath
+        conf |= {f"spark.{part}.extraClassPath": found.classpath for part, found in classes.items() if found.classpath}
         if settings.master is not None:
             conf["spark.executor.instances"] = str(tasks)
         conf |= settings.conf
