@@ -460,6 +460,23 @@ class TestQueue:
 
         self.run(story)
 
+    def test_it_ends_when_it_is_cancelled_while_something_arrives(self) -> None:
+        async def story() -> None:
+            async def reconcile(key: Key) -> None: ...
+
+            for ticks in range(8):
+                queue = Queue(reconcile)
+                task = asyncio.create_task(queue.run(5))
+                await asyncio.sleep(0.01)
+                queue.put(("n", "a"))
+                for _ in range(ticks):
+                    await asyncio.sleep(0)
+                task.cancel()
+                done, _ = await asyncio.wait({task}, timeout=5)
+                assert done, ticks
+
+        self.run(story)
+
     def test_the_api_servers_pause_is_kept(self) -> None:
         async def story() -> None:
             async def reconcile(key: Key) -> None: ...

@@ -133,6 +133,7 @@ class Operator:
                         group.create_task(_ready(ready, health)),
                         group.create_task(self._audit(api, reconciler, queue, health)),
                     ]
+                    group.create_task(_cancel_at(stop, tasks))
                     await kopf.operator(
                         registry=handlers(reconciler, queue, self.settings, self.way),
                         standalone=True,
@@ -141,13 +142,11 @@ class Operator:
                         stop_flag=stop,
                         ready_flag=ready,
                     )
-                    for task in tasks:
-                        task.cancel()
+                    stop.set()  # kopf ends for reasons of its own, too
         finally:
             await drivers.close()
             await prometheus.close()
             await api.close()
-
 
     async def _audit(self, api: Api, reconciler: Reconciler, queue: Queue, health: Health) -> None:
         """Notice a watch that has died in silence: what it missed is taken up here, and if it misses it for long, liveness fails."""
@@ -165,6 +164,13 @@ class Operator:
                 reconciler.forget(key)
                 queue.forget(key)
             health.missed = len(missed) + len(gone)
+
+
+async def _cancel_at(stop: asyncio.Event, tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Not after kopf's end: it takes tasks that began after it for its own, and waits for them."""
+    await stop.wait()
+    for task in tasks:
+        task.cancel()
 
 
 async def _ready(ready: asyncio.Event, health: Health) -> None:

@@ -145,8 +145,9 @@ class Queue:
                     return key
             self._changed.clear()
             pause = self._heap[0][0] - now if self._heap else 3600.0
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):  # wait_for of Python 3.11 may swallow a cancellation
+                    await self._changed.wait()
 
     def _pause(self, key: Key, error: BaseException) -> float:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
