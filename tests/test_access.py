@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import ssl
@@ -12,8 +13,10 @@ import pytest
 import yaml
 from kubernetes.config import incluster_config
 
+from http_stub import Handler, Served
 from streamjoin_operator import access
 from streamjoin_operator.access import AccessError, find, from_kubeconfig
+from streamjoin_operator.api import POD, Api, ApiError
 
 
 def kubeconfig(directory: Path, user: dict[str, Any], **cluster: Any) -> Path:
@@ -48,6 +51,35 @@ def test_a_token_of_another_file_is_read_again_when_it_was_refused(tmp_path: Pat
     token.write_text("second\n")
     way.forget()
     assert way.bearer() == "second"
+
+
+def test_a_refused_token_whose_file_is_gone_is_an_error_of_that_request(tmp_path: Path) -> None:
+    class Refuses(Handler):
+        def do_GET(self) -> None:
+            self.answer(401, b"{}")
+
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    way = from_kubeconfig(kubeconfig(tmp_path, {"tokenFile": str(token)}))
+    token.unlink()
+    with pytest.raises(AccessError, match=r"kubeconfig: .*No such file"):
+        way.forget()
+    assert way.bearer() == "first"
+    served = Served(Refuses)
+    way.server, way.ca = served.url, None
+
+    async def ask() -> None:
+        api = Api(way)
+        try:
+            await api.list(POD, "default", "")
+        finally:
+            await api.close()
+
+    try:
+        with pytest.raises(ApiError, match=r"401 Unauthorized: .*No such file"):
+            asyncio.run(ask())
+    finally:
+        served.close()
 
 
 def test_a_program_that_logs_in(tmp_path: Path) -> None:

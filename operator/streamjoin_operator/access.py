@@ -30,7 +30,7 @@ class Access:
     """How to reach the API server."""
 
     def __init__(self, load: Callable[[], Configuration]) -> None:
-        """``load`` finds it out, and again when the API server has refused what it found."""
+        """``load`` finds it out, and again when the API server has refused what it found; it raises AccessError."""
         self._load = load
         self._found = load()
         self.server: str = self._found.host.rstrip("/")
@@ -44,7 +44,7 @@ class Access:
         return None if token is None else token.split(None, 1)[-1].strip()
 
     def forget(self) -> None:
-        """The API server refused the token: read it anew."""
+        """The API server refused the token: read it anew, from files or a program. Raises AccessError, and keeps what it had."""
         self._found = self._load()
 
     def ssl_context(self) -> ssl.SSLContext | bool:
@@ -89,10 +89,10 @@ def from_kubeconfig(path: Path) -> Access:
 def _access(where: str, load: Callable[..., Any]) -> Access:
     def loaded() -> Configuration:
         configuration = Configuration()
-        load(client_configuration=configuration)
+        try:
+            load(client_configuration=configuration)
+        except (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError) as error:
+            raise AccessError(f"{where}: {error}") from error
         return configuration
 
-    try:
-        return Access(loaded)
-    except (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError) as error:
-        raise AccessError(f"{where}: {error}") from error
+    return Access(loaded)

@@ -8,6 +8,7 @@ is raised as ApiError with ``retry_after``, and the queue does so.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from streamjoin_operator.access import Access
+from streamjoin_operator.access import Access, AccessError
 from streamjoin_operator.names import MANAGER
 
 Object = dict[str, Any]
@@ -167,7 +168,10 @@ class Api:
         if answer.status < 400:
             return value
         if answer.status == 401:
-            self._access.forget()
+            try:
+                await asyncio.to_thread(self._access.forget)
+            except AccessError as error:
+                raise ApiError(401, "Unauthorized", str(error)) from error
         wait = answer.headers.get("Retry-After", "")
         retry = float(wait) if wait.isdigit() else None
         raise ApiError(answer.status, value.get("reason", answer.reason or ""), value.get("message", text[:300]), retry)

@@ -64,7 +64,7 @@ def handlers(reconciler: Reconciler, queue: Queue, settings: Settings, way: acce
 
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.ConnectionInfo:
-        way.forget()
+        await asyncio.to_thread(way.forget)
         return way.connection()
 
     @kopf.on.startup(registry=registry)
