@@ -193,15 +193,13 @@ def run_steps(driver: Any) -> None:
 
 
 def test_a_driver_that_is_killed_at_any_step_is_resumed(tmp_path: Path) -> None:
-    """One join, killed again and again: before and during the tasks, around the commit, before publishing, and while cleaning."""
+    """One join, killed again and again: before and during the tasks, around the commit, before publishing, and while cleaning.
+
+    The last driver has another number of workers.
+    """
     inputs = make_inputs(pa.int64(), list(range(50)), seed=9, epochs=12)
-    (tmp_path / "join.yaml").write_text(
-        manifest_text(
-            tmp_path,
-            **(band_options() | {"watermark": "1h"}),
-            sources=("parquet", {"maxFilesPerEpoch": 2}),
-        )
-    )
+    options = band_options() | {"watermark": "1h", "sources": ("parquet", {"maxFilesPerEpoch": 2})}
+    (tmp_path / "join.yaml").write_text(manifest_text(tmp_path, **(options | {"workers": 1})))  # one starts sooner
     for name, one in zip("lr", inputs, strict=True):
         (tmp_path / f"in-{name}").mkdir()
         for index, batch in enumerate(one.batches):
@@ -213,6 +211,7 @@ def test_a_driver_that_is_killed_at_any_step_is_resumed(tmp_path: Path) -> None:
     before = read_latest(ObjectStorage(str(tmp_path / "state")))
     assert before is not None
     assert before.checkpoint.epoch < 11, "something must be left to do"
+    (tmp_path / "join.yaml").write_text(manifest_text(tmp_path, **options))
     finished = run_victim(tmp_path, "never", 0)
     assert finished.stdout.strip() == "done", finished.stderr[-2000:]
     assert output_of(tmp_path) == oracle(inputs, (pa.int64(), pa.int64()), "abs(l.k - r.k) <= 2", RANGE3[1], None)
