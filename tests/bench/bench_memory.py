@@ -146,6 +146,7 @@ def start_up(root: Path, sizes: list[int], rows: int, runner: Runner) -> None:
     """``rows``: the most a side and epoch with which the checkpoint is made."""
     found = []
     workload = WORKLOADS["W1"]
+    runner.start((0, 1))  # how long Spark takes for that is not measured here
     for tuples in sizes:
         place, per_epoch = root / f"start-{tuples}", min(rows, tuples // 8)
         epochs = tuples // (2 * per_epoch)

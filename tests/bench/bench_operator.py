@@ -25,6 +25,8 @@ from operator_parts import FakeDriver, streamjoin  # noqa: E402
 
 PORT = 18080
 PATH = "/apis/streamjoin.dev/v1alpha1/namespaces/{}/streamjoins"
+SETTLE_SECONDS = 120
+"""Until the autoscaler's first records, which are written within a minute, and measurements are in each status."""
 DEPLOYMENTS = "/apis/apps/v1/namespaces/{}/deployments"
 
 
@@ -94,6 +96,7 @@ def measure(operator: subprocess.Popen[bytes], admin: apiserver.Client, namespac
             phases[phase] = phases.get(phase, 0) + 1
         time.sleep(0.5)
     converged = time.monotonic()
+    time.sleep(SETTLE_SECONDS)
     before, cpu = requests(scraped()), sum(process.cpu_times()[:2])
     time.sleep(idle_seconds)
     after = requests(scraped())
