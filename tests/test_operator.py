@@ -337,6 +337,14 @@ class TestStatus:
         trouble = status.trouble_of([pod])
         assert trouble == status.Trouble(Reason.DriverCrashing, "pod p: exit code 5: the checkpoint was made for another join")
 
+    def test_a_driver_that_fails_is_quoted(self) -> None:
+        log = '{"event": "summary"}\nstreamjoin: /state/log/7.json: No space left on device; make room\n'
+        terminated = {"exitCode": 6, "message": log}
+        container = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": terminated}}
+        trouble = status.trouble_of([{"metadata": {"name": "p"}, "status": {"containerStatuses": [container]}}])
+        assert trouble is not None
+        assert trouble.message.endswith("cannot be used: /state/log/7.json: No space left on device; make room")
+
     def test_every_transition_that_matters_gives_one_event(self) -> None:
         first = status.status(facts(), {}, "t")
         second = status.status(facts(plan_refused="too many"), first, "t")

@@ -301,6 +301,7 @@ def _driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemor
             "timeoutSeconds": 5,
             "failureThreshold": 6,
         },
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # the last line says what was wrong, and the status repeats it
         "securityContext": _container_security(),
         "volumeMounts": [
             {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},

@@ -16,7 +16,7 @@ class Reason(Enum):
     DriverStarting = "The driver's pod is being started, or Spark's executors are."
     ExecutorsStarting = "The driver answers, and none of its executors is there yet."
     DriverPending = "The driver's pod cannot be scheduled."
-    DriverCrashing = "The driver's container ends again and again; the message has its exit code and what that means."
+    DriverCrashing = "The driver's container ends again and again; the message has its exit code, what that means, and what it said last."
     ImageUnavailable = "An image cannot be pulled."
     DriverUnreachable = "The driver's pod is ready, but its API cannot be reached."
     JoinRetrying = "An epoch failed and is tried again."

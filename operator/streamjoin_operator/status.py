@@ -34,6 +34,8 @@ EXIT_CODES = {
     137: "it was killed, as when it needs more memory than its limit",
     143: "it was stopped",
 }
+SENTENCE = "streamjoin: "
+"""So the engine's last line begins where it fails."""
 UNPULLABLE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
 CRASHING = ("CrashLoopBackOff", "RunContainerError", "CreateContainerConfigError", "CreateContainerError")
 DECISIONS = 5
@@ -369,10 +371,16 @@ def trouble_of(pods: list[Object]) -> Trouble | None:
             ended = (container.get("lastState") or {}).get("terminated") or {}
             code = ended.get("exitCode")
             meaning = EXIT_CODES.get(code, "see its log") if code is not None else waiting.get("message", "see its log")
-            said = f"exit code {code}: {meaning}" if code is not None else f"{waiting['reason']}: {meaning}"
+            said = f"exit code {code}: {meaning}{_last_words(ended)}" if code is not None else f"{waiting['reason']}: {meaning}"
             return Trouble(Reason.DriverCrashing, f"pod {name}: {said}"[:500])
     unschedulable = unschedulable_message(pod)
     return None if unschedulable is None else Trouble(Reason.DriverPending, f"pod {name}: {unschedulable}"[:500])
+
+
+def _last_words(ended: Object) -> str:
+    """The sentence with which the driver ended, as its log has it; nothing where something else ended it."""
+    lines = str(ended.get("message") or "").splitlines()
+    return next((f": {line.removeprefix(SENTENCE)}" for line in reversed(lines) if line.startswith(SENTENCE)), "")
 
 
 def unschedulable_message(pod: Object) -> str | None:
