@@ -169,9 +169,9 @@ def test_any_one_storage_call_may_fail_or_kill_the_driver(fault: str, tmp_path: 
     for number, call in enumerate(calls):
         root = tmp_path / str(number)
         storage = FaultyStorage(ObjectStorage(str(root / "state")), nth(number, fault))
-        survivor = InlineRunner() if number % 2 else None
-        driver = finish(root, inputs, storage, survivor or InlineRunner())
-        check(root, inputs, driver, f"{fault} at call {number} ({call})")
+        job = job_at(root)
+        driver = finish(root, inputs, storage, InlineRunner(), job)
+        check(root, inputs, driver, f"{fault} at call {number} ({call})", job)
 
 
 @pytest.mark.parametrize("runner_survives", [True, False])
