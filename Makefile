@@ -40,7 +40,7 @@ test: lint ## Check style and types, and run all tests
 	$(PYTEST)
 
 # Each prints what it does, and the first one at the end the KUBECONFIG of the cluster.
-cluster-up: setup ## Start a Kubernetes cluster with our images, Prometheus and Kafka (minutes the first time)
+cluster-up: setup ## Start a Kubernetes cluster with our images, Prometheus, Kafka and S3 (minutes the first time)
 	@$(BIN)/python tools/cluster.py up
 
 cluster-down: setup ## End what cluster-up started

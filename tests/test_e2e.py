@@ -16,8 +16,11 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,7 +32,7 @@ import yaml
 
 import cluster as tool
 import kubernetes_programs
-from node import Node
+from node import SMALL, Node
 from streamjoin.epoch.driver import StorageSnapshots
 from streamjoin.io.factory import make_source
 from streamjoin.job import StreamJob, compile_job
@@ -42,9 +45,14 @@ from waiting import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "kubernetes" / "generator.yaml"
+KAFKA_EXAMPLE = ROOT / "examples" / "kafka.yaml"
 OPERATOR_NAMESPACE = "streamjoin-system"
+OPERATOR = "streamjoin-streamjoin-operator"
+"""Its Deployment."""
 CLAIM_PATH = "/var/lib/streamjoin"
 PROMETHEUS = "http://prometheus.monitoring:9090"
+KAFKA = "kafka.kafka:9092"
+S3 = "http://s3.s3:5000"
 GONE_SECONDS = 20
 """For so long there is no API server; an epoch takes one."""
 PATIENCE_SECONDS = float(os.environ.get("STREAMJOIN_E2E_SECONDS", "300"))
@@ -198,7 +206,7 @@ class Join:
             json.dumps(self.status, indent=1),
             self.kubectl("get", "events", "--sort-by=.lastTimestamp", check=False)[-4000:],
             self.kubectl("logs", "-l", "app.kubernetes.io/component=driver", "--tail=40", check=False),
-            self.kube("-n", OPERATOR_NAMESPACE, "logs", "deployment/streamjoin-streamjoin-operator", "--tail=30", check=False),
+            self.kube("-n", OPERATOR_NAMESPACE, "logs", f"deployment/{OPERATOR}", "--tail=30", check=False),
         ]
         return "\n".join(parts)
 
@@ -391,6 +399,68 @@ def test_without_prometheus_it_holds_until_that_is_back(join: Join, prometheus: 
     check_results(join, tmp_path)
 
 
+def test_by_metrics_that_cannot_be_true_no_worker_is_removed(join: Join, tmp_path: Path) -> None:
+    join.kubectl("apply", "-f", "-", stdin=json.dumps(untrue_prometheus(join.namespace)))
+    join.kubectl("wait", "--for=condition=Ready", "pod/untrue", f"--timeout={PATIENCE_SECONDS:.0f}s")
+    spec = join.body["spec"]
+    spec["scaling"] = {"tau0": 0.25, "scaleDownAfter": "5s", "prometheus": {"url": f"http://untrue.{join.namespace}:9090"}}
+    join.begin(workers=3)
+    for lie, reason in (("stale", "MetricsStale"), ("nan", "MetricsNotFinite"), ("one less", "MetricsIncomplete")):
+        join.kubectl("exec", "untrue", "--", "sh", "-c", f"echo '{lie}' > /tmp/lie")
+        join.until(reason, lambda reason=reason: join.condition("MetricsAvailable").get("reason") == reason)  # type: ignore[misc]
+        join.scale(0)  # from here on only the metrics keep it from removing two that are hardly used
+        join.until_epochs(10)
+        assert join.condition("MetricsAvailable")["reason"] == reason
+        assert (join.status["workers"], len(join.running("executor"))) == (3, 3)
+        assert "Deallocating" not in join.events()
+    join.kubectl("exec", "untrue", "--", "sh", "-c", "echo 'none' > /tmp/lie")
+    join.until_workers(1)
+    check_results(join, tmp_path)
+
+
+UNTRUE = """
+import http.server, json, sys, urllib.request
+
+frozen = None
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        global frozen
+        lie = open("/tmp/lie").read().strip()
+        if lie != "stale" or frozen is None:
+            with urllib.request.urlopen(sys.argv[1] + self.path) as answer:
+                frozen = answer.read()
+        body = json.loads(frozen)
+        series = [one for one in body["data"]["result"] if one["metric"]["__name__"] == "streamjoin_worker_utilization_ratio"]
+        if lie == "nan":
+            series[0]["values"][-1][1] = "NaN"
+        if lie == "one less":
+            body["data"]["result"].remove(series[-1])
+        text = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+open("/tmp/lie", "w").write("none")
+http.server.HTTPServer(("", 9090), Handler).serve_forever()
+"""
+"""Passes questions on to a Prometheus, and alters its answers as the file /tmp/lie says."""
+
+
+def untrue_prometheus(namespace: str) -> Object:
+    pod = idle_pod("untrue")
+    pod["metadata"]["labels"] = {"app": "untrue"}
+    container = pod["spec"]["containers"][0]
+    container["command"] = ["/opt/streamjoin/bin/python", "-c", UNTRUE, PROMETHEUS]
+    container["readinessProbe"] = {"tcpSocket": {"port": 9090}, "periodSeconds": 2}
+    container["volumeMounts"] = [{"name": "tmp", "mountPath": "/tmp"}]
+    pod["spec"]["volumes"] = [{"name": "tmp", "emptyDir": {}}]
+    spec = {"selector": {"app": "untrue"}, "ports": [{"port": 9090}]}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "untrue", "namespace": namespace}, "spec": spec}
+    return {"apiVersion": "v1", "kind": "List", "items": [pod, service]}
+
+
 def test_an_operator_that_is_killed_while_it_scales_goes_on(join: Join, operator: str, tmp_path: Path) -> None:
     make_traffic_swing(join)
     join.apply()
@@ -401,6 +471,68 @@ def test_an_operator_that_is_killed_while_it_scales_goes_on(join: Join, operator
     generations = [record["decision"]["generation"] for record in join.acts() if record["realised"]]
     assert generations == sorted(set(generations)), "a plan was changed twice by one decision"
     check_results(join, tmp_path)
+
+
+def test_an_operator_that_is_killed_before_any_step_of_a_plan_goes_on(join: Join, operator: str, tmp_path: Path) -> None:
+    join.body["spec"]["scaling"] = {"tau0": 0.25, "scaleDownAfter": "3s"}
+    join.apply()
+    join.until_running()
+    try:
+        for steps in (*range(5), 20):
+            join.scale(2)
+            join.until_workers(2)
+            replace_operator(join.kube, operator, ["/opt/streamjoin/bin/python", "-c", MORTAL, str(steps)])
+            join.scale(0)
+            join.until(f"an operator killed {steps} steps after its decision", lambda: restarts(join.kube, operator) > 0)
+            join.until_workers(1)
+    finally:
+        replace_operator(join.kube, operator, None)
+    generations = [record["decision"]["generation"] for record in join.acts() if record["realised"]]
+    assert generations == sorted(set(generations)), "a plan was changed twice by one decision"
+    assert len(generations) >= 6
+    check_results(join, tmp_path)
+
+
+MORTAL = """
+import os, pathlib, sys
+from streamjoin_operator import main
+
+killed, after, steps, began = pathlib.Path("/tmp/killed"), int(sys.argv.pop()), [], None
+
+class Operator(main.Operator):
+    def __init__(self, settings, way):
+        super().__init__(settings, way, at=self.die_in_time)
+
+    def die_in_time(self, step):
+        global began
+        steps.append(step)
+        if step == "ledger" and began is None:
+            newest = [list(memo.scaler.ledger)[-1] for memo in self.reconciler._memos.values() if memo.scaler is not None]
+            if any(record.decision.kind.value != "HOLD" and record.decision.target == 1 and not record.realised for record in newest):
+                began = len(steps)
+        if began is not None and len(steps) == began + after and not killed.exists():
+            killed.write_text(step)
+            os._exit(9)
+
+main.Operator = Operator
+sys.exit(main.main([]))
+"""
+"""The operator, which dies before so many steps after it wrote its first decision down; started again, it lives."""
+
+
+def replace_operator(kube: Kube, operator: str, command: list[str] | None) -> None:
+    """Has the operator's pod run something else, or None: the image's own. Returns when it is ready."""
+    container = {"name": "operator", "command": command}
+    body = {"spec": {"template": {"spec": {"containers": [container]}}}}
+    deployment = f"deployment/{OPERATOR}"
+    kube(f"--namespace={operator}", "patch", deployment, "-p", json.dumps(body))
+    kube(f"--namespace={operator}", "rollout", "status", deployment, f"--timeout={PATIENCE_SECONDS:.0f}s")
+
+
+def restarts(kube: Kube, operator: str) -> int:
+    """How often the operator's container was started again."""
+    pods = kube.json(f"--namespace={operator}", "pods", "-l", "app.kubernetes.io/name=streamjoin-operator")["items"]
+    return sum(status["restartCount"] for pod in pods for status in pod["status"].get("containerStatuses") or [])
 
 
 def test_an_upgrade_of_the_operator_restarts_no_join(join: Join, tmp_path: Path) -> None:
@@ -584,3 +716,156 @@ def fill(join: Join) -> None:
 
 def millicores(quantity: str) -> int:
     return int(quantity[:-1]) if quantity.endswith("m") else int(float(quantity) * 1000)
+
+
+CREATE = """
+import sys
+from confluent_kafka.admin import AdminClient, NewTopic
+client = AdminClient({"bootstrap.servers": sys.argv[1]})
+for future in client.create_topics([NewTopic(name, 2, 1) for name in sys.argv[2:]]).values():
+    future.result(60)
+"""
+PRODUCE = """
+import sys
+from confluent_kafka import Producer
+producer = Producer({"bootstrap.servers": sys.argv[1]})
+for number, value in enumerate(sys.stdin):
+    producer.produce(sys.argv[2], value.strip(), partition=number % 2)
+    producer.poll(0)
+assert producer.flush(60) == 0
+"""
+CONSUME = """
+import sys
+from confluent_kafka import Consumer, TopicPartition
+consumer = Consumer({"bootstrap.servers": sys.argv[1], "group.id": "check", "enable.partition.eof": True})
+consumer.assign([TopicPartition(sys.argv[2], partition, 0) for partition in range(2)])
+ended = 0
+while ended < 2:
+    for message in consumer.consume(1000, 1.0):
+        if message.error() is not None:
+            ended += 1
+        else:
+            print(dict(message.headers())["streamjoin-id"].decode(), message.value().decode())
+"""
+"""Programs for a pod beside the broker; they know of the engine only what is documented."""
+
+
+def test_on_a_full_volume_it_waits_for_room(join: Join, node: Node, tmp_path: Path) -> None:
+    join.body["spec"]["checkpoint"]["storageClassName"] = SMALL
+    join.body["spec"]["checkpoint"]["size"] = "64Mi"
+    join.begin(workers=2)
+    claim = join.body["spec"]["checkpoint"]["persistentVolumeClaim"]
+    join.kubectl("apply", "-f", "-", stdin=json.dumps(reader(claim)))
+    join.kubectl("wait", "--for=condition=Ready", "pod/reader", f"--timeout={PATIENCE_SECONDS:.0f}s")
+    filler = f"{CLAIM_PATH}/filler"
+    join.kubectl("exec", "reader", "--", "sh", "-c", f"dd if=/dev/zero of={filler} bs=64k || true")
+    join.until("it says so", lambda: "No space left" in json.dumps(join.status))
+    join.kubectl("exec", "reader", "--", "rm", filler)
+    join.kubectl("delete", "pod", "reader", "--now", "--wait=true")
+    join.until_running(workers=2)
+    check_results(join, tmp_path)
+
+
+def test_from_kafka_to_kafka_through_a_broker_that_stops(kube: Kube, join: Join) -> None:
+    join.kubectl("apply", "-f", "-", stdin=json.dumps(idle_pod("client")))
+    join.kubectl("wait", "--for=condition=Ready", "pod/client", f"--timeout={PATIENCE_SECONDS:.0f}s")
+    topics = use_kafka(join)
+    beside_broker(join, CREATE, *topics)
+    clicks, purchases = made_clicks(), made_purchases()
+    half = START + timedelta(minutes=10)
+    for topic, records in zip(topics[:2], (clicks, purchases), strict=True):
+        beside_broker(join, PRODUCE, topic, stdin=lines(record for record in records if record["at"] < half))
+    join.apply()
+    join.until("results", lambda: join.status.get("phase") == "Running" and results(join, topics[2]))
+    join.scale(2)
+    stopped = kafka_restarts(kube)
+    kube("--namespace=kafka", "exec", "deployment/kafka", "--container=kafka", "--", "sh", "-c", "kill 1")
+    join.until("the broker started again", lambda: kafka_restarts(kube) > stopped)
+    kube("--namespace=kafka", "rollout", "status", "deployment/kafka", f"--timeout={PATIENCE_SECONDS:.0f}s")
+    for topic, records in zip(topics[:2], (clicks, purchases), strict=True):
+        beside_broker(join, PRODUCE, topic, stdin=lines(record for record in records if record["at"] >= half))
+    join.until("2 workers", lambda: join.status.get("workers") == 2 == len(join.running("executor")))
+    expected = Counter(
+        (click["user"], click["page"], purchase["amount"])
+        for purchase in purchases
+        for click in clicks
+        if click["user"] == purchase["user"] and timedelta(0) <= purchase["at"] - click["at"] <= timedelta(minutes=10)
+    )
+    join.until("all results", lambda: len(results(join, topics[2])) >= len(expected))
+    found = results(join, topics[2])
+    assert Counter((value["user"], value["page"], f"{float(value['amount']):.2f}") for value in found) == expected
+    print(f"{join.namespace}: {len(clicks)} clicks, {len(purchases)} purchases, {len(found)} results")
+
+
+def use_kafka(join: Join) -> list[str]:
+    """Makes it the example's join, with state in S3, of topics of its own: clicks, purchases and attributions."""
+    join.body = yaml.safe_load(KAFKA_EXAMPLE.read_text())
+    join.name = join.body["metadata"]["name"]
+    spec = join.body["spec"]
+    sink = spec["joins"][0]["output"]["sink"]["kafka"]
+    places = [*(stream["source"]["kafka"] for stream in spec["streams"]), sink]
+    suffix = uuid.uuid4().hex[:8]
+    for place in places:
+        place |= {"bootstrapServers": KAFKA, "topic": f"{place['topic']}-{suffix}"}
+    spec["workers"] |= {"max": 2, "capacityTuples": 50_000, "resources": {"cpu": "100m", "memory": "1536Mi"}}
+    use_s3(join, suffix)
+    return [place["topic"] for place in places]
+
+
+def use_s3(join: Join, bucket: str) -> None:
+    """Has the join keep its state in a new bucket."""
+    environment = {
+        "AWS_ENDPOINT_URL": S3,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "tester",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+    }
+    join.kubectl("create", "secret", "generic", "s3", *(f"--from-literal={name}={value}" for name, value in environment.items()))
+    made = "import urllib.request, sys; urllib.request.urlopen(urllib.request.Request(sys.argv[2], method='PUT')).read()"
+    beside_broker(join, made, f"{S3}/{bucket}")
+    spec = join.body["spec"]
+    spec["checkpoint"] = {"location": f"s3://{bucket}/state"}
+    for part in ("driver", "executor"):
+        container = {"name": part, "envFrom": [{"secretRef": {"name": "s3"}}]}
+        spec[part] = {"podTemplate": {"spec": {"containers": [container]}}}
+
+
+START = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
+
+
+def made_clicks() -> list[Object]:
+    """Within 20 minutes, in order."""
+    numbers = range(8000)
+    return [{"user": f"u{number * 7919 % 300}", "page": f"/{number}", "at": START + number * timedelta(seconds=0.15)} for number in numbers]
+
+
+def made_purchases() -> list[Object]:
+    """As long, each of another amount."""
+    numbers = range(2000)
+    made = ((number, f"u{number * 104729 % 300}", START + number * timedelta(seconds=0.6)) for number in numbers)
+    return [{"user": user, "amount": f"{number / 100:.2f}", "at": at} for number, user, at in made]
+
+
+def lines(records: Iterable[Object]) -> str:
+    return "".join(json.dumps(record, default=datetime.isoformat) + "\n" for record in records)
+
+
+def beside_broker(join: Join, program: str, *arguments: str, stdin: str | None = None) -> str:
+    """Runs a program in the cluster, with the broker's address as its first argument; what it prints."""
+    command = ("exec", "--stdin", "client", "--", "/opt/streamjoin/bin/python", "-c", program, KAFKA, *arguments)
+    return join.kubectl(*command, stdin=stdin or "")
+
+
+def results(join: Join, topic: str) -> list[Object]:
+    """Those of all identities, each once."""
+    found: dict[str, str] = {}
+    for line in beside_broker(join, CONSUME, topic).splitlines():
+        identity, value = line.split(" ", 1)
+        assert found.setdefault(identity, value) == value, "an identity belongs to one result"
+    return [json.loads(value) for value in found.values()]
+
+
+def kafka_restarts(kube: Kube) -> int:
+    [pod] = kube.json("--namespace=kafka", "pods", "-l", "app=kafka")["items"]
+    return int(pod["status"]["containerStatuses"][0]["restartCount"])

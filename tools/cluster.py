@@ -9,7 +9,8 @@ Kubernetes' real parts (tools/node.py), which takes root and Debian or Ubuntu. I
 node, from Debian's image or, where no registry can be reached, from one made by debootstrap; ``BASE`` names another. A given cluster
 pulls images from ``REGISTRY`` (such as registry.example.com/team/), which they are pushed to; without, it must have them.
 
-Prometheus is the service ``prometheus.monitoring:9090``, Kafka ``kafka.kafka:9092``. Files are in ``~/.cache/streamjoin/cluster``.
+Prometheus is the service ``prometheus.monitoring:9090``, Kafka ``kafka.kafka:9092``, an S3 server ``http://s3.s3:5000``.
+Files are in ``~/.cache/streamjoin/cluster``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PARTS = ROOT / "tests" / "cluster"
 """What is in the cluster for tests alone: for each, a Dockerfile and a manifest."""
 HOME = kubernetes_programs.cache().parent / "cluster"
 DEBIAN, OWN_DEBIAN = "docker.io/library/debian:bookworm-slim", "localhost/debian:bookworm"
-ENGINE, OPERATOR, PROMETHEUS, KAFKA = IMAGES = ("engine", "operator", "prometheus", "kafka")
+ENGINE, OPERATOR, PROMETHEUS, KAFKA, S3 = IMAGES = ("engine", "operator", "prometheus", "kafka", "s3")
 
 
 class ClusterError(Exception):
@@ -162,9 +163,9 @@ def bring_up(cluster: Cluster) -> None:
     cluster.prepare()
     cluster.up()
     load_images(cluster, IMAGES)
-    for part in (PROMETHEUS, KAFKA):
+    for part in (PROMETHEUS, KAFKA, S3):
         run(*cluster.kubectl("apply", "-f", str(PARTS / f"{part}.yaml")))
-    for part, namespace in ((PROMETHEUS, "monitoring"), (KAFKA, "kafka")):
+    for part, namespace in ((PROMETHEUS, "monitoring"), (KAFKA, "kafka"), (S3, "s3")):
         say(f"waiting for {part}")
         run(*cluster.kubectl("--namespace", namespace, "rollout", "status", f"deployment/{part}", "--timeout=600s"))
     print(f"export KUBECONFIG={cluster.kubeconfig}", flush=True)
@@ -198,6 +199,10 @@ def tag(image: str) -> str:
 
 def build_image(cluster: Cluster, name: str, file: Path, context: Path, **arguments: str | None) -> None:
     given = [f"--build-arg={key}={value}" for key, value in arguments.items() if value]
+    certificates = os.environ.get("PIP_CERT")
+    if certificates:
+        inside = "/run/certificates.crt"
+        given += [f"--volume={Path(certificates).absolute()}:{inside}:ro", f"--build-arg=PIP_CERT={inside}"]
     # In a chroot, buildah needs neither a network of its own nor a runtime for containers.
     isolation = ["--isolation=chroot", "--layers"] if cluster.builder == "buildah" else []
     run(cluster.builder or "docker", "build", "--quiet", *isolation, *given, "--file", str(file), "--tag", name, str(context))

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -31,8 +32,10 @@ MACHINE_IP, NODE_IP = "198.18.0.1", "198.18.0.2"
 """Of the range for benchmarks (RFC 2544), which nobody routes."""
 PODS, SERVICES, API_IP = "198.18.1.0/24", "198.19.0.0/16", "198.19.0.1"
 PAUSE = "localhost/pause:1"
-VOLUMES = 48
-"""Local volumes that claims may bind: as many as claims are made while a cluster is up."""
+VOLUMES, SMALL_VOLUMES = 48, 4
+"""Local volumes that claims may bind: as many as claims are made while a cluster is up. The small ones have room for 64 MiB each."""
+LOCAL, SMALL = "local", "small"
+"""Their classes; the first is the default."""
 START_SECONDS = 300
 STOP_SECONDS = 20
 
@@ -95,6 +98,10 @@ done
 for directory in /run/netns /var/log/containers; do
     mkdir -p "$directory" "{run}/$(basename "$directory")"
     mount --bind "{run}/$(basename "$directory")" "$directory"
+done
+for volume in {small}; do
+    mkdir -p "$volume"
+    mount -t tmpfs -o size=64m,mode=0755 tmpfs "$volume"
 done
 exec containerd -c "{run}/containerd.toml"
 """
@@ -374,7 +381,8 @@ class Node:
             directory.mkdir(parents=True, exist_ok=True)
         Path(self.root, "etcd").chmod(0o700)
         (self.run / "containerd.toml").write_text(CONTAINERD.format(root=self.root, run=self.run, pause=PAUSE))
-        (self.run / "enter.sh").write_text(ENTER.format(run=self.run))
+        small = shlex.join(str(self._volume(SMALL, number)) for number in range(SMALL_VOLUMES))
+        (self.run / "enter.sh").write_text(ENTER.format(run=self.run, small=small))
         (self.run / "Corefile").write_text(COREFILE.format(ip=NODE_IP, kubeconfig=self.kubeconfig))
         (self.run / "resolv.conf").write_text("nameserver 127.0.0.1\n")
         addresses = {
@@ -429,31 +437,37 @@ class Node:
         }
         _write_json(self.run / "proxy.json", proxy)
 
+    def _volume(self, kind: str, number: int) -> Path:
+        return self.root / "volumes" / f"{kind}-{number:02}"
+
     def _storage(self) -> dict[str, Any]:
-        """Volumes for claims, and the class that binds them: nobody makes volumes here, so they are there already."""
-        items: list[dict[str, Any]] = [
-            {
-                "apiVersion": "storage.k8s.io/v1",
-                "kind": "StorageClass",
-                "metadata": {"name": "local", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
-                "provisioner": "kubernetes.io/no-provisioner",
-                "volumeBindingMode": "WaitForFirstConsumer",
-            }
-        ]
+        """Volumes for claims, and the classes that bind them: nobody makes volumes here, so they are there already."""
+        items: list[dict[str, Any]] = []
         on_node = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [NAME]}]}]
-        for number in range(VOLUMES):
-            path = self.root / "volumes" / f"{number:02}"
-            path.mkdir(parents=True, exist_ok=True)
-            spec = {
-                "capacity": {"storage": "10Gi"},
-                "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
-                "persistentVolumeReclaimPolicy": "Retain",
-                "storageClassName": "local",
-                # Unlike hostPath, a local volume takes a pod's fsGroup.
-                "local": {"path": str(path)},
-                "nodeAffinity": {"required": {"nodeSelectorTerms": on_node}},
-            }
-            items.append({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"local-{number:02}"}, "spec": spec})
+        for name, is_default in ((LOCAL, "true"), (SMALL, "false")):
+            items.append(
+                {
+                    "apiVersion": "storage.k8s.io/v1",
+                    "kind": "StorageClass",
+                    "metadata": {"name": name, "annotations": {"storageclass.kubernetes.io/is-default-class": is_default}},
+                    "provisioner": "kubernetes.io/no-provisioner",
+                    "volumeBindingMode": "WaitForFirstConsumer",
+                }
+            )
+        for kind, count, size in ((LOCAL, VOLUMES, "10Gi"), (SMALL, SMALL_VOLUMES, "64Mi")):
+            for number in range(count):
+                path = self._volume(kind, number)
+                path.mkdir(parents=True, exist_ok=True)
+                spec = {
+                    "capacity": {"storage": size},
+                    "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
+                    "persistentVolumeReclaimPolicy": "Retain",
+                    "storageClassName": kind,
+                    # Unlike hostPath, a local volume takes a pod's fsGroup.
+                    "local": {"path": str(path)},
+                    "nodeAffinity": {"required": {"nodeSelectorTerms": on_node}},
+                }
+                items.append({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": path.name}, "spec": spec})
         return {"apiVersion": "v1", "kind": "List", "items": items}
 
 
