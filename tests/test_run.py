@@ -74,14 +74,19 @@ KEYS: dict[str, Callable[[random.Random], int | float]] = {
     "close": lambda rng: 10**15 + rng.randint(0, 5000),
     "any integer": lambda rng: rng.randint(INT64_MIN, INT64_MAX),
     "extremes": lambda rng: rng.choice((INT64_MIN, INT64_MIN + 1, -1, 0, 1, INT64_MAX - 1, INT64_MAX)),
+    "close, far apart": lambda rng: rng.choice((INT64_MIN, 0, 2**62)) + rng.randint(0, 3000),
     "floats": lambda rng: rng.uniform(-1, 1) * 10.0 ** rng.randint(-300, 300),
     "round floats": lambda rng: float(rng.randint(-9, 9)),
     "odd floats": lambda rng: rng.choice((math.inf, -math.inf, 0.0, 5e-324, -5e-324, 1.0, -1.0, 1e308)),
 }
 
 
+@pytest.mark.parametrize("by_numpy", [False, True])
 @pytest.mark.parametrize("draw", KEYS.values(), ids=KEYS)
-def test_sort_order_is_the_stable_order_of_the_keys(draw: Callable[[random.Random], int | float]) -> None:
+def test_sort_order_is_the_stable_order_of_the_keys(
+    draw: Callable[[random.Random], int | float], by_numpy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamjoin.kernel.run._numpy_is_faster", lambda: by_numpy)
     for seed, rows in enumerate((0, 1, 2, 3, 10, 500, 5000)):
         rng = random.Random(seed)
         keys = [draw(rng) for _ in range(rows)]

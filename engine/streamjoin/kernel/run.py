@@ -3,9 +3,9 @@
 Always holds: a run's ``_key`` ascends, its engine columns (``_key``, ``_unit``, ``_time``, ``_aux``) have no nulls, and its
 arrays are read-only views of the batch's buffers, which may be memory-mapped. A merge keeps every unexpired tuple once.
 
-Sorting is a radix sort of the key's bits, from the lowest to the highest key present, with the row number carried along: measured on a
-Zen 4, three to nine times as fast as ``numpy.argsort``. Merging is a tree of two-way merges without
-branches, the smallest runs first: 3 ns a row and level, less than a k-way merge or sorting anew.
+Sorting is of words that hold a key's distance from the lowest key, and its row number: by NumPy where its vectorised sort is fast (AVX-512
+of Intel), else by a radix sort. Both are several times as fast as ``numpy.argsort``. Merging is a tree of two-way merges without branches,
+the smallest runs first: 3 ns a row and level, less than a k-way merge or sorting anew.
 
 Which runs to merge is decided as in a log-structured merge tree, by size (:func:`tiers`).
 """
@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import heapq
 import importlib
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -130,39 +132,35 @@ def radix_sort_words(words: Any, spare: Any, shift: int, bits: int, digit: int) 
     return in_spare
 
 
-@native((write("uint64"), write("uint64"), write("int32"), write("int32"), "int64", "int64"))
-def radix_sort_pairs(words: Any, spare: Any, rows: Any, spare_rows: Any, bits: int, digit: int) -> bool:
-    """Sorts words by their lowest ``bits`` bits, and the row numbers along. True: the result is in the spare arrays."""
-    passes, size = (bits + digit - 1) // digit, 1 << digit
-    mask = np.uint64(size - 1)
-    counts = np.zeros((passes, size), np.int64)
-    for i in range(len(words)):
-        rows[i] = i
-        word = words[i]
-        for p in range(passes):
-            counts[p, (word >> np.uint64(p * digit)) & mask] += 1
-    in_spare = False
-    for p in range(passes):
-        places, low = counts[p], np.uint64(p * digit)
-        if places[(words[0] >> low) & mask] == len(words):
-            continue
-        place = np.int64(0)
-        for d in range(size):
-            places[d], place = place, place + places[d]
-        for i in range(len(words)):
-            word = words[i]
-            digit_value = (word >> low) & mask
-            spare[places[digit_value]] = word
-            spare_rows[places[digit_value]] = rows[i]
-            places[digit_value] += 1
-        words, spare = spare, words
-        rows, spare_rows = spare_rows, rows
-        in_spare = not in_spare
-    return in_spare
+@cache
+def _numpy_is_faster() -> bool:
+    """Whether NumPy sorts words faster on this processor than we do. Tried once, which takes some milliseconds."""
+    words = np.arange(1 << 15, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # as good as random
+
+    def seconds(sort: Callable[[], Any]) -> float:
+        began = time.perf_counter()
+        sort()
+        return time.perf_counter() - began
+
+    ours = min(seconds(lambda: _radix_sorted(words.copy(), 0, 64)) for _ in range(3))
+    return min(seconds(lambda: np.sort(words)) for _ in range(3)) < ours
+
+
+def _sorted(words: NDArray[np.uint64], shift: int, bits: int) -> NDArray[np.uint64]:
+    """The words, which differ in ``bits`` bits from ``shift`` on and ascend where they do not. They are overwritten."""
+    if _numpy_is_faster():
+        words.sort()
+        return words
+    return _radix_sorted(words, shift, bits)
+
+
+def _radix_sorted(words: NDArray[np.uint64], shift: int, bits: int) -> NDArray[np.uint64]:
+    spare = np.empty_like(words)
+    return spare if radix_sort_words(words, spare, shift, bits, _digit(bits, 11)) else words
 
 
 def sort_order(key: NDArray[Any]) -> NDArray[np.int64]:
-    """The permutation that sorts int64 or float64 keys (no NaN), stably. O(n * key bits in use); 8 to 25 ns a key."""
+    """The permutation that sorts int64 or float64 keys (no NaN), stably. O(n log n), or by radix O(n * key bits in use)."""
     order: NDArray[np.int64] = _order(key).astype(np.int64)
     return order
 
@@ -181,17 +179,22 @@ def _order(key: NDArray[Any]) -> NDArray[Any]:
     # The distance from the lowest key; as unsigned it is exact even where it exceeds int64.
     words = bits.view(np.uint64) - bits.min().view(np.uint64)
     word_bits, row_bits = int(words.max()).bit_length(), (rows - 1).bit_length()
-    spare = np.empty_like(words)
-    if word_bits + row_bits <= 64:
-        words <<= np.uint64(row_bits)
-        words |= np.arange(rows, dtype=np.uint64)
-        in_spare = radix_sort_words(words, spare, row_bits, word_bits, _digit(word_bits, 11))
-        packed: NDArray[np.uint64] = spare if in_spare else words
-        return (packed & np.uint64((1 << row_bits) - 1)).astype(np.int32)
-    order, spare_order = np.empty(rows, np.int32), np.empty(rows, np.int32)
-    # Fewer bits a pass than above: two streams are written per digit, and more of them do not fit the TLB.
-    in_spare = radix_sort_pairs(words, spare, order, spare_order, word_bits, _digit(word_bits, 9))
-    return spare_order if in_spare else order
+    excess = max(0, word_bits + row_bits - 64)
+    if not excess:
+        return _order_of(words, word_bits, row_bits)
+    order = _order_of(words >> np.uint64(excess), word_bits - excess, row_bits)
+    found = words[order]
+    if not (found[:-1] <= found[1:]).all():  # some differ only in the bits that had no room: by those first, then by the others
+        low = _order_of(words & np.uint64((1 << excess) - 1), excess, row_bits)
+        order = low[_order_of(words[low] >> np.uint64(excess), word_bits - excess, row_bits)]
+    return order
+
+
+def _order_of(words: NDArray[np.uint64], bits: int, row_bits: int) -> NDArray[np.int32]:
+    """The stable order of words of so many bits, for which there is room beside row numbers. They are overwritten."""
+    words <<= np.uint64(row_bits)
+    words |= np.arange(len(words), dtype=np.uint64)
+    return (_sorted(words, row_bits, bits) & np.uint64((1 << row_bits) - 1)).astype(np.int32)
 
 
 def _digit(bits: int, most: int) -> int:
@@ -201,7 +204,7 @@ def _digit(bits: int, most: int) -> int:
 
 
 def sort_run(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch sorted by ``_key``. Memory: the sorted copy, and at most 32 bytes a row while sorting."""
+    """The batch sorted by ``_key``. Memory: the sorted copy, and at most 44 bytes a row while sorting."""
     return take(batch, pa.array(_order(batch.column(KEY).to_numpy())))
 
 
@@ -393,3 +396,4 @@ def warm() -> None:
     """Compiles every native function of the kernel, or loads it from the cache on disk: before a worker's first epoch."""
     importlib.import_module("streamjoin.kernel.probe")
     compile_all()
+    _numpy_is_faster()
