@@ -132,6 +132,21 @@ def radix_sort_words(words: Any, spare: Any, shift: int, bits: int, digit: int) 
     return in_spare
 
 
+@native((write("uint64"), write("int32"), "int64"))
+def insert_words(words: Any, rows: Any, most: int) -> bool:
+    """Sorts words that are nearly sorted, and the row numbers along, stably. False: it takes more than ``most`` moves, and is not done."""
+    for i in range(1, len(words)):
+        word, row, k = words[i], rows[i], i
+        while k > 0 and words[k - 1] > word:
+            words[k], rows[k] = words[k - 1], rows[k - 1]
+            k -= 1
+        words[k], rows[k] = word, row
+        most -= i - k
+        if most < 0:
+            return False
+    return True
+
+
 @cache
 def _numpy_is_faster() -> bool:
     """Whether NumPy sorts words faster on this processor than we do. Tried once, which takes some milliseconds."""
@@ -182,9 +197,9 @@ def _order(key: NDArray[Any]) -> NDArray[Any]:
     excess = max(0, word_bits + row_bits - 64)
     if not excess:
         return _order_of(words, word_bits, row_bits)
+    # Few differ only in the lowest bits, for which there is no room; else those are sorted by first, and then the others.
     order = _order_of(words >> np.uint64(excess), word_bits - excess, row_bits)
-    found = words[order]
-    if not (found[:-1] <= found[1:]).all():  # some differ only in the bits that had no room: by those first, then by the others
+    if not insert_words(words[order], order, rows):
         low = _order_of(words & np.uint64((1 << excess) - 1), excess, row_bits)
         order = low[_order_of(words[low] >> np.uint64(excess), word_bits - excess, row_bits)]
     return order
