@@ -4,8 +4,8 @@ Always holds: a run's ``_key`` ascends, its engine columns (``_key``, ``_unit``,
 arrays are read-only views of the batch's buffers, which may be memory-mapped. A merge keeps every unexpired tuple once.
 
 Sorting is of words that hold a key's distance from the lowest key, and its row number: by NumPy where its vectorised sort is fast (AVX-512
-of Intel), else by a radix sort. Both are several times as fast as ``numpy.argsort``. Merging is a tree of two-way merges without branches,
-the smallest runs first: 3 ns a row and level, less than a k-way merge or sorting anew.
+of Intel), else by a radix sort. Either is stable, and takes no longer than ``numpy.argsort``, which is not. Merging is a tree of two-way
+merges without branches, the smallest runs first: 3 ns a row and level, less than a k-way merge or sorting anew.
 
 Which runs to merge is decided as in a log-structured merge tree, by size (:func:`tiers`).
 """
