@@ -19,6 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -134,14 +137,13 @@ def as_grafana_asks(expression: str) -> str:
 
 
 def manifest(root: Path) -> Path:
-    """Two streams that grow within ten seconds beyond what three workers can hold: the join grows from one to three, and then sheds."""
+    """Two streams of the files in `root`: three workers can hold 15,000 of their tuples, one 5,000."""
 
-    def stream(name: str, seed: int) -> dict[str, Any]:
-        columns = {"id": {"sequence": {}}, "k": {"uniform": {"min": 0, "max": 500}}}
-        rate = {"ramp": {"from": 200, "to": 1000, "over": "10s"}}
+    def stream(name: str) -> dict[str, Any]:
+        (root / name).mkdir()
         return {
             "name": name,
-            "source": {"generator": {"seed": seed, "rate": rate, "columns": columns}},
+            "source": {"files": {"path": str(root / name), "format": "parquet"}},
             "schema": "id BIGINT, k INT, at TIMESTAMP",
             "eventTime": "at",
             "watermark": "1s",
@@ -149,10 +151,10 @@ def manifest(root: Path) -> Path:
 
     output = {"select": ["l.id AS a", "r.id AS b"], "sink": {"files": {"path": str(root / "out")}}}
     spec = {
-        "streams": [stream("l", 1), stream("r", 2)],
-        "joins": [{"on": "abs(l.k - r.k) <= 1", "window": {"within": "60s"}, "output": output}],
+        "streams": [stream("l"), stream("r")],
+        "joins": [{"on": "abs(l.k - r.k) <= 1", "window": {"within": "1h"}, "output": output}],
         "workers": {"min": 1, "max": 3, "capacityTuples": 5000},
-        "scaling": {"tau0": 0.2, "tau1": 0.4, "tau2": 0.7, "tau3": 0.8, "scaleUpAfter": "1s", "scaleDownAfter": "60s"},
+        "scaling": {"tau0": 0.2, "tau1": 0.4, "tau2": 0.7, "tau3": 0.8, "scaleUpAfter": "1s", "scaleDownAfter": "1h"},
         "shedding": {"model": "linear"},
         "epoch": {"interval": "250ms"},
         "checkpoint": {"location": str(root / "state")},
@@ -161,6 +163,18 @@ def manifest(root: Path) -> Path:
     metadata = {"name": LABELS["name"]}
     path.write_text(yaml.safe_dump({"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "metadata": metadata, "spec": spec}))
     return path
+
+
+def feed(root: Path, tuples: int) -> None:
+    """One more file of each stream, there at once and whole."""
+    for name in ("l", "r"):
+        first = tuples * len(list((root / name).glob("*.parquet")))
+        ids = np.arange(first, first + tuples)
+        at = pa.array(np.full(tuples, time.time_ns() // 1000), pa.timestamp("us", "UTC"))
+        keys = pa.array(ids * 7919 % 500, pa.int32())
+        hidden = root / name / ".being-written"
+        pq.write_table(pa.table({"id": pa.array(ids), "k": keys, "at": at}), hidden)
+        hidden.rename(root / name / f"{first:09}.parquet")
 
 
 async def _never(key: Key) -> float | None:
@@ -226,13 +240,19 @@ def test_every_panel_shows_something_of_a_join_that_grows_moves_and_sheds(tmp_pa
                 assert running.poll() is None, (tmp_path / "run" / "stderr").read_text()
                 return bool(server.query(sign))
 
+            def grows(sign: str) -> bool:
+                feed(tmp_path, 250)
+                return shows(sign)
+
+            feed(tmp_path, 250)
+            wait_for("one worker, as it was scraped", partial(shows, "streamjoin_workers == 1 and streamjoin_plan_generation"))
             for sign in (
                 "streamjoin_plan_moved_tuples_total > 0",
                 "streamjoin_worker_shed_ratio > 0.1",
                 "increase(streamjoin_shed_tuples_total[1m]) > 0",
                 "increase(streamjoin_operator_errors_total[1m]) > 0",
             ):
-                wait_for(sign, partial(shows, sign))
+                wait_for(sign, partial(grows, sign), every=0.25)
             ask(server)
             holding = {rule["alert"] for group in alerts.groups() for rule in group["rules"] if server.query(rule["expr"])}
             assert {"StreamJoinSheds", "StreamJoinOperatorFails"} <= holding
@@ -240,8 +260,10 @@ def test_every_panel_shows_something_of_a_join_that_grows_moves_and_sheds(tmp_pa
 
 
 def ask(server: Server) -> None:
-    """All that the dashboard asks, over all that there is: series with numbers, which have the labels that their legends name."""
-    bounds = [float(server.query(f"{edge}_over_time(timestamp(streamjoin_workers_max)[1h:1s])")[0]["value"][1]) for edge in ("min", "max")]
+    """All that the dashboard asks, over all that there is: series with numbers, which have the labels that their legends name.
+
+    One step more than there was time: the last one may otherwise be just before the last scrape."""
+    bounds = float(server.query("min_over_time(timestamp(streamjoin_workers_max)[1h:1s])")[0]["value"][1]), time.time() + SCRAPE_SECONDS
     silent, found = [], {}
     for title, legend, expression in QUESTIONS:
         series = found[title, legend] = server.query_range(as_grafana_asks(expression), *bounds, SCRAPE_SECONDS)
