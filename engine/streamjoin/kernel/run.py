@@ -34,6 +34,9 @@ KEY, UNIT, TIME, AUX = "_key", "_unit", "_time", "_aux"
 INDEX_ROWS = 2**31 - 1
 """Most rows of a run: row numbers are int32, which halves the traffic of probes and merges."""
 
+DIGIT_BITS = 11
+"""Most bits that a pass of the radix sort sorts by."""
+
 Indices = NDArray[np.int32]
 
 ZERO, ONE = np.uint64(0), np.uint64(1)
@@ -171,7 +174,8 @@ def _sorted(words: NDArray[np.uint64], shift: int, bits: int) -> NDArray[np.uint
 
 def _radix_sorted(words: NDArray[np.uint64], shift: int, bits: int) -> NDArray[np.uint64]:
     spare = np.empty_like(words)
-    return spare if radix_sort_words(words, spare, shift, bits, _digit(bits, 11)) else words
+    passes = -(-bits // DIGIT_BITS)
+    return spare if radix_sort_words(words, spare, shift, bits, -(-bits // passes)) else words
 
 
 def sort_order(key: NDArray[Any]) -> NDArray[np.int64]:
@@ -194,8 +198,8 @@ def _order(key: NDArray[Any]) -> NDArray[Any]:
     # The distance from the lowest key; as unsigned it is exact even where it exceeds int64.
     words = bits.view(np.uint64) - bits.min().view(np.uint64)
     word_bits, row_bits = int(words.max()).bit_length(), (rows - 1).bit_length()
-    excess = max(0, word_bits + row_bits - 64)
-    if not excess:
+    excess = word_bits + row_bits - 64
+    if excess <= 0:
         return _order_of(words, word_bits, row_bits)
     # Few differ only in the lowest bits, for which there is no room; else those are sorted by first, and then the others.
     order = _order_of(words >> np.uint64(excess), word_bits - excess, row_bits)
@@ -210,12 +214,6 @@ def _order_of(words: NDArray[np.uint64], bits: int, row_bits: int) -> NDArray[np
     words <<= np.uint64(row_bits)
     words |= np.arange(len(words), dtype=np.uint64)
     return (_sorted(words, row_bits, bits) & np.uint64((1 << row_bits) - 1)).astype(np.int32)
-
-
-def _digit(bits: int, most: int) -> int:
-    """Bits a pass, at most so many, spread evenly over the passes."""
-    passes = -(-bits // most)
-    return -(-bits // passes)
 
 
 def sort_run(batch: pa.RecordBatch) -> pa.RecordBatch:
