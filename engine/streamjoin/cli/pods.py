@@ -34,6 +34,8 @@ RPC_PORT, BLOCKS_PORT = 7078, 7079
 LOGS = Path("/tmp/streamjoin")  # noqa: S108 - the pod's own volume
 REVISION_SECONDS = 120.0
 """How long the driver waits for its files: kubelet may show those of the revision before for a while."""
+PENDING_SECONDS = 600.0
+"""How long the driver waits for all executors before its first epoch: they may wait for a node."""
 REREAD_SECONDS = 5.0
 DELETED_AT_A_TIME = 1000
 
@@ -104,8 +106,6 @@ class Pods:
             "spark.kubernetes.driver.service.deleteOnTermination": "false",
             "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
             "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
-            # pods may wait for a node
-            "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
             "spark.log.level": "WARN",
             "spark.executor.syncLogLevel.enabled": "true",
         }

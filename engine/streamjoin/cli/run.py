@@ -254,12 +254,14 @@ def _announced(options: Options, job: Job, log_directory: Path, tell: Callable[[
 
     def spark(tasks: int) -> Runner:
         from streamjoin.cli.machine import executor_memory, machine_bytes
+        from streamjoin.cli.pods import PENDING_SECONDS
         from streamjoin.epoch.spark import SparkRunner, SparkSettings
         from streamjoin.kernel.run import warm
 
         pods = options.pods
         if pods is not None:
-            return SparkRunner(SparkSettings(log_directory, pods.heap_mib, pods.master, java_home, conf=pods.conf(job.name)))
+            conf = pods.conf(job.name)
+            return SparkRunner(SparkSettings(log_directory, pods.heap_mib, pods.master, java_home, PENDING_SECONDS, conf=conf))
         most = job.max_workers if options.elastic or options.metrics_port is not None else tasks  # that a plan may bring
         memory = executor_memory(job.memory_bytes, max(tasks, most), machine_bytes())
         if memory.warning:

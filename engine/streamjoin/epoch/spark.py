@@ -40,8 +40,6 @@ from streamjoin.state.store import RunStore
 PIECE_SCHEMA = "task int, area int, side int, data binary"
 PIECE_ARROW = pa.schema([("task", pa.int32()), ("area", pa.int32()), ("side", pa.int32()), ("data", pa.binary())])
 ID_SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"integer","nullable":true,"metadata":{}}]}'
-REGISTRATION_SECONDS = 120
-"""So long a start waits for all executors; then it goes on with those that there are."""
 LEAST_SLOTS = 2
 """Of a single partition Spark forgets how it was made, and shuffles both sides of the join with the anchor anew, into 200."""
 PLACEMENTS = 3
@@ -80,6 +78,8 @@ class SparkSettings:
     """None: executors as processes of this machine, one core each."""
     java_home: Path | None = None
     """None: what :func:`streamjoin.java.find_java` finds."""
+    registration_seconds: float = 120
+    """So long a start waits for all executors; then it goes on with those that there are."""
     ui: bool = False
     conf: Mapping[str, str] = field(default_factory=dict)
     """Spark's settings over ours, for a master of its own."""
@@ -158,10 +158,10 @@ class SparkRunner:
             raise self._failure("Spark could not start", error) from error
 
     def _await_executors(self) -> None:
-        """The session is there before them, and the first epoch, whose input comes meanwhile, would wait for them."""
+        """Else two tasks would share one. The first epoch would wait for them, too, whose input comes meanwhile."""
         if (self._settings.master or "").startswith("local["):  # it has none
             return
-        deadline = time.monotonic() + REGISTRATION_SECONDS
+        deadline = time.monotonic() + self._settings.registration_seconds
         while len(self.executors()) < self._wanted and time.monotonic() < deadline:
             time.sleep(0.05)
 
@@ -381,9 +381,6 @@ class SparkRunner:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.executor.memory": f"{settings.executor_memory_mib}m",
             "spark.executor.cores": "1",
-            # every executor must be there before the anchor is placed, or two tasks share one
-            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-            "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{REGISTRATION_SECONDS}s",
             "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
             # all three would move a task away from its runs; that of an executor that is gone goes elsewhere without waiting
             "spark.shuffle.reduceLocality.enabled": "false",
