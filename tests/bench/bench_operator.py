@@ -25,9 +25,9 @@ from operator_parts import FakeDriver, streamjoin  # noqa: E402
 
 PORT = 18080
 PATH = "/apis/streamjoin.dev/v1alpha1/namespaces/{}/streamjoins"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/{}/deployments"
 SETTLE_SECONDS = 120
 """Until the autoscaler's first records, which are written within a minute, and measurements are in each status."""
-DEPLOYMENTS = "/apis/apps/v1/namespaces/{}/deployments"
 
 
 def scraped() -> dict[str, float]:

@@ -267,7 +267,11 @@ def repartition(root: Path, workload: Workload, partitions: int, wanted: int) ->
     session.conf.set("spark.sql.shuffle.partitions", str(partitions))
     # A repartitioning counts as a batch, which the file sink's log misses as soon as it is compacted (BATCH_METADATA_NOT_FOUND).
     session.conf.set("spark.sql.streaming.fileSink.log.compactInterval", "1000")
-    query = _banded(session, directory, workload, 1, "RocksDB").trigger(processingTime="0 seconds").start()
+
+    def started() -> Any:
+        return _banded(session, directory, workload, 1, "RocksDB").trigger(processingTime="0 seconds").start()
+
+    query = started()
     query.processAllAvailable()
     before = statistics.median(_spent(query)[FULL_AFTER:])
     times = [time.perf_counter()]
@@ -278,7 +282,7 @@ def repartition(root: Path, workload: Workload, partitions: int, wanted: int) ->
     times.append(time.perf_counter())
     written = _bytes_in(directory / "checkpoint") - held
     _link(root, directory, range(FULL_AFTER + 3, FULL_AFTER + 7))
-    query = _banded(session, directory, workload, 1, "RocksDB").trigger(processingTime="0 seconds").start()
+    query = started()
     while not _spent(query):
         time.sleep(0.05)
         assert query.isActive, query.exception()
