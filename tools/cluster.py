@@ -32,6 +32,8 @@ PARTS = ROOT / "tests" / "cluster"
 HOME = kubernetes_programs.cache().parent / "cluster"
 DEBIAN, OWN_DEBIAN = "docker.io/library/debian:bookworm-slim", "localhost/debian:bookworm"
 ENGINE, OPERATOR, PROMETHEUS, KAFKA, S3 = IMAGES = ("engine", "operator", "prometheus", "kafka", "s3")
+PLACES = {PROMETHEUS: "monitoring", KAFKA: "kafka", S3: "s3"}
+"""The namespaces of what is there for tests alone."""
 
 
 class ClusterError(Exception):
@@ -105,7 +107,7 @@ class Single(Cluster):
             with tempfile.TemporaryDirectory() as directory:
                 # Holds a pod's network namespace and does nothing.
                 Path(directory, "Dockerfile").write_text(f'FROM {self.base() or DEBIAN}\nENTRYPOINT ["sleep", "infinity"]\n')
-                build_image(self, PAUSE, Path(directory, "Dockerfile"), Path(directory))
+                build_own(PAUSE, Path(directory))
 
     def up(self) -> None:
         self._node.up(say)
@@ -124,7 +126,7 @@ class Single(Cluster):
             return None
         say("no registry can be reached: making Debian's image with debootstrap")
         with tempfile.TemporaryDirectory() as directory:
-            make_debian(self, Path(directory))
+            make_debian(Path(directory))
         return OWN_DEBIAN
 
 
@@ -163,9 +165,9 @@ def bring_up(cluster: Cluster) -> None:
     cluster.prepare()
     cluster.up()
     load_images(cluster, IMAGES)
-    for part in (PROMETHEUS, KAFKA, S3):
+    for part in PLACES:
         run(*cluster.kubectl("apply", "-f", str(PARTS / f"{part}.yaml")))
-    for part, namespace in ((PROMETHEUS, "monitoring"), (KAFKA, "kafka"), (S3, "s3")):
+    for part, namespace in PLACES.items():
         say(f"waiting for {part}")
         run(*cluster.kubectl("--namespace", namespace, "rollout", "status", f"deployment/{part}", "--timeout=600s"))
     print(f"export KUBECONFIG={cluster.kubeconfig}", flush=True)
@@ -181,14 +183,18 @@ def load_images(cluster: Cluster, images: tuple[str, ...] | list[str]) -> None:
     for image in images:
         say(f"building {image}")
         if image in (ENGINE, OPERATOR):
-            run(str(ROOT / "tools" / "images.sh"), image, environment=environment)
+            make_image(image, environment)
         else:
             with tempfile.TemporaryDirectory() as directory:
                 context = Path(shutil.copytree(PARTS, Path(directory, "context")))
                 if image == KAFKA:
                     copy_kafka(context)
-                build_image(cluster, tag(image), context / f"{image}.Dockerfile", context, BASE=base)
+                make_image(image, {**environment, "CONTEXT": str(context)})
         cluster.load(tag(image))
+
+
+def make_image(image: str, environment: dict[str, str]) -> None:
+    run(str(ROOT / "tools" / "images.sh"), image, environment=environment)
 
 
 def tag(image: str) -> str:
@@ -197,18 +203,13 @@ def tag(image: str) -> str:
     return f"streamjoin-{image}:{version}"
 
 
-def build_image(cluster: Cluster, name: str, file: Path, context: Path, **arguments: str | None) -> None:
-    given = [f"--build-arg={key}={value}" for key, value in arguments.items() if value]
-    certificates = os.environ.get("PIP_CERT")
-    if certificates:
-        inside = "/run/certificates.crt"
-        given += [f"--volume={Path(certificates).absolute()}:{inside}:ro", f"--build-arg=PIP_CERT={inside}"]
+def build_own(name: str, context: Path) -> None:
+    """An image of the node's own, from the Dockerfile in ``context``."""
     # In a chroot, buildah needs neither a network of its own nor a runtime for containers.
-    isolation = ["--isolation=chroot", "--layers"] if cluster.builder == "buildah" else []
-    run(cluster.builder or "docker", "build", "--quiet", *isolation, *given, "--file", str(file), "--tag", name, str(context))
+    run("buildah", "build", "--quiet", "--isolation=chroot", "--layers", "--file", str(context / "Dockerfile"), "--tag", name, str(context))
 
 
-def make_debian(cluster: Cluster, directory: Path) -> None:
+def make_debian(directory: Path) -> None:
     """Debian's base, as its own image has it, from the machine's package mirror."""
     mirror = "http://deb.debian.org/debian"
     root = directory / "root"
@@ -223,7 +224,7 @@ def make_debian(cluster: Cluster, directory: Path) -> None:
     shutil.rmtree(root)
     newest = "RUN apt-get update && apt-get upgrade -y && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin"
     (directory / "Dockerfile").write_text(f'FROM scratch\nADD root.tar /\n{newest}\nCMD ["/bin/bash"]\n')
-    build_image(cluster, OWN_DEBIAN, directory / "Dockerfile", directory)
+    build_own(OWN_DEBIAN, directory)
 
 
 def copy_kafka(directory: Path) -> None:

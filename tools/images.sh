@@ -3,6 +3,7 @@
 #
 #     tools/images.sh [engine|operator ...]
 #
+# CONTEXT: a directory with the Dockerfiles of other images, and all that they copy.
 # TAG: the tag (by default the project's version). REGISTRY: a prefix such as registry.example.com/team/. BASE: another Debian 12 to
 # start from. PIP_CERT: a bundle of certificates that pip must trust while the image is built; it does not stay in the image.
 set -euo pipefail
@@ -28,6 +29,6 @@ fi
 (($#)) || set -- engine operator
 for image in "$@"; do
     tag="${REGISTRY:-}streamjoin-$image:${TAG:-$version}"
-    "$builder" build "${arguments[@]}" -f "docker/$image.Dockerfile" -t "$tag" .
+    "$builder" build "${arguments[@]}" -f "${CONTEXT:-docker}/$image.Dockerfile" -t "$tag" "${CONTEXT:-.}"
     echo "$tag"
 done

@@ -33,9 +33,10 @@ MACHINE_IP, NODE_IP = "198.18.0.1", "198.18.0.2"
 PODS, SERVICES, API_IP = "198.18.1.0/24", "198.19.0.0/16", "198.19.0.1"
 PAUSE = "localhost/pause:1"
 VOLUMES, SMALL_VOLUMES = 48, 4
-"""Local volumes that claims may bind: as many as claims are made while a cluster is up. The small ones have room for 64 MiB each."""
+"""Local volumes that claims may bind: as many as claims are made while a cluster is up."""
 LOCAL, SMALL = "local", "small"
 """Their classes; the first is the default."""
+SMALL_MIB = 64
 START_SECONDS = 300
 STOP_SECONDS = 20
 
@@ -100,8 +101,7 @@ for directory in /run/netns /var/log/containers; do
     mount --bind "{run}/$(basename "$directory")" "$directory"
 done
 for volume in {small}; do
-    mkdir -p "$volume"
-    mount -t tmpfs -o size=64m,mode=0755 tmpfs "$volume"
+    mount -t tmpfs -o size={small_mib}m,mode=0755 tmpfs "$volume"
 done
 exec containerd -c "{run}/containerd.toml"
 """
@@ -377,12 +377,12 @@ class Node:
         }
 
     def _write_configuration(self) -> None:
-        for directory in (self.run, self.run / "cni", self.root / "kubelet", self.root / "etcd"):
+        small = self._volumes(SMALL, SMALL_VOLUMES)
+        for directory in (self.run, self.run / "cni", self.root / "kubelet", self.root / "etcd", *small, *self._volumes(LOCAL, VOLUMES)):
             directory.mkdir(parents=True, exist_ok=True)
         Path(self.root, "etcd").chmod(0o700)
         (self.run / "containerd.toml").write_text(CONTAINERD.format(root=self.root, run=self.run, pause=PAUSE))
-        small = shlex.join(str(self._volume(SMALL, number)) for number in range(SMALL_VOLUMES))
-        (self.run / "enter.sh").write_text(ENTER.format(run=self.run, small=small))
+        (self.run / "enter.sh").write_text(ENTER.format(run=self.run, small=shlex.join(map(str, small)), small_mib=SMALL_MIB))
         (self.run / "Corefile").write_text(COREFILE.format(ip=NODE_IP, kubeconfig=self.kubeconfig))
         (self.run / "resolv.conf").write_text("nameserver 127.0.0.1\n")
         addresses = {
@@ -437,27 +437,25 @@ class Node:
         }
         _write_json(self.run / "proxy.json", proxy)
 
-    def _volume(self, kind: str, number: int) -> Path:
-        return self.root / "volumes" / f"{kind}-{number:02}"
+    def _volumes(self, kind: str, count: int) -> list[Path]:
+        return [self.root / "volumes" / f"{kind}-{number:02}" for number in range(count)]
 
     def _storage(self) -> dict[str, Any]:
         """Volumes for claims, and the classes that bind them: nobody makes volumes here, so they are there already."""
         items: list[dict[str, Any]] = []
         on_node = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [NAME]}]}]
-        for name, is_default in ((LOCAL, "true"), (SMALL, "false")):
+        for kind, count, size in ((LOCAL, VOLUMES, "10Gi"), (SMALL, SMALL_VOLUMES, f"{SMALL_MIB}Mi")):
+            is_default = str(kind == LOCAL).lower()
             items.append(
                 {
                     "apiVersion": "storage.k8s.io/v1",
                     "kind": "StorageClass",
-                    "metadata": {"name": name, "annotations": {"storageclass.kubernetes.io/is-default-class": is_default}},
+                    "metadata": {"name": kind, "annotations": {"storageclass.kubernetes.io/is-default-class": is_default}},
                     "provisioner": "kubernetes.io/no-provisioner",
                     "volumeBindingMode": "WaitForFirstConsumer",
                 }
             )
-        for kind, count, size in ((LOCAL, VOLUMES, "10Gi"), (SMALL, SMALL_VOLUMES, "64Mi")):
-            for number in range(count):
-                path = self._volume(kind, number)
-                path.mkdir(parents=True, exist_ok=True)
+            for path in self._volumes(kind, count):
                 spec = {
                     "capacity": {"storage": size},
                     "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
