@@ -49,6 +49,7 @@ KAFKA_EXAMPLE = ROOT / "examples" / "kafka.yaml"
 OPERATOR_NAMESPACE = "streamjoin-system"
 OPERATOR = "streamjoin-streamjoin-operator"
 """Its Deployment."""
+OPERATOR_PODS = "app.kubernetes.io/name=streamjoin-operator"
 CLAIM_PATH = "/var/lib/streamjoin"
 PROMETHEUS = "http://prometheus.monitoring:9090"
 KAFKA = "kafka.kafka:9092"
@@ -89,6 +90,15 @@ class Kube:
         return json.loads(self(*command))
 
 
+    def rolled_out(self, namespace: str, deployment: str) -> None:
+        """Its pods are those that it asks for, and ready."""
+        self(f"--namespace={namespace}", "rollout", "status", f"deployment/{deployment}", f"--timeout={PATIENCE_SECONDS:.0f}s")
+
+    def kill(self, namespace: str, *which: str) -> None:
+        """Ends pods at once."""
+        self(f"--namespace={namespace}", "delete", "pod", *which, "--grace-period=0", "--force")
+
+
 class Join:
     """A StreamJoin of its own namespace, and what a person does with it."""
 
@@ -110,6 +120,11 @@ class Join:
 
     def scale(self, workers: int) -> None:
         self.kubectl("scale", f"sj/{self.name}", f"--replicas={workers}")
+
+    @property
+    def claim(self) -> str:
+        """Its name."""
+        return str(self.body["spec"]["checkpoint"]["persistentVolumeClaim"])
 
     @property
     def status(self) -> Object:
@@ -191,13 +206,20 @@ class Join:
 
     def files(self, directory: Path) -> None:
         """All that is on the join's claim, fetched by a pod that does nothing else."""
-        claim = self.body["spec"]["checkpoint"]["persistentVolumeClaim"]
-        self.kubectl("apply", "-f", "-", stdin=json.dumps(reader(claim)))
-        self.kubectl("wait", "--for=condition=Ready", "pod/reader", f"--timeout={PATIENCE_SECONDS:.0f}s")
+        self.start(reader(self.claim))
         packed = self.kubectl("exec", "reader", "--", "sh", "-c", f"tar -C {CLAIM_PATH} -cz . | base64 -w 0")
         with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed)), mode="r:gz") as archive:
             archive.extractall(directory, filter="data")
-        self.kubectl("delete", "pod", "reader", "--now", "--wait=true")
+        self.end("reader")
+
+    def start(self, *objects: Object) -> None:
+        """A pod of the test's own, which is ready then, and what belongs to it."""
+        self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+        pods = [f"pod/{each['metadata']['name']}" for each in objects if each["kind"] == "Pod"]
+        self.kubectl("wait", "--for=condition=Ready", *pods, f"--timeout={PATIENCE_SECONDS:.0f}s")
+
+    def end(self, pod: str) -> None:
+        self.kubectl("delete", "pod", pod, "--now", "--wait=true")
 
     def story(self) -> str:
         """What a person would look at when it does not do what it should."""
@@ -296,7 +318,7 @@ def prometheus(kube: Kube) -> Iterator[Callable[[int], None]]:
 
     def scale(replicas: int) -> None:
         kube("--namespace=monitoring", "scale", "deployment/prometheus", f"--replicas={replicas}")
-        kube("--namespace=monitoring", "rollout", "status", "deployment/prometheus", f"--timeout={PATIENCE_SECONDS:.0f}s")
+        kube.rolled_out("monitoring", "prometheus")
 
     yield scale
     scale(1)
@@ -400,20 +422,23 @@ def test_without_prometheus_it_holds_until_that_is_back(join: Join, prometheus: 
 
 
 def test_by_metrics_that_cannot_be_true_no_worker_is_removed(join: Join, tmp_path: Path) -> None:
-    join.kubectl("apply", "-f", "-", stdin=json.dumps(untrue_prometheus(join.namespace)))
-    join.kubectl("wait", "--for=condition=Ready", "pod/untrue", f"--timeout={PATIENCE_SECONDS:.0f}s")
+    join.start(*untrue_prometheus(join.namespace))
+
+    def tell(lie: str) -> None:
+        join.kubectl("exec", "untrue", "--", "sh", "-c", f"echo '{lie}' > /tmp/lie")
+
     spec = join.body["spec"]
     spec["scaling"] = {"tau0": 0.25, "scaleDownAfter": "5s", "prometheus": {"url": f"http://untrue.{join.namespace}:9090"}}
     join.begin(workers=3)
     for lie, reason in (("stale", "MetricsStale"), ("nan", "MetricsNotFinite"), ("one less", "MetricsIncomplete")):
-        join.kubectl("exec", "untrue", "--", "sh", "-c", f"echo '{lie}' > /tmp/lie")
+        tell(lie)
         join.until(reason, lambda reason=reason: join.condition("MetricsAvailable").get("reason") == reason)  # type: ignore[misc]
         join.scale(0)  # from here on only the metrics keep it from removing two that are hardly used
         join.until_epochs(10)
         assert join.condition("MetricsAvailable")["reason"] == reason
         assert (join.status["workers"], len(join.running("executor"))) == (3, 3)
         assert "Deallocating" not in join.events()
-    join.kubectl("exec", "untrue", "--", "sh", "-c", "echo 'none' > /tmp/lie")
+    tell("none")
     join.until_workers(1)
     check_results(join, tmp_path)
 
@@ -448,7 +473,8 @@ http.server.HTTPServer(("", 9090), Handler).serve_forever()
 """Passes questions on to a Prometheus, and alters its answers as the file /tmp/lie says."""
 
 
-def untrue_prometheus(namespace: str) -> Object:
+def untrue_prometheus(namespace: str) -> tuple[Object, Object]:
+    """A pod and its service."""
     pod = idle_pod("untrue")
     pod["metadata"]["labels"] = {"app": "untrue"}
     container = pod["spec"]["containers"][0]
@@ -458,19 +484,25 @@ def untrue_prometheus(namespace: str) -> Object:
     pod["spec"]["volumes"] = [{"name": "tmp", "emptyDir": {}}]
     spec = {"selector": {"app": "untrue"}, "ports": [{"port": 9090}]}
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "untrue", "namespace": namespace}, "spec": spec}
-    return {"apiVersion": "v1", "kind": "List", "items": [pod, service]}
+    return pod, service
 
 
 def test_an_operator_that_is_killed_while_it_scales_goes_on(join: Join, operator: str, tmp_path: Path) -> None:
     make_traffic_swing(join)
     join.apply()
     join.until("a plan under way", lambda: (join.status.get("desiredWorkers") or 1) > 1)
-    join.kube("-n", operator, "delete", "pod", "-l", "app.kubernetes.io/name=streamjoin-operator", "--grace-period=0", "--force")
+    join.kube.kill(operator, "-l", OPERATOR_PODS)
     join.until_workers(3)
     join.until_workers(1)
+    changed_plans(join)
+    check_results(join, tmp_path)
+
+
+def changed_plans(join: Join) -> list[int]:
+    """The generations that decisions have changed, none of them twice."""
     generations = [record["decision"]["generation"] for record in join.acts() if record["realised"]]
     assert generations == sorted(set(generations)), "a plan was changed twice by one decision"
-    check_results(join, tmp_path)
+    return generations
 
 
 def test_an_operator_that_is_killed_before_any_step_of_a_plan_goes_on(join: Join, operator: str, tmp_path: Path) -> None:
@@ -487,9 +519,7 @@ def test_an_operator_that_is_killed_before_any_step_of_a_plan_goes_on(join: Join
             join.until_workers(1)
     finally:
         replace_operator(join.kube, operator, None)
-    generations = [record["decision"]["generation"] for record in join.acts() if record["realised"]]
-    assert generations == sorted(set(generations)), "a plan was changed twice by one decision"
-    assert len(generations) >= 6
+    assert len(changed_plans(join)) >= 6
     check_results(join, tmp_path)
 
 
@@ -524,14 +554,13 @@ def replace_operator(kube: Kube, operator: str, command: list[str] | None) -> No
     """Has the operator's pod run something else, or None: the image's own. Returns when it is ready."""
     container = {"name": "operator", "command": command}
     body = {"spec": {"template": {"spec": {"containers": [container]}}}}
-    deployment = f"deployment/{OPERATOR}"
-    kube(f"--namespace={operator}", "patch", deployment, "-p", json.dumps(body))
-    kube(f"--namespace={operator}", "rollout", "status", deployment, f"--timeout={PATIENCE_SECONDS:.0f}s")
+    kube(f"--namespace={operator}", "patch", f"deployment/{OPERATOR}", "-p", json.dumps(body))
+    kube.rolled_out(operator, OPERATOR)
 
 
 def restarts(kube: Kube, operator: str) -> int:
     """How often the operator's container was started again."""
-    pods = kube.json(f"--namespace={operator}", "pods", "-l", "app.kubernetes.io/name=streamjoin-operator")["items"]
+    pods = kube.json(f"--namespace={operator}", "pods", "-l", OPERATOR_PODS)["items"]
     return sum(status["restartCount"] for pod in pods for status in pod["status"].get("containerStatuses") or [])
 
 
@@ -616,7 +645,7 @@ def raw_points(kube: Kube, query: str) -> list[tuple[float, float]]:
 
 def footprint(kube: Kube, operator: str) -> tuple[float, float]:
     """How many requests the operator has made to the API server, and its memory in bytes."""
-    selector = ("-l", "app.kubernetes.io/name=streamjoin-operator", "--field-selector=status.phase=Running")
+    selector = ("-l", OPERATOR_PODS, "--field-selector=status.phase=Running")
     pod = kube.json(f"--namespace={operator}", "pods", *selector)["items"][0]["metadata"]["name"]
     lines = kube("get", "--raw", f"/api/v1/namespaces/{operator}/pods/{pod}:8080/proxy/metrics").splitlines()
     requests = sum(float(line.split()[-1]) for line in lines if line.startswith("streamjoin_operator_api_requests_total{"))
@@ -648,7 +677,7 @@ def test_deleted_and_made_again_on_the_same_claim_it_goes_on(join: Join, tmp_pat
 def test_a_driver_that_is_killed_is_started_again(join: Join, tmp_path: Path) -> None:
     join.begin(workers=2)
     [driver] = join.running("driver")
-    join.kubectl("delete", "pod", driver, "--grace-period=0", "--force")
+    join.kube.kill(join.namespace, driver)
     join.until("another driver", lambda: join.running("driver") not in ([], [driver]))
     join.until_running(workers=2)
     check_results(join, tmp_path)
@@ -657,7 +686,7 @@ def test_a_driver_that_is_killed_is_started_again(join: Join, tmp_path: Path) ->
 def test_an_executor_that_is_killed_is_replaced(join: Join, tmp_path: Path) -> None:
     join.begin(workers=2)
     killed, _ = join.running("executor")
-    join.kubectl("delete", "pod", killed, "--grace-period=0", "--force")
+    join.kube.kill(join.namespace, killed)
     join.until("another executor", lambda: killed not in join.running("executor") and len(join.running("executor")) == 2)
     join.until_running(workers=2)
     check_results(join, tmp_path)
@@ -668,7 +697,7 @@ def test_an_operator_that_is_killed_while_a_join_is_scaled_goes_on(join: Join, o
     join.until_running()
     join.scale(3)
     join.until("a plan under way", lambda: join.status.get("desiredWorkers") == 3)
-    join.kube("-n", operator, "delete", "pod", "-l", "app.kubernetes.io/name=streamjoin-operator", "--grace-period=0", "--force")
+    join.kube.kill(operator, "-l", OPERATOR_PODS)
     join.until_running(workers=3)
     check_results(join, tmp_path)
 
@@ -692,7 +721,7 @@ def test_on_a_full_node_the_join_goes_on_at_its_size(join: Join, tmp_path: Path)
     join.until("ExecutorsPending", lambda: "ExecutorsPending" in {found["reason"] for found in join.status.get("conditions") or []})
     join.until_epochs(5)
     assert join.status["workers"] == 1
-    join.kubectl("delete", "pod", "filler", "--now", "--wait=true")
+    join.end("filler")
     join.until_running(workers=3)
     check_results(join, tmp_path)
 
@@ -707,15 +736,28 @@ def fill(join: Join) -> None:
         for container in pod["spec"]["containers"]
     )
     free = millicores(node["status"]["allocatable"]["cpu"]) - requested
-    pod = reader(join.body["spec"]["checkpoint"]["persistentVolumeClaim"])
+    pod = reader(join.claim)
     pod["metadata"]["name"] = "filler"
     pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": f"{free - 100}m"}}
-    join.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
-    join.kubectl("wait", "--for=condition=Ready", "pod/filler", f"--timeout={PATIENCE_SECONDS:.0f}s")
+    join.start(pod)
 
 
 def millicores(quantity: str) -> int:
     return int(quantity[:-1]) if quantity.endswith("m") else int(float(quantity) * 1000)
+
+
+def test_on_a_full_volume_it_waits_for_room(join: Join, node: Node, tmp_path: Path) -> None:
+    join.body["spec"]["checkpoint"]["storageClassName"] = SMALL
+    join.body["spec"]["checkpoint"]["size"] = "64Mi"
+    join.begin(workers=2)
+    join.start(reader(join.claim))
+    filler = f"{CLAIM_PATH}/filler"
+    join.kubectl("exec", "reader", "--", "sh", "-c", f"dd if=/dev/zero of={filler} bs=64k || true")
+    join.until("it says so", lambda: "No space left" in json.dumps(join.status))
+    join.kubectl("exec", "reader", "--", "rm", filler)
+    join.end("reader")
+    join.until_running(workers=2)
+    check_results(join, tmp_path)
 
 
 CREATE = """
@@ -750,25 +792,8 @@ while ended < 2:
 """Programs for a pod beside the broker; they know of the engine only what is documented."""
 
 
-def test_on_a_full_volume_it_waits_for_room(join: Join, node: Node, tmp_path: Path) -> None:
-    join.body["spec"]["checkpoint"]["storageClassName"] = SMALL
-    join.body["spec"]["checkpoint"]["size"] = "64Mi"
-    join.begin(workers=2)
-    claim = join.body["spec"]["checkpoint"]["persistentVolumeClaim"]
-    join.kubectl("apply", "-f", "-", stdin=json.dumps(reader(claim)))
-    join.kubectl("wait", "--for=condition=Ready", "pod/reader", f"--timeout={PATIENCE_SECONDS:.0f}s")
-    filler = f"{CLAIM_PATH}/filler"
-    join.kubectl("exec", "reader", "--", "sh", "-c", f"dd if=/dev/zero of={filler} bs=64k || true")
-    join.until("it says so", lambda: "No space left" in json.dumps(join.status))
-    join.kubectl("exec", "reader", "--", "rm", filler)
-    join.kubectl("delete", "pod", "reader", "--now", "--wait=true")
-    join.until_running(workers=2)
-    check_results(join, tmp_path)
-
-
 def test_from_kafka_to_kafka_through_a_broker_that_stops(kube: Kube, join: Join) -> None:
-    join.kubectl("apply", "-f", "-", stdin=json.dumps(idle_pod("client")))
-    join.kubectl("wait", "--for=condition=Ready", "pod/client", f"--timeout={PATIENCE_SECONDS:.0f}s")
+    join.start(idle_pod("client"))
     topics = use_kafka(join)
     beside_broker(join, CREATE, *topics)
     clicks, purchases = made_clicks(), made_purchases()
@@ -781,10 +806,10 @@ def test_from_kafka_to_kafka_through_a_broker_that_stops(kube: Kube, join: Join)
     stopped = kafka_restarts(kube)
     kube("--namespace=kafka", "exec", "deployment/kafka", "--container=kafka", "--", "sh", "-c", "kill 1")
     join.until("the broker started again", lambda: kafka_restarts(kube) > stopped)
-    kube("--namespace=kafka", "rollout", "status", "deployment/kafka", f"--timeout={PATIENCE_SECONDS:.0f}s")
+    kube.rolled_out("kafka", "kafka")
     for topic, records in zip(topics[:2], (clicks, purchases), strict=True):
         beside_broker(join, PRODUCE, topic, stdin=lines(record for record in records if record["at"] >= half))
-    join.until("2 workers", lambda: join.status.get("workers") == 2 == len(join.running("executor")))
+    join.until_workers(2)
     expected = Counter(
         (click["user"], click["page"], purchase["amount"])
         for purchase in purchases
