@@ -3,7 +3,8 @@
 The workloads W1, W2 and W3 are in ``workloads.py``, the others' joins in ``rivals.py``. What is measured is the time of an epoch once the
 window is full, for epochs of one second of event time, and in W1 also for the epoch size that suits each way best: every size of
 ``--sizes`` is tried once, and the best is measured again. All ways of all workloads take turns, ``--runs`` times, and must agree on the
-number of results. Spark's own stream-stream join is slow: it gets fewer epochs, and one run where N is above 200,000.
+number of results. Spark's own stream-stream join is slow: it gets fewer epochs, and where N is above 200,000 one run, whose first epoch
+fills the window.
 
     python tests/bench/bench_join.py [--rows 100000,1000000] [--workloads w1,w2z1,w2z2,w3] [--runs 5] [--epochs 24] [--sizes 4,10] [--quick]
 """
@@ -25,7 +26,7 @@ from bench import rivals
 from bench.engine import Costs, full, job_of, join, spark_runner, timed
 from bench.report import counts, machine, millions, options, spread, table
 from bench.rivals import Timed
-from bench.workloads import SHORT, WORKLOADS, Workload
+from bench.workloads import FULL_AFTER, SHORT, WORKLOADS, Workload
 from streamjoin.epoch.driver import Runner
 from streamjoin.epoch.inline import InlineRunner
 
@@ -37,6 +38,7 @@ WITHOUT = {
     "without both": Costs(durable=False, output=False),
 }
 SLOW_EPOCHS = 15
+SLOW_EPOCHS_ONCE = FULL_AFTER + 2
 SLOW_ONCE_ABOVE = 200_000
 MOST_IN_MEMORY = 200_000
 """Rows a side and second: Spark holds them as Java objects, in the heap."""
@@ -46,10 +48,11 @@ MEASURED = 2
 
 @dataclass(frozen=True)
 class Way:
-    """One way to do the join: (input, workload, files, files a side of each epoch) -> seconds and results of each epoch."""
+    """One way to do the join: (input, workload, files, files a side of each epoch) -> seconds and results of each epoch. A slow one also
+    takes how many of the first files it may read at once."""
 
     name: str
-    run: Callable[[Path, Workload, int, int], Timed]
+    run: Callable[..., Timed]
     w1_only: bool = False
     sized: bool = True
     """Whether its best epoch size is looked for."""
@@ -114,8 +117,8 @@ def ways(spark: Runner) -> list[Way]:
     return found
 
 
-def in_a_process(way: Callable[[Path, Workload, int, int], Timed]) -> Callable[[Path, Workload, int, int], Timed]:
-    return lambda root, workload, files, seconds: rivals.in_a_process(way, root, workload.name, files, seconds)
+def in_a_process(way: Callable[..., Timed]) -> Callable[..., Timed]:
+    return lambda root, workload, *sizes: rivals.in_a_process(way, root, workload.name, *sizes)
 
 
 class Comparison:
@@ -141,13 +144,15 @@ class Comparison:
         for number in range(self._runs):
             for workload in self._workloads:
                 for way in found:
-                    once = way.slow and self._rows > SLOW_ONCE_ABOVE
-                    if (workload.name == "W1" or not way.w1_only) and not (once and number):
+                    if (workload.name == "W1" or not way.w1_only) and not (self._is_once(way) and number):
                         self._once(way, workload, 1)
         if any(workload.name == "W1" for workload in self._workloads):
             self._sizes([way for way in found if way.sized])
         for (name, files), outputs in self._outputs.items():
             assert len(set(outputs.values())) == 1, f"{name}, {files} files a side: the outputs differ: {outputs}"
+
+    def _is_once(self, way: Way) -> bool:
+        return way.slow and self._rows > SLOW_ONCE_ABOVE
 
     def _directory(self, workload: Workload) -> Path:
         # Spark takes a comma in its directory's name for the end of it.
@@ -171,15 +176,18 @@ class Comparison:
         return max((size for name, size in self._tried if name == way), key=lambda size: self._tried[way, size])
 
     def _once(self, way: Way, workload: Workload, size: int) -> float:
-        files = min(self._files[size], SLOW_EPOCHS) if way.slow else self._files[size]
-        seconds, outputs = way.run(self._directory(workload), workload, files, size)
+        once, files = self._is_once(way), self._files[size]
+        if way.slow:
+            files = min(files, SLOW_EPOCHS_ONCE if once else SLOW_EPOCHS)
+        seconds, outputs = way.run(self._directory(workload), workload, files, size, *([FULL_AFTER] if once else []))
         assert len(seconds) * size == files, f"{way.name}: {len(seconds)} epochs, not {files // size}"
         median = statistics.median(seconds[full(size) :])
         self._seconds.setdefault((workload.name, way.name, size), []).append(median)
         self._outputs.setdefault((workload.name, files), {})[way.name] = sum(outputs)
         if way.name == OURS and size == 1:
             self._pairs[workload.name] = statistics.median(outputs[full(size) :])
-            self._outputs.setdefault((workload.name, SLOW_EPOCHS), {})[way.name] = sum(outputs[:SLOW_EPOCHS])
+            for fewer in (SLOW_EPOCHS, SLOW_EPOCHS_ONCE):
+                self._outputs.setdefault((workload.name, fewer), {})[way.name] = sum(outputs[:fewer])
         print(f"  {workload.name}, {way.name}, {size} s epochs: {median:.3f} s an epoch", flush=True)
         return median
 

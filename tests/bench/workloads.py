@@ -84,7 +84,7 @@ class Workload:
         return {name: made[name] for name in self.columns}
 
 
-def write_file(folder: Path, number: int, columns: dict[str, Any]) -> None:
+def write_file(folder: Path, number: int, columns: dict[str, Any] | pa.Table) -> None:
     """One file of a stream; files are taken in the order of their times."""
     path = folder / f"{number:05d}.parquet"
     pq.write_table(pa.table(columns), path)
