@@ -5,6 +5,7 @@ What must hold is checked from outside: see ``kafka_join``.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -37,7 +38,7 @@ from streamjoin.epoch.inline import InlineRunner
 from streamjoin.io.base import SinkError, SourceError, Staged, UnavailableError
 from streamjoin.io.kafka_client import KafkaClient
 from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
-from streamjoin.io.kafka_source import KafkaSource, KafkaSourceConfig, fair_shares
+from streamjoin.io.kafka_source import SESSION, KafkaSource, KafkaSourceConfig, fair_shares
 from streamjoin.job import compile_job
 from streamjoin.manifest import load
 from streamjoin.serve.metrics import Metrics
@@ -532,6 +533,19 @@ def test_metrics_say_what_the_brokers_say(broker: KafkaBroker, tmp_path: Path) -
     for name in "lr":
         assert sample(again, "kafka_skipped_records_total", stream=name) == lost[name], "that goes on where it was"
     assert sample(again, "kafka_sent_records_total") == 0
+
+
+def test_a_driver_that_is_given_up_keeps_nobody_waiting(broker: KafkaBroker, tmp_path: Path) -> None:
+    """What tells the group is ended in order: only dropped, it waits for a session's timeout, in whichever thread drops it."""
+    join = Joined(broker, tmp_path)
+    join.feed(20)
+    driver = join.driver()
+    driver.start()
+    finish(driver)
+    began = time.monotonic()
+    del driver
+    gc.collect()
+    assert time.monotonic() - began < SESSION["session.timeout.ms"] / 1000
 
 
 def test_new_partitions_are_joined_too(broker: KafkaBroker, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ SPLIT_RECORDS = 250_000
 READ_MESSAGES = 20_000
 """So many are taken from librdkafka at once, if they are there within POLL_SECONDS."""
 POLL_SECONDS = 0.02
+SESSION = {"session.timeout.ms": 5000, "heartbeat.interval.ms": 1000}
+"""Of the client that tells the group. It is no member, so all that this says is how long it tries, and how long its end may take."""
 PAUSE_SECONDS = 0.1
 ANSWER_SECONDS = 0.05
 """So often it is looked whether the brokers have refused a client that waits for them."""
@@ -161,7 +164,7 @@ class KafkaSource:
 
     def committed(self, position: Position) -> None:
         """Tells the group. Failures are logged only."""
-        self._broker.tell_group(position["offsets"])
+        self._broker.group.tell(position["offsets"])
 
     def _resume(self, before: Mapping[int, int], extents: Mapping[int, Extent]) -> tuple[dict[int, int], dict[int, int]]:
         """By partition, the next offset to read, and how many offsets were lost before it. Raises SourceError."""
@@ -202,15 +205,15 @@ class _Broker:
     def __init__(self, config: KafkaSourceConfig) -> None:
         self._config = config
         self._admin: Any = None
-        self._consumer: Any = None
         self._complaints = Complaints()
-        self._group_complaints = Complaints()
-        self._told: dict[str, int] = {}
+        self.group = _Group(config)
+        # Also when the process ends. A consumer that is only dropped, with offsets on their way, keeps whoever drops it.
+        weakref.finalize(self, self.group.close)
 
     @property
     def errors(self) -> int:
         """Of both clients, so far."""
-        return self._complaints.count + self._group_complaints.count
+        return self._complaints.count + self.group.complaints.count
 
     def extents(self, read: Mapping[int, int]) -> dict[int, Extent]:
         """Where each partition begins and ends. ``read`` says what has been seen of them: it must be there still.
@@ -240,32 +243,6 @@ class _Broker:
             if time.monotonic() - began + PAUSE_SECONDS >= patience:
                 raise failure
             time.sleep(PAUSE_SECONDS)
-
-    def tell_group(self, offsets: Mapping[str, int]) -> None:
-        """Commits the offsets in the group, without waiting for the answer."""
-        if dict(offsets) == self._told:
-            return
-        client = self._config.client
-        try:
-            if self._consumer is None:
-                callbacks = {"on_commit": self._answered, "error_cb": self._group_complaints}
-                own = {"group.id": self._config.group, "enable.auto.commit": False} | callbacks
-                self._consumer = client.make(Consumer, own, SourceError)
-            self._consumer.poll(0)
-            positions = [TopicPartition(client.topic, int(name), offset) for name, offset in offsets.items()]
-            self._consumer.commit(offsets=positions, asynchronous=True)
-        except (KafkaException, SourceError) as error:
-            self._warn(reason_of(error))
-        else:
-            self._told = dict(offsets)
-
-    def _answered(self, error: KafkaError | None, partitions: Sequence[TopicPartition]) -> None:
-        if error is not None:
-            self._told = {}
-            self._warn(error.str())
-
-    def _warn(self, reason: str) -> None:
-        log.warning("%s: group %s could not be told what has been read (%s)", self._config.client, self._config.group, reason)
 
     def _look(self, timeout: float) -> dict[int, Extent]:
         client = self._config.client
@@ -305,6 +282,47 @@ class _Broker:
                     " brokers lost records. Choose a new checkpoint.location to read what is there now"
                 )
         return None
+
+
+class _Group:
+    """The consumer group, which is told what has been read, for those who watch its lag. Its client is made when first needed."""
+
+    def __init__(self, config: KafkaSourceConfig) -> None:
+        self.complaints = Complaints()
+        self._config = config
+        self._consumer: Any = None
+        self._told: dict[str, int] = {}
+
+    def tell(self, offsets: Mapping[str, int]) -> None:
+        """Commits the offsets in the group, without waiting for the answer."""
+        if dict(offsets) == self._told:
+            return
+        client = self._config.client
+        try:
+            if self._consumer is None:
+                callbacks = {"on_commit": self._answered, "error_cb": self.complaints}
+                own = {"group.id": self._config.group, "enable.auto.commit": False} | SESSION | callbacks
+                self._consumer = client.make(Consumer, own, SourceError)
+            self._consumer.poll(0)
+            positions = [TopicPartition(client.topic, int(name), offset) for name, offset in offsets.items()]
+            self._consumer.commit(offsets=positions, asynchronous=True)
+        except (KafkaException, SourceError) as error:
+            self._warn(reason_of(error))
+        else:
+            self._told = dict(offsets)
+
+    def _answered(self, error: KafkaError | None, partitions: Sequence[TopicPartition]) -> None:
+        if error is not None:
+            self._told = {}
+            self._warn(error.str())
+
+    def _warn(self, reason: str) -> None:
+        log.warning("%s: group %s could not be told what has been read (%s)", self._config.client, self._config.group, reason)
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            with contextlib.suppress(Exception):  # nothing depends on it
+                self._consumer.close()
 
 
 @dataclass(frozen=True)
