@@ -83,9 +83,9 @@ class MemorySource:
         return frozenset()
 
 
-@dataclass
+@dataclass(eq=False)
 class Input:
-    """One stream: its batches, and how many of them each epoch takes."""
+    """One stream: its batches, and how many of them each epoch takes. Nobody changes them."""
 
     batches: list[pa.RecordBatch]
     per_epoch: list[int]

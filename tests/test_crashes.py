@@ -6,6 +6,7 @@ with the tuples that can still match.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -55,6 +56,7 @@ STEPS = ("claim", "republish", "sweep", "plan", "deploy", "tasks", "commit", "pu
 FAULTS = ("fail-before", "fail-after", "die-before", "die-after")
 
 
+@functools.cache
 def make_inputs(seed: int = 7, epochs: int = 6) -> tuple[Input, Input]:
     rng = random.Random(seed)
 
@@ -86,6 +88,7 @@ def manifest_of(root: Path) -> str:
     )
 
 
+@functools.cache
 def expected(inputs: tuple[Input, Input]) -> Counter:
     return oracle(inputs, (pa.int64(), pa.int64()), "abs(l.k - r.k) <= 1", f"abs(l.at - r.at) <= {WITHIN * SECOND}", SECOND)
 
