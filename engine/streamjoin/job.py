@@ -10,8 +10,8 @@ import dataclasses
 from dataclasses import dataclass
 
 from streamjoin.condition import Condition
+from streamjoin.location import place
 from streamjoin.manifest import resolve
-from streamjoin.manifest.location import place
 from streamjoin.manifest.model import (
     ConsoleSink,
     FilesSink,
@@ -58,7 +58,7 @@ class StreamJob:
     expected_rate: float | None
     """Tuples per second."""
     source: SourceModel
-    """As in the manifest, but for ``path``, which is a place as ``manifest.location`` writes it."""
+    """As in the manifest, but for ``path``, which is a place as ``location`` writes it."""
 
 
 @dataclass(frozen=True, slots=True)

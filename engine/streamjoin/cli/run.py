@@ -109,7 +109,7 @@ def read_job(path: Path) -> Job | None:
 
 def anchored(job: Job) -> Job:
     """The job with its relative paths made absolute, from the working directory: executors have others."""
-    from streamjoin.manifest.location import is_url
+    from streamjoin.location import is_url
     from streamjoin.manifest.model import FilesSink, FilesSource
 
     def anchor(where: str) -> str:
@@ -130,7 +130,7 @@ def anchored(job: Job) -> Job:
 
 def default_log_directory(job: Job) -> Path:
     """In the checkpoint where that is on this machine: Spark cannot log into an object store."""
-    from streamjoin.manifest.location import is_url
+    from streamjoin.location import is_url
 
     return Path("streamjoin-logs", job.name) if is_url(job.checkpoint) else Path(job.checkpoint, "logs")
 

@@ -41,7 +41,7 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.join import Steps
 from streamjoin.epoch.replan import PlanOutdated, PlanPhase, PlanRefused, PlanStatus, Replanning, Switched
-from streamjoin.epoch.spec import Config, EpochSpec, Handover, Shared, TaskReport, Upcoming, is_attempt_of, share
+from streamjoin.epoch.spec import Config, EpochSpec, Handover, Shared, Stream, TaskReport, Upcoming, is_attempt_of, share
 from streamjoin.epoch.watermark import advance
 from streamjoin.io.base import Counting, Follower, Position, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
@@ -744,7 +744,20 @@ class Driver:
         self.predicate = self._chosen()
         self.scheme = scheme
         readers = (self._sources[0].reader, self._sources[1].reader)
-        config = Config(self._query, self.job, self.predicate, self._storage, self._sink, self._dead_letters, readers)
+        job = self.job
+        left, right = (Stream(each.name, each.schema, each.payload, each.where, each.event_time) for each in (job.left, job.right))
+        config = Config(
+            query=self._query,
+            streams=(left, right),
+            window=job.window,
+            where=job.where,
+            output=job.output,
+            predicate=self.predicate,
+            storage=self._storage,
+            sink=self._sink,
+            dead_letters=self._dead_letters,
+            readers=readers,
+        )
         self._config = share(self._query, config)
         self._plan = self._shared_scheme(scheme)
         self._workers = tuple(next(self._numbers) for _ in range(scheme.tasks))

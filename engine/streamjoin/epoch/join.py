@@ -295,7 +295,7 @@ def _in_tiers(
     made: list[HeldRun] = []
     for stored in (True, False):
         part = [run for run in held if bool(run.blocks) is stored]
-        groups = tiers([run.run for run in part], worker.config.job.window)
+        groups = tiers([run.run for run in part], worker.config.window)
         grouped = {index for group in groups for index in group}
         kept += [run for index, run in enumerate(part) if index not in grouped]
         for group in groups:

@@ -9,9 +9,7 @@ Fixed costs were measured (``docs/benchmarks.md``); each setting below that look
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import gc
 import os
 import pickle
 import re
@@ -19,26 +17,18 @@ import shutil
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
+from streamjoin.epoch import tasks
 from streamjoin.epoch.classes import Shared, leaving, shared
 from streamjoin.epoch.driver import EpochFailed
-from streamjoin.epoch.join import join
-from streamjoin.epoch.route import route
-from streamjoin.epoch.spec import EpochSpec, Piece, TaskReport
+from streamjoin.epoch.spec import EpochSpec, TaskReport
 from streamjoin.java import find_java
-from streamjoin.kernel.run import warm
-from streamjoin.state.store import RunStore
 
-PIECE_SCHEMA = "task int, area int, side int, data binary"
-PIECE_ARROW = pa.schema([("task", pa.int32()), ("area", pa.int32()), ("side", pa.int32()), ("data", pa.binary())])
 ID_SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"integer","nullable":true,"metadata":{}}]}'
 LEAST_SLOTS = 2
 """Of a single partition Spark forgets how it was made, and shuffles both sides of the join with the anchor anew, into 200."""
@@ -46,13 +36,10 @@ PLACEMENTS = 3
 """How often the anchor is placed until no executor is left without a slot."""
 QUEUE_SECONDS = 5.0
 """How long an epoch waits for the one that it follows to be queued before it."""
-WORK = "streamjoin.work"
-"""The local property with an epoch's spec and slots."""
 MOST_PLANS = 16
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:NewRatio=1"
 """On few cores the threads of the optimising compiler and of concurrent garbage collection take the work's cores: half of the driver's.
 What pieces leave behind is garbage at once, so that half of the heap is for the young."""
-REPORT_ARROW = pa.schema([("report", pa.binary())])
 
 LOG4J = """\
 status = error
@@ -253,7 +240,7 @@ class SparkRunner:
             anchor = anchor.repartitionById(slots, F.col("task")).persist()
             # A barrier's tasks run all at once, or not at all. Slots that must share executors take turns, as it happens.
             # count() rather than collect(): Spark looks anew where blocks lie when a stage that is not the last ends.
-            anchor.mapInArrow(_warm, "task int, placing int", barrier=slots <= len(executors)).count()
+            anchor.mapInArrow(tasks.warm, "task int, placing int", barrier=slots <= len(executors)).count()
             lies = self.context._jsc.sc()
             rdd = anchor._jdf.queryExecution().toRdd()
             found = tuple(_executor_in(lies.getPreferredLocs(rdd, slot)) for slot in range(slots))
@@ -283,9 +270,9 @@ class SparkRunner:
         """Load the kernels in these executors and no others. Takes seconds, in which epochs go on elsewhere."""
         at = located(self._spark, executors)
         # A shuffle as well, so that their Java has done once what an epoch does; its second half goes to who is idle, as they are.
-        warmed = at.mapInArrow(_warm, "id int").repartition(len(executors)).persist()
+        warmed = at.mapInArrow(tasks.warm, "id int").repartition(len(executors)).persist()
         try:
-            warmed.mapInArrow(_warm, "id int").count()
+            warmed.mapInArrow(tasks.warm, "id int").count()
         finally:
             warmed.unpersist()
         return executors
@@ -297,7 +284,7 @@ class SparkRunner:
             self.context.setJobGroup(group, f"epoch {spec.epoch}", interruptOnCancel=False)
             if previous is not None:
                 self._wait_for_job(previous)
-            self.context.setLocalProperty(WORK, _packed(spec, slots))
+            self.context.setLocalProperty(tasks.WORK, tasks.packed(spec, slots))
             rows = self._job(len(spec.splits), warm).clone().executeCollect()
             found = [bytes(row.getBinary(0)) for row in rows]
         except Exception as error:
@@ -310,7 +297,7 @@ class SparkRunner:
     def _job(self, splits: int, warm: list[str]) -> Any:
         """Spark's physical plan of an epoch with so many splits, to be cloned for each: planning takes as long as a small epoch's tasks.
 
-        What differs from epoch to epoch comes to the tasks as a local property (``WORK``).
+        What differs from epoch to epoch comes to the tasks as a local property (``tasks.WORK``).
         """
         from pyspark.sql import functions as F  # noqa: N812
 
@@ -323,10 +310,10 @@ class SparkRunner:
                     source = located(self._spark, [warm[index % len(warm)] for index in range(splits)])
                 else:
                     source = self._spark.range(0, splits, 1, max(1, splits))  # the first epoch of a plan may have no input
-                pieces = source.mapInArrow(_route, PIECE_SCHEMA)
+                pieces = source.mapInArrow(tasks.route_splits, tasks.PIECE_SCHEMA)
                 shuffled = pieces.repartitionById(len(self._slots), F.col("task"))
                 pinned = shuffled.join(self._anchor.hint("shuffle_hash"), "task", "left").select("task", "area", "side", "data")
-                reports = pinned.mapInArrow(_join, "report binary")
+                reports = pinned.mapInArrow(tasks.join_pieces, tasks.REPORT_SCHEMA)
                 while len(self._plans) >= MOST_PLANS:
                     del self._plans[next(iter(self._plans))]
                 self._plans[key] = reports._jdf.queryExecution().executedPlan()
@@ -356,7 +343,7 @@ class SparkRunner:
         if home:  # the standalone worker keeps executors' logs there, for ever
             shutil.rmtree(Path(home) / "work" / application, ignore_errors=True)
 
-    def _session(self, tasks: int) -> Any:
+    def _session(self, workers: int) -> Any:
         from pyspark.find_spark_home import _find_spark_home
         from pyspark.sql import SparkSession
 
@@ -406,9 +393,9 @@ class SparkRunner:
         }
         conf |= {f"spark.{part}.extraClassPath": found.classpath for part, found in classes.items() if found.classpath}
         if settings.master is not None:
-            conf["spark.executor.instances"] = str(tasks)
+            conf["spark.executor.instances"] = str(workers)
         conf |= settings.conf
-        master = settings.master or f"local-cluster[{tasks},1,{settings.executor_memory_mib}]"
+        master = settings.master or f"local-cluster[{workers},1,{settings.executor_memory_mib}]"
         builder = SparkSession.builder.master(master).appName("streamjoin")
         for name, value in conf.items():
             builder = builder.config(name, value)
@@ -523,79 +510,3 @@ def _stderr_to(path: Path) -> Iterator[None]:
         finally:
             os.dup2(saved, 2)
             os.close(saved)
-
-
-_store = RunStore()
-_tasks = 0
-
-
-def _packed(spec: EpochSpec, slots: tuple[int, ...]) -> str:
-    return base64.b64encode(zlib.compress(pickle.dumps((spec, slots)), 1)).decode()
-
-
-def _work() -> tuple[EpochSpec, tuple[int, ...], int]:
-    """Of the task that runs: the epoch's spec, its slots, and the partition."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None
-    spec, slots = pickle.loads(zlib.decompress(base64.b64decode(context.getLocalProperty(WORK) or "")))  # noqa: S301 - from the driver
-    return spec, slots, context.partitionId()
-
-
-def _freeze() -> None:
-    """PySpark collects garbage after every task: 130 ms with the objects of Numba and Arrow, next to nothing once they are frozen.
-
-    Done after the first tasks, and then ever more rarely: what lives on until then is there to stay.
-    """
-    global _tasks  # noqa: PLW0603
-    _tasks += 1
-    if _tasks.bit_count() == 1 or _tasks == 3:
-        gc.collect()
-        gc.freeze()
-
-
-def _warm(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    warm()
-    _freeze()
-    yield from batches
-
-
-def _route(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    spec, slots, _ = _work()
-    for batch in batches:
-        for index in batch.column(0).to_pylist():
-            for piece in route(spec, index):
-                yield pa.RecordBatch.from_arrays(
-                    [
-                        pa.array([slots[piece.task]], pa.int32()),
-                        pa.array([piece.area], pa.int32()),
-                        pa.array([piece.side], pa.int32()),
-                        _binary(piece.data),
-                    ],
-                    schema=PIECE_ARROW,
-                )
-    _freeze()
-
-
-def _join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    spec, slots, slot = _work()
-    if slot in slots:
-        report = join(spec, slots.index(slot), _pieces(batches), _store)
-        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], schema=REPORT_ARROW)
-    for _ in batches:  # of a slot without a task: Spark ends a Python worker that leaves input unread, and the runs in it with it
-        pass
-    _freeze()
-
-
-def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
-    for batch in batches:
-        slot, area, side = (batch.column(index).to_pylist() for index in range(3))
-        for index, value in enumerate(batch.column(3)):
-            yield Piece(slot[index], area[index], side[index], value.as_buffer())
-
-
-def _binary(data: pa.Buffer) -> pa.Array:
-    """A one-value binary array around a buffer, without a copy."""
-    offsets = pa.py_buffer(b"\0\0\0\0" + data.size.to_bytes(4, "little"))
-    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])

@@ -17,17 +17,29 @@ import pyarrow as pa
 
 from streamjoin.io.base import Reader, Sink, Split, Staged
 from streamjoin.io.deadletter import DeadLetters
-from streamjoin.job import Job, StreamJob
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.keys import mix
 from streamjoin.kernel.types import arrow_schema
 from streamjoin.predicate import KeyExpression, Predicate
+from streamjoin.schema import Schema
 from streamjoin.scheme.routing import Router
 from streamjoin.scheme.tiling import Area, Scheme
-from streamjoin.sql import parse_boolean
+from streamjoin.sql import Expression, parse_boolean
 from streamjoin.state.blocks import Block
 from streamjoin.state.storage import Storage
+from streamjoin.window import Window
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What tasks must know of a :class:`streamjoin.job.StreamJob`, whose models of the manifest they need not load."""
+
+    name: str
+    schema: Schema
+    payload: tuple[str, ...]
+    where: Expression | None
+    event_time: str | None
 
 
 @dataclass(frozen=True)
@@ -36,7 +48,11 @@ class Config:
 
     query: str
     """Unique to the driver: the key of its runs in the workers."""
-    job: Job
+    streams: tuple[Stream, Stream]
+    window: Window
+    where: Expression | None
+    output: tuple[tuple[str, Expression], ...]
+    """These two as in :class:`streamjoin.job.Job`."""
     predicate: Predicate
     storage: Storage
     sink: Sink
@@ -199,41 +215,40 @@ class Compiled:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        job, main = config.job, config.predicate.main
-        left, right = job.left, job.right
+        main, (left, right) = config.predicate.main, config.streams
         schemas = {left.name: left.schema, right.name: right.schema}
         residual = config.predicate.residual
         self.joiner = Joiner(
             main,
-            job.window,
+            config.window,
             parse_boolean(residual, schemas) if residual else None,
-            job.where,
-            job.output,
+            config.where,
+            config.output,
             left.name,
             right.name,
         )
-        self.sides = (Side(job, left, main.left), Side(job, right, main.right))
+        self.sides = (Side(left, config.window, main.left), Side(right, config.window, main.right))
 
 
 class Side:
     """One stream made ready."""
 
-    def __init__(self, job: Job, stream: StreamJob, key: KeyExpression | None) -> None:
+    def __init__(self, stream: Stream, window: Window, key: KeyExpression | None) -> None:
         self.stream = stream
         self.key = key
-        self.window = job.window
+        self.window = window
         self.declared = arrow_schema(stream.schema)
         self.where = Evaluator(stream.where) if stream.where else None
-        self.held = held_schema(job, stream, key)
+        self.held = held_schema(stream, window, key)
 
 
-def held_schema(job: Job, stream: StreamJob, key: KeyExpression | None) -> pa.Schema:
+def held_schema(stream: Stream, window: Window, key: KeyExpression | None) -> pa.Schema:
     """The columns of a stream's held tuples, as the kernel wants them."""
     is_float = key is not None and key.encoding == "float"
     fields = [pa.field("_key", pa.float64() if is_float else pa.int64()), pa.field("_unit", pa.uint32())]
-    if job.window.has_time:
+    if window.has_time:
         fields.append(pa.field("_time", pa.int64()))
-    if job.window.has_aux:
+    if window.has_aux:
         fields.append(pa.field("_aux", pa.int64()))
     return pa.schema(fields + list(arrow_schema(stream.schema.select(stream.payload))))
 

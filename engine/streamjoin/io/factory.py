@@ -25,8 +25,8 @@ from streamjoin.io.generator import (
 )
 from streamjoin.io.sinks import ConsoleSink, ConsoleSinkConfig, FilesSink, FilesSinkConfig
 from streamjoin.kernel.types import arrow_schema
+from streamjoin.location import place
 from streamjoin.manifest import model
-from streamjoin.manifest.location import place
 from streamjoin.schema import Schema
 from streamjoin.state.storage import Storage
 

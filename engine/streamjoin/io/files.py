@@ -81,7 +81,7 @@ class FilesSourceConfig:
     """A files source as the manifest describes it."""
 
     path: str
-    """A place, as ``manifest.location`` writes it; directories below it are not read."""
+    """A place, as ``location`` writes it; directories below it are not read."""
     format: str
     """parquet, json or csv."""
     max_files_per_epoch: int = 1000

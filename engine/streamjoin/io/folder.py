@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from streamjoin.io.base import SourceError
-from streamjoin.manifest.location import is_url
+from streamjoin.location import is_url
 from streamjoin.state.storage import Listed, Missing, ObjectStorage
 
 WHOLE_BYTES = 4 << 20
@@ -81,7 +81,7 @@ class Folder(Protocol):
 
 
 def folder_at(where: str) -> Folder:
-    """``where``: a place, as ``manifest.location`` writes it."""
+    """``where``: a place, as ``location`` writes it."""
     return StoreFolder(where) if is_url(where) else LocalFolder(where)
 
 

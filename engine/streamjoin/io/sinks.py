@@ -40,7 +40,7 @@ class FilesSinkConfig:
     """A files sink as the manifest describes it."""
 
     path: str
-    """A place, as ``manifest.location`` writes it. A local directory is made when first needed."""
+    """A place, as ``location`` writes it. A local directory is made when first needed."""
     format: str
     """parquet or json."""
     compression: str | None = None

@@ -22,7 +22,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from streamjoin.io.base import SinkError, Staged
-from streamjoin.manifest.location import is_url
+from streamjoin.location import is_url
 from streamjoin.state.storage import Missing, ObjectStorage
 
 STAGING = "_staging"
@@ -58,7 +58,7 @@ class Staging(Protocol):
 
 
 def staging_at(root: str) -> Staging:
-    """``root``: a place, as ``manifest.location`` writes it."""
+    """``root``: a place, as ``location`` writes it."""
     return StoreStaging(root) if is_url(root) else LocalStaging(root)
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import importlib
 import os
 import stat
 import sys
@@ -116,10 +117,30 @@ def copy_missing(brought: Path, cache: Path) -> None:
         Path(copied.name).replace(target)
 
 
-def _dispatcher(function: Callable[..., Any]) -> Any:
-    _bring_along()
+@functools.cache
+def _numba() -> Any:
+    """Numba without its question whether there is a BLAS, which nothing here calls: it would load ``scipy.linalg``, in every worker."""
     import numba
 
+    with contextlib.suppress(ImportError, AttributeError):  # of another version of Numba
+        from numba.np import linalg
+
+        asks = linalg.ensure_blas
+        linalg.ensure_blas = _no_blas
+        try:
+            importlib.import_module("numba.np.arraymath")
+        finally:
+            linalg.ensure_blas = asks
+    return numba
+
+
+def _no_blas() -> None:
+    raise ImportError
+
+
+def _dispatcher(function: Callable[..., Any]) -> Any:
+    _bring_along()
+    numba = _numba()
     decorate = numba.njit(cache=True, nogil=True, error_model="numpy")
     try:
         return decorate(function)

@@ -33,8 +33,8 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
+from streamjoin.location import place
 from streamjoin.manifest.cel import Rule, seconds
-from streamjoin.manifest.location import place
 from streamjoin.manifest.quantity import Cpu, Duration, Memory, Quantity
 
 API_VERSION = "streamjoin.dev/v1alpha1"

@@ -14,11 +14,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from streamjoin.location import place, within
 from streamjoin.manifest import model, resolve
 from streamjoin.manifest.fields import until_refused
 from streamjoin.manifest.generated import generator_problems
 from streamjoin.manifest.kafka import kafka_client_problems, kafka_client_remarks, raw_problems
-from streamjoin.manifest.location import place, within
 from streamjoin.manifest.model import Manifest, Part
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.quantity import Duration

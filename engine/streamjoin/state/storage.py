@@ -29,7 +29,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
-from streamjoin.manifest.location import is_url, place
+from streamjoin.location import is_url, place
 
 RETRY_SECONDS = 30.0
 """No attempt at an operation begins later than this after its first."""
@@ -103,7 +103,7 @@ class ObjectStorage:
     """
 
     def __init__(self, url: str) -> None:
-        """Raises ValueError for a URL that means no place; see ``manifest.location``."""
+        """Raises ValueError for a URL that means no place; see ``location``."""
         where = place(os.path.expanduser(url))
         self.url = url if not is_url(where) else where
         self.root = None if is_url(where) else Path(os.path.abspath(where))
