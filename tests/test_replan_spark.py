@@ -137,6 +137,7 @@ def test_an_executor_that_is_killed_while_a_plan_is_applied_loses_nothing(runner
             join.until(lambda: join.driver.plan_status().phase is PlanPhase.RUNNING, "the plan runs or is dropped")
     assert killed == ["switch", "release"]
     assert join.driver.scheme.tasks == 3
+    join.until(lambda: len(executors()) == 3 == len(runner.executors()), "others are there in place of those that were killed")
     join.finish()
 
 
@@ -153,8 +154,7 @@ def test_a_join_goes_on_at_its_size_while_executors_do_not_come(
             assert join.step() is not None
     status = join.driver.plan_status()
     assert status.phase is PlanPhase.WAITING
-    assert (status.workers, status.wanted.workers) == (2, 4)
-    assert status.ready_workers < 4  # one that the test before asked for may have come
+    assert (status.workers, status.ready_workers, status.wanted.workers) == (2, 2, 4)
     again = join.plan(3)
     join.switch(Plan(status.wanted.generation + 1, again.scheme, again.keep))
     join.finish()
