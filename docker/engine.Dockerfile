@@ -53,7 +53,7 @@ ENV JAVA_HOME=/opt/java PATH=/opt/streamjoin/bin:/opt/java/bin:/usr/bin:/bin HOM
     PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PYSPARK_PYTHON=/opt/streamjoin/bin/python
 # Spark's classes in one archive, and the machine code of the kernels for processors such as this one's: executors start in half of the time.
 # Made here, as both are compared with the files that they were made from.
-RUN NUMBA_CACHE_DIR=/opt/streamjoin/share/streamjoin/kernels python -m streamjoin.epoch.archive && rm -rf /tmp/* /root/.cache
+RUN NUMBA_CACHE_DIR=/opt/streamjoin/share/streamjoin/kernels python -m streamjoin.runner.archive && rm -rf /tmp/* /root/.cache
 USER 10001:10001
 WORKDIR /tmp
 EXPOSE 8080 7078 7079

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from streamjoin.epoch.driver import Driver, EpochResult
+from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.ports import EpochResult
 from streamjoin.io.base import Position, Records, SourcePlan, Split
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest import load

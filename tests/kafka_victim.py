@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.inline import InlineRunner
 from streamjoin.io.kafka_sink import KafkaSink
 from streamjoin.job import compile_job
 from streamjoin.manifest import load
+from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage
 
 EPOCH = 1

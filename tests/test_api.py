@@ -20,9 +20,10 @@ from click.testing import CliRunner
 from harness import SECOND, START, Input, driver_for, make_batch, make_job, manifest_text, oracle, output_of
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
-from streamjoin.epoch.driver import Driver, EpochFailed, EpochResult
-from streamjoin.epoch.inline import InlineRunner
+from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.job import StreamJob
+from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.serve import server as serving

@@ -20,9 +20,10 @@ from streamjoin.cli.exits import Exit
 from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.settings import Mode
-from streamjoin.epoch.driver import Driver, EpochFailed, EpochResult
-from streamjoin.epoch.inline import InlineRunner
+from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.epoch.spec import EpochSpec, TaskReport
+from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.autoscaler import Autoscaler, Elastic
 from streamjoin.serve.decisions import PATH, LedgerWriter, load_ledger
 from streamjoin.serve.wishes import plan_for_workers

@@ -37,10 +37,10 @@ from streamjoin.cli.loop import Asked, Done, Ended, Entering, Event, Loop, Reaso
 from streamjoin.cli.machine import FLOOR_MIB, executor_memory
 from streamjoin.cli.subject import Subject
 from streamjoin.cli.view import Screen
-from streamjoin.epoch.driver import EpochFailed, EpochResult
-from streamjoin.epoch.inline import InlineRunner
+from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.job import compile_job
 from streamjoin.manifest.validate import load
+from streamjoin.runner.inline import InlineRunner
 
 DEADLINE_SECONDS = 60
 GIB = 1 << 30
@@ -98,7 +98,7 @@ def rows_in(root: Path) -> int:
 
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["streamjoin.cli.run", "streamjoin.cli.view", "streamjoin.epoch.inline", "pyarrow.parquet"])
+PROCESSES.set_forkserver_preload(["streamjoin.cli.run", "streamjoin.cli.view", "streamjoin.runner.inline", "pyarrow.parquet"])
 
 
 def streamjoin(arguments: list[str], out: str, error: str, before: Callable[[], None] | None) -> None:

@@ -35,10 +35,11 @@ from harness import (
     staged_of,
 )
 from streamjoin.epoch import inline, join
-from streamjoin.epoch.driver import CheckpointMismatch, Driver, EpochFailed
-from streamjoin.epoch.inline import InlineRunner
+from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.ports import CheckpointMismatch, EpochFailed
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest import load as load_manifest
+from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.blocks import load
 from streamjoin.state.log import Superseded, read_latest
 from streamjoin.state.storage import ObjectStorage, Storage, StorageError

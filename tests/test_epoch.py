@@ -16,11 +16,12 @@ import pyarrow as pa
 import pytest
 
 from harness import SECOND, START, Input, MemorySource, driver_for, make_batch, make_job, output_of, run_all
-from streamjoin.epoch.driver import Driver, EpochFailed
-from streamjoin.epoch.inline import InlineRunner
+from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import EpochSpec, units_of
 from streamjoin.io.base import SourceError, UnavailableError
+from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.blocks import load
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamjoin.java import IGNORE_SYSTEM_JAVA, JavaNotFound, find_java
+from streamjoin.runner.java import IGNORE_SYSTEM_JAVA, JavaNotFound, find_java
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +83,6 @@ def test_the_system_s_java_can_be_ignored(tmp_path: Path) -> None:
 
 
 def test_this_machine_has_a_java_for_spark() -> None:
-    done = subprocess.run([sys.executable, "-m", "streamjoin.java"], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "streamjoin.runner.java"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (Path(done.stdout.strip()) / "bin" / "java").is_file()

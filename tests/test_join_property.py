@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from harness import SECOND, START, Input, driver_for, make_batch, make_job, oracle, output_of, run_all
-from streamjoin.epoch.inline import InlineRunner
+from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import KEYED, MODELS
 from streamjoin.state.storage import ObjectStorage
 

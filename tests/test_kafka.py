@@ -33,14 +33,15 @@ from kafka_broker import KafkaBroker, free_ports
 from kafka_join import NAMES, Joined, consumed, finish, finish_despite_failures, group_offsets, produce, running_broker, wait_for
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
-from streamjoin.epoch.driver import Driver, EpochFailed
-from streamjoin.epoch.inline import InlineRunner
+from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.ports import EpochFailed
 from streamjoin.io.base import SinkError, SourceError, Staged, UnavailableError
 from streamjoin.io.kafka_client import KafkaClient
 from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
 from streamjoin.io.kafka_source import SESSION, KafkaSource, KafkaSourceConfig, fair_shares
 from streamjoin.job import compile_job
 from streamjoin.manifest import load
+from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.watch import Watched
 from streamjoin.state.storage import ObjectStorage

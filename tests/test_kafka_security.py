@@ -21,7 +21,7 @@ from kafka_broker import KafkaBroker, make_certificate
 from kafka_join import NAMES, Joined, finish_despite_failures, produce, running_broker
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
-from streamjoin.epoch.driver import EpochFailed
+from streamjoin.epoch.ports import EpochFailed
 from streamjoin.io.base import SinkError, SourceError, UnavailableError
 from streamjoin.io.kafka_client import KafkaClient
 from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig

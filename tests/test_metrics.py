@@ -30,12 +30,13 @@ from streamjoin.cli.run import Options
 from streamjoin.elastic.core import DecisionCore
 from streamjoin.elastic.decision import Kind as Action
 from streamjoin.elastic.settings import Mode, Settings
-from streamjoin.epoch.driver import Driver, EpochFailed, EpochResult
-from streamjoin.epoch.inline import InlineRunner
+from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.epoch.spec import TaskReport
 from streamjoin.io.base import Traffic
 from streamjoin.job import Job
 from streamjoin.manifest.model import KafkaSink, KafkaSource
+from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.catalogue import CATALOGUE, Kind, tables
 from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.server import DriverServer

@@ -27,12 +27,12 @@ from s3 import S3Server
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.inline import InlineRunner
 from streamjoin.epoch.replan import PlanPhase
 from streamjoin.io.base import MemorySnapshots, Rejected, SinkError, SourceError, Split, Staged
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.files import FilesSource, FilesSourceConfig
 from streamjoin.io.sinks import FilesSink, FilesSinkConfig
+from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state import log, storage
 from streamjoin.state.log import CommitLog, Superseded, read_latest

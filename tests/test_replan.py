@@ -25,10 +25,11 @@ from harness import SECOND, START, Crash, Input, driver_for, make_batch, make_jo
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import make_plan
-from streamjoin.epoch.driver import Driver, EpochFailed
-from streamjoin.epoch.inline import InlineEpoch, InlineRunner
+from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.replan import PlanRefused
 from streamjoin.epoch.spec import EpochSpec, TaskReport
+from streamjoin.runner.inline import InlineEpoch, InlineRunner
 from streamjoin.scheme.models import MODELS, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.state.blocks import SIDES, load

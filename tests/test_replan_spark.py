@@ -17,9 +17,10 @@ import pytest
 from harness import SECOND, driver_for, make_job, oracle, output_of
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
-from streamjoin.epoch.driver import Driver, EpochFailed, EpochResult
+from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.epoch.replan import PlanPhase
-from streamjoin.epoch.spark import SparkRunner, SparkSettings
+from streamjoin.runner.spark import SparkRunner, SparkSettings
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state.storage import ObjectStorage
 from test_spark import HERE, executors, make_inputs

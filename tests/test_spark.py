@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness import SECOND, START, Input, driver_for, make_batch, make_job, manifest_text, oracle, output_of, run_all
-from streamjoin.epoch.driver import EpochFailed
-from streamjoin.epoch.spark import SparkRunner, SparkSettings, cause_of
+from streamjoin.epoch.ports import EpochFailed
+from streamjoin.runner.spark import SparkRunner, SparkSettings, cause_of
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage, StorageError
 

@@ -14,9 +14,9 @@ import threading
 from pathlib import Path
 
 from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.spark import SparkRunner, SparkSettings
 from streamjoin.job import compile_job
 from streamjoin.manifest import load
+from streamjoin.runner.spark import SparkRunner, SparkSettings
 from streamjoin.state.storage import ObjectStorage
 
 

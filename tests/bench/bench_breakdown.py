@@ -30,9 +30,9 @@ from bench.engine import OneAtATime, Run, full, job_of, join, spark_runner, time
 from bench.eventlog import JobTimes
 from bench.report import STYLE, counts, machine, millions, options, table
 from bench.workloads import FULL_AFTER, WORKLOADS
-from streamjoin.epoch.driver import EpochResult, Runner
-from streamjoin.epoch.inline import InlineRunner
+from streamjoin.epoch.ports import EpochResult, Runner
 from streamjoin.epoch.spec import sample_of
+from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.sketch import Sketch
 
 PLAN, BUILD, SCHEDULE = "driver: plan", "Spark: build and collect the job", "Spark: schedule its stages"

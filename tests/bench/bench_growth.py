@@ -30,8 +30,8 @@ from bench.engine import full, job_of, join, spark_runner, timed
 from bench.report import LEFT, STYLE, counts, machine, millions, options, table
 from bench.workloads import WORKLOADS, write_file
 from harness import SECOND, START
-from streamjoin.epoch.driver import Runner
-from streamjoin.epoch.inline import InlineRunner
+from streamjoin.epoch.ports import Runner
+from streamjoin.runner.inline import InlineRunner
 
 WINDOW_SECONDS = 1000
 FILL_ROWS = 1_000_000

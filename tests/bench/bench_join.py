@@ -27,8 +27,8 @@ from bench.engine import Costs, full, job_of, join, spark_runner, timed
 from bench.report import counts, machine, millions, options, spread, table
 from bench.rivals import Timed
 from bench.workloads import FULL_AFTER, SHORT, WORKLOADS, Workload
-from streamjoin.epoch.driver import Runner
-from streamjoin.epoch.inline import InlineRunner
+from streamjoin.epoch.ports import Runner
+from streamjoin.runner.inline import InlineRunner
 
 OURS = "StreamJoin on Spark"
 SLOW = "Spark's stream-stream join"

@@ -36,8 +36,8 @@ from bench.limited import Group, NoLimit, limited
 from bench.processes import WORKERS, memory
 from bench.report import counts, machine, millions, options, table
 from bench.workloads import WORKLOADS, Workload, write_file
-from streamjoin.epoch.driver import Runner
-from streamjoin.epoch.inline import InlineRunner
+from streamjoin.epoch.ports import Runner
+from streamjoin.runner.inline import InlineRunner
 
 MIB = 1 << 20
 HELD_SECONDS = 13

@@ -21,7 +21,7 @@ from prometheus_client import generate_latest
 
 from bench.report import machine, options, table
 from harness import START, Input, driver_for, make_batch, make_job, run_all
-from streamjoin.epoch.inline import InlineRunner
+from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.metrics import Metrics
 from streamjoin.state.storage import ObjectStorage
 

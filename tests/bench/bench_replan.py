@@ -32,7 +32,8 @@ from bench.engine import job_of, silent, spark_runner
 from bench.forgetful import Durable
 from bench.report import LEFT, QUIET, STYLE, counts, machine, options, table
 from bench.workloads import FULL_AFTER, WORKLOADS
-from streamjoin.epoch.driver import Driver, Runner
+from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.ports import Runner
 from streamjoin.epoch.replan import Switched
 from streamjoin.serve.wishes import plan_for_workers
 

@@ -32,7 +32,8 @@ from bench.processes import DRIVER, DRIVER_JVM, EXECUTORS, KINDS, WORKERS, Memor
 from bench.report import GOOD, LEFT, QUIET, RIGHT, STYLE, machine, millions, options, table
 from bench.workloads import BAND, FULL_AFTER, WINDOW
 from harness import make_job
-from streamjoin.epoch.driver import Driver, EpochResult, Runner
+from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.ports import EpochResult, Runner
 from streamjoin.job import Job
 from streamjoin.state.storage import ObjectStorage
 

@@ -18,10 +18,11 @@ from typing import Any
 from bench.forgetful import Durable, Forgetful
 from bench.workloads import FULL_AFTER, WINDOW, Workload
 from harness import make_job
-from streamjoin.epoch.driver import Driver, EpochResult, Runner
-from streamjoin.epoch.spark import SparkRunner, SparkSettings
-from streamjoin.java import find_java
+from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.ports import EpochResult, Runner
 from streamjoin.job import Job
+from streamjoin.runner.java import find_java
+from streamjoin.runner.spark import SparkRunner, SparkSettings
 
 TESTS = Path(__file__).resolve().parents[1]
 PLENTY = 1_000_000_000

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from streamjoin.java import find_java
+from streamjoin.runner.java import find_java
 
 PACKAGES = ("pyspark", "numpy", "pyarrow", "numba", "duckdb", "polars", "confluent-kafka")
 LEFT, RIGHT, GOOD, QUIET = "#3b6fd4", "#e08a1e", "#2f9e5b", "#888888"

@@ -13,7 +13,7 @@ from bench.bench_breakdown import PARTS, middle
 from bench.engine import job_of, join, timed
 from bench.report import counts, millions, table
 from bench.workloads import BAND, FULL_AFTER, WORKLOADS, Workload
-from streamjoin.epoch.inline import InlineRunner
+from streamjoin.runner.inline import InlineRunner
 
 FILES = FULL_AFTER + 3
 

@@ -40,7 +40,7 @@ _OF_CAUSE = {"SourceError": Exit.SOURCE, "UnavailableError": Exit.SOURCE, "Stora
 
 def code_of(error: BaseException) -> Exit:
     """The exit code for an error of the driver."""
-    from streamjoin.epoch.driver import CheckpointMismatch, EpochFailed
+    from streamjoin.epoch.ports import CheckpointMismatch, EpochFailed
     from streamjoin.io.base import SinkError, SourceError, UnavailableError
     from streamjoin.state.log import Superseded
     from streamjoin.state.storage import StorageError

@@ -9,7 +9,7 @@ import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from streamjoin.epoch.driver import EpochResult
+from streamjoin.epoch.ports import EpochResult
 from streamjoin.epoch.replan import PlanStatus, Switched
 
 MOST_SAMPLES = 2048

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from streamjoin.cli.exits import Failure, failure_of
 from streamjoin.elastic.decision import Decision
-from streamjoin.epoch.driver import EpochFailed, EpochResult, Runner, Running
+from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner, Running
 from streamjoin.epoch.replan import PlanStatus
 from streamjoin.epoch.spec import EpochSpec
 

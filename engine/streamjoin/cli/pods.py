@@ -233,7 +233,7 @@ def executor_command(environment: Mapping[str, str], java_home: Path, spark_home
 
 def run_executor() -> int:
     """Become the executor. Returns an exit code where that fails."""
-    from streamjoin.java import JavaNotFound, find_java
+    from streamjoin.runner.java import JavaNotFound, find_java
 
     found = importlib.util.find_spec("pyspark")
     try:

@@ -12,7 +12,7 @@ from streamjoin.cli.loop import Ended
 from streamjoin.cli.scaling import decision_record, plan_record, switch_record
 from streamjoin.cli.subject import Subject
 from streamjoin.elastic.decision import Decision
-from streamjoin.epoch.driver import EpochResult
+from streamjoin.epoch.ports import EpochResult
 from streamjoin.epoch.replan import PlanStatus
 
 COUNTS = ("input", "accepted", "routed", "late", "shed", "rejected", "filtered", "unmatchable")

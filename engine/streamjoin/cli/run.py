@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from streamjoin.cli.pods import Pods
     from streamjoin.cli.subject import Subject
     from streamjoin.cli.view import View
-    from streamjoin.epoch.driver import Driver, Runner
+    from streamjoin.epoch.driver import Driver
+    from streamjoin.epoch.ports import Runner
     from streamjoin.job import Job
     from streamjoin.serve.autoscaler import Autoscaler
     from streamjoin.serve.metrics import Metrics
@@ -241,11 +242,11 @@ def _announced(options: Options, job: Job, log_directory: Path, tell: Callable[[
     from streamjoin.cli.loop import AnnouncedRunner, Notice
 
     if options.runner == "inline":
-        from streamjoin.epoch.inline import InlineRunner
+        from streamjoin.runner.inline import InlineRunner
 
         return AnnouncedRunner(lambda tasks: InlineRunner(), tell)
 
-    from streamjoin.java import JavaNotFound, find_java
+    from streamjoin.runner.java import JavaNotFound, find_java
 
     try:
         java_home = find_java()
@@ -255,8 +256,8 @@ def _announced(options: Options, job: Job, log_directory: Path, tell: Callable[[
     def spark(tasks: int) -> Runner:
         from streamjoin.cli.machine import executor_memory, machine_bytes
         from streamjoin.cli.pods import PENDING_SECONDS
-        from streamjoin.epoch.spark import SparkRunner, SparkSettings
         from streamjoin.kernel.run import warm
+        from streamjoin.runner.spark import SparkRunner, SparkSettings
 
         pods = options.pods
         if pods is not None:

@@ -25,7 +25,7 @@ from streamjoin.cli.record import epoch_record
 from streamjoin.cli.scaling import decision_text, plan_text, switch_text
 from streamjoin.cli.subject import Subject
 from streamjoin.elastic.decision import Decision, Kind
-from streamjoin.epoch.driver import EpochResult
+from streamjoin.epoch.ports import EpochResult
 from streamjoin.epoch.replan import PlanStatus
 
 LONG_SECONDS = 2.0

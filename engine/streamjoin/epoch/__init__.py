@@ -1,6 +1,5 @@
 """The epoch: plan, read and route, shuffle, join, commit, publish. One job and one commit each.
 
 ``spec`` is what the driver tells the tasks and what they report; ``route`` and ``join`` are the two task functions; ``driver`` is
-the loop that owns the durable state; ``inline`` and ``spark`` are the runners that carry the tasks out, and ``tasks`` is what Spark's
-workers load of all this.
+the loop that owns the durable state, and ``ports`` what it and the runners (``streamjoin.runner``) know of each other.
 """

@@ -28,9 +28,9 @@ import time
 import traceback
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,7 @@ from streamjoin.elastic.deployment import initial_workers
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.join import Steps
+from streamjoin.epoch.ports import CheckpointMismatch, EpochFailed, EpochResult, Runner, Running, TaskWork
 from streamjoin.epoch.replan import PlanOutdated, PlanPhase, PlanRefused, PlanStatus, Replanning, Switched
 from streamjoin.epoch.spec import Config, EpochSpec, Handover, Shared, Stream, TaskReport, Upcoming, is_attempt_of, share
 from streamjoin.epoch.watermark import advance
@@ -72,114 +73,6 @@ COUNTERS = (
     *("input_bytes", "routed_bytes", "dead_letter_bytes"),
 )
 """What routing counts, by stream: fields of RouteReport."""
-
-
-class Running(Protocol):
-    """An epoch's tasks at work."""
-
-    def result(self) -> list[TaskReport]:
-        """One report per task, once all are over. Raises EpochFailed when a task failed for good."""
-
-    def cancel(self) -> None:
-        """Wait until it has ended, so that nothing is written any more; its result is not wanted. Never raises."""
-
-
-class Runner(Protocol):
-    """Carries an epoch's tasks out: routes each split, brings each piece to its task, joins each task on the worker that has its runs.
-
-    Workers are numbers that the driver chooses; one that the runner has not heard of before is new. Which executor is which worker is the
-    runner's business, and only speed depends on it.
-    """
-
-    def start(self, workers: Sequence[int]) -> None:
-        """Make these workers ready, and no others. Raises EpochFailed."""
-
-    def request(self, count: int) -> None:
-        """Ask for so many workers in all. Returns at once; may be asked again and again."""
-
-    @property
-    def ready(self) -> int:
-        """How many workers there are, ready to work."""
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether an epoch may be begun while another is in flight: not when workers are to be put in order between epochs first."""
-
-    def submit(self, spec: EpochSpec, workers: Sequence[int]) -> Running:
-        """Begin an epoch, its task t on ``workers[t]``. At most one other may be in flight, the one that this one follows."""
-
-    def release(self, workers: Sequence[int]) -> None:
-        """Let all workers go but these. Returns at once. Nothing may be in flight."""
-
-    def stop(self) -> None: ...
-
-
-class EpochFailed(RuntimeError):  # noqa: N818
-    """An epoch failed, uncommitted or committed but not yet published, and can be tried again. One line; ``detail`` has the trace."""
-
-    def __init__(self, message: str, detail: str = "", *, permanent: bool = False) -> None:
-        super().__init__(message)
-        self.detail = detail
-        self.permanent = permanent
-        """Trying again would fail in the same way."""
-
-
-class CheckpointMismatch(RuntimeError):  # noqa: N818
-    """The manifest asks for another join than the checkpoint holds."""
-
-
-@dataclass(frozen=True)
-class TaskWork:
-    """What one task did in an epoch."""
-
-    seconds: dict[str, float]
-    """By step."""
-    output: int
-    candidates: int
-    held_bytes: int
-
-
-@dataclass(frozen=True)
-class EpochResult:
-    """What one committed epoch did, for those who watch. Pairs are (left, right)."""
-
-    epoch: int
-    started_at: float
-    seconds: dict[str, float]
-    """By step, of the round that committed the epoch: plan (of the next epoch where that is begun ahead), tasks (what was left to wait for
-    them), commit, publish, clean; deploy where workers were started; and the tasks' own steps, the longest of all tasks, under
-    ``task.<step>``."""
-    counts: dict[str, tuple[int, int]]
-    output: int
-    candidates: int
-    held: dict[int, tuple[int, int]]
-    utilization: dict[int, float]
-    watermarks: tuple[int | None, int | None]
-    lag: tuple[float | None, float | None]
-    """Seconds by which each watermark is behind the event time that tuples made at the epoch's start have."""
-    backlog: tuple[int, int]
-    shed: tuple[float, ...]
-    read_back: int
-    """Tasks whose worker did not have their runs."""
-    totals: dict[str, list[int]]
-    generation: int
-    blocks: int
-    warnings: tuple[str, ...] = ()
-    committed_at: float | None = None
-    work: dict[int, TaskWork] = field(default_factory=dict)
-    """By task."""
-    stored_blocks: tuple[int, int] = (0, 0)
-    stored_bytes: tuple[int, int] = (0, 0)
-    storage_retries: int = 0
-    """Requests to object stores that had to be repeated, by the tasks that finished and by the driver."""
-    source_errors: tuple[int, int] = (0, 0)
-    """Errors of the sources' servers that the tasks got over."""
-    backlog_by_partition: tuple[Mapping[int, int], Mapping[int, int]] = field(default_factory=lambda: ({}, {}))
-
-    @property
-    def duration(self) -> float:
-        """Seconds of work; starting workers is not counted."""
-        return sum(seconds for step, seconds in self.seconds.items() if "." not in step and step != "deploy")
 
 
 @dataclass(frozen=True)

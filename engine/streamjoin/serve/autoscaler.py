@@ -22,7 +22,7 @@ from streamjoin.elastic.pause import Pause
 from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
-from streamjoin.epoch.driver import EpochResult
+from streamjoin.epoch.ports import EpochResult
 from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Switched
 from streamjoin.job import Job
 from streamjoin.predicate import Predicate

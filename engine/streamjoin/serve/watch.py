@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from streamjoin.epoch.driver import EpochResult
+from streamjoin.epoch.ports import EpochResult
 from streamjoin.epoch.replan import PlanStatus
 from streamjoin.io.base import Traffic
 from streamjoin.serve.metrics import Metrics

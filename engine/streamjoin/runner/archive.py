@@ -1,6 +1,6 @@
-"""Makes the archive of Spark's Java classes that drivers and executors start with (``epoch.classes``), by running a small join.
+"""Makes the archive of Spark's Java classes that drivers and executors start with (``runner.classes``), by running a small join.
 
-    python -m streamjoin.epoch.archive
+    python -m streamjoin.runner.archive
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from streamjoin.epoch.classes import archive, is_plain
-from streamjoin.epoch.driver import Driver, EpochFailed
-from streamjoin.epoch.spark import SparkRunner, SparkSettings
-from streamjoin.java import JavaNotFound, find_java
+from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.ports import EpochFailed
 from streamjoin.job import compile_job
 from streamjoin.manifest import load
+from streamjoin.runner.classes import archive, is_plain
+from streamjoin.runner.java import JavaNotFound, find_java
+from streamjoin.runner.spark import SparkRunner, SparkSettings
 from streamjoin.state.storage import ObjectStorage
 
 EXIT_SECONDS = 300

@@ -12,7 +12,7 @@ module exits with "Module jdk.incubator.vector not found" before Spark's first l
 does without. So a runtime that lacks it gets a *shim*: a JAVA_HOME of our own whose ``bin/java`` leaves that one option
 out and becomes the real ``java``, with the same process id and signals.
 
-Only the standard library is used. Runs as a program too: ``python -m streamjoin.java`` prints the JAVA_HOME.
+Only the standard library is used. Runs as a program too: ``python -m streamjoin.runner.java`` prints the JAVA_HOME.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Spark's Java classes, read and verified once instead of at every start of a driver or an executor (class data sharing, JEP 350).
 
 A JVM that starts for Spark spends most of its processor time on that until its first task runs. An archive of what one has loaded, made by
-``epoch.archive``, is mapped into memory by those that come later.
+``runner.archive``, is mapped into memory by those that come later.
 
 Always holds: an archive lies in the Python environment whose Spark it was made from, and is named after the runtime that made it; Java
 itself compares both, and starts as without one where they differ. To be without one costs seconds at each start, and nothing else.

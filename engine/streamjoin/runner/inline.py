@@ -11,8 +11,8 @@ import traceback
 from collections import defaultdict
 from collections.abc import Sequence
 
-from streamjoin.epoch.driver import EpochFailed
 from streamjoin.epoch.join import join
+from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import EpochSpec, Piece, TaskReport
 from streamjoin.io.base import SourceError

@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from streamjoin.epoch import tasks
-from streamjoin.epoch.classes import Shared, leaving, shared
-from streamjoin.epoch.driver import EpochFailed
+from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.spec import EpochSpec, TaskReport
-from streamjoin.java import find_java
+from streamjoin.runner import tasks
+from streamjoin.runner.classes import Shared, leaving, shared
+from streamjoin.runner.java import find_java
 
 ID_SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"integer","nullable":true,"metadata":{}}]}'
 LEAST_SLOTS = 2
@@ -64,7 +64,7 @@ class SparkSettings:
     master: str | None = None
     """None: executors as processes of this machine, one core each."""
     java_home: Path | None = None
-    """None: what :func:`streamjoin.java.find_java` finds."""
+    """None: what :func:`streamjoin.runner.java.find_java` finds."""
     registration_seconds: float = 120
     """So long a start waits for all executors; then it goes on with those that there are."""
     ui: bool = False
@@ -81,11 +81,11 @@ class SparkEpoch:
         self._future = future
 
     def result(self) -> list[TaskReport]:
-        """See :class:`streamjoin.epoch.driver.Running`."""
+        """See :class:`streamjoin.epoch.ports.Running`."""
         return self._future.result()
 
     def cancel(self) -> None:
-        """See :class:`streamjoin.epoch.driver.Running`. Nothing is ended: Spark ends a cancelled task's Python worker, and the runs of the
+        """See :class:`streamjoin.epoch.ports.Running`. Nothing is ended: Spark ends a cancelled task's Python worker, and the runs of the
         epochs before with it."""
         wait([self._future])
 
@@ -153,7 +153,7 @@ class SparkRunner:
             time.sleep(0.05)
 
     def request(self, count: int) -> None:
-        """See :class:`streamjoin.epoch.driver.Runner`."""
+        """See :class:`streamjoin.epoch.ports.Runner`."""
         self._wanted = max(count, len(self.executors()))
         if self._local is not None:
             self._local.provide(self._wanted)
@@ -162,7 +162,7 @@ class SparkRunner:
 
     @property
     def ready(self) -> int:
-        """See :class:`streamjoin.epoch.driver.Runner`. New executors load the kernels meanwhile, a few seconds each."""
+        """See :class:`streamjoin.epoch.ports.Runner`. New executors load the kernels meanwhile, a few seconds each."""
         with self._lock:
             if self._warming is not None and self._warming.done():
                 if self._warming.exception() is None:
@@ -176,11 +176,11 @@ class SparkRunner:
 
     @property
     def overlaps(self) -> bool:
-        """See :class:`streamjoin.epoch.driver.Runner`."""
+        """See :class:`streamjoin.epoch.ports.Runner`."""
         return not self._misplaced()
 
     def submit(self, spec: EpochSpec, workers: Sequence[int]) -> SparkEpoch:
-        """See :class:`streamjoin.epoch.driver.Runner`."""
+        """See :class:`streamjoin.epoch.ports.Runner`."""
         if spec.follows is None and (self._misplaced() or len(workers) > len(self._slots)):
             try:
                 self._place(max(len(workers), len(self.executors())))
@@ -196,7 +196,7 @@ class SparkRunner:
         return SparkEpoch(self._threads.submit(self._run, spec, slots, warm, group, previous))
 
     def release(self, workers: Sequence[int]) -> None:
-        """See :class:`streamjoin.epoch.driver.Runner`."""
+        """See :class:`streamjoin.epoch.ports.Runner`."""
         self._executor_of = {worker: executor for worker, executor in self._executor_of.items() if worker in workers}
         self._wanted = len(workers)
         kept = set(self._executor_of.values())
