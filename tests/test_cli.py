@@ -34,7 +34,7 @@ from streamjoin.cli import loop, main
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.history import MOST_SAMPLES, RATE_SECONDS, Durations, History
 from streamjoin.cli.loop import Asked, Done, Ended, Entering, Event, Loop, Reason, Retrying, Starting, Stopping, Waiting
-from streamjoin.cli.machine import FLOOR_MIB, executor_memory
+from streamjoin.cli.machine import shortage
 from streamjoin.cli.subject import Subject
 from streamjoin.cli.view import Screen
 from streamjoin.epoch.ports import EpochFailed, EpochResult
@@ -761,12 +761,9 @@ def test_the_view_shows_what_was_not_joined_and_why(tmp_path: Path) -> None:
     assert {"20", "23", "2.0"} <= set(right.split())
 
 
-def test_executors_get_half_their_memory_but_no_more_than_the_machine_has() -> None:
-    assert executor_memory(2 * GIB, 3, 24 * GIB).heap_mib == 1024
-    assert executor_memory(2 * GIB, 3, 24 * GIB).warning is None
-    scarce = executor_memory(8 * GIB, 4, 16 * GIB)
-    assert scarce.heap_mib < 2048
-    assert scarce.warning is not None
-    assert "spec.workers" in scarce.warning
-    assert executor_memory(GIB // 8, 1, 24 * GIB).heap_mib == FLOOR_MIB
-    assert executor_memory(8 * GIB, 100, GIB).heap_mib == FLOOR_MIB
+def test_a_machine_with_less_memory_than_the_workers_ask_for_is_told_of() -> None:
+    assert shortage(2 * GIB, 3, 24 * GIB) is None
+    warning = shortage(8 * GIB, 4, 16 * GIB)
+    assert warning is not None
+    assert "4 workers of 8,192 MiB (spec.workers.resources.memory) are more than this machine's 16,384 MiB" in warning
+    assert "each has about 3,840 MiB" in warning

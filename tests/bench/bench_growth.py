@@ -149,7 +149,7 @@ def main() -> None:
     print(machine())
     with tempfile.TemporaryDirectory(prefix="streamjoin-bench-") as name:
         root = Path(name)
-        spark = spark_runner(root, memory_mib=1024)
+        spark = spark_runner(root)
         try:
             runners: dict[str, Runner] = {SPARK: spark, INLINE: InlineRunner()}
             held = by_held(root, runners, counts(arguments.held), counts(arguments.epoch_rows), arguments.epochs)

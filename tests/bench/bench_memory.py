@@ -215,7 +215,7 @@ def main() -> None:
         root = Path(name)
         if "larger" in asked:
             larger(root, arguments.limit_mib, arguments.factor, int(arguments.rows))
-        runner = spark_runner(root, memory_mib=1024)
+        runner = spark_runner(root)
         try:
             if "held" in asked:
                 held(root, int(arguments.held), runner)

@@ -210,7 +210,7 @@ def main() -> None:
     samples: list[Sample] = []
     with tempfile.TemporaryDirectory(prefix="streamjoin-bench-") as name:
         root = Path(name)
-        runner = spark_runner(root, memory_mib=1024)
+        runner = spark_runner(root)
         try:
             top = None if arguments.rate else flat_out(root / "top", runner, arguments.calibrate)
             rate = arguments.rate or (top or 0.0) / 2

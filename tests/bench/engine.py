@@ -39,13 +39,13 @@ class Costs:
     """False: results are counted and dropped, by the console sink."""
 
 
-def spark_runner(root: Path, memory_mib: int = 3072) -> SparkRunner:
+def spark_runner(root: Path) -> SparkRunner:
     """A runner whose workers find the benchmarks' own classes."""
     os.environ["JAVA_HOME"] = str(find_java())
     inherited = os.environ.get("PYTHONPATH")
     if str(TESTS) not in (inherited or "").split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS), inherited]))
-    return SparkRunner(SparkSettings(root / "logs", memory_mib))
+    return SparkRunner(SparkSettings(root / "logs"))
 
 
 class OneAtATime:

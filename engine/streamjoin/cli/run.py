@@ -254,7 +254,7 @@ def _announced(options: Options, job: Job, log_directory: Path, tell: Callable[[
         raise Failure(Exit.JAVA, f"{missing}; or try --runner inline, which needs none") from missing
 
     def spark(tasks: int) -> Runner:
-        from streamjoin.cli.machine import executor_memory, machine_bytes
+        from streamjoin.cli.machine import machine_bytes, shortage
         from streamjoin.cli.pods import PENDING_SECONDS
         from streamjoin.kernel.run import warm
         from streamjoin.runner.spark import SparkRunner, SparkSettings
@@ -264,11 +264,11 @@ def _announced(options: Options, job: Job, log_directory: Path, tell: Callable[[
             conf = pods.conf(job.name)
             return SparkRunner(SparkSettings(log_directory, pods.heap_mib, pods.master, java_home, PENDING_SECONDS, conf=conf))
         most = job.max_workers if options.elastic or options.metrics_port is not None else tasks  # that a plan may bring
-        memory = executor_memory(job.memory_bytes, max(tasks, most), machine_bytes())
-        if memory.warning:
-            tell(Notice(f"warning: {memory.warning}"))
-        warm()  # compiled once, here: the executors find it in the cache
-        return SparkRunner(SparkSettings(log_directory, memory.heap_mib, java_home=java_home))
+        warning = shortage(job.memory_bytes, max(tasks, most), machine_bytes())
+        if warning is not None:
+            tell(Notice(f"warning: {warning}"))
+        warm()  # compiled once, here: the workers find it in the cache
+        return SparkRunner(SparkSettings(log_directory, java_home=java_home))
 
     return AnnouncedRunner(spark, tell)
 

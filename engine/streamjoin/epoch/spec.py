@@ -9,7 +9,8 @@ from __future__ import annotations
 import pickle
 import uuid
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -118,6 +119,17 @@ class EpochSpec:
     follows: int | None = None
     """The epoch before, when it is still in flight: a task goes on from the runs that its last attempt staged in the same process, or
     fails. It reports which attempt that was, and the driver commits only what follows from what it has committed."""
+
+    def with_shared(self, change: Callable[[Shared], Shared]) -> EpochSpec:
+        """The same with everything that is shared changed: to leave out what a process has already, and to put it back there."""
+        upcoming, handover = self.upcoming, self.handover
+        return replace(
+            self,
+            config=change(self.config),
+            scheme=change(self.scheme),
+            upcoming=None if upcoming is None else replace(upcoming, scheme=change(upcoming.scheme)),
+            handover=None if handover is None else replace(handover, scheme=change(handover.scheme)),
+        )
 
 
 @dataclass(frozen=True)

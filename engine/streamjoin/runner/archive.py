@@ -68,8 +68,8 @@ def make() -> Path:
     unfinished = path.with_suffix(f".{os.getpid()}")
     try:
         with tempfile.TemporaryDirectory(prefix="streamjoin-classes-") as name:
-            # First with an executor, for what a driver needs; then in the driver's own process, for what an executor needs.
-            for number, master in enumerate((None, "local[2]")):
+            # First with an executor, for what a driver on a cluster needs; then in the driver's own process, as on a laptop.
+            for number, master in enumerate(("local-cluster[1,1,512]", None)):
                 root = Path(name, str(number))
                 _run(root, SparkRunner(SparkSettings(root / "logs", 512, master, java_home, classes_to=unfinished)))
             _end_java()

@@ -1,0 +1,332 @@
+"""The exchange: pieces of an epoch from every worker that routes to every worker that joins, over Arrow Flight.
+
+One persistent stream leads from a worker to each other worker; a piece's tuples travel on it as they lie in memory, in the value of a
+one-row record batch, behind a small header. Each *sender* of an attempt ends it with a mark on each of its streams, and a receiver, which
+was told who the senders are, has all pieces once it has all marks.
+
+Always holds:
+
+- Attempts are numbered, ascending; what comes for an attempt that is over here is dropped. So an attempt gets the pieces of no other.
+- A receiver buffers without bound only the pieces of the attempt that it works on, which its join needs as a whole; of later ones at most
+  ``AHEAD_BYTES``, then it stops reading that stream, and gRPC stops the sender. That ends no attempt: a sender routes in order, so that all
+  it has to send for the attempt worked on is on its way before anything of a later one.
+- Nobody waits for ever. A stream that breaks fails the attempts that miss its mark at once; one that is silent (senders say something
+  every ``BEAT_SECONDS``) after ``SILENT_BEATS`` of these; and an attempt that is abandoned wakes who waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from streamjoin.epoch.spec import Piece
+from streamjoin.runner.security import Gate, Security, shut_down
+
+AHEAD_BYTES = 256 << 20
+BEAT_SECONDS = 2.0
+SILENT_BEATS = 8
+"""Counted by the receiver's own waits, so that a machine that slept has not heard nothing for hours."""
+
+_SCHEMA = pa.schema([("data", pa.binary())])
+_HEADER = struct.Struct("<Bqiib")
+"""Kind, attempt, task, area, side."""
+_PIECE, _MARK, _BEAT = range(3)
+
+
+class ExchangeError(RuntimeError):
+    """A worker cannot be reached, or went silent: the attempt is over, and the next one may succeed."""
+
+
+class Abandoned(RuntimeError):  # noqa: N818
+    """The driver has given the attempt up."""
+
+
+class _Attempt:
+    """What has come for one attempt. Guarded by the exchange's lock."""
+
+    def __init__(self) -> None:
+        self.pieces: defaultdict[int, list[Piece]] = defaultdict(list)
+        """By task."""
+        self.nbytes = 0
+        self.ended: set[str] = set()
+        """Addresses of senders whose mark has come."""
+        self.expected: frozenset[str] | None = None
+        """Addresses of all senders; None until the driver has told."""
+        self.failure: Exception | None = None
+
+    @property
+    def missing(self) -> frozenset[str]:
+        return (self.expected or frozenset()) - self.ended
+
+
+class Exchange:
+    """One worker's end: a server that others send to, and its streams to them. Safe for use by several threads."""
+
+    def __init__(self, host: str, security: Security, *, ports: Sequence[int] = (0,), beat_seconds: float = BEAT_SECONDS) -> None:
+        """Serves on the first free one of ``ports`` (0: any). Raises OSError when none is."""
+        self._security = security
+        self._beat_seconds = beat_seconds
+        self._changed = threading.Condition()
+        self._attempts: dict[int, _Attempt] = {}
+        self._over = -1
+        """The newest attempt that is over here."""
+        self._heard: dict[str, float] = {}
+        """By sender: when something came from it."""
+        self._links: dict[str, _Link] = {}
+        self._closed = threading.Event()
+        self.gate = Gate(security)
+        self.moved = 0
+        """Pieces sent and received: whoever watches sees by it that there is progress."""
+        self._server = _serve(self, host, ports)
+        self.address = f"[{host}]:{self._server.port}" if ":" in host else f"{host}:{self._server.port}"
+        self._beats = threading.Thread(target=self._beat, name="beats", daemon=True)
+        self._beats.start()
+
+    def begin(self, attempt: int, senders: Sequence[str]) -> None:
+        """Expect marks from these addresses, our own perhaps among them."""
+        with self._changed:
+            self._attempts.setdefault(attempt, _Attempt()).expected = frozenset(senders)
+            self._changed.notify_all()
+
+    def send(self, attempt: int, address: str, piece: Piece) -> None:
+        """Bring a piece to the worker at this address; waits while that is behind. Raises ExchangeError, Abandoned."""
+        self._require(attempt)
+        self.moved += 1
+        if address == self.address:
+            self._take(attempt, piece)
+        else:
+            self._link(address).send(_HEADER.pack(_PIECE, attempt, piece.task, piece.area, piece.side), _binary(piece.data))
+
+    def end(self, attempt: int, addresses: Sequence[str]) -> None:
+        """Tell these that they have had everything. Raises ExchangeError, Abandoned."""
+        for address in addresses:
+            self._require(attempt)
+            if address == self.address:
+                self._mark(attempt, address)
+            else:
+                self._link(address).send(_HEADER.pack(_MARK, attempt, 0, 0, 0), None)
+
+    def connect(self, addresses: Sequence[str]) -> None:
+        """Open streams to these, so that they hear of us before our first piece is ready. Raises ExchangeError."""
+        for address in addresses:
+            if address != self.address:
+                self._link(address)
+
+    def pieces(self, attempt: int, task: int) -> Iterator[Piece]:
+        """The task's pieces as they come, until all senders have ended. Raises ExchangeError, Abandoned, and what ``fail`` was given."""
+        silent: dict[str, int] = {}
+        while True:
+            with self._changed:
+                found = self._of(attempt)
+                came = found.pieces.pop(task, [])
+                if not came:
+                    if not found.missing and found.expected is not None:
+                        return
+                    if not self._changed.wait(self._beat_seconds):
+                        self._note_silence(found, silent)
+                    continue
+                found.nbytes -= sum(piece.data.size for piece in came)
+            yield from came
+
+    def fail(self, attempt: int, failure: Exception) -> None:
+        """Have those who wait for the attempt's pieces get this."""
+        with self._changed:
+            if attempt > self._over:
+                found = self._attempts.setdefault(attempt, _Attempt())
+                found.failure = found.failure or failure
+                self._changed.notify_all()
+
+    def fail_all(self, failure: Exception) -> None:
+        """As :meth:`fail`, for every attempt that has begun."""
+        with self._changed:
+            begun = list(self._attempts)
+        for attempt in begun:
+            self.fail(attempt, failure)
+
+    def buffered(self, attempt: int) -> int:
+        """Bytes of pieces that have come for the attempt and nobody has taken yet."""
+        with self._changed:
+            found = self._attempts.get(attempt)
+            return 0 if found is None else found.nbytes
+
+    def finish(self, attempt: int) -> None:
+        """The attempt is over: what is there of it, or still comes, is dropped."""
+        with self._changed:
+            self._over = max(self._over, attempt)
+            for number in [number for number in self._attempts if number <= self._over]:
+                del self._attempts[number]
+            self._changed.notify_all()
+
+    def keep_links(self, addresses: Sequence[str]) -> None:
+        """Close the streams to all others: workers that are gone."""
+        with self._changed:
+            closed = [self._links.pop(address) for address in list(self._links) if address not in addresses]
+        for link in closed:
+            link.close()
+
+    def close(self) -> None:
+        self._closed.set()
+        self.keep_links(())
+        shut_down(self._server)
+
+    def _require(self, attempt: int) -> None:
+        with self._changed:
+            self._of(attempt)
+
+    def _of(self, attempt: int) -> _Attempt:
+        found = self._attempts.get(attempt)
+        if found is None:
+            raise Abandoned(f"attempt {attempt} is over")
+        if found.failure is not None:
+            raise found.failure
+        return found
+
+    def _note_silence(self, found: _Attempt, silent: dict[str, int]) -> None:
+        """After a wait in which nothing changed."""
+        recent = time.monotonic() - 2 * self._beat_seconds
+        for sender in found.missing:
+            heard = sender == self.address or self._heard.get(sender, 0.0) >= recent
+            silent[sender] = 0 if heard else silent.get(sender, 0) + 1
+            if silent[sender] >= SILENT_BEATS:
+                raise ExchangeError(f"nothing came from the worker at {sender} for {SILENT_BEATS * self._beat_seconds:.0f} s")
+
+    def _link(self, address: str) -> _Link:
+        with self._changed:
+            link = self._links.get(address)
+            if link is None or link.broken:
+                link = self._links[address] = _Link(self._security, address, self.address)
+        return link
+
+    def _beat(self) -> None:
+        while not self._closed.wait(self._beat_seconds):
+            with self._changed:
+                links = list(self._links.values())
+            for link in links:
+                link.beat()
+
+    def _take(self, attempt: int, piece: Piece) -> None:
+        with self._changed:
+            while True:
+                if attempt <= self._over:
+                    return
+                found = self._attempts.setdefault(attempt, _Attempt())
+                worked_on = min((number for number, one in self._attempts.items() if one.expected is not None), default=-1)
+                if attempt == worked_on or found.nbytes + piece.data.size <= AHEAD_BYTES or self._closed.is_set():
+                    break
+                self._changed.wait()
+            found.pieces[piece.task].append(piece)
+            found.nbytes += piece.data.size
+            self._changed.notify_all()
+
+    def _mark(self, attempt: int, sender: str) -> None:
+        with self._changed:
+            if attempt > self._over:
+                self._attempts.setdefault(attempt, _Attempt()).ended.add(sender)
+                self._changed.notify_all()
+
+    def receive(self, sender: str, reader: Any) -> None:
+        """Take what comes on a stream, until it ends. Called by the server, in a thread of the stream's own."""
+        try:
+            for chunk in _chunks(reader):
+                kind, attempt, task, area, side = _HEADER.unpack(chunk.app_metadata)
+                self._heard[sender] = time.monotonic()
+                if kind == _PIECE:
+                    self.moved += 1
+                    self._take(attempt, Piece(task, area, side, chunk.data.column(0)[0].as_buffer()))
+                elif kind == _MARK:
+                    self._mark(attempt, sender)
+        finally:
+            with self._changed:
+                self._heard.pop(sender, None)
+                for found in self._attempts.values():
+                    if sender in found.missing and found.failure is None:
+                        found.failure = ExchangeError(f"the worker at {sender} broke off before it had sent everything")
+                self._changed.notify_all()
+
+
+class _Link:
+    """A persistent stream to another worker."""
+
+    def __init__(self, security: Security, address: str, own: str) -> None:
+        self._address = address
+        self._lock = threading.Lock()
+        self.broken = False
+        try:
+            self._client = security.client(address)
+            descriptor = flight.FlightDescriptor.for_command(own.encode())
+            self._writer, _ = self._client.do_put(descriptor, _SCHEMA, security.call())
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise self._error(error) from error
+
+    def send(self, header: bytes, data: pa.RecordBatch | None) -> None:
+        with self._lock:
+            try:
+                if data is None:
+                    self._writer.write_metadata(pa.py_buffer(header))
+                else:
+                    self._writer.write_with_metadata(data, pa.py_buffer(header))
+            except (flight.FlightError, pa.ArrowException, OSError) as error:
+                self.broken = True
+                raise self._error(error) from error
+
+    def beat(self) -> None:
+        if self._lock.acquire(blocking=False):  # otherwise something is being sent, which says as much
+            try:
+                self._writer.write_metadata(pa.py_buffer(_HEADER.pack(_BEAT, 0, 0, 0, 0)))
+            except (flight.FlightError, pa.ArrowException, OSError):
+                self.broken = True
+            finally:
+                self._lock.release()
+
+    def close(self) -> None:
+        self.broken = True
+        with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError), self._lock:
+            self._writer.close()
+            self._client.close()
+
+    def _error(self, error: Exception) -> ExchangeError:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        return ExchangeError(f"the worker at {self._address} cannot be reached: {reason}")
+
+
+class _Server(flight.FlightServerBase):  # type: ignore[misc]
+    def __init__(self, exchange: Exchange, location: str, options: dict[str, Any]) -> None:
+        super().__init__(location, **options)
+        self._exchange = exchange
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        self._exchange.receive(descriptor.command.decode(), reader)
+
+
+def _serve(exchange: Exchange, host: str, ports: Sequence[int]) -> _Server:
+    security = exchange._security
+    bracketed = f"[{host}]" if ":" in host else host
+    failure: Exception | None = None
+    for port in ports:
+        try:
+            return _Server(exchange, f"{security.scheme}://{bracketed}:{port}", security.server(exchange.gate))
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            failure = error
+    raise OSError(f"{host}: none of the ports {ports[0]} to {ports[-1]} can be served on: {failure}")
+
+
+def _chunks(reader: Any) -> Iterator[Any]:
+    while True:
+        try:
+            yield reader.read_chunk()
+        except StopIteration:
+            return
+
+
+def _binary(data: pa.Buffer) -> pa.RecordBatch:
+    """A one-value batch around a buffer, without a copy."""
+    offsets = pa.py_buffer(b"\0\0\0\0" + data.size.to_bytes(4, "little"))
+    return pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])], schema=_SCHEMA)

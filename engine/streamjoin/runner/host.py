@@ -1,0 +1,168 @@
+"""What holds a worker's place on an executor: it starts the worker's process, and another one whenever that dies or hangs.
+
+The host loads everything that a worker needs and then does nothing but wait, so that a worker is a fork of it, ready in some hundredths of
+a second. It knows how the process before ended, its signal and whether the kernel ran out of memory, which the next one tells the driver.
+
+Always holds: a host has one thread when it forks; it never opens a gRPC channel, which no fork survives; and a worker does not outlive its
+host (on Linux by the parent-death signal, elsewhere because it notices that its parent has changed).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamjoin.kernel import run
+from streamjoin.runner.worker import Settings, serve
+
+BEAT_SECONDS = 1.0
+SILENT_BEATS = 15
+"""A worker that has not said anything for so long hangs, and is ended."""
+PAUSES = (0.0, 0.0, 0.5, 1.0, 2.0, 5.0)
+"""Seconds before another process is started, by how many have died young, one after the other."""
+YOUNG_SECONDS = 10.0
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a worker's process ended."""
+
+    status: int
+    """As ``os.waitpid`` gives it."""
+    out_of_memory: bool
+    hung: bool = False
+
+    @property
+    def reason(self) -> str | None:
+        """For people; None: it ended as it should."""
+        if self.hung:
+            return f"it said nothing for {SILENT_BEATS * BEAT_SECONDS:.0f} s and was ended"
+        if os.WIFSIGNALED(self.status):
+            number = os.WTERMSIG(self.status)
+            name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+            return f"killed by {name}" + (", as the kernel ran out of memory" if self.out_of_memory else "")
+        code = os.WEXITSTATUS(self.status)
+        return None if code == 0 else f"ended with code {code}"
+
+
+def hold(settings: Settings) -> None:
+    """Hold the place until the worker ends as it should: the driver has ended it, or is gone."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    run.warm()
+    gc.collect()
+    gc.freeze()
+    executor = executor_id()
+    died: str | None = None
+    young = 0
+    while True:
+        started = time.monotonic()
+        ended = _run(settings, executor, died)
+        died = ended.reason
+        if died is None:
+            return
+        young = young + 1 if time.monotonic() - started < YOUNG_SECONDS else 0
+        time.sleep(PAUSES[min(young, len(PAUSES) - 1)])
+
+
+def _run(settings: Settings, executor: str, died: str | None) -> Ended:
+    """Have a worker's process work, and wait until it has ended."""
+    kills = out_of_memory_kills()
+    hearing, speaking = os.pipe()
+    host = os.getpid()
+    worker = os.fork()
+    if worker == 0:
+        os.close(hearing)
+        _be_worker(settings, executor, died, host, speaking)
+    os.close(speaking)
+    try:
+        hung = _await(worker, hearing)
+    except BaseException:  # the task is ended: nobody needs the worker any more
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
+        raise
+    finally:
+        os.close(hearing)
+    _, status = os.waitpid(worker, 0)
+    return Ended(status, out_of_memory_kills() > kills, hung)
+
+
+def _await(worker: int, hearing: int) -> bool:
+    """Until the worker's end of the pipe is closed, by its death; whether it had to be killed."""
+    silent = 0
+    while True:
+        if not select.select([hearing], [], [], BEAT_SECONDS)[0]:
+            silent += 1
+            if silent >= SILENT_BEATS:
+                os.kill(worker, signal.SIGKILL)
+                return True
+        elif os.read(hearing, 4096):
+            silent = 0
+        else:
+            return False
+
+
+def _be_worker(settings: Settings, executor: str, died: str | None, host: int, speaking: int) -> None:
+    """Never returns."""
+    code = 1
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        threading.Thread(target=_beat, args=(host, speaking), name="host", daemon=True).start()
+        serve(settings, executor=executor, died=died)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _beat(host: int, speaking: int) -> None:
+    while os.getppid() == host:
+        os.write(speaking, b".")
+        time.sleep(BEAT_SECONDS)
+    os._exit(1)
+
+
+def executor_id() -> str:
+    """Of the Spark executor that this process belongs to; empty outside of one."""
+    named = os.environ.get("SPARK_EXECUTOR_ID")
+    if named is not None:
+        return named
+    import psutil
+
+    for process in psutil.Process().parents():
+        try:
+            command = process.cmdline()
+        except psutil.Error:
+            break
+        if "--executor-id" in command[:-1]:
+            return command[command.index("--executor-id") + 1]
+    return ""
+
+
+def out_of_memory_kills() -> int:
+    """How many processes of this one's container, or machine, the kernel has killed for want of memory."""
+    for path, name in (("/sys/fs/cgroup/memory.events", "oom_kill"), ("/proc/vmstat", "oom_kill")):
+        try:
+            lines = Path(path).read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            words = line.split()
+            if len(words) == 2 and words[0] == name:
+                return int(words[1])
+    return 0

@@ -1,0 +1,106 @@
+"""What driver and workers tell each other over a worker's control stream.
+
+Always holds: both ends have shown the application's secret before the first message (``runner.security``), so that pickled bytes come from
+this program's own processes; and a worker answers every :class:`Work` with exactly one :class:`Done` or :class:`Failed`, also one that is
+abandoned, after which nothing of it runs any more.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamjoin.epoch.spec import EpochSpec, Shared, TaskReport
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A worker's first words on each connection."""
+
+    place: int
+    incarnation: str
+    """Of the process: one that says hello again under the same has its runs still."""
+    address: str
+    """Where it takes pieces."""
+    pid: int
+    host: str
+    executor: str
+    """Spark's; empty where there is none."""
+    died: str | None
+    """What ended the process before it at this place, as far as its host knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """An epoch, for all that have a part in it; pickled once."""
+
+    spec: EpochSpec
+    """Its ``Shared`` have no data: each process gets that once, in a Work."""
+    addresses: tuple[str, ...]
+    """By task, the process that joins it."""
+    splits: dict[str, tuple[int, ...]]
+    """By address of those that route, the splits; they are the senders."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Do your part of an attempt."""
+
+    attempt: int
+    tasks: tuple[int, ...]
+    """To join; usually one."""
+    assignment: bytes
+    shares: tuple[Shared, ...] = ()
+    """What the process has not been sent yet."""
+    forget: tuple[str, ...] = ()
+    """Identities of Shared that will not be named again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Give the attempt up; it is answered all the same."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """There is no more to do for this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """I am here. ``progress`` grows as work does."""
+
+    progress: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    attempt: int
+    reports: list[TaskReport] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    attempt: int
+    message: str
+    """One line."""
+    detail: str
+    """The trace."""
+    permanent: bool = False
+    """It would fail again in the same way."""
+    abandoned: bool = False
+    """Because it was asked to, or because another worker failed."""
+
+
+Message = Hello | Work | Abandon | End | Beat | Done | Failed
+
+
+def encode(message: Any) -> bytes:
+    return pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def decode(data: Any) -> Any:
+    return pickle.loads(data)  # noqa: S301 - see the module

@@ -1,0 +1,535 @@
+"""The driver's end of the resident workers: who is there, which task each has, and what becomes of an epoch when one of them dies.
+
+A *place* is room for one worker process; the hosts (Spark's tasks, or a test's processes) bring a process to each, and another one when it
+dies. A process calls the driver and keeps the connection open: its end is the first that the driver hears of a death. Workers, the numbers
+that the driver knows, are given places when they first get work, and stay there.
+
+Always holds:
+
+- At most one process of a place is connected, the newest.
+- An attempt ends when every process that has a part in it has answered, or is gone. So when it has failed or was cancelled, nothing of it
+  runs any more, except in a process that cannot be reached, whose files no commit will name.
+- An attempt that follows another goes to the same processes, or fails.
+- No wait is without a deadline: a process that is silent for ``SILENT_BEATS`` is taken for dead and its place is brought anew, one that is
+  there and gets nowhere for ``STALLED_SECONDS`` likewise; a place that stays empty for ``patience_seconds`` lends its task to another.
+
+Locks: all state is guarded by one condition, ``_changed``; nothing that can block is called while it is held, but for short writes to
+streams, which have locks of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyarrow import flight
+
+from streamjoin.epoch.ports import EpochFailed
+from streamjoin.epoch.spec import EpochSpec, Shared, TaskReport
+from streamjoin.io.base import Split
+from streamjoin.runner.messages import Abandon, Assignment, Beat, Done, End, Failed, Hello, Work, decode, encode
+from streamjoin.runner.security import Gate, Security, shut_down
+
+BEAT_SECONDS = 1.0
+SILENT_BEATS = 15
+"""Counted in the driver's own beats: a driver that slept has not missed any."""
+STALLED_SECONDS = 600.0
+"""An attempt in which nothing is sent, received or finished for so long will not end by itself."""
+ANSWER_SECONDS = 60.0
+"""A process that was told to abandon an attempt may finish what it is writing."""
+REASON_SECONDS = 3.0
+SMALL_RECORDS = 50_000
+"""So many records are read by one worker rather than spread: each sender costs every receiver a message."""
+_log = logging.getLogger("streamjoin.workers")
+
+
+class Hosts(Protocol):
+    """Who brings processes to places. Methods return at once."""
+
+    def bring(self, place: int) -> None:
+        """Have a process at this place, and another whenever it dies, until :meth:`end`."""
+
+    def end(self, place: int, *, executor: str) -> None:
+        """The place is not needed any more; its process was told to end."""
+
+    def replace(self, place: int, *, executor: str) -> None:
+        """Its process hangs, or cannot be reached: kill it, and bring another."""
+
+    def lost(self) -> str | None:
+        """Why no process will ever come again; None: they may."""
+
+
+class _Process:
+    """A worker's process that is connected."""
+
+    def __init__(self, hello: Hello, writer: Any) -> None:
+        self.hello = hello
+        self._writer = writer
+        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.shared: set[str] = set()
+        """Identities of what it was sent."""
+        self.silent = 0
+        self.progress = 0
+        self.gone = False
+        """It is not asked and not heard any more."""
+        threading.Thread(target=self._write, name=f"to-{hello.place}", daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return self.hello.address
+
+    def tell(self, message: Any) -> None:
+        """Returns at once: a process that hangs does not read."""
+        self._outbox.put(message)
+
+    def close(self) -> None:
+        self.gone = True
+        self._outbox.put(None)
+
+    def _write(self) -> None:
+        """Errors are left to who reads: the connection ends there too."""
+        try:
+            while (message := self._outbox.get()) is not None:
+                self._writer.write_metadata(pa.py_buffer(encode(message)))
+        except (flight.FlightError, pa.ArrowException, OSError):
+            pass
+
+    def __str__(self) -> str:
+        return f"worker at place {self.hello.place} (process {self.hello.pid} on {self.hello.host})"
+
+
+@dataclass
+class _Place:
+    number: int
+    process: _Process | None = None
+    deaths: int = 0
+    """Of its processes, as far as the reason is known."""
+    reason: str | None = None
+    """Of the last of these."""
+
+    def died(self, reason: str) -> None:
+        self.deaths, self.reason = self.deaths + 1, reason
+
+
+class Pool:
+    """See the module."""
+
+    def __init__(
+        self,
+        hosts: Callable[[Pool], Hosts],
+        security: Security,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        patience_seconds: float = 20.0,
+        beat_seconds: float = BEAT_SECONDS,
+    ) -> None:
+        """Serves at once; ``hosts`` gets the pool, whose ``address`` and ``security`` workers need. Raises OSError."""
+        self.security = security
+        self._patience = patience_seconds
+        self._beat_seconds = beat_seconds
+        self._changed = threading.Condition()
+        self._places: dict[int, _Place] = {}
+        self._numbers = itertools.count()
+        self._attempts = itertools.count()
+        self._place_of: dict[int, int] = {}
+        """By worker."""
+        self._current: list[Attempt] = []
+        """Those that are in flight, in order."""
+        self._closed = threading.Event()
+        self.gate = Gate(security)
+        bracketed = f"[{host}]" if ":" in host else host
+        self._server = _Server(self, f"{security.scheme}://{bracketed}:{port}", security.server(self.gate))
+        self.address = f"{bracketed}:{self._server.port}"
+        self._hosts = hosts(self)
+        self._last_split: dict[tuple[int, int], str] = {}
+        """By (side, partition), the process that read it last."""
+        self._watch = threading.Thread(target=self._beat, name="watch", daemon=True)
+        self._watch.start()
+
+    def want(self, count: int) -> None:
+        """Have at least so many places."""
+        with self._changed:
+            fresh = [next(self._numbers) for _ in range(count - len(self._places))]
+            self._places |= {number: _Place(number) for number in fresh}
+        for number in fresh:
+            self._hosts.bring(number)
+
+    @property
+    def connected(self) -> int:
+        """How many places have a process that is ready to work."""
+        with self._changed:
+            return sum(place.process is not None for place in self._places.values())
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """By place, the process that is connected."""
+        with self._changed:
+            return {number: place.process.hello.pid for number, place in self._places.items() if place.process is not None}
+
+    @property
+    def settled(self) -> bool:
+        """Whether every worker that has a place has its process there, so that an attempt may follow another."""
+        with self._changed:
+            return all(self._process_of(worker) is not None for worker in self._place_of)
+
+    def await_connected(self, count: int, seconds: float) -> int:
+        """Wait until there are so many, or the time is over; how many there are. Raises EpochFailed when none will ever come."""
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while True:
+                there = sum(place.process is not None for place in self._places.values())
+                if there >= count or time.monotonic() > deadline:
+                    return there
+                self._require_hosts()
+                self._changed.wait(min(0.5, max(0.0, deadline - time.monotonic())))
+
+    def restart(self, workers: Sequence[int]) -> None:
+        """These workers and no others, wherever there is a place: those of a driver before are forgotten."""
+        with self._changed:
+            self._place_of.clear()
+        self.want(len(workers))
+        self.release(workers)
+
+    def submit(self, spec: EpochSpec, workers: Sequence[int]) -> Attempt:
+        """Begin an attempt at an epoch, task t on ``workers[t]``. Waits for workers that are not there. Raises EpochFailed."""
+        before = None
+        if spec.follows is not None:
+            with self._changed:
+                before = next((one for one in self._current if one.epoch == spec.follows), None)
+            processes = before.processes if before is not None and len(before.processes) == len(workers) else ()
+            if not processes:
+                return self._begin(spec, (), f"epoch {spec.follows} is over")
+        else:
+            processes = self._placed(spec, workers)
+        return self._begin(spec, processes)
+
+    def release(self, workers: Sequence[int]) -> None:
+        """Let go the places that these workers do not need."""
+        with self._changed:
+            self._place_of = {worker: place for worker, place in self._place_of.items() if worker in workers}
+            used = set(self._place_of.values())
+            spare = [number for number in self._places if number not in used]
+            # Those that have a process are worth more; the newest go first.
+            spare.sort(key=lambda number: (self._places[number].process is None, number))
+            surplus = spare[max(0, len(workers) - len(used)) :]
+            ended = [self._places.pop(number) for number in surplus]
+            self._changed.notify_all()
+        for place in ended:
+            executor = ""
+            if place.process is not None:
+                executor = place.process.hello.executor
+                place.process.tell(End())
+            self._hosts.end(place.number, executor=executor)
+
+    def close(self) -> None:
+        """End all workers."""
+        self.release(())
+        self._closed.set()
+        shut_down(self._server)
+
+    def place_died(self, place: int, reason: str) -> None:
+        """Of the hosts: what kept the place has ended, with its process. They bring it anew."""
+        with self._changed:
+            found = self._places.get(place)
+            if found is not None:
+                found.died(reason)
+                self._drop(found, reason)
+                self._changed.notify_all()
+
+    def serve(self, reader: Any, writer: Any) -> None:
+        """A worker's connection, from its hello to its end. Called by the server, in a thread of the connection's own."""
+        hello: Hello = decode(reader.read_chunk().app_metadata)
+        process = _Process(hello, writer)
+        process.tell(Beat())
+        with self._changed:
+            place = self._places.get(hello.place)
+            if place is None:  # it was let go meanwhile
+                process.tell(End())
+                return
+            if hello.died is not None:
+                place.died(hello.died)
+                _log.warning("the worker at place %d died: %s; another is there", place.number, hello.died)
+            if place.process is not None:
+                self._drop(place, hello.died or "it called again")
+            place.process = process
+            self._changed.notify_all()
+        try:
+            while True:
+                self._hear(process, decode(reader.read_chunk().app_metadata))
+        except (StopIteration, flight.FlightError, pa.ArrowException, OSError):
+            pass
+        finally:
+            with self._changed:
+                if place.process is process:
+                    self._drop(place, None)
+                process.close()
+                self._changed.notify_all()
+
+    def _hear(self, process: _Process, message: Any) -> None:
+        with self._changed:
+            if process.gone:  # it was given up, and is there again
+                process.tell(End())
+                return
+            process.silent = 0
+            if isinstance(message, Beat):
+                if message.progress != process.progress:
+                    process.progress = message.progress
+                    for attempt in self._current:
+                        attempt.moved_at = time.monotonic()
+            else:
+                for attempt in self._current:
+                    if attempt.number == message.attempt:
+                        attempt.answered(process, message)
+                self._changed.notify_all()
+
+    def _drop(self, place: _Place, why: str | None) -> None:
+        """Its process is gone; None: nobody has told why."""
+        process, place.process = place.process, None
+        if process is not None:
+            process.gone = True
+            for attempt in self._current:
+                attempt.lost(process, place, why)
+
+    def _process_of(self, worker: int) -> _Process | None:
+        place = self._places.get(self._place_of.get(worker, -1))
+        return None if place is None else place.process
+
+    def _placed(self, spec: EpochSpec, workers: Sequence[int]) -> tuple[_Process, ...]:
+        """By task, the process that gets it: the worker's own, or, where that does not come, one that has few tasks."""
+        deadline = time.monotonic() + self._patience
+        with self._changed:
+            while True:
+                self._assign_places(workers)
+                found = [self._process_of(worker) for worker in workers]
+                if None not in found:
+                    return tuple(process for process in found if process is not None)
+                self._require_hosts()
+                if time.monotonic() > deadline:
+                    break
+                self._changed.wait(0.5)
+            tasks: dict[_Process, int] = {place.process: 0 for place in self._places.values() if place.process is not None}
+            if not tasks:
+                reasons = "; ".join(sorted({place.reason for place in self._places.values() if place.reason})) or "none has called yet"
+                raise EpochFailed(f"epoch {spec.epoch}: no worker is there: {reasons}")
+            for process in found:
+                if process is not None:
+                    tasks[process] += 1
+            placed = []
+            for process in found:
+                if process is None:
+                    process = min(tasks, key=lambda one: (tasks[one], one.hello.place))  # noqa: PLW2901
+                    tasks[process] += 1
+                placed.append(process)
+            return tuple(placed)
+
+    def _assign_places(self, workers: Sequence[int]) -> None:
+        taken = set(self._place_of.values())
+        free = [place for place in self._places.values() if place.number not in taken]
+        free.sort(key=lambda place: (place.process is None, place.number))
+        for worker in workers:
+            if self._place_of.get(worker) not in self._places and free:
+                self._place_of[worker] = free.pop(0).number
+
+    def _begin(self, spec: EpochSpec, processes: Sequence[_Process], impossible: str | None = None) -> Attempt:
+        attempt = Attempt(self, next(self._attempts), spec.epoch, tuple(processes))
+        if impossible is not None:
+            attempt.failure = EpochFailed(f"epoch {spec.epoch}: {impossible}")
+            return attempt
+        tasks: dict[_Process, list[int]] = {}
+        for task, process in enumerate(processes):
+            tasks.setdefault(process, []).append(task)
+        assignment = Assignment(
+            spec.with_shared(lambda shared: Shared(shared.identity, b"")),
+            tuple(process.address for process in processes),
+            self._spread(spec, list(tasks)),
+        )
+        body = encode(assignment)
+        wanted: dict[str, Shared] = {}
+
+        def note(shared: Shared) -> Shared:
+            wanted[shared.identity] = shared
+            return shared
+
+        spec.with_shared(note)
+        with self._changed:
+            self._current.append(attempt)
+            attempt.pending.update(tasks)
+            for process in tasks:
+                if process.gone:
+                    attempt.lost(process, self._places.get(process.hello.place), None)
+        for process, numbers in tasks.items():
+            shares = tuple(shared for identity, shared in wanted.items() if identity not in process.shared)
+            stale = tuple(process.shared - wanted.keys())
+            process.shared = set(wanted)
+            process.tell(Work(attempt.number, tuple(numbers), body, shares, stale))
+        return attempt
+
+    def _spread(self, spec: EpochSpec, processes: Sequence[_Process]) -> dict[str, tuple[int, ...]]:
+        """Which process reads which splits: about as many records each; a partition stays where it was read before, if that is fair."""
+        splits = [split for _, split in spec.splits]
+        total = sum(_size(split) for split in splits)
+        # Tasks that only fetch for a plan to come are not bothered.
+        readers = [process.address for process in processes]
+        count = max(1, min(len(readers), len(splits), -(-total // SMALL_RECORDS)))
+        readers = readers[:count]
+        load = dict.fromkeys(readers, 0)
+        found: dict[str, list[int]] = {address: [] for address in readers}
+        fair = max(1.2 * total / count, 1)
+        for index in sorted(range(len(splits)), key=lambda index: -_size(splits[index])):
+            side, split = spec.splits[index]
+            usual = self._last_split.get((side, split.partition)) if split.partition is not None else None
+            address = usual if usual in load and load[usual] + _size(split) <= fair else min(readers, key=lambda one: load[one])
+            if split.partition is not None:
+                self._last_split[side, split.partition] = address
+            load[address] += _size(split)
+            found[address].append(index)
+        return {address: tuple(sorted(indexes)) for address, indexes in found.items() if indexes}
+
+    def _require_hosts(self) -> None:
+        lost = self._hosts.lost()
+        if lost is not None:
+            raise EpochFailed(lost, permanent=True)
+
+    def _beat(self) -> None:
+        """Tell every process that the driver is there, and replace those that are not."""
+        while not self._closed.wait(self._beat_seconds):
+            with self._changed:
+                here = [place.process for place in self._places.values() if place.process is not None]
+            for process in here:
+                process.tell(Beat())
+                process.silent += 1
+                if process.silent > SILENT_BEATS:
+                    self.replace(process, f"it said nothing for {SILENT_BEATS * self._beat_seconds:.0f} s")
+            with self._changed:
+                stalled = [one for one in self._current if one.pending and time.monotonic() - one.moved_at > STALLED_SECONDS]
+                hanging = {process for attempt in stalled for process in attempt.pending}
+            for process in hanging:
+                self.replace(process, f"it got nowhere for {STALLED_SECONDS:.0f} s")
+
+    def replace(self, process: _Process, why: str) -> None:
+        """Take a process for dead, kill it, and bring another."""
+        with self._changed:
+            place = self._places.get(process.hello.place)
+            if place is None or place.process is not process:
+                return
+            place.died(why)
+            self._drop(place, why)
+            self._changed.notify_all()
+        _log.warning("%s: %s; it is replaced", process, why)
+        self._hosts.replace(place.number, executor=process.hello.executor)
+
+
+class Attempt:
+    """One attempt at an epoch (see :class:`streamjoin.epoch.ports.Running`). Its fields are guarded by the pool's lock."""
+
+    def __init__(self, pool: Pool, number: int, epoch: int, processes: tuple[_Process, ...]) -> None:
+        self._pool, self.number, self.epoch = pool, number, epoch
+        self.processes = processes
+        """By task."""
+        self.pending: set[_Process] = set()
+        """Who has yet to answer."""
+        self.reports: list[TaskReport] = []
+        self.failure: EpochFailed | None = None
+        self._symptom = False
+        """The failure may only follow from another one, which is yet to be told."""
+        self._unexplained: tuple[_Process, _Place, int] | None = None
+        """The process whose death is the failure, its place and how many deaths there were explained before."""
+        self.moved_at = time.monotonic()
+
+    def answered(self, process: _Process, message: Done | Failed) -> None:
+        """A process has done its part, or failed."""
+        if process not in self.pending:
+            return
+        self.pending.discard(process)
+        self.moved_at = time.monotonic()
+        if isinstance(message, Done):
+            self.reports += message.reports
+        elif self.failure is None or (self._symptom and not message.abandoned):
+            self._symptom = message.abandoned
+            self._fail(EpochFailed(f"epoch {self.epoch}: {message.message}", message.detail, permanent=message.permanent))
+
+    def lost(self, process: _Process, place: _Place | None, why: str | None) -> None:
+        """A process is gone, before it has answered or after."""
+        if process not in self.pending:
+            return
+        self.pending.discard(process)
+        if self.failure is None or self._symptom:
+            self._symptom = False
+            self._fail(self._death(process, why or "its connection broke"))
+            if why is None and place is not None:
+                self._unexplained = process, place, place.deaths
+
+    def _death(self, process: _Process, why: str) -> EpochFailed:
+        return EpochFailed(f"epoch {self.epoch}: the {process} died: {why}")
+
+    def _fail(self, failure: EpochFailed) -> None:
+        self.failure = failure
+        for other in self.pending:
+            other.tell(Abandon(self.number))
+
+    def result(self) -> list[TaskReport]:
+        """See :class:`streamjoin.epoch.ports.Running`."""
+        self._await()
+        if self.failure is not None:
+            self._explain()
+            raise self.failure
+        return sorted(self.reports, key=lambda report: report.task)
+
+    def cancel(self) -> None:
+        """See :class:`streamjoin.epoch.ports.Running`."""
+        with self._pool._changed:
+            if self.failure is None:
+                self._fail(EpochFailed(f"epoch {self.epoch}: cancelled"))
+        self._await()
+
+    def _await(self) -> None:
+        """Until nobody has yet to answer. Who does not, after another has failed, is replaced."""
+        changed = self._pool._changed
+        failed_at: float | None = None
+        with changed:
+            while self.pending:
+                changed.wait(0.5)
+                lost = self._pool._hosts.lost()
+                if lost is not None:
+                    self.failure = EpochFailed(lost, permanent=True)
+                    break
+                if self.failure is not None:
+                    failed_at = failed_at or time.monotonic()
+                    if time.monotonic() - failed_at > ANSWER_SECONDS:
+                        break
+            late = list(self.pending)
+            if self in self._pool._current:
+                self._pool._current.remove(self)
+        for process in late:
+            self._pool.replace(process, "it did not give up an attempt that was abandoned")
+
+    def _explain(self) -> None:
+        """Say what ended a process, which its successor or Spark tells soon; the next attempt would wait for that one anyway."""
+        if self._unexplained is None:
+            return
+        process, place, deaths = self._unexplained
+        changed = self._pool._changed
+        with changed:
+            if changed.wait_for(lambda: place.deaths > deaths or place.process is not None, REASON_SECONDS) and place.deaths > deaths:
+                self.failure = self._death(process, place.reason or "")
+
+
+class _Server(flight.FlightServerBase):  # type: ignore[misc]
+    def __init__(self, pool: Pool, location: str, options: Mapping[str, Any]) -> None:
+        super().__init__(location, **options)
+        self._pool = pool
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        self._pool.serve(reader, writer)
+
+
+def _size(split: Split) -> int:
+    return max(1, split.records)

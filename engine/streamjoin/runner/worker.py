@@ -1,0 +1,214 @@
+"""A resident worker: one process that holds the runs of a worker and does its part of every epoch, for as long as its plan needs it.
+
+Three threads: *control* hears the driver; *routing* reads splits and sends their pieces; *joining* joins what has come and answers. So an
+epoch is routed while the one before it is joined, each in order.
+
+Always holds: what a worker answers for an attempt is its last act for it; its runs are staged under the attempt's token, and the driver's
+next spec tells which of them count. A worker that loses the driver keeps its runs and calls again for ``RECONNECT_SECONDS``, then ends.
+
+This module loads neither the driver nor the manifest's models, which each new worker would pay for at its start.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+import time
+import traceback
+import uuid
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from streamjoin.epoch.join import join
+from streamjoin.epoch.route import route
+from streamjoin.epoch.spec import Shared
+from streamjoin.io.base import SourceError
+from streamjoin.kernel import run
+from streamjoin.runner.exchange import Abandoned, Exchange, ExchangeError
+from streamjoin.runner.messages import Abandon, Assignment, Beat, Done, End, Failed, Hello, Work, decode, encode
+from streamjoin.runner.security import Security
+from streamjoin.state.store import RunStore
+
+RECONNECT_SECONDS = 10.0
+RECONNECT_EVERY_SECONDS = 0.2
+BEAT_SECONDS = 1.0
+SILENT_BEATS = 60
+"""A worker that has heard nothing of the driver for so many of its beats takes it for gone."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where a worker belongs; pickled, as Spark brings it to where the worker is to be."""
+
+    place: int
+    driver: str
+    """``host:port``."""
+    security: Security
+    ports: tuple[int, ...] = (0,)
+    """Where it may take pieces."""
+
+
+class Worker:
+    """See the module."""
+
+    def __init__(self, settings: Settings, *, executor: str = "", died: str | None = None) -> None:
+        self._settings, self._executor, self._died = settings, executor, died
+        self._incarnation = uuid.uuid4().hex
+        self._exchange = Exchange(_own_address(settings.driver), settings.security, ports=settings.ports)
+        self._store = RunStore()
+        self._shared: dict[str, Shared] = {}
+        """By identity, as the driver has sent them."""
+        self._routing = ThreadPoolExecutor(1, thread_name_prefix="routing")
+        self._joining = ThreadPoolExecutor(1, thread_name_prefix="joining")
+        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._heard = time.monotonic()
+        self._done = 0
+
+    def serve(self) -> None:
+        """Work until the driver ends this, or is gone."""
+        try:
+            while self._connected():
+                pass
+        finally:
+            self._exchange.close()
+
+    def _connected(self) -> bool:
+        """Do as the driver says until it ends this (False) or the connection breaks; whether it could be had again."""
+        deadline = time.monotonic() + RECONNECT_SECONDS
+        while True:
+            try:
+                client = self._settings.security.client(self._settings.driver)
+                writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"worker"), self._settings.security.call())
+                writer.write_metadata(pa.py_buffer(encode(self._hello())))
+                first = reader.read_chunk()  # the driver greets back: only now is it known that it has heard
+                break
+            except (flight.FlightError, pa.ArrowException, OSError, StopIteration):
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(RECONNECT_EVERY_SECONDS)
+        assert isinstance(decode(first.app_metadata), Beat)
+        self._answers = queue.SimpleQueue()  # with the connection before, the driver has given up what we had to answer
+        self._exchange.fail_all(Abandoned("the connection to the driver broke"))
+        self._heard = time.monotonic()
+        speaking = threading.Thread(target=self._speak, args=(writer, self._answers), name="answers", daemon=True)
+        speaking.start()
+        ended = False
+        try:
+            while not ended:
+                message = decode(reader.read_chunk().app_metadata)
+                self._heard = time.monotonic()
+                ended = self._hear(message)
+        except (flight.FlightError, pa.ArrowException, OSError, StopIteration):
+            pass
+        self._answers.put(None)
+        speaking.join(BEAT_SECONDS)
+        return not ended
+
+    def _hello(self) -> Hello:
+        died, self._died = self._died, None
+        return Hello(
+            self._settings.place, self._incarnation, self._exchange.address, os.getpid(), socket.gethostname(), self._executor, died
+        )
+
+    def _hear(self, message: Any) -> bool:
+        """Whether it is the last."""
+        if isinstance(message, Work):
+            assignment = self._assignment(message)
+            self._exchange.begin(message.attempt, list(assignment.splits))
+            routed = self._routing.submit(self._route, message, assignment)
+            self._joining.submit(self._join, message, assignment, routed, self._answers)
+        elif isinstance(message, Abandon):
+            self._exchange.fail(message.attempt, Abandoned(f"attempt {message.attempt} was abandoned"))
+        return isinstance(message, End)
+
+    def _assignment(self, work: Work) -> Assignment:
+        for identity in work.forget:
+            self._shared.pop(identity, None)
+        self._shared |= {shared.identity: shared for shared in work.shares}
+        assignment: Assignment = decode(work.assignment)
+        return replace(assignment, spec=assignment.spec.with_shared(lambda shared: self._shared[shared.identity]))
+
+    def _speak(self, writer: Any, answers: queue.SimpleQueue[Any]) -> None:
+        """Send answers as they come and beats in between, until None comes or the connection is broken."""
+        silent = 0
+        try:
+            while True:
+                try:
+                    answer = answers.get(timeout=BEAT_SECONDS)
+                except queue.Empty:
+                    answer = Beat(self._exchange.moved + self._done)
+                    silent = silent + 1 if time.monotonic() - self._heard > 2 * BEAT_SECONDS else 0
+                if answer is None or silent > SILENT_BEATS:
+                    break
+                writer.write_metadata(pa.py_buffer(encode(answer)))
+            writer.close()
+        except (flight.FlightError, pa.ArrowException, OSError):
+            pass  # who reads notices too
+
+    def _route(self, work: Work, assignment: Assignment) -> None:
+        """Send the pieces of our splits. A failure is the join's, which waits for them."""
+        exchange, attempt, own = self._exchange, work.attempt, self._exchange.address
+        mine = assignment.splits.get(own, ())
+        try:
+            receivers = list(dict.fromkeys(assignment.addresses))
+            exchange.keep_links(receivers)
+            if own not in assignment.splits:
+                return
+            exchange.connect(receivers)
+            for index in mine:
+                for piece in route(assignment.spec, index):
+                    if piece.area < 0:  # the split's report goes with ours
+                        exchange.send(attempt, own, replace(piece, task=work.tasks[0]))
+                    else:
+                        exchange.send(attempt, assignment.addresses[piece.task], piece)
+            exchange.end(attempt, receivers)
+        except Exception as error:
+            exchange.fail(attempt, error)
+
+    def _join(self, work: Work, assignment: Assignment, routed: Future[None], answers: queue.SimpleQueue[Any]) -> None:
+        attempt = work.attempt
+        answer: Done | Failed
+        try:
+            reports = []
+            for task in work.tasks:
+                reports.append(join(assignment.spec, task, self._exchange.pieces(attempt, task), self._store))
+                self._done += 1
+            answer = Done(attempt, reports)
+        except Exception as error:
+            self._exchange.fail(attempt, Abandoned("its join has failed"))  # nobody need send or route any more
+            answer = Failed(
+                attempt,
+                f"{type(error).__name__}: {error}".splitlines()[0],
+                traceback.format_exc(),
+                permanent=isinstance(error, SourceError),
+                abandoned=isinstance(error, (Abandoned, ExchangeError)),
+            )
+        routed.exception()
+        self._exchange.finish(attempt)
+        answers.put(answer)
+
+
+def serve(settings: Settings, *, executor: str = "", died: str | None = None) -> None:
+    """Be the worker of this place until the driver ends it, or is gone."""
+    run.warm()
+    Worker(settings, executor=executor, died=died).serve()
+
+
+def _own_address(driver: str) -> str:
+    """The address of this machine, or pod, by which the driver's is reached."""
+    host, port = driver.rsplit(":", 1)
+    deadline = time.monotonic() + RECONNECT_SECONDS
+    while True:
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=RECONNECT_SECONDS) as connection:
+                return str(connection.getsockname()[0])
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(RECONNECT_EVERY_SECONDS)

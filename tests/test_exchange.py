@@ -1,0 +1,287 @@
+"""The exchange between workers: pieces, marks, attempts that are over, and connections that break, stall or come from strangers."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from cable import Cable
+from certificates import Authority
+from streamjoin.epoch.spec import Piece
+from streamjoin.runner import exchange as module
+from streamjoin.runner.exchange import Abandoned, Exchange, ExchangeError
+from streamjoin.runner.security import Gate, Security, Tls
+from waiting import wait_for
+
+SECURITY = Security(b"the application's")
+BEAT = 0.05
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Exchange]]:
+    made: list[Exchange] = []
+
+    def one(security: Security = SECURITY) -> Exchange:
+        made.append(Exchange("127.0.0.1", security, beat_seconds=BEAT))
+        return made[-1]
+
+    yield one
+    with ThreadPoolExecutor(len(made) + 1) as pool:  # each waits for the others' streams to end
+        list(pool.map(Exchange.close, made))
+
+
+def piece(task: int, value: int, size: int = 100) -> Piece:
+    return Piece(task, value, value % 2, pa.py_buffer(np.full(size, value % 251, np.uint8)))
+
+
+def send_many(sender: Exchange, address: str) -> None:
+    """Enough that a connection that is gone is noticed."""
+    for number in range(1000):
+        sender.send(0, address, piece(0, number))
+
+
+def contents(pieces: Iterator[Piece]) -> list[tuple[int, int, int, bytes]]:
+    return sorted((one.task, one.area, one.side, one.data.to_pybytes()) for one in pieces)
+
+
+def test_every_receiver_gets_every_senders_pieces_and_no_others(make: Callable[..., Exchange]) -> None:
+    workers = [make() for _ in range(3)]
+    addresses = [worker.address for worker in workers]
+    rng = np.random.default_rng(1)
+    for attempt in range(5):
+        sent: list[list[Piece]] = [[] for _ in workers]
+        for worker in workers:
+            worker.begin(attempt, addresses[:2])  # the third only receives
+        for sender in workers[:2]:
+            for number in range(int(rng.integers(0, 40))):
+                task = int(rng.integers(0, 3))
+                one = piece(task, number, int(rng.integers(0, 100_000)))
+                sender.send(attempt, addresses[task], one)
+                sent[task].append(one)
+            sender.end(attempt, addresses)
+        for task, worker in enumerate(workers):
+            assert contents(worker.pieces(attempt, task)) == contents(iter(sent[task]))
+            worker.finish(attempt)
+
+
+def test_two_tasks_of_one_worker_get_their_own(make: Callable[..., Exchange]) -> None:
+    sender, receiver = make(), make()
+    receiver.begin(0, [sender.address])
+    sender.begin(0, [sender.address])
+    for number in range(10):
+        sender.send(0, receiver.address, piece(number % 2, number))
+    sender.end(0, [receiver.address])
+    for task in (0, 1):
+        assert [one.area for one in receiver.pieces(0, task)] == list(range(task, 10, 2))
+
+
+def test_what_comes_for_an_attempt_that_is_over_is_dropped(make: Callable[..., Exchange]) -> None:
+    sender, receiver = make(), make()
+    for one in (sender, receiver):
+        for attempt in (0, 1):
+            one.begin(attempt, [sender.address])
+    sender.send(0, receiver.address, piece(0, 1))
+    receiver.finish(0)
+    sender.send(0, receiver.address, piece(0, 2))
+    sender.end(0, [receiver.address])
+    sender.send(1, receiver.address, piece(0, 3))
+    sender.end(1, [receiver.address])
+    assert [one.area for one in receiver.pieces(1, 0)] == [3]
+    with pytest.raises(Abandoned):
+        list(receiver.pieces(0, 0))
+
+
+def test_an_attempt_that_is_abandoned_wakes_who_waits_and_who_sends(make: Callable[..., Exchange]) -> None:
+    sender, receiver = make(), make()
+    receiver.begin(0, [sender.address])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: list(receiver.pieces(0, 0)))
+        receiver.fail(0, Abandoned("given up"))
+        with pytest.raises(Abandoned, match="given up"):
+            waiting.result(10)
+    sender.begin(0, [sender.address])
+    sender.fail(0, Abandoned("given up"))
+    with pytest.raises(Abandoned):
+        sender.send(0, receiver.address, piece(0, 1))
+
+
+def test_a_sender_of_a_later_attempt_waits_while_its_receiver_is_behind(
+    make: Callable[..., Exchange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AHEAD_BYTES", 1 << 20)
+    sender, receiver = make(), make()
+    for one in (sender, receiver):
+        for attempt in (0, 1):
+            one.begin(attempt, [sender.address])
+    sender.end(0, [receiver.address])
+    total = 64  # MiB, more than the connection's own buffers take
+    sent = threading.Event()
+
+    def send_all() -> None:
+        for number in range(total):
+            sender.send(1, receiver.address, piece(0, number, 1 << 20))
+        sender.end(1, [receiver.address])
+        sent.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send_all)
+        wait_for("a piece of the later attempt", lambda: receiver.buffered(1))
+        assert list(receiver.pieces(0, 0)) == [], "the attempt that is worked on is not held up by the later one"
+        assert not sent.is_set()
+        assert receiver.buffered(1) <= 2 << 20
+        receiver.finish(0)
+        assert len(list(receiver.pieces(1, 0))) == total
+        sending.result(10)
+
+
+def test_a_connection_that_breaks_fails_the_attempts_that_miss_its_mark_at_once(make: Callable[..., Exchange]) -> None:
+    sender, receiver = make(), make()
+    with Cable(receiver.address) as cable:
+        receiver.begin(0, [sender.address])
+        sender.begin(0, [sender.address])
+        sender.send(0, cable.address, piece(0, 1))
+        pieces = receiver.pieces(0, 0)
+        assert next(pieces).area == 1
+        cable.cut()
+        with pytest.raises(ExchangeError, match="broke off before it had sent everything"):
+            list(pieces)
+        with pytest.raises(ExchangeError, match=f"worker at {cable.address} cannot be reached"):
+            send_many(sender, cable.address)
+        cable.mend()
+        receiver.finish(0)
+        for one in (sender, receiver):
+            one.begin(1, [sender.address])
+        sender.send(1, cable.address, piece(0, 7))
+        sender.end(1, [cable.address])
+        assert [one.area for one in receiver.pieces(1, 0)] == [7], "the next attempt has a stream of its own"
+
+
+def test_a_sender_that_is_silent_is_given_up(make: Callable[..., Exchange]) -> None:
+    sender, receiver = make(), make()
+    with Cable(receiver.address) as cable:
+        receiver.begin(0, [sender.address])
+        sender.begin(0, [sender.address])
+        sender.send(0, cable.address, piece(0, 1))
+        pieces = receiver.pieces(0, 0)
+        next(pieces)
+        cable.freeze()
+        with pytest.raises(ExchangeError, match="nothing came from the worker at"):
+            list(pieces)
+
+
+def test_a_sender_that_takes_its_time_is_waited_for(make: Callable[..., Exchange]) -> None:
+    sender, receiver = make(), make()
+    receiver.begin(0, [sender.address])
+    sender.begin(0, [sender.address])
+    sender.connect([receiver.address])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: list(receiver.pieces(0, 0)))
+        assert not waiting.done()
+        with pytest.raises(TimeoutError):
+            waiting.result(BEAT * module.SILENT_BEATS * 3)
+        sender.end(0, [receiver.address])
+        assert waiting.result(10) == []
+
+
+def test_a_stranger_is_refused_counted_and_logged_once_a_minute(make: Callable[..., Exchange], caplog: pytest.LogCaptureFixture) -> None:
+    receiver, stranger = make(), make(Security(b"another"))
+    stranger.begin(0, [stranger.address])
+    receiver.begin(0, [stranger.address])
+    with caplog.at_level(logging.WARNING, "streamjoin.exchange"):
+        for _ in range(5):
+            with pytest.raises(ExchangeError, match="secret was not shown"):
+                send_many(stranger, receiver.address)
+        nobody = flight.FlightClient(f"grpc://{receiver.address}")
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            nobody.do_put(flight.FlightDescriptor.for_command(b"x"), pa.schema([]))[0].close()
+        nobody.close()
+    assert receiver.gate.refused >= 6
+    assert len(caplog.messages) == 1
+    assert "another" not in caplog.text
+    assert receiver.buffered(0) == 0
+
+
+def test_refusals_are_logged_with_their_number_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    gate = Gate(SECURITY, clock=lambda: now[0])
+
+    def knock() -> None:
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            gate.start_call(None, {"authorization": ["Bearer guess"]})
+
+    with caplog.at_level(logging.WARNING, "streamjoin.exchange"):
+        for _ in range(10):
+            knock()
+        now[0] = 61.0
+        knock()
+    assert [message.split()[1] for message in caplog.messages] == ["1", "10"]
+
+
+@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 4096, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100])
+def test_garbage_ends_its_own_connection_only(make: Callable[..., Exchange], garbage: bytes) -> None:
+    sender, receiver = make(), make()
+    for one in (sender, receiver):
+        one.begin(0, [sender.address])
+    sender.send(0, receiver.address, piece(0, 1))
+    host, port = receiver.address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(garbage)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(4096):
+            pass
+    # One who knows the secret and talks nonsense.
+    client = SECURITY.client(receiver.address)
+    writer, _ = client.do_put(flight.FlightDescriptor.for_command(b"nonsense"), pa.schema([]), SECURITY.call())
+    writer.write_metadata(pa.py_buffer(b"no header"))
+    with pytest.raises(flight.FlightError):
+        writer.close()
+    client.close()
+    sender.end(0, [receiver.address])
+    assert [one.area for one in receiver.pieces(0, 0)] == [1]
+
+
+def test_over_tls_only_certificates_of_the_authority_are_taken(make: Callable[..., Exchange], tmp_path: Path) -> None:
+    for name in ("ours", "theirs"):
+        Authority(tmp_path / name).issue("streamjoin")
+    ours, theirs = (Security(b"the same", Tls.of(tmp_path / name, "streamjoin")) for name in ("ours", "theirs"))
+    sender, receiver, stranger, plain = make(ours), make(ours), make(theirs), make(Security(b"the same"))
+    for one in (sender, receiver, stranger, plain):
+        one.begin(0, [sender.address])
+    for other in (stranger, plain):
+        with pytest.raises(ExchangeError):
+            send_many(other, receiver.address)
+    sender.send(0, receiver.address, piece(0, 5))
+    sender.end(0, [receiver.address])
+    assert [one.area for one in receiver.pieces(0, 0)] == [5]
+
+
+def test_a_tls_secret_without_one_of_its_files_is_named(tmp_path: Path) -> None:
+    Authority(tmp_path).issue("streamjoin")
+    (tmp_path / "ca.crt").unlink()
+    with pytest.raises(FileNotFoundError, match=r"spec.security.tls.secretName: .*ca.crt is missing"):
+        Tls.of(tmp_path, "streamjoin")
+
+
+def test_the_secret_is_in_no_representation() -> None:
+    assert "application's" not in repr(SECURITY)
+
+
+def test_a_piece_is_not_copied_on_its_way_to_our_own_join(make: Callable[..., Exchange]) -> None:
+    worker = make()
+    worker.begin(0, [worker.address])
+    one = piece(0, 1, 1 << 20)
+    worker.send(0, worker.address, one)
+    worker.end(0, [worker.address])
+    (found,) = worker.pieces(0, 0)
+    assert found.data.address == one.data.address
+    gc.collect()
