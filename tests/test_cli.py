@@ -29,7 +29,6 @@ import yaml
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from streamjoin import java
 from streamjoin.cli import loop, main
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.history import MOST_SAMPLES, RATE_SECONDS, Durations, History
@@ -40,6 +39,7 @@ from streamjoin.cli.view import Screen
 from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.job import compile_job
 from streamjoin.manifest.validate import load
+from streamjoin.runner import java
 from streamjoin.runner.inline import InlineRunner
 
 DEADLINE_SECONDS = 60
