@@ -14,7 +14,7 @@ from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned, follow, make_plan, prospects
 from streamjoin.elastic.region import LEFT, RIGHT, held_regions, volume
-from streamjoin.predicate import MainPredicate
+from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.models import MODELS, Options, plan_for_tasks
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange

@@ -22,9 +22,9 @@ from streamjoin.elastic.settings import Settings
 from streamjoin.elastic.simulation import Decider, Outcome, SimulatedJoin, simulate, spans, table
 from streamjoin.elastic.traffic import TraceError, Traffic, generate, read_trace
 from streamjoin.job import Job, compile_job
+from streamjoin.language.predicate import MainKind, MainPredicate
+from streamjoin.language.window import WindowKind
 from streamjoin.manifest.validate import load
-from streamjoin.predicate import MainKind, MainPredicate
-from streamjoin.window import WindowKind
 
 DAYS = 7.0
 BAND_SHARE = 0.05

@@ -17,7 +17,7 @@ from streamjoin.elastic.mapping import Array, Keep, assign, kept_by, overlaps, r
 from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.region import held_regions, volume
-from streamjoin.predicate import MainPredicate
+from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.dichotomy import TooManyTasksError
 from streamjoin.scheme.models import DEFAULTS, PRECISION, Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import Statistics, loads

@@ -25,7 +25,7 @@ from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.elastic.traffic import Traffic
-from streamjoin.window import Window, WindowKind
+from streamjoin.language.window import Window, WindowKind
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
