@@ -25,7 +25,7 @@ lint: setup ## Check style and types
 	$(BIN)/mypy
 
 crds: setup ## Make the CustomResourceDefinition from the manifest's models
-	$(BIN)/python -m streamjoin.manifest.crd > crds/streamjoins.streamjoin.dev.yaml
+	$(BIN)/python -m streamjoin_operator.crd > crds/streamjoins.streamjoin.dev.yaml
 	cp crds/streamjoins.streamjoin.dev.yaml charts/streamjoin-operator/files/
 
 monitoring: setup ## Make Grafana's dashboard and the alerts of the documentation

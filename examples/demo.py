@@ -19,11 +19,11 @@ import duckdb
 import pyarrow as pa
 
 from streamjoin.cli.draw import draw_change
-from streamjoin.condition import Condition
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.driver import StorageSnapshots
 from streamjoin.io.factory import make_source
 from streamjoin.job import Job, StreamJob, compile_job
+from streamjoin.language.condition import Condition
 from streamjoin.manifest import load
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import Scheme

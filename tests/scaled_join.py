@@ -14,7 +14,7 @@ import http_stub
 from operator_parts import Object, joined, streamjoin
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import make_plan
-from streamjoin.predicate import MainPredicate
+from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
 from streamjoin_operator.driver import Answered, Report, distrust, measure
 from streamjoin_operator.reconcile import derive

@@ -16,7 +16,7 @@ import yaml
 
 import alerts
 from apiserver import DEADLINE_SECONDS, ApiError, ApiServer, program, running
-from streamjoin.manifest import crd
+from streamjoin_operator import crd
 from streamjoin_operator.settings import read
 from waiting import wait_for
 

@@ -29,7 +29,6 @@ import yaml
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from streamjoin import java
 from streamjoin.cli import loop, main
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.history import MOST_SAMPLES, RATE_SECONDS, Durations, History
@@ -40,6 +39,7 @@ from streamjoin.cli.view import Screen
 from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.job import compile_job
 from streamjoin.manifest.validate import load
+from streamjoin.runner import java
 from streamjoin.runner.inline import InlineRunner
 
 DEADLINE_SECONDS = 60
@@ -330,7 +330,7 @@ def test_without_java_the_sentence_says_how_to_go_on(tmp_path: Path, monkeypatch
 
 
 def test_an_epoch_that_keeps_failing_is_one_sentence_and_a_trace_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from streamjoin.epoch import inline
+    from streamjoin.runner import inline
 
     def fail(*arguments: object) -> None:
         raise ZeroDivisionError("one by nought")

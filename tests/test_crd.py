@@ -17,9 +17,10 @@ import pytest
 import yaml
 
 from apiserver import DEADLINE_SECONDS, JSON_PATCH, MERGE, TABLE, ApiError, ApiServer, Client
-from streamjoin.manifest import check, crd
+from streamjoin.manifest import check
 from streamjoin.manifest.model import Manifest
-from streamjoin.manifest.status import Status
+from streamjoin_operator import crd
+from streamjoin_operator.status_model import Status
 from test_bad_manifests import CASES as BAD
 from test_bad_manifests import GOOD, Bad
 from waiting import wait_for

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from streamjoin.predicate import Encoding, KeyExpression, MainKind, MainPredicate
+from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate
 from streamjoin.scheme import dichotomy
 from streamjoin.scheme.matrix import Matrix
 from streamjoin.scheme.models import plan_for_capacity

@@ -14,8 +14,8 @@ import pytest
 from streamjoin.cli.draw import draw_scheme, render_change, render_scheme
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
-from streamjoin.predicate import Encoding, KeyExpression, MainKind, MainPredicate
-from streamjoin.schema import DataType, TypeName
+from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate
+from streamjoin.language.schema import DataType, TypeName
 from streamjoin.scheme.models import MODELS, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streamjoin.elastic.deployment import initial_workers
 from streamjoin.elastic.shedding import shed_factor
-from streamjoin.window import Window, WindowKind
+from streamjoin.language.window import Window, WindowKind
 
 SECOND = 1_000_000
 

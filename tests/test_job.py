@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from streamjoin.job import Job, compile_job
+from streamjoin.language.predicate import MainKind
+from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest import ManifestError, check
 from streamjoin.manifest.model import ConsoleSink, FilesSink, FilesSource, GeneratorSource, SchemeSpec
-from streamjoin.predicate import MainKind
 from streamjoin.scheme.models import MODELS, Options
-from streamjoin.window import Window, WindowKind
 
 BASE = """\
 apiVersion: streamjoin.dev/v1alpha1

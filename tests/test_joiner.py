@@ -13,9 +13,9 @@ import pytest
 
 from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.run import Run, sort_run
-from streamjoin.predicate import Encoding, KeyExpression, MainKind, MainPredicate
-from streamjoin.sql import parse_boolean, parse_projection, parse_schema
-from streamjoin.window import Window, WindowKind
+from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate
+from streamjoin.language.sql import parse_boolean, parse_projection, parse_schema
+from streamjoin.language.window import Window, WindowKind
 
 SCHEMAS = {
     "orders": parse_schema("id BIGINT, price BIGINT, currency STRING"),

@@ -12,9 +12,9 @@ import pytest
 
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_type
-from streamjoin.predicate import Encoding, KeyExpression
-from streamjoin.schema import DataType, Schema
-from streamjoin.sql import parse_schema
+from streamjoin.language.predicate import Encoding, KeyExpression
+from streamjoin.language.schema import DataType, Schema
+from streamjoin.language.sql import parse_schema
 
 MASK = 2**64 - 1
 

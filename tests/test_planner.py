@@ -13,9 +13,9 @@ from streamjoin.elastic.mapping import assign, kept_by, map_tasks, overlaps, rel
 from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned, follow, make_plan, prospects
-from streamjoin.elastic.region import LEFT, RIGHT, held_regions, volume
-from streamjoin.predicate import MainPredicate
+from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.models import MODELS, Options, plan_for_tasks
+from streamjoin.scheme.region import LEFT, RIGHT, held_regions, volume
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
 from test_mapping import contains, grid

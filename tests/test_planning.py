@@ -11,10 +11,10 @@ import pytest
 from streamjoin.cli.planning import StatsError, expected_statistics, key_text, make_plan, read_plan, read_stats, report, report_change
 from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.kernel.keys import encode_keys
-from streamjoin.predicate import Encoding, KeyExpression, MainKind, MainPredicate
-from streamjoin.schema import Column, DataType, Schema, TypeName
+from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate
+from streamjoin.language.schema import Column, DataType, Schema, TypeName
+from streamjoin.language.window import Window, WindowKind
 from streamjoin.scheme.models import plan_for_tasks
-from streamjoin.window import Window, WindowKind
 
 
 def main_of(encoding: Encoding, *types: DataType, low: float | None = 0, high: float | None = 0) -> MainPredicate:

@@ -17,8 +17,8 @@ import pytest
 from streamjoin.kernel import probe
 from streamjoin.kernel.probe import Candidates
 from streamjoin.kernel.run import Run, sort_run
-from streamjoin.predicate import INT64_MAX, INT64_MIN, Encoding, KeyExpression, MainKind, MainPredicate
-from streamjoin.window import Window, WindowKind
+from streamjoin.language.predicate import INT64_MAX, INT64_MIN, Encoding, KeyExpression, MainKind, MainPredicate
+from streamjoin.language.window import Window, WindowKind
 
 INTEGER = KeyExpression(("k",), (), Encoding.INTEGER)
 FLOAT = KeyExpression(("k",), (), Encoding.FLOAT)

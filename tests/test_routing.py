@@ -8,7 +8,7 @@ import pytest
 
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
-from streamjoin.predicate import INT64_MAX, INT64_MIN, MainKind, MainPredicate
+from streamjoin.language.predicate import INT64_MAX, INT64_MIN, MainKind, MainPredicate
 from streamjoin.scheme.models import MODELS, plan_for_tasks
 from streamjoin.scheme.routing import Router
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.kernel.run import Run, merge_runs, sort_order, sort_run, tiers
-from streamjoin.predicate import INT64_MAX, INT64_MIN
-from streamjoin.window import Window, WindowKind
+from streamjoin.language.predicate import INT64_MAX, INT64_MIN
+from streamjoin.language.window import Window, WindowKind
 
 UNBOUNDED = Window(WindowKind.UNBOUNDED)
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from streamjoin.cli import main
 from streamjoin.elastic.decision import Kind
 from streamjoin.elastic.forecast import AnalyticForecast
-from streamjoin.elastic.rivals import Clairvoyant, FlinkAutoscaler, Hpa, StreamJoin, held_by_window, largest_ahead, needs
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
-from streamjoin.elastic.simulation import Ask, Decider, Outcome, SimulatedJoin, simulate, table
-from streamjoin.elastic.traffic import KINDS, TraceError, Traffic, generate, read_trace
+from streamjoin.simulation.rivals import Clairvoyant, FlinkAutoscaler, Hpa, StreamJoin, held_by_window, largest_ahead, needs
+from streamjoin.simulation.run import Ask, Decider, Outcome, SimulatedJoin, simulate, table
+from streamjoin.simulation.traffic import KINDS, TraceError, Traffic, generate, read_trace
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = Settings(max_workers=16, capacity_tuples=100_000, shedding_model="linear")

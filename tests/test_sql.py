@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from streamjoin.schema import TypeName
-from streamjoin.sql import Expression, Reference, SqlError, parse_boolean, parse_expression, parse_projection, parse_schema
+from streamjoin.language.schema import TypeName
+from streamjoin.language.sql import Expression, Reference, SqlError, parse_boolean, parse_expression, parse_projection, parse_schema
 
 ORDERS = parse_schema(
     "id BIGINT, Qty INT, small TINYINT, price DECIMAL(10,2), rate DOUBLE, f FLOAT, name STRING, raw BINARY, day DATE, `date` DATE, "

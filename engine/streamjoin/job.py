@@ -9,7 +9,11 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from streamjoin.condition import Condition
+from streamjoin.language.condition import Condition
+from streamjoin.language.predicate import MainKind
+from streamjoin.language.schema import Schema
+from streamjoin.language.sql import Expression, parse_boolean, parse_schema
+from streamjoin.language.window import Window, WindowKind
 from streamjoin.location import place
 from streamjoin.manifest import resolve
 from streamjoin.manifest.model import (
@@ -26,12 +30,8 @@ from streamjoin.manifest.model import (
     Stream,
 )
 from streamjoin.manifest.validate import ManifestError, Problem
-from streamjoin.predicate import MainKind
-from streamjoin.schema import Schema
 from streamjoin.scheme.models import DEFAULTS, KEYED
 from streamjoin.scheme.models import Options as SchemeOptions
-from streamjoin.sql import Expression, parse_boolean, parse_schema
-from streamjoin.window import Window, WindowKind
 
 DEAD_LETTERS = "dead-letters"
 """The directory within the checkpoint where records go that do not parse, unless the manifest says otherwise."""

@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamjoin.job import Job, StreamJob
-from streamjoin.schema import DataType, TypeName
+from streamjoin.language.schema import DataType, TypeName
 
 MIB = 1 << 20
 HEAP_FLOOR = 512 * MIB

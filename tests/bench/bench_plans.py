@@ -29,7 +29,7 @@ from bench.report import options, table
 from streamjoin.elastic.mapping import greedy, kept_by, overlaps
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
-from streamjoin.predicate import MainKind, MainPredicate
+from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.scheme.dichotomy import TooManyTasksError
 from streamjoin.scheme.models import Options, plan_for_capacity
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics

@@ -24,7 +24,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from streamjoin.cli import wording
 from streamjoin.cli.planning import coverage_areas, key_text
 from streamjoin.elastic.plan import Plan
-from streamjoin.predicate import Bound, KeyExpression, MainPredicate
+from streamjoin.language.predicate import Bound, KeyExpression, MainPredicate
 from streamjoin.scheme.matrix import Matrix
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange

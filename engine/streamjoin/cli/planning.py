@@ -33,12 +33,12 @@ from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.elastic.planner import Planned, follow
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_type
-from streamjoin.predicate import Bound, Encoding, KeyExpression, MainPredicate
-from streamjoin.schema import Column, DataType, Schema, TypeName
+from streamjoin.language.predicate import Bound, Encoding, KeyExpression, MainPredicate
+from streamjoin.language.schema import Column, DataType, Schema, TypeName
+from streamjoin.language.window import Window, WindowKind
 from streamjoin.scheme.models import DEFAULTS, Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import Area, KeyRange, Scheme, SchemeError
-from streamjoin.window import Window, WindowKind
 
 MOST_LINES = 40
 """Coverage areas listed in a report."""

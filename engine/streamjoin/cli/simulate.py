@@ -17,14 +17,14 @@ from streamjoin.cli.validate import Unreadable, read_text, refusing
 from streamjoin.elastic.arbitration import Prices
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.forecast import best_grid, load_of
-from streamjoin.elastic.rivals import Clairvoyant, FlinkAutoscaler, Hpa, StreamJoin
 from streamjoin.elastic.settings import Settings
-from streamjoin.elastic.simulation import Decider, Outcome, SimulatedJoin, simulate, spans, table
-from streamjoin.elastic.traffic import TraceError, Traffic, generate, read_trace
 from streamjoin.job import Job, compile_job
+from streamjoin.language.predicate import MainKind, MainPredicate
+from streamjoin.language.window import WindowKind
 from streamjoin.manifest.validate import load
-from streamjoin.predicate import MainKind, MainPredicate
-from streamjoin.window import WindowKind
+from streamjoin.simulation.rivals import Clairvoyant, FlinkAutoscaler, Hpa, StreamJoin
+from streamjoin.simulation.run import Decider, Outcome, SimulatedJoin, simulate, spans, table
+from streamjoin.simulation.traffic import TraceError, Traffic, generate, read_trace
 
 DAYS = 7.0
 BAND_SHARE = 0.05

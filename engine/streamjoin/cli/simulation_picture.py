@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from streamjoin.cli.picture import HOT, LEFT, QUIET, RIGHT, STYLE, WARM
-from streamjoin.elastic.simulation import Outcome, SimulatedJoin
-from streamjoin.elastic.traffic import Traffic
+from streamjoin.simulation.run import Outcome, SimulatedJoin
+from streamjoin.simulation.traffic import Traffic
 
 COLOURS = ("#2f9e5b", "#7a5cc0", "#c8362f", "#444444")
 MOST_POINTS = 1500

@@ -7,10 +7,10 @@ from typing import Protocol
 
 from streamjoin.cli import wording
 from streamjoin.job import Job
+from streamjoin.language.predicate import Predicate
+from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest.model import ConsoleSink, KafkaSink
-from streamjoin.predicate import Predicate
 from streamjoin.scheme.tiling import Scheme
-from streamjoin.window import Window, WindowKind
 
 
 class Decided(Protocol):

@@ -4,7 +4,6 @@
 ``deployment``     how many workers to start with
 ``shedding``       what to shed when they are full
 ``plan``           a scheme, and who goes on as which of its tasks
-``region``         what workers hold, as range arithmetic
 ``mapping``        who goes on as what, so that least moves (Alg. 4, and exact)
 ``alignment``      where a new scheme cuts, so that less need move (Fig. 8)
 ``migration``      who sends what to whom, and who deletes what (Alg. 5)
@@ -12,6 +11,5 @@
 ``core``           when to have more, fewer, or another plan: the ``rules``, from what ``state`` remembers of each ``sample``
 ``forecast``       the port by which the core asks what a plan would be like; ``arbitration``: what that costs
 ``ledger``         the decisions, and what came true of them; ``explain`` tells them to people
-``simulation``     the same core under made-up or recorded ``traffic``, beside its ``rivals``
 =================  =====================================================================================================
 """

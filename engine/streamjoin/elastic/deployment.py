@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from streamjoin.window import Window, WindowKind
+from streamjoin.language.window import Window, WindowKind
 
 _SECOND = 1e6
 

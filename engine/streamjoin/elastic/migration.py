@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamjoin.elastic.mapping import Keep, assign, kept_by, overlaps
-from streamjoin.elastic.region import Region, difference, held_by, high_of, intersection, low_of, merged, volume, written_by
+from streamjoin.scheme.region import Region, difference, held_by, high_of, intersection, low_of, merged, volume, written_by
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Area, Scheme
 

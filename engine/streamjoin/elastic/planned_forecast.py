@@ -9,7 +9,7 @@ from streamjoin.elastic.forecast import Prospect
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import prospects
 from streamjoin.elastic.shedding import LEAST_KEPT
-from streamjoin.predicate import MainPredicate
+from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.models import Options
 from streamjoin.scheme.statistics import Statistics
 

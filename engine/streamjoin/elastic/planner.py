@@ -16,10 +16,10 @@ from streamjoin.elastic.alignment import align, align_keys
 from streamjoin.elastic.mapping import Array, Keep, assign, kept_by, overlaps, relabelled
 from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
-from streamjoin.elastic.region import held_regions, volume
-from streamjoin.predicate import MainPredicate
+from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.dichotomy import TooManyTasksError
 from streamjoin.scheme.models import DEFAULTS, PRECISION, Options, plan_for_capacity, plan_for_tasks
+from streamjoin.scheme.region import held_regions, volume
 from streamjoin.scheme.statistics import Statistics, loads
 from streamjoin.scheme.tiling import Scheme, SchemeError
 

@@ -35,7 +35,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.condition import choose
 from streamjoin.elastic.deployment import initial_workers
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.shedding import shed_factor
@@ -50,7 +49,9 @@ from streamjoin.io.factory import make_sink, make_source
 from streamjoin.job import Job, StreamJob
 from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.keys import encode_keys
-from streamjoin.predicate import KeyExpression, MainPredicate, Predicate
+from streamjoin.language.condition import choose
+from streamjoin.language.predicate import KeyExpression, MainPredicate, Predicate
+from streamjoin.language.window import WindowKind
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.scheme.sketch import Sketch
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
@@ -58,7 +59,6 @@ from streamjoin.scheme.tiling import Scheme, SchemeError
 from streamjoin.state.blocks import LEFT, SIDES, Block, load_all
 from streamjoin.state.log import Checkpoint, CommitLog, Newest, path_of
 from streamjoin.state.storage import Storage, retries
-from streamjoin.window import WindowKind
 
 SAMPLE_RECORDS = 50_000
 SAMPLE_AHEAD_SECONDS = 60.0

@@ -37,9 +37,9 @@ from streamjoin.epoch.spec import (
 from streamjoin.io.base import Records, Rejected
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.run import sort_order
+from streamjoin.language.window import WindowKind
 from streamjoin.state.blocks import LEFT
 from streamjoin.state.storage import retries
-from streamjoin.window import WindowKind
 
 
 def route(spec: EpochSpec, index: int) -> Iterator[Piece]:

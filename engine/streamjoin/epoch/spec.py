@@ -22,14 +22,14 @@ from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.keys import mix
 from streamjoin.kernel.types import arrow_schema
-from streamjoin.predicate import KeyExpression, Predicate
-from streamjoin.schema import Schema
+from streamjoin.language.predicate import KeyExpression, Predicate
+from streamjoin.language.schema import Schema
+from streamjoin.language.sql import Expression, parse_boolean
+from streamjoin.language.window import Window
 from streamjoin.scheme.routing import Router
 from streamjoin.scheme.tiling import Area, Scheme
-from streamjoin.sql import Expression, parse_boolean
 from streamjoin.state.blocks import Block
 from streamjoin.state.storage import Storage
-from streamjoin.window import Window
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from streamjoin.io.generator import (
 )
 from streamjoin.io.sinks import ConsoleSink, ConsoleSinkConfig, FilesSink, FilesSinkConfig
 from streamjoin.kernel.types import arrow_schema
+from streamjoin.language.schema import Schema
 from streamjoin.location import place
 from streamjoin.manifest import model
-from streamjoin.schema import Schema
 from streamjoin.state.storage import Storage
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamjoin.kernel.types import arrow_type
-from streamjoin.schema import DataType, TypeName
-from streamjoin.sql import (
+from streamjoin.language.schema import DataType, TypeName
+from streamjoin.language.sql import (
     BOOLEAN,
     COMPARISONS,
     DATE,

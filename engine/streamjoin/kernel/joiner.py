@@ -18,9 +18,9 @@ from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.probe import Candidates
 from streamjoin.kernel.run import Run, take
 from streamjoin.kernel.types import arrow_type
-from streamjoin.predicate import MainPredicate
-from streamjoin.sql import Expression
-from streamjoin.window import Window
+from streamjoin.language.predicate import MainPredicate
+from streamjoin.language.sql import Expression
+from streamjoin.language.window import Window
 
 Name = tuple[str, str]
 """A stream and one of its columns."""

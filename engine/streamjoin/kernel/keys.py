@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from streamjoin.kernel.expression import Array, Columns, Evaluator, both, validity, view
 from streamjoin.kernel.native import native, read, write
-from streamjoin.predicate import Encoding, KeyExpression
-from streamjoin.schema import DataType, Schema, TypeName
-from streamjoin.sql import BOOLEAN, Call, Expression, is_exact, is_float, is_point, parse_expression
+from streamjoin.language.predicate import Encoding, KeyExpression
+from streamjoin.language.schema import DataType, Schema, TypeName
+from streamjoin.language.sql import BOOLEAN, Call, Expression, is_exact, is_float, is_point, parse_expression
 
 _STREAM = "key"
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)

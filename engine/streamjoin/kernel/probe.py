@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 from streamjoin.kernel.native import native, read, write
 from streamjoin.kernel.run import Run
-from streamjoin.predicate import INT64_MAX, INT64_MIN, Bound, MainKind, MainPredicate
-from streamjoin.window import Window, WindowKind
+from streamjoin.language.predicate import INT64_MAX, INT64_MIN, Bound, MainKind, MainPredicate
+from streamjoin.language.window import Window, WindowKind
 
 BLOCK = 1 << 15
 """Rows probed at a time: their ranges and times stay in the second-level cache."""

@@ -26,8 +26,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamjoin.kernel.native import compile_all, native, read, write
-from streamjoin.predicate import INT64_MAX
-from streamjoin.window import Window, WindowKind
+from streamjoin.language.predicate import INT64_MAX
+from streamjoin.language.window import Window, WindowKind
 
 KEY, UNIT, TIME, AUX = "_key", "_unit", "_time", "_aux"
 

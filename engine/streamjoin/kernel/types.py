@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from streamjoin.schema import DataType, Schema, TypeName
+from streamjoin.language.schema import DataType, Schema, TypeName
 
 _ARROW: dict[TypeName, pa.DataType] = {
     TypeName.BOOLEAN: pa.bool_(),

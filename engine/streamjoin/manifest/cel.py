@@ -1,14 +1,13 @@
-"""Rules for the Kubernetes API server, in CEL, that say what a JSON schema cannot; and expressions to make them from.
+"""Rules for the Kubernetes API server, in CEL, that say what a JSON schema cannot.
 
-A rule stands in the JSON schema of what it is about as ``x-kubernetes-validations``, from where ``manifest.crd`` takes it.
-It mirrors a check that this package makes in Python; the Python check decides, and tests/test_crd.py holds the two together.
+A rule stands in the JSON schema of what it is about as ``x-kubernetes-validations``, from where the operator's ``crd`` takes it. It mirrors
+a check that this package makes in Python; the Python check decides, and tests/test_crd.py holds the two together.
 
 Always holds: expressions use nothing newer than Kubernetes 1.30 has.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,23 +45,8 @@ class Rule:
         return schema
 
 
-def quoted(text: str) -> str:
-    """A CEL string."""
-    return json.dumps(text)
-
-
-def one_of(*given: str) -> str:
-    """Whether exactly one of the conditions holds."""
-    return f"[{', '.join(given)}].exists_one(given, given)"
-
-
 def seconds(duration: str) -> str:
     """The seconds, as a double with thousandths, of an expression for a manifest's duration. CEL's own durations have no days."""
     rest = f"{duration}.split('d')[size({duration}.split('d')) - 1]"
     days = f"({duration}.contains('d') ? double({duration}.split('d')[0]) * 86400.0 : 0.0)"
     return f"({days} + ({rest} == '' ? 0.0 : double(duration({rest}).getMilliseconds()) / 1000.0))"
-
-
-def same(field: str) -> str:
-    """Whether an optional field of ``s`` is what it is in ``o``."""
-    return f"(has(s.{field}) == has(o.{field}) && (!has(s.{field}) || s.{field} == o.{field}))"

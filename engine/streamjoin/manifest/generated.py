@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from datetime import date
 from decimal import Decimal, InvalidOperation, localcontext
 
+from streamjoin.language.schema import Column, DataType, Schema, TypeName
 from streamjoin.manifest.fields import until_refused
 from streamjoin.manifest.model import ColumnGenerator, GeneratorSource, Hotspot, Scalar, Uniform, instant_micros
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.text import field_name
-from streamjoin.schema import Column, DataType, Schema, TypeName
 
 _BITS = {
     TypeName.TINYINT: 7,

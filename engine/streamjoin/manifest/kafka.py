@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from streamjoin.language.schema import Schema, TypeName
 from streamjoin.manifest.model import KafkaSink, KafkaSource
 from streamjoin.manifest.problem import Problem, closest, is_secret, listed
 from streamjoin.manifest.text import field_name
-from streamjoin.schema import Schema, TypeName
 
 RAW_COLUMNS: Mapping[str, tuple[TypeName, ...]] = {
     "key": (TypeName.BINARY, TypeName.STRING),

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from streamjoin.condition import Condition, parse_condition
+from streamjoin.language.condition import Condition, parse_condition
+from streamjoin.language.schema import Column, DataType, Schema, TypeName
+from streamjoin.language.sql import Expression, SqlError, parse_boolean, parse_expression, parse_projection
+from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest import model
 from streamjoin.manifest.quantity import Duration
-from streamjoin.schema import Column, DataType, Schema, TypeName
-from streamjoin.sql import Expression, SqlError, parse_boolean, parse_expression, parse_projection
-from streamjoin.window import Window, WindowKind
 
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 

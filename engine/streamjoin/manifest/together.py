@@ -14,6 +14,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from streamjoin.language.predicate import MainKind
+from streamjoin.language.schema import Schema, TypeName
+from streamjoin.language.sql import SqlError, parse_boolean, parse_projection, parse_schema
 from streamjoin.location import place, within
 from streamjoin.manifest import model, resolve
 from streamjoin.manifest.fields import until_refused
@@ -22,10 +25,7 @@ from streamjoin.manifest.kafka import kafka_client_problems, kafka_client_remark
 from streamjoin.manifest.model import Manifest, Part
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.quantity import Duration
-from streamjoin.predicate import MainKind
-from streamjoin.schema import Schema, TypeName
 from streamjoin.scheme.models import KEYED
-from streamjoin.sql import SqlError, parse_boolean, parse_projection, parse_schema
 
 _RESOURCE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 

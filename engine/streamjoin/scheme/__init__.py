@@ -10,5 +10,6 @@
 ``dynamic``        one grid of a power of two tasks, ``readj`` keys that move from full tasks, ``biclique`` workers that hold one side
 ``models``         the plans: for a capacity, or for a number of tasks
 ``routing``        which areas a tuple goes to (Alg. 3)
+``region``         what workers hold, as range arithmetic
 =================  =====================================================================================================
 """

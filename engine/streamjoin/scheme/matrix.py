@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.predicate import INT64_MIN, Bound, Encoding, MainKind, MainPredicate
+from streamjoin.language.predicate import INT64_MIN, Bound, Encoding, MainKind, MainPredicate
 from streamjoin.scheme.statistics import DEFAULT_BUCKETS, Histogram, Statistics
 from streamjoin.scheme.tiling import KeyRange, after, before
 

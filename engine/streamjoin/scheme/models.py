@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.predicate import MainPredicate
+from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme import biclique, dichotomy, dynamic, readj, varietal
 from streamjoin.scheme.cutting import Cutting
 from streamjoin.scheme.dichotomy import MOST_TASKS, Rectangle, TooManyTasksError

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.predicate import Bound
+from streamjoin.language.predicate import Bound
 from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
 
 Selection = slice | np.ndarray

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.predicate import INT64_MAX, INT64_MIN, Bound
+from streamjoin.language.predicate import INT64_MAX, INT64_MIN, Bound
 from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme
 
 DEFAULT_BUCKETS = 1000

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.predicate import INT64_MAX, INT64_MIN, Bound, MainKind, MainPredicate
+from streamjoin.language.predicate import INT64_MAX, INT64_MIN, Bound, MainKind, MainPredicate
 
 UNITS = 1 << 32
 """Unit coordinates are integers in [0, UNITS): u = coordinate / UNITS. Integers keep range arithmetic exact."""

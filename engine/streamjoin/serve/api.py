@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.replan import PlanOutdated, PlanRefused, PlanStatus
 from streamjoin.job import Job
-from streamjoin.predicate import Predicate
+from streamjoin.language.predicate import Predicate
 from streamjoin.scheme.statistics import SideStatistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.serve.messages import (

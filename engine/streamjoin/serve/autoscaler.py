@@ -25,7 +25,7 @@ from streamjoin.elastic.settings import Settings
 from streamjoin.epoch.ports import EpochResult
 from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Switched
 from streamjoin.job import Job
-from streamjoin.predicate import Predicate
+from streamjoin.language.predicate import Predicate
 from streamjoin.serve.decisions import LedgerError, LedgerWriter, load_ledger
 from streamjoin.serve.wishes import Planning, plan_for_workers, running_plan
 from streamjoin.state.blocks import SIDES

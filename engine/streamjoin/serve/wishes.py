@@ -13,7 +13,7 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned, make_plan
 from streamjoin.epoch.replan import PlanStatus
 from streamjoin.job import Job
-from streamjoin.predicate import Predicate
+from streamjoin.language.predicate import Predicate
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
 

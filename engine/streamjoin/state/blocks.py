@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from streamjoin.elastic.region import Region
+from streamjoin.scheme.region import Region
 from streamjoin.state.storage import Missing, Storage, StorageError
 
 LEFT, RIGHT = 0, 1

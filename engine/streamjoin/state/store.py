@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.elastic.region import Region, difference, held_by, intersection, regions
 from streamjoin.kernel.run import Run
+from streamjoin.scheme.region import Region, difference, held_by, intersection, regions
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange
 from streamjoin.state.blocks import DOWNLOADS, LEFT, SIDES, Block, encode, load, load_all, map_scratch
 from streamjoin.state.storage import Storage

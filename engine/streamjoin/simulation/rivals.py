@@ -25,8 +25,8 @@ from streamjoin.elastic.forecast import AnalyticForecast, load_of
 from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
-from streamjoin.elastic.simulation import HOT_WIDTH, Ask, SimulatedJoin
-from streamjoin.elastic.traffic import Traffic
+from streamjoin.simulation.run import HOT_WIDTH, Ask, SimulatedJoin
+from streamjoin.simulation.traffic import Traffic
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamjoin.predicate import (
+from streamjoin.language.predicate import (
     INT64_MAX,
     INT64_MIN,
     Bound,
@@ -39,8 +39,8 @@ from streamjoin.predicate import (
     MainPredicate,
     Predicate,
 )
-from streamjoin.schema import DataType, Schema, TypeName
-from streamjoin.sql import (
+from streamjoin.language.schema import DataType, Schema, TypeName
+from streamjoin.language.sql import (
     BIGINT,
     BINARY,
     BOOLEAN,

@@ -1,8 +1,8 @@
 """A simulated join under simulated traffic, scaled by any decider: what a week of a choice of thresholds would be like, in seconds.
 
-The join holds what its window holds; each worker holds what the analytic forecast says (``forecast.load_of``) of the plan that was made
-when it was last changed, times the imbalance that the keys have since come to; it sheds by ``shedding``, and takes in what its workers can
-work off, the rest waits. Workers take a while to start; then state moves, at a rate, and the switch pauses the join.
+The join holds what its window holds; each worker holds what the analytic forecast says (``elastic.forecast.load_of``) of the plan that
+was made when it was last changed, times the imbalance that the keys have since come to; it sheds by ``elastic.shedding``, and takes in what
+its workers can work off, the rest waits. Workers take a while to start; then state moves, at a rate, and the switch pauses the join.
 
 Not simulated: failures, the epochs themselves (a step is as long as a sample takes), and late tuples. Each step sees the tau of the one
 before.
@@ -24,8 +24,8 @@ from streamjoin.elastic.forecast import AnalyticForecast, Grid, best_grid, load_
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
 from streamjoin.elastic.shedding import shed_factor
-from streamjoin.elastic.traffic import Traffic
-from streamjoin.window import Window, WindowKind
+from streamjoin.language.window import Window, WindowKind
+from streamjoin.simulation.traffic import Traffic
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

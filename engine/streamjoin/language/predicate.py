@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from streamjoin.schema import DataType
+from streamjoin.language.schema import DataType
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 

@@ -31,7 +31,7 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
-from streamjoin.schema import Column, DataType, Schema, TypeName
+from streamjoin.language.schema import Column, DataType, Schema, TypeName
 
 
 class SqlError(ValueError):

@@ -11,16 +11,17 @@ would pass ``manifest.validate``.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
 from streamjoin.manifest import model
-from streamjoin.manifest.cel import Rule, one_of, quoted, same, seconds
+from streamjoin.manifest.cel import Rule, seconds
 from streamjoin.manifest.model import API_VERSION, KIND, Part, SchemaGenerator
 from streamjoin.manifest.problem import listed
-from streamjoin.manifest.status import Status
+from streamjoin_operator.status_model import Status
 
 Json = dict[str, Any]
 
@@ -39,6 +40,21 @@ COLUMNS = (
     ("Age", "date", ".metadata.creationTimestamp", "", 0),
 )
 """What ``kubectl get`` shows: name, type, path, description, priority (1: only with -o wide)."""
+
+
+def quoted(text: str) -> str:
+    """A CEL string."""
+    return json.dumps(text)
+
+
+def one_of(*given: str) -> str:
+    """Whether exactly one of the conditions holds."""
+    return f"[{', '.join(given)}].exists_one(given, given)"
+
+
+def same(field: str) -> str:
+    """Whether an optional field of ``s`` is what it is in ``o``."""
+    return f"(has(s.{field}) == has(o.{field}) && (!has(s.{field}) || s.{field} == o.{field}))"
 
 
 def _names(part: type[Part]) -> list[str]:

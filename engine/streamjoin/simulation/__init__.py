@@ -1,0 +1,8 @@
+"""The decision core under simulated traffic, for ``streamjoin simulate``. No running join knows of it. No clock, no I/O.
+
+=================  =====================================================================================================
+``traffic``        rates and skew over time: read from a trace, or generated
+``run``            the simulated join, one run of it under a decider, and the table of several
+``rivals``         the deciders: the core of ``elastic``, and for comparison those of others
+=================  =====================================================================================================
+"""
