@@ -28,8 +28,9 @@ BEAT_SECONDS = 1.0
 SILENT_BEATS = 15
 """A worker that has not said anything for so long hangs, and is ended."""
 PAUSES = (0.0, 0.0, 0.5, 1.0, 2.0, 5.0)
-"""Seconds before another process is started, by how many have died young, one after the other."""
-YOUNG_SECONDS = 10.0
+"""Seconds before another process is started, by how many have died without having done anything, one after the other."""
+BEAT, WORKED = b".", b"w"
+"""What a worker writes to its host: that it is there, and that it has finished its part of an epoch."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -41,6 +42,8 @@ class Ended:
     """As ``os.waitpid`` gives it."""
     out_of_memory: bool
     hung: bool = False
+    worked: bool = False
+    """It had finished some work."""
 
     @property
     def reason(self) -> str | None:
@@ -63,15 +66,14 @@ def hold(settings: Settings) -> None:
     gc.freeze()
     executor = executor_id()
     died: str | None = None
-    young = 0
+    idle = 0
     while True:
-        started = time.monotonic()
         ended = _run(settings, executor, died)
         died = ended.reason
         if died is None:
             return
-        young = young + 1 if time.monotonic() - started < YOUNG_SECONDS else 0
-        time.sleep(PAUSES[min(young, len(PAUSES) - 1)])
+        idle = 0 if ended.worked else idle + 1
+        time.sleep(PAUSES[min(idle, len(PAUSES) - 1)])
 
 
 def _run(settings: Settings, executor: str, died: str | None) -> Ended:
@@ -85,7 +87,7 @@ def _run(settings: Settings, executor: str, died: str | None) -> Ended:
         _be_worker(settings, executor, died, host, speaking)
     os.close(speaking)
     try:
-        hung = _await(worker, hearing)
+        hung, worked = _await(worker, hearing)
     except BaseException:  # the task is ended: nobody needs the worker any more
         os.kill(worker, signal.SIGKILL)
         os.waitpid(worker, 0)
@@ -93,22 +95,22 @@ def _run(settings: Settings, executor: str, died: str | None) -> Ended:
     finally:
         os.close(hearing)
     _, status = os.waitpid(worker, 0)
-    return Ended(status, out_of_memory_kills() > kills, hung)
+    return Ended(status, out_of_memory_kills() > kills, hung, worked)
 
 
-def _await(worker: int, hearing: int) -> bool:
-    """Until the worker's end of the pipe is closed, by its death; whether it had to be killed."""
-    silent = 0
+def _await(worker: int, hearing: int) -> tuple[bool, bool]:
+    """Until the worker's end of the pipe is closed, by its death; whether it had to be killed, and whether it has worked."""
+    silent, worked = 0, False
     while True:
         if not select.select([hearing], [], [], BEAT_SECONDS)[0]:
             silent += 1
             if silent >= SILENT_BEATS:
                 os.kill(worker, signal.SIGKILL)
-                return True
-        elif os.read(hearing, 4096):
-            silent = 0
+                return True, worked
+        elif said := os.read(hearing, 4096):
+            silent, worked = 0, worked or WORKED in said
         else:
-            return False
+            return False, worked
 
 
 def _be_worker(settings: Settings, executor: str, died: str | None, host: int, speaking: int) -> None:
@@ -120,7 +122,7 @@ def _be_worker(settings: Settings, executor: str, died: str | None, host: int, s
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         threading.Thread(target=_beat, args=(host, speaking), name="host", daemon=True).start()
-        serve(settings, executor=executor, died=died)
+        serve(settings, executor=executor, died=died, worked=lambda: os.write(speaking, WORKED))
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -132,7 +134,7 @@ def _be_worker(settings: Settings, executor: str, died: str | None, host: int, s
 
 def _beat(host: int, speaking: int) -> None:
     while os.getppid() == host:
-        os.write(speaking, b".")
+        os.write(speaking, BEAT)
         time.sleep(BEAT_SECONDS)
     os._exit(1)
 

@@ -79,7 +79,8 @@ class _Process:
         self.progress = 0
         self.gone = False
         """It is not asked and not heard any more."""
-        threading.Thread(target=self._write, name=f"to-{hello.place}", daemon=True).start()
+        self._writing = threading.Thread(target=self._write, name=f"to-{hello.place}", daemon=True)
+        self._writing.start()
 
     @property
     def address(self) -> str:
@@ -90,8 +91,10 @@ class _Process:
         self._outbox.put(message)
 
     def close(self) -> None:
+        """Tell nothing any more. NB: Flight frees the writer when the call that brought it returns, whoever may be writing."""
         self.gone = True
         self._outbox.put(None)
+        self._writing.join()
 
     def _write(self) -> None:
         """Errors are left to who reads: the connection ends there too."""
@@ -174,6 +177,11 @@ class Pool:
         with self._changed:
             return {number: place.process.hello.pid for number, place in self._places.items() if place.process is not None}
 
+    def reason(self, place: int) -> str | None:
+        """What ended the last process of a place that died."""
+        with self._changed:
+            return self._places[place].reason
+
     @property
     def settled(self) -> bool:
         """Whether every worker that has a place has its process there, so that an attempt may follow another."""
@@ -249,6 +257,21 @@ class Pool:
         hello: Hello = decode(reader.read_chunk().app_metadata)
         process = _Process(hello, writer)
         process.tell(Beat())
+        try:
+            self._attend(process, reader)
+        except (StopIteration, flight.FlightError, pa.ArrowException, OSError):
+            pass
+        finally:
+            with self._changed:
+                place = self._places.get(hello.place)
+                if place is not None and place.process is process:
+                    self._drop(place, None)
+                self._changed.notify_all()
+            process.close()
+
+    def _attend(self, process: _Process, reader: Any) -> None:
+        """Hear a process for as long as its place is there. Raises what reading does when the connection ends."""
+        hello = process.hello
         with self._changed:
             place = self._places.get(hello.place)
             if place is None:  # it was let go meanwhile
@@ -261,17 +284,8 @@ class Pool:
                 self._drop(place, hello.died or "it called again")
             place.process = process
             self._changed.notify_all()
-        try:
-            while True:
-                self._hear(process, decode(reader.read_chunk().app_metadata))
-        except (StopIteration, flight.FlightError, pa.ArrowException, OSError):
-            pass
-        finally:
-            with self._changed:
-                if place.process is process:
-                    self._drop(place, None)
-                process.close()
-                self._changed.notify_all()
+        while True:
+            self._hear(process, decode(reader.read_chunk().app_metadata))
 
     def _hear(self, process: _Process, message: Any) -> None:
         with self._changed:

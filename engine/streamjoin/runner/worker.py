@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 import uuid
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -57,10 +58,14 @@ class Settings:
 class Worker:
     """See the module."""
 
-    def __init__(self, settings: Settings, *, executor: str = "", died: str | None = None) -> None:
-        self._settings, self._executor, self._died = settings, executor, died
+    def __init__(
+        self, settings: Settings, host: str, *, executor: str = "", died: str | None = None, worked: Callable[[], object] = lambda: None
+    ) -> None:
+        """``host``: the address to take pieces at. ``worked`` is called when a part of an epoch is done. Raises OSError when no port of
+        the settings is free."""
+        self._settings, self._executor, self._died, self._worked = settings, executor, died, worked
         self._incarnation = uuid.uuid4().hex
-        self._exchange = Exchange(_own_address(settings.driver), settings.security, ports=settings.ports)
+        self._exchange = Exchange(host, settings.security, ports=settings.ports)
         self._store = RunStore()
         self._shared: dict[str, Shared] = {}
         """By identity, as the driver has sent them."""
@@ -180,6 +185,7 @@ class Worker:
                 reports.append(join(assignment.spec, task, self._exchange.pieces(attempt, task), self._store))
                 self._done += 1
             answer = Done(attempt, reports)
+            self._worked()
         except Exception as error:
             self._exchange.fail(attempt, Abandoned("its join has failed"))  # nobody need send or route any more
             answer = Failed(
@@ -194,14 +200,18 @@ class Worker:
         answers.put(answer)
 
 
-def serve(settings: Settings, *, executor: str = "", died: str | None = None) -> None:
-    """Be the worker of this place until the driver ends it, or is gone."""
+def serve(
+    settings: Settings, *, executor: str = "", died: str | None = None, worked: Callable[[], object] = lambda: None
+) -> None:
+    """Be the worker of this place until the driver ends it, or is gone (see :class:`Worker`)."""
     run.warm()
-    Worker(settings, executor=executor, died=died).serve()
+    host = _own_address(settings.driver)
+    if host is not None:
+        Worker(settings, host, executor=executor, died=died, worked=worked).serve()
 
 
-def _own_address(driver: str) -> str:
-    """The address of this machine, or pod, by which the driver's is reached."""
+def _own_address(driver: str) -> str | None:
+    """The address of this machine, or pod, by which the driver's is reached; None when the driver is gone."""
     host, port = driver.rsplit(":", 1)
     deadline = time.monotonic() + RECONNECT_SECONDS
     while True:
@@ -210,5 +220,5 @@ def _own_address(driver: str) -> str:
                 return str(connection.getsockname()[0])
         except OSError:
             if time.monotonic() > deadline:
-                raise
+                return None
             time.sleep(RECONNECT_EVERY_SECONDS)

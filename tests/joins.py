@@ -1,0 +1,69 @@
+"""Joins that are run by more than one kind of runner: their inputs, and what the oracle expects of them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+
+from harness import SECOND, START, Input, make_batch, oracle
+
+LATE_MICROS = 2 * SECOND
+
+
+def make_inputs(key_type: pa.DataType, values: list[Any], seed: int, epochs: int = 6) -> tuple[Input, Input]:
+    rng = random.Random(seed)
+
+    def one() -> Input:
+        batches, rid = [], 0
+        for epoch in range(epochs):
+            for _ in range(2):
+                rows = []
+                for _ in range(rng.randint(5, 40)):
+                    rows.append((rid, rng.choice(values), rng.randint(0, 4), START + epoch * SECOND + rng.randint(0, SECOND)))
+                    rid += 1
+                batches.append(make_batch(rows, key_type))
+        return Input(batches, [2] * epochs)
+
+    return one(), one()
+
+
+RANGE3 = {"within": "3s"}, f"abs(l.at - r.at) <= {3 * SECOND}"
+CASES = {
+    "band": ("abs(l.k - r.k) <= 2", "abs(l.k - r.k) <= 2", "BIGINT", pa.int64(), list(range(50)), "adsp", *RANGE3),
+    "order with residual": (
+        "l.k < r.k AND l.v <> r.v",
+        "l.k < r.k AND l.v <> r.v",
+        "DOUBLE",
+        pa.float64(),
+        [i / 4 for i in range(40)],
+        "square",
+        *RANGE3,
+    ),
+    "equal strings": ("l.k = r.k", "l.k = r.k", "STRING", pa.string(), ["", "a", "customer-1", "customer-2", None], "hash", *RANGE3),
+    "unequal, unbounded": ("l.k != r.k", "l.k != r.k", "INT", pa.int32(), list(range(8)), "adsp", {"unbounded": True}, "true"),
+    "rows": (
+        "l.k >= r.k",
+        "l.k >= r.k",
+        "BIGINT",
+        pa.int64(),
+        list(range(20)),
+        "adsp",
+        {"rows": 9},
+        "CASE WHEN l.pos < r.oth THEN l.pos >= r.oth - 9 ELSE r.pos >= l.oth - 9 END",
+    ),
+    "disjunction": ("l.k = r.k OR l.v = r.v", "l.k = r.k OR l.v = r.v", "INT", pa.int32(), list(range(30)), "adsp", *RANGE3),
+}
+
+
+def band_inputs() -> tuple[Input, Input]:
+    return make_inputs(pa.int64(), list(range(50)), seed=5, epochs=8)
+
+
+def band_expected(inputs: tuple[Input, Input]) -> Any:
+    return oracle(inputs, (pa.int64(), pa.int64()), "abs(l.k - r.k) <= 2", RANGE3[1], 2 * SECOND)
+
+
+def band_options() -> dict[str, Any]:
+    return {"on": "abs(l.k - r.k) <= 2", "types": ("BIGINT", "BIGINT"), "window": RANGE3[0], "workers": 2, "watermark": "2s"}

@@ -1,0 +1,287 @@
+"""Resident workers as processes of this machine: joins that equal the oracle's while workers are killed, stopped and cut off."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+
+from cable import Cable
+from harness import SECOND, Input, driver_for, make_job, oracle, output_of, run_all
+from joins import CASES, LATE_MICROS, band_expected, band_options, make_inputs
+from streamjoin.elastic.mapping import map_tasks
+from streamjoin.elastic.plan import Plan
+from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.ports import EpochFailed, EpochResult
+from streamjoin.runner import pool as pool_module
+from streamjoin.scheme.models import plan_for_tasks
+from streamjoin.state.storage import ObjectStorage
+from waiting import wait_for
+from worker_processes import ProcessRunner
+
+BAND = "abs(l.k - r.k) <= 2"
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[ProcessRunner]:
+    runner = ProcessRunner()
+    yield runner
+    runner.stop()
+
+
+@pytest.fixture
+def own_runner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ProcessRunner]]:
+    """Makes runners that notice silence soon."""
+    monkeypatch.setattr(pool_module, "SILENT_BEATS", 20)
+    made: list[ProcessRunner] = []
+
+    def make(**options: Any) -> ProcessRunner:
+        made.append(ProcessRunner(beat_seconds=0.1, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def step(driver: Driver, failures: list[EpochFailed]) -> EpochResult | None:
+    """An epoch, tried again as often as it fails; the failures are added to the list."""
+    while len(failures) < 200:
+        try:
+            return driver.step(final=True)
+        except EpochFailed as failure:
+            failures.append(failure)
+    raise AssertionError(f"epochs failed again and again: {failures[-5:]}")
+
+
+def steps(driver: Driver) -> list[EpochResult]:
+    """Run to the end."""
+    results, failures = [], list[EpochFailed]()
+    while (result := step(driver, failures)) is not None:
+        results.append(result)
+    assert len(failures) < 8, failures
+    return results
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_join_of_processes_equals_the_oracle(case: str, runner: ProcessRunner, tmp_path: Path) -> None:
+    on, expected, ddl, key_type, values, model, window, inside = CASES[case]
+    inputs = make_inputs(key_type, values, seed=len(case))
+    job = make_job(tmp_path, on=on, types=(ddl, ddl), window=window, model=model, workers=3, watermark="2s")
+    driver = driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), runner)
+    results = run_all(driver)
+    assert sum(result.read_back for result in results[1:]) == 0, "a worker goes on with what it holds"
+    late = None if "unbounded" in window or "rows" in window else LATE_MICROS
+    assert output_of(tmp_path) == oracle(inputs, (key_type, key_type), expected, inside, late)
+
+
+def start(tmp_path: Path, runner: ProcessRunner, inputs: tuple[Input, Input], **options: Any) -> Driver:
+    job = make_job(tmp_path, **(band_options() | options))
+    return driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), runner)
+
+
+def test_a_worker_that_is_killed_is_back_at_once_and_says_what_killed_it(runner: ProcessRunner, tmp_path: Path) -> None:
+    inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=8)
+    driver = start(tmp_path, runner, inputs)
+    driver.start()
+    for _ in range(3):
+        driver.step()
+    place = max(runner.pool.pids)
+    killed = runner.kill(place)
+    began = time.monotonic()
+    with contextlib.suppress(EpochFailed):  # if the death was noticed before the epoch began, it need not fail
+        driver.step()
+    result = driver.step()
+    assert result is not None
+    assert time.monotonic() - began < 30
+    assert runner.pool.pids[place] != killed
+    assert runner.pool.reason(place) == "killed by SIGKILL"
+    steps(driver)
+    assert output_of(tmp_path) == band_expected(inputs)
+
+
+def test_a_worker_that_dies_in_every_attempt_fails_the_epoch_with_the_reason(runner: ProcessRunner, tmp_path: Path) -> None:
+    inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=4)
+    driver = start(tmp_path, runner, inputs)
+    driver.start()
+    driver.step()
+    submit = runner.pool.submit
+
+    def submit_and_kill(spec: Any, workers: Any) -> Any:
+        attempt = submit(spec, workers)
+        with contextlib.suppress(KeyError, ProcessLookupError):
+            runner.kill(max(runner.pool.pids), signal.SIGSEGV)
+        return attempt
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(runner.pool, "submit", submit_and_kill)
+        with pytest.raises(EpochFailed, match=r"epoch \d: the worker at place \d \(process \d+ on .*\) died: killed by SIGSEGV$"):
+            steps(driver)
+    steps(driver)
+    assert output_of(tmp_path) == band_expected(inputs)
+
+
+def test_fifty_kills_at_random_moments_lose_nothing(runner: ProcessRunner, tmp_path: Path) -> None:
+    seed = 20261122
+    rng = random.Random(seed)
+    inputs = make_inputs(pa.int64(), list(range(50)), seed=7, epochs=60)
+    driver = start(tmp_path, runner, inputs, workers=3)
+    driver.start()
+    kills = 0
+
+    def kill_one(moment: float, choice: float) -> None:
+        nonlocal kills
+        time.sleep(moment)  # into the epoch, not for something to happen
+        victims = sorted(runner.pool.pids.values())
+        if victims:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victims[int(choice * len(victims))], signal.SIGKILL)
+                kills += 1
+
+    failures: list[EpochFailed] = []
+    result: EpochResult | None = None
+    while kills < 50 or result is not None:
+        killer = threading.Thread(target=kill_one, args=(rng.random() * 0.03, rng.random()))
+        killer.start()
+        result = step(driver, failures)
+        killer.join()
+        if result is None:
+            break
+    assert kills >= 50, seed
+    assert not any(failure.permanent for failure in failures)
+    assert output_of(tmp_path) == band_expected(inputs), seed
+
+
+def test_a_worker_that_is_stopped_is_replaced(own_runner: Callable[..., ProcessRunner], tmp_path: Path) -> None:
+    runner = own_runner()
+    inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=6)
+    driver = start(tmp_path, runner, inputs)
+    driver.start()
+    for _ in range(2):
+        driver.step()
+    place = max(runner.pool.pids)
+    stopped = runner.kill(place, signal.SIGSTOP)
+    failures: list[EpochFailed] = []
+    step(driver, failures)
+    assert ["said nothing for 2 s" in str(failure) for failure in failures] == [True]
+    steps(driver)
+    assert runner.pool.pids[place] != stopped
+    wait_for("the end of the process that was stopped", lambda: not psutil.pid_exists(stopped) or is_zombie(stopped))
+    assert output_of(tmp_path) == band_expected(inputs)
+
+
+def is_zombie(pid: int) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+def test_a_host_that_is_killed_takes_its_worker_along_and_is_replaced(runner: ProcessRunner, tmp_path: Path) -> None:
+    inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=6)
+    driver = start(tmp_path, runner, inputs)
+    driver.start()
+    for _ in range(2):
+        driver.step()
+    place = max(runner.pool.pids)
+    worker = runner.pool.pids[place]
+    runner.hosts.kill(place)
+    wait_for("the end of the host's worker", lambda: is_zombie(worker))
+    steps(driver)
+    assert runner.pool.pids[place] != worker
+    assert output_of(tmp_path) == band_expected(inputs)
+
+
+def test_a_task_whose_worker_does_not_come_is_done_by_another_and_goes_back(
+    own_runner: Callable[..., ProcessRunner], tmp_path: Path
+) -> None:
+    runner = own_runner(patience_seconds=1.0)
+    inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=10)
+    driver = start(tmp_path, runner, inputs)
+    driver.start()
+    for _ in range(2):
+        driver.step()
+    place = max(runner.pool.pids)
+    runner.hosts.may_bring.clear()
+    runner.hosts.kill(place)
+    wait_for("a death", lambda: place not in runner.pool.pids)
+    results = []
+    while len(results) < 3:
+        with contextlib.suppress(EpochFailed):
+            results.append(driver.step())
+    assert place not in runner.pool.pids
+    assert all(len(result.held) == 2 for result in results if result is not None), "both tasks are done, in one process"
+    runner.hosts.may_bring.set()
+    wait_for("another worker", lambda: place in runner.pool.pids)
+    steps(driver)
+    assert output_of(tmp_path) == band_expected(inputs)
+
+
+def test_a_worker_whose_connection_to_the_driver_breaks_comes_back_with_its_runs(
+    own_runner: Callable[..., ProcessRunner], tmp_path: Path
+) -> None:
+    runner = own_runner()
+    with Cable(runner.pool.address) as cable:
+        runner.hosts.driver[0] = cable.address
+        inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=6)
+        driver = start(tmp_path, runner, inputs)
+        driver.start()
+        for _ in range(2):
+            driver.step()
+        before = runner.pool.pids
+        cable.cut()
+        wait_for("the connection's end", lambda: 0 not in runner.pool.pids)
+        cable.mend()
+        wait_for("the worker's call", lambda: 0 in runner.pool.pids)
+        assert runner.pool.pids == before, "the same processes"
+        results = steps(driver)
+        assert sum(result.read_back for result in results) == 0
+    assert output_of(tmp_path) == band_expected(inputs)
+
+
+def test_workers_end_with_the_driver(own_runner: Callable[..., ProcessRunner], tmp_path: Path) -> None:
+    runner = own_runner()
+    with Cable(runner.pool.address) as cable:
+        runner.hosts.driver[0] = cable.address
+        runner.start([0])
+        worker = runner.pool.pids[0]
+        runner.hosts.may_bring.clear()
+        cable.cut()
+        wait_for("the worker's end", lambda: is_zombie(worker))
+
+
+def test_workers_come_and_go_with_plans(runner: ProcessRunner, tmp_path: Path) -> None:
+    inputs = make_inputs(pa.int64(), list(range(50)), seed=11, epochs=40)
+    job = make_job(tmp_path, **(band_options() | {"workers": 2, "watermark": "1h", "capacity": 30_000, "window": {"within": "9s"}}))
+    job = replace(job, min_workers=1, max_workers=4)
+    driver = driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), runner)
+    driver.start()
+    for _ in range(4):
+        driver.step()
+    for workers, model in ((4, "adsp"), (3, "square"), (1, "adsp"), (2, "adsp")):
+        assert driver.scheme is not None
+        assert driver.predicate is not None
+        found = driver.statistics()
+        scheme, keep = map_tasks(driver.scheme, plan_for_tasks(model, found, driver.predicate.main, workers), found)
+        generation = driver.checkpoint.generation + 1
+        driver.put_plan(Plan(generation, scheme, keep))
+
+        def switched(generation: int = generation) -> bool:
+            driver.step()
+            return driver.checkpoint.generation == generation
+
+        wait_for(f"generation {generation}", switched)
+        wait_for("surplus workers' end", lambda workers=workers: len(runner.pool.pids) == workers)
+    steps(driver)
+    expected = oracle(inputs, (pa.int64(), pa.int64()), BAND, f"abs(l.at - r.at) <= {9 * SECOND}", 3600 * SECOND)
+    assert output_of(tmp_path) == expected

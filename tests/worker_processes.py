@@ -1,0 +1,136 @@
+"""Resident workers without Spark: each place is held by a process of this machine, for tests that kill and stop them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from streamjoin.epoch.spec import EpochSpec
+from streamjoin.runner.pool import Attempt, Pool
+from streamjoin.runner.security import Security
+from streamjoin.runner.worker import Settings
+
+HOLD = "import pickle, sys; from streamjoin.runner.host import hold; hold(pickle.load(sys.stdin.buffer))"
+
+
+class ProcessHosts:
+    """See :class:`streamjoin.runner.pool.Hosts`."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._wanted: set[int] = set()
+        self.may_bring = threading.Event()
+        """Cleared: a machine that is full."""
+        self.may_bring.set()
+        self.driver: dict[int, str] = {}
+        """By place, where its workers are told that the driver is; else where it is."""
+
+    def bring(self, place: int) -> None:
+        with self._lock:
+            self._wanted.add(place)
+        threading.Thread(target=self._hold, args=(place,), daemon=True).start()
+
+    def end(self, place: int, *, executor: str) -> None:
+        with self._lock:
+            self._wanted.discard(place)
+
+    def replace(self, place: int, *, executor: str) -> None:
+        self.kill(place)
+
+    def lost(self) -> str | None:
+        return None
+
+    def kill(self, place: int) -> None:
+        """The host, and with it its worker."""
+        with self._lock:
+            process = self._processes.get(place)
+        if process is not None:
+            process.kill()
+
+    def pid(self, place: int) -> int:
+        """The host's."""
+        return self._processes[place].pid
+
+    def join(self) -> None:
+        """Wait until all have ended."""
+        with self._lock:
+            processes = list(self._processes.values())
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(3)
+            process.kill()
+
+    def _hold(self, place: int) -> None:
+        while place in self._wanted:
+            self.may_bring.wait()
+            settings = Settings(place, self.driver.get(place, self._pool.address), self._pool.security)
+            paths = [str(Path(__file__).parent), *sys.path]
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+            with self._lock:
+                process = self._processes[place] = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, env=environment)
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):
+                process.stdin.write(pickle.dumps(settings))
+                process.stdin.close()
+            code = process.wait()
+            if place in self._wanted:
+                self._pool.place_died(place, f"its host ended with code {code}")
+
+
+class ProcessRunner:
+    """A runner whose workers are processes of this machine (see :class:`streamjoin.epoch.ports.Runner`)."""
+
+    def __init__(self, *, patience_seconds: float = 20.0, beat_seconds: float = 1.0) -> None:
+        self.hosts: ProcessHosts
+
+        def hosts(pool: Pool) -> ProcessHosts:
+            self.hosts = ProcessHosts(pool)
+            return self.hosts
+
+        self.pool = Pool(hosts, Security.fresh(), patience_seconds=patience_seconds, beat_seconds=beat_seconds)
+
+    def start(self, workers: Sequence[int]) -> None:
+        self.pool.restart(workers)
+        assert self.pool.await_connected(len(workers), 60) == len(workers)
+
+    def request(self, count: int) -> None:
+        self.pool.want(count)
+
+    @property
+    def ready(self) -> int:
+        return self.pool.connected
+
+    @property
+    def overlaps(self) -> bool:
+        return self.pool.settled
+
+    def submit(self, spec: EpochSpec, workers: Sequence[int]) -> Attempt:
+        return self.pool.submit(spec, workers)
+
+    def release(self, workers: Sequence[int]) -> None:
+        self.pool.release(workers)
+
+    def stop(self) -> None:
+        self.pool.close()
+        self.hosts.join()
+
+    def kill(self, place: int, number: int = signal.SIGKILL) -> int:
+        """Send the place's worker a signal; its process."""
+        pid = self.pool.pids[place]
+        os.kill(pid, number)
+        return pid
+
+
+def descendants() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
