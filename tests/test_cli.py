@@ -330,7 +330,7 @@ def test_without_java_the_sentence_says_how_to_go_on(tmp_path: Path, monkeypatch
 
 
 def test_an_epoch_that_keeps_failing_is_one_sentence_and_a_trace_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from streamjoin.epoch import inline
+    from streamjoin.runner import inline
 
     def fail(*arguments: object) -> None:
         raise ZeroDivisionError("one by nought")

@@ -34,11 +34,12 @@ from harness import (
     output_of,
     staged_of,
 )
-from streamjoin.epoch import inline, join
+from streamjoin.epoch import join
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import CheckpointMismatch, EpochFailed
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest import load as load_manifest
+from streamjoin.runner import inline
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.blocks import load
 from streamjoin.state.log import Superseded, read_latest
