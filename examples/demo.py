@@ -21,7 +21,7 @@ import pyarrow as pa
 from streamjoin.cli.draw import draw_change
 from streamjoin.condition import Condition
 from streamjoin.elastic.plan import Plan
-from streamjoin.epoch.driver import StorageSnapshots
+from streamjoin.epoch.snapshots import StorageSnapshots
 from streamjoin.io.factory import make_source
 from streamjoin.job import Job, StreamJob, compile_job
 from streamjoin.manifest import load
