@@ -153,7 +153,7 @@ class _Applied:
 
 
 class Replanner:
-    """See the module. One thread, the loop, brings events and asks for ``plans``; any thread may ``put`` and ask for ``status``."""
+    """See the module. One thread, the loop, brings events; any thread may ``put`` plans, and ask."""
 
     def __init__(self, name: str, *, fetches: bool) -> None:
         """``name`` is unique to the driver. ``fetches``: whether workers must fetch blocks, or map them where they lie."""
@@ -183,8 +183,8 @@ class Replanner:
     def put(self, plan: Plan) -> bool:
         """Accept a plan, to be taken up between two epochs; False when it runs already or is being applied.
 
-        It replaces an earlier one that was accepted, unless the first epoch of that is already at work. Raises PlanRefused when its
-        ``keep`` names workers that there are not or nothing runs yet, PlanOutdated when it does not come after the newest plan.
+        It replaces an accepted one that does not run by then. Raises PlanRefused when nothing runs yet or ``keep`` names a worker that does
+        not exist, PlanOutdated when the plan does not come after the newest one.
         """
         with self._lock:
             running, wanted = self._running, self._wanted
@@ -230,7 +230,7 @@ class Replanner:
 
     @property
     def running(self) -> Assignment | None:
-        """The plan that runs; None before the first."""
+        """The plan that runs; None before the first. An Assignment never changes, so that this needs no lock."""
         return self._running
 
     @property
