@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from streamjoin.cli.draw import draw_change
 from streamjoin.elastic.plan import Plan
-from streamjoin.epoch.driver import StorageSnapshots
+from streamjoin.epoch.snapshots import StorageSnapshots
 from streamjoin.io.factory import make_source
 from streamjoin.job import Job, StreamJob, compile_job
 from streamjoin.language.condition import Condition

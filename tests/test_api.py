@@ -150,7 +150,10 @@ def test_a_wish_is_planned_applied_and_not_applied_twice(served: Served) -> None
     status, answer, _ = served.ask("PUT", "/v1/plan", {"workers": 2, "model": "square", "after": 3})
     assert status == 202
     served.run(EPOCHS)
-    assert served.ask("GET", "/v1/plan")[1]["scheme"]["model"] == "square"
+    answer = served.ask("GET", "/v1/plan")[1]
+    assert answer["scheme"]["model"] == "square"
+    assert [(plan["generation"], plan["fate"]) for plan in answer["ended"]] == [(2, "Switched"), (3, "Replaced"), (4, "Switched")]
+    assert answer["ended"][1]["reason"] == "generation 3: replaced by generation 4"
     expected = oracle(served.inputs, (pa.int64(), pa.int64()), "abs(l.k - r.k) <= 5", "abs(l.at - r.at) <= 5000000", SECOND)
     assert output_of(served.root) == expected
 

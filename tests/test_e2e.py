@@ -33,7 +33,7 @@ import yaml
 import cluster as tool
 import kubernetes_programs
 from node import SMALL, Node
-from streamjoin.epoch.driver import StorageSnapshots
+from streamjoin.epoch.snapshots import StorageSnapshots
 from streamjoin.io.factory import make_source
 from streamjoin.job import StreamJob, compile_job
 from streamjoin.manifest import load

@@ -141,7 +141,8 @@ def check_held(driver: Driver, runner: InlineRunner) -> None:
     everything = {side: [] for side in SIDES}
     for block in driver.checkpoint.blocks:
         everything[block.side].append(load(storage, block.name))
-    for task, worker in enumerate(driver._workers):
+    assert driver._replanner.running is not None
+    for task, worker in enumerate(driver._replanner.running.workers):
         store = runner._stores.get(worker)
         runs = None if store is None else store.get(driver._query, driver.checkpoint.tokens.get(task, ""))
         if runs is None:
@@ -198,6 +199,8 @@ def run_case(root: Path, seed: int, faults: bool) -> dict[str, int]:
                 except EpochFailed:
                     counts["failed epochs"] += 1
                     continue
+                finally:
+                    driver._replanner.validate()
                 if result is None:
                     break
                 counts["switches"] += before > 0 and driver.checkpoint.generation != before

@@ -16,8 +16,11 @@ from streamjoin.scheme.tiling import Scheme
 class Decided(Protocol):
     """The driver's decisions; None until the first input has been sampled."""
 
-    predicate: Predicate | None
-    scheme: Scheme | None
+    @property
+    def predicate(self) -> Predicate | None: ...
+
+    @property
+    def scheme(self) -> Scheme | None: ...
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
-"""A plan on its way into a running join: what was asked for, how far it has come, and what came of it.
+"""Plans on their way into a running join, as a state machine: what happens goes in as events, what is to be done comes out.
 
-A plan passes through these phases; a crash in any of them resumes to the old plan, after the switch's commit to the new one::
+It knows no runner, no storage and no clock. The loop (``driver``) tells it what happens, carries out the instructions, and asks under which
+plans the next epoch runs. A plan passes through these phases; a crash in any of them resumes to the old plan, after the switch's commit to
+the new one::
 
     WAITING     until there are workers enough; the join goes on under the old plan, for as long as it takes
     PREPARING   workers fetch the blocks that they will need, in the background, while epochs go on under the old plan
@@ -8,22 +10,50 @@ A plan passes through these phases; a crash in any of them resumes to the old pl
     RUNNING     workers that have no task under the new plan are let go: all that they held is durable, and held by others now
 
 An epoch that fails under a new plan is done again under the old one, and the plan is dropped, with the reason.
+
+Always holds (``Replanner.validate``):
+
+- A plan that was accepted waits to be taken up, is being applied, or has ended: switched to, dropped with a reason, or replaced by a later
+  one. There is nothing in between: one lock is held throughout each event, and other threads put plans and ask at any time.
+- The generations of the plan that runs, of the one that is being applied and of the one that waits to be taken up ascend.
+- A worker's number means one worker for as long as the driver lives; only a worker that goes on occurs in two plans.
+
+After dask.distributed's ``worker_state_machine``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import threading
+from collections import Counter, deque
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from streamjoin.elastic.plan import Plan
-from streamjoin.epoch.spec import Shared
+from streamjoin.epoch.events import (
+    Adopted,
+    Assignment,
+    BetweenEpochs,
+    BlocksFetched,
+    EpochPlanned,
+    EpochPlans,
+    Event,
+    FirstEpochCommitted,
+    FirstEpochFailed,
+    Instruction,
+    ReleaseWorkers,
+    RequestWorkers,
+    StartWorkers,
+    WorkersReady,
+)
+from streamjoin.epoch.spec import Shared, share
 from streamjoin.scheme.tiling import Scheme
 
 FETCH_SECONDS = 120.0
 """Blocks that have not arrived by then are read in the plan's first epoch."""
 SMALL_BYTES = 8 << 20
 """So little to fetch is no reason to wait: every epoch adds some."""
+REMEMBERED = 16
+"""Of so many plans that have ended it is known how."""
 
 
 class PlanPhase(StrEnum):
@@ -53,12 +83,30 @@ class Switched:
     at: float
     """Wall clock."""
     waited_seconds: float
-    """From when it was put until its first epoch began."""
+    """From when the loop took it up until its first epoch began."""
     pause_seconds: float
     """How much longer that epoch took than those before it."""
     kept_tuples: int
     """Held tuples, replicas counted each, that were where they are needed; and those that were brought there."""
     moved_tuples: int
+
+
+class Fate(StrEnum):
+    """How a plan that was accepted has ended."""
+
+    SWITCHED = "Switched"
+    DROPPED = "Dropped"
+    REPLACED = "Replaced"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A plan that was accepted, and how it has ended."""
+
+    generation: int
+    fate: Fate
+    reason: str = ""
+    """Why it was dropped, or by which plan it was replaced."""
 
 
 @dataclass(frozen=True)
@@ -76,35 +124,286 @@ class PlanStatus:
     ready_workers: int = 0
     to_fetch_bytes: int = 0
     dropped: str | None = None
-    """Why the last plan that was put does not run; None when it does, or may yet."""
+    """Why the plan that was dropped last does not run; None once another has been put or switched to since."""
     switched: Switched | None = None
     """The last switch of this driver."""
     drops: int = 0
     """How many plans this driver has dropped."""
+    ended: tuple[Ended, ...] = ()
+    """What became of the last plans that were put, in the order in which they ended; at most ``REMEMBERED``."""
 
 
-@dataclass
-class Replanning:
-    """A plan that is being applied. The driver's own."""
+@dataclass(frozen=True)
+class _Applied:
+    """The plan that is being applied."""
 
     plan: Plan
     shared: Shared
-    """Its scheme, for the tasks."""
-    put_at: float
+    taken_at: float
     phase: PlanPhase = PlanPhase.WAITING
+    """Never RUNNING: then it is ``Replanner.running``."""
+    workers: tuple[int, ...] = ()
+    """By task of the plan; empty exactly while WAITING."""
     fetching_since: float = 0.0
     to_fetch_bytes: int = 0
-    workers: tuple[int, ...] = ()
-    """By task of the plan; assigned with PREPARING."""
 
-    def fetched(self, to_fetch_bytes: int, now: float) -> None:
-        """What is still to come after an epoch."""
-        self.to_fetch_bytes = to_fetch_bytes
-        if to_fetch_bytes <= SMALL_BYTES or now - self.fetching_since > FETCH_SECONDS:
-            self.phase = PlanPhase.SWITCHING
+    @property
+    def assignment(self) -> Assignment:
+        return Assignment(self.plan.generation, self.plan.scheme, self.shared, self.workers)
 
-    def assign(self, running: Sequence[int], fresh: Sequence[int], now: float) -> None:
-        """Give every task of the plan its worker: the one that goes on as it, or one of the fresh ones. Begins PREPARING."""
-        unused = iter(fresh)
-        self.workers = tuple(next(unused) if worker is None else running[worker] for worker in self.plan.keep)
-        self.phase, self.fetching_since = PlanPhase.PREPARING, now
+
+class Replanner:
+    """See the module. One thread, the loop, brings events; any thread may ``put`` plans, and ask."""
+
+    def __init__(self, name: str, *, fetches: bool) -> None:
+        """``name`` is unique to the driver. ``fetches``: whether workers must fetch blocks, or map them where they lie."""
+        self._name = name
+        self._fetches = fetches
+        # Guards all below. No method calls another that takes it, nor anything that may wait.
+        self._lock = threading.Lock()
+        # None until the first plan is adopted; nothing is accepted before.
+        self._running: Assignment | None = None
+        # Its generation is above that of the running plan.
+        self._applied: _Applied | None = None
+        # Accepted and not taken up; its generation is above that of the applied plan.
+        self._asked: Plan | None = None
+        # Plans that put() accepted. Always: those in _fates, and _applied, and _asked.
+        self._accepted = 0
+        self._fates: Counter[Fate] = Counter()
+        # The last of those in _fates.
+        self._ended: deque[Ended] = deque(maxlen=REMEMBERED)
+        # None, or the reason of the last plan in _fates that was dropped.
+        self._dropped: str | None = None
+        # None until _fates has a switch.
+        self._switched: Switched | None = None
+        # All numbers below are taken: of workers, and of names of schemes.
+        self._next_worker = 0
+        self._next_name = 0
+
+    def put(self, plan: Plan) -> bool:
+        """Accept a plan, to be taken up between two epochs; False when it runs already or is being applied.
+
+        It replaces an accepted one that does not run by then. Raises PlanRefused when nothing runs yet or ``keep`` names a worker that does
+        not exist, PlanOutdated when the plan does not come after the newest one.
+        """
+        with self._lock:
+            running, wanted = self._running, self._wanted
+            if running is None:
+                raise PlanRefused("plan: the join has no plan yet, as it has seen no input; put one once it runs")
+            newest: Plan | Assignment = wanted or running
+            if plan.generation == newest.generation and plan.scheme == newest.scheme:
+                return False
+            if plan.generation <= newest.generation:
+                state = "runs" if wanted is None else "is being applied"
+                raise PlanOutdated(f"plan.generation: {plan.generation} must be above {newest.generation}, which {state}; read it again")
+            refusal = _refusal(plan, running)
+            if refusal is not None:
+                raise PlanRefused(refusal)
+            if self._asked is not None:
+                self._replaced(self._asked, plan)
+            self._asked, self._dropped = plan, None
+            self._accepted += 1
+        return True
+
+    def status(self, ready_workers: int) -> PlanStatus | None:
+        """The plan that runs and the one that is being applied; None before the first. ``ready_workers`` as the runner has them."""
+        with self._lock:
+            running, applied, wanted = self._running, self._applied, self._wanted
+            if running is None:
+                return None
+            phase = PlanPhase.RUNNING
+            if wanted is not None:
+                phase = applied.phase if applied is not None and self._asked is None else PlanPhase.WAITING
+            return PlanStatus(
+                generation=running.generation,
+                scheme=running.scheme,
+                phase=phase,
+                workers=running.scheme.tasks,
+                wanted=wanted,
+                ready_workers=ready_workers,
+                to_fetch_bytes=0 if applied is None else applied.to_fetch_bytes,
+                dropped=self._dropped,
+                switched=self._switched,
+                drops=self._fates[Fate.DROPPED],
+                ended=tuple(self._ended),
+            )
+
+    @property
+    def running(self) -> Assignment | None:
+        """The plan that runs; None before the first. An Assignment never changes, so that this needs no lock."""
+        return self._running
+
+    @property
+    def plans(self) -> EpochPlans | None:
+        """What an epoch that begins now is to run under; None before the first plan."""
+        with self._lock:
+            running, applied = self._running, self._applied
+        if running is None:
+            return None
+        if applied is None or applied.phase is PlanPhase.WAITING:
+            return EpochPlans(running)
+        if applied.phase is PlanPhase.PREPARING:
+            return EpochPlans(running, upcoming=applied.assignment)
+        return EpochPlans(applied.assignment, before=running)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a plan waits for workers, and WorkersReady may get it on."""
+        with self._lock:
+            return self._applied is not None and self._applied.phase is PlanPhase.WAITING
+
+    def concerns_next_epoch(self, ready_workers: int) -> bool:
+        """Whether a plan is being prepared or switched to, or can be prepared as soon as nothing is in flight."""
+        with self._lock:
+            applied = self._applied
+            return applied is not None and (applied.phase is not PlanPhase.WAITING or ready_workers >= self._needed(applied.plan))
+
+    def handle(self, event: Event) -> tuple[Instruction, ...]:
+        """Take an event in; the instructions are to be carried out in order. Nothing else but ``put`` changes the state."""
+        with self._lock:
+            match event:
+                case Adopted(generation, scheme):
+                    assert self._wanted is None, "a plan can only follow the first"
+                    self._running = Assignment(generation, scheme, self._shared(scheme), self._new_workers(scheme.tasks))
+                    return (StartWorkers(self._running.workers),)
+                case BetweenEpochs(at):
+                    return self._take_up(at)
+                case WorkersReady(count, at):
+                    self._assign(count, at)
+                case EpochPlanned(idle):
+                    if idle and self._applied is not None and self._applied.phase is PlanPhase.PREPARING:
+                        self._applied = replace(self._applied, phase=PlanPhase.SWITCHING)  # nobody waits for results
+                case BlocksFetched(to_fetch_bytes, at):
+                    self._fetched(to_fetch_bytes, at)
+                case FirstEpochFailed(why):
+                    return self._drop(self._switching().plan, why)
+                case FirstEpochCommitted():
+                    return self._switch(self._switching(), event)
+        return ()
+
+    def validate(self) -> None:
+        """Raises AssertionError where what always holds does not: derives anew what is kept twice. O(workers + areas)."""
+        with self._lock:
+            pending = [] if self._applied is None else [self._applied.plan]
+            pending += [] if self._asked is None else [self._asked]
+            assert self._accepted == self._fates.total() + len(pending), "a plan was lost"
+            assert len(self._ended) == min(REMEMBERED, self._fates.total())
+            for fate in Fate:
+                assert sum(ended.fate is fate for ended in self._ended) <= self._fates[fate]
+            assert all(ended.reason for ended in self._ended if ended.fate is not Fate.SWITCHED), "a plan ended for no reason"
+            dropped = [ended.reason for ended in self._ended if ended.fate is Fate.DROPPED]
+            assert self._dropped is None or self._dropped == dropped[-1]
+            assert (self._switched is None) == (not self._fates[Fate.SWITCHED])
+            running, applied = self._running, self._applied
+            if running is None:
+                assert not self._accepted
+                return
+            generations = [running.generation, *(plan.generation for plan in pending)]
+            assert generations == sorted(set(generations)), f"generations do not ascend: {generations}"
+            assert len(set(running.workers)) == len(running.workers) == running.scheme.tasks
+            assert max(running.workers) < self._next_worker
+            if applied is None:
+                return
+            assert applied.phase is not PlanPhase.RUNNING
+            assert (applied.phase is PlanPhase.WAITING) == (not applied.workers)
+            assert applied.shared.identity != running.shared.identity
+            if applied.workers:
+                assert len(set(applied.workers)) == len(applied.workers) == applied.plan.workers
+                assert max(applied.workers) < self._next_worker
+                for worker, kept in zip(applied.workers, applied.plan.keep, strict=True):
+                    assert worker not in running.workers if kept is None else worker == running.workers[kept]
+
+    @property
+    def _wanted(self) -> Plan | None:
+        return self._asked or (None if self._applied is None else self._applied.plan)
+
+    def _take_up(self, at: float) -> tuple[Instruction, ...]:
+        asked, running = self._asked, self._running
+        if asked is None:
+            return ()
+        assert running is not None
+        self._asked = None
+        if self._applied is not None:
+            self._replaced(self._applied.plan, asked)
+        refusal = _refusal(asked, running)  # another plan may have been switched to since it was put
+        if refusal is not None:
+            return self._drop(asked, refusal)
+        self._applied = _Applied(asked, self._shared(asked.scheme), at)
+        return (RequestWorkers(self._needed(asked)),) if None in asked.keep else ()
+
+    def _assign(self, ready_workers: int, at: float) -> None:
+        """Give every task of the plan its worker: the one that goes on as it, or a new one."""
+        applied, running = self._applied, self._running
+        if applied is None or applied.phase is not PlanPhase.WAITING or ready_workers < self._needed(applied.plan):
+            return
+        assert running is not None
+        fresh = iter(self._new_workers(applied.plan.keep.count(None)))
+        workers = tuple(next(fresh) if kept is None else running.workers[kept] for kept in applied.plan.keep)
+        phase = PlanPhase.PREPARING if self._fetches else PlanPhase.SWITCHING
+        self._applied = replace(applied, phase=phase, workers=workers, fetching_since=at)
+
+    def _fetched(self, to_fetch_bytes: int, at: float) -> None:
+        applied = self._applied
+        if applied is None or applied.phase is not PlanPhase.PREPARING:
+            return
+        ready = to_fetch_bytes <= SMALL_BYTES or at - applied.fetching_since > FETCH_SECONDS
+        phase = PlanPhase.SWITCHING if ready else PlanPhase.PREPARING
+        self._applied = replace(applied, phase=phase, to_fetch_bytes=to_fetch_bytes)
+
+    def _switch(self, applied: _Applied, event: FirstEpochCommitted) -> tuple[Instruction, ...]:
+        self._running, self._applied = applied.assignment, None
+        self._switched = Switched(
+            generation=applied.plan.generation,
+            epoch=event.epoch,
+            at=event.at,
+            waited_seconds=event.began_at - applied.taken_at,
+            pause_seconds=event.pause_seconds,
+            kept_tuples=event.kept_tuples,
+            moved_tuples=event.moved_tuples,
+        )
+        self._dropped = None
+        self._end(applied.plan, Fate.SWITCHED)
+        return (ReleaseWorkers(applied.workers),)
+
+    def _drop(self, plan: Plan, why: str) -> tuple[Instruction, ...]:
+        """Go on under the plan that runs, without what has been prepared for ``plan``."""
+        assert self._running is not None
+        self._applied, self._dropped = None, f"generation {plan.generation}: {why}"
+        self._end(plan, Fate.DROPPED, self._dropped)
+        return (ReleaseWorkers(self._running.workers),)
+
+    def _replaced(self, plan: Plan, by: Plan) -> None:
+        self._end(plan, Fate.REPLACED, f"generation {plan.generation}: replaced by generation {by.generation}")
+
+    def _end(self, plan: Plan, fate: Fate, reason: str = "") -> None:
+        self._fates[fate] += 1
+        self._ended.append(Ended(plan.generation, fate, reason))
+
+    def _switching(self) -> _Applied:
+        applied = self._applied
+        assert applied is not None
+        assert applied.phase is PlanPhase.SWITCHING, f"the epoch was begun in phase {applied.phase}"
+        return applied
+
+    def _needed(self, plan: Plan) -> int:
+        """How many workers there must be while the plan is prepared: those that run, and the new ones. 0: it needs no new ones."""
+        assert self._running is not None
+        new = plan.keep.count(None)
+        return len(self._running.workers) + new if new else 0
+
+    def _new_workers(self, count: int) -> tuple[int, ...]:
+        first, self._next_worker = self._next_worker, self._next_worker + count
+        return tuple(range(first, first + count))
+
+    def _shared(self, scheme: Scheme) -> Shared:
+        self._next_name += 1
+        return share(f"{self._name}-{self._next_name}", scheme)
+
+
+def _refusal(plan: Plan, running: Assignment) -> str | None:
+    """Why the plan cannot follow the one that runs, if it cannot."""
+    tasks = running.scheme.tasks
+    for task, worker in enumerate(plan.keep):
+        if worker is not None and worker >= tasks:
+            return f"plan.keep[{task}]: {worker} must be below {tasks}, as so many workers run; read the plan again"
+    return None

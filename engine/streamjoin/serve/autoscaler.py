@@ -23,7 +23,7 @@ from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
 from streamjoin.epoch.ports import EpochResult
-from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Switched
+from streamjoin.epoch.replan import Fate, PlanPhase, PlanRefused, PlanStatus, Switched
 from streamjoin.job import Job
 from streamjoin.language.predicate import Predicate
 from streamjoin.serve.decisions import LedgerError, LedgerWriter, load_ledger
@@ -152,7 +152,8 @@ class Autoscaler:
                 self.ledger.realised(switched.generation, None, switched.moved_tuples, switched.pause_seconds, switched.at)
         if status.drops > self._drops:
             self._drops = status.drops
-            self._tell(f"warning: a plan was given up: {status.dropped}")
+            reasons = [ended.reason for ended in status.ended if ended.fate is Fate.DROPPED]  # a later plan clears ``dropped``
+            self._tell(f"warning: a plan was given up: {reasons[-1] if reasons else status.dropped}")
             self._pause.begin(now)
         migrating = status.wanted is not None and status.phase is not PlanPhase.WAITING
         if migrating and not self._migrating and status.wanted is not None:

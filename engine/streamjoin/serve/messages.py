@@ -84,6 +84,14 @@ class SwitchedTo(Message):
     moved_tuples: int
 
 
+class EndedPlan(Message):
+    """A plan that was put and accepted, and what became of it (:class:`streamjoin.epoch.replan.Ended`)."""
+
+    generation: int
+    fate: Literal["Switched", "Dropped", "Replaced"]
+    reason: str
+
+
 class PlanAnswer(Message):
     """``GET /v1/plan``, and what a plan that was put is answered with (:class:`streamjoin.epoch.replan.PlanStatus`)."""
 
@@ -96,6 +104,7 @@ class PlanAnswer(Message):
     scheme: dict[str, Any]
     wanted: Following | None
     switched: SwitchedTo | None
+    ended: list[EndedPlan]
 
     @classmethod
     def of(cls, status: PlanStatus) -> PlanAnswer:
@@ -114,6 +123,7 @@ class PlanAnswer(Message):
                 generation=wanted.generation, workers=wanted.workers, scheme=wanted.scheme.to_json(), keep=list(wanted.keep)
             ),
             switched=None if switched is None else SwitchedTo(**{name: getattr(switched, name) for name in SwitchedTo.model_fields}),
+            ended=[EndedPlan(generation=plan.generation, fate=plan.fate.value, reason=plan.reason) for plan in status.ended],
         )
 
 

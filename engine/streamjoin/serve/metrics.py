@@ -27,7 +27,7 @@ from streamjoin import __version__
 from streamjoin.elastic.decision import Decision
 from streamjoin.elastic.decision import Kind as Action
 from streamjoin.elastic.settings import Mode
-from streamjoin.epoch.driver import stored
+from streamjoin.epoch.outcome import stored
 from streamjoin.epoch.ports import EpochResult
 from streamjoin.epoch.replan import PlanPhase, PlanStatus, Switched
 from streamjoin.io.base import Traffic

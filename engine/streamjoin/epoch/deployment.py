@@ -1,0 +1,197 @@
+"""What a join runs as: its predicate and first plan, chosen from a sample of its input; another plan, when the manifest asks for one at a
+restart; and what the tasks must know that stays the same.
+
+Nothing here writes. A plan that is chosen here is in the checkpoint that is returned, and durable with the next commit: a crash before that
+leaves the checkpoint as it was, and the next driver chooses again. The predicate never changes once it is chosen: blocks lie in the order
+of its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.elastic.deployment import initial_workers
+from streamjoin.epoch.ports import CheckpointMismatch
+from streamjoin.epoch.snapshots import StorageSnapshots
+from streamjoin.epoch.spec import Config, Stream
+from streamjoin.io.base import Sink, Source, SourcePlan
+from streamjoin.io.deadletter import DeadLetters
+from streamjoin.io.factory import make_source
+from streamjoin.job import Job, StreamJob
+from streamjoin.kernel.joiner import Joiner
+from streamjoin.kernel.keys import encode_keys
+from streamjoin.language.condition import choose
+from streamjoin.language.predicate import KeyExpression, MainPredicate, Predicate
+from streamjoin.language.window import WindowKind
+from streamjoin.scheme.models import plan_for_tasks
+from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
+from streamjoin.scheme.tiling import Scheme
+from streamjoin.state.blocks import LEFT, SIDES, Block, load_all
+from streamjoin.state.log import Checkpoint
+from streamjoin.state.storage import Storage
+
+SAMPLE_RECORDS = 50_000
+SAMPLE_AHEAD_SECONDS = 60.0
+
+
+def require_same_join(job: Job, checkpoint: Checkpoint, location: str) -> None:
+    """Raises CheckpointMismatch when the checkpoint was made with another join than the manifest asks for."""
+    before, now = checkpoint.fingerprint, job.fingerprint()
+    changed = [name for name in now if before and before.get(name) != now[name]]
+    if changed:
+        lines = [f"{name}: {now[name]} differs from {before.get(name)}, which the checkpoint was made with" for name in changed]
+        raise CheckpointMismatch("; ".join(lines) + f". Restore the manifest, or choose a new checkpoint.location (this one is {location})")
+
+
+def first_plan(
+    job: Job, checkpoint: Checkpoint, sources: tuple[Source, Source], inputs: tuple[SourcePlan, SourcePlan], now: float
+) -> Checkpoint:
+    """The checkpoint with the main predicate and the first plan, chosen from a sample of the first input."""
+    streams = (job.left, job.right)
+    samples = [_sample(sources[side], inputs[side], now) for side in SIDES]
+    candidates = job.condition.candidates
+    by_candidate = [[_encoded(samples[side], _key_of(c.main, side), streams[side]) for c in candidates] for side in SIDES]
+    predicate = choose(job.condition, by_candidate[0], by_candidate[1])
+    chosen = candidates.index(predicate)
+    rates = [stream.expected_rate for stream in streams]
+    volumes = rates if all(rates) else [max(1, plan.records) for plan in inputs]
+    return _plan_anew(
+        job, checkpoint, predicate.main, [float(volume or 1) for volume in volumes], [of_side[chosen] for of_side in by_candidate]
+    )
+
+
+def plan_as_asked(job: Job, checkpoint: Checkpoint, storage: Storage) -> Checkpoint:
+    """The checkpoint with a plan that the manifest allows: its own, or, where another model or number of workers is asked for, a new one.
+
+    A new one is made from what is held, of which a sample of the keys is read. Raises CheckpointMismatch.
+    """
+    scheme = Scheme.from_json(checkpoint.scheme)
+    if scheme.model == job.model and job.min_workers <= scheme.tasks <= job.max_workers:
+        return checkpoint
+    main = predicate_of(job, checkpoint, storage.url).main
+    held = [[block for block in checkpoint.blocks if block.side == side] for side in SIDES]
+    keys = [_block_keys(storage, of_side, main) for of_side in held]
+    return _plan_anew(job, checkpoint, main, [float(max(1, sum(block.rows for block in of_side))) for of_side in held], keys)
+
+
+def _plan_anew(
+    job: Job, checkpoint: Checkpoint, main: MainPredicate, volumes: Sequence[float], keys: Sequence[np.ndarray]
+) -> Checkpoint:
+    """The checkpoint with a plan for as many workers as the expected rates ask for (ESJ)."""
+    workers = initial_workers(
+        rates=(job.left.expected_rate, job.right.expected_rate),
+        window=job.window,
+        capacity_tuples=job.capacity_tuples,
+        tau1=job.tau1,
+        minimum=job.min_workers,
+        maximum=job.max_workers,
+    )
+    left, right = (
+        SideStatistics(volumes[side], Histogram.from_sample(keys[side]) if len(keys[side]) and main.left else None) for side in SIDES
+    )
+    scheme = plan_for_tasks(job.model, Statistics(left, right), main, workers, options=job.scheme_options)
+    scheme.check(main)
+    if checkpoint.scheme is not None:
+        before = Scheme.from_json(checkpoint.scheme)
+        if (before.model, before.tasks) == (scheme.model, scheme.tasks):  # the model has no scheme for as many workers as were asked
+            return checkpoint
+    return replace(checkpoint, main=str(main), scheme=scheme.to_json(), generation=checkpoint.generation + 1, tokens={})
+
+
+def predicate_of(job: Job, checkpoint: Checkpoint, location: str) -> Predicate:
+    """The candidate that the checkpoint's blocks are sorted for. Raises CheckpointMismatch when the condition no longer has it."""
+    for candidate in job.condition.candidates:
+        if str(candidate.main) == checkpoint.main:
+            return candidate
+    raise CheckpointMismatch(
+        f"{location}: its tuples are sorted by the key of {checkpoint.main}, which spec.joins[0].on no longer offers; "
+        "use the version that wrote it, or choose a new checkpoint.location"
+    )
+
+
+def make_config(
+    job: Job,
+    predicate: Predicate,
+    query: str,
+    storage: Storage,
+    sources: tuple[Source, Source],
+    sink: Sink,
+    dead_letters: DeadLetters,
+) -> Config:
+    """What the tasks of all epochs must know. ``query`` is unique to the driver."""
+    left, right = (Stream(each.name, each.schema, each.payload, each.where, each.event_time) for each in (job.left, job.right))
+    return Config(
+        query=query,
+        streams=(left, right),
+        window=job.window,
+        where=job.where,
+        output=job.output,
+        predicate=predicate,
+        storage=storage,
+        sink=sink,
+        dead_letters=dead_letters,
+        readers=(sources[0].reader, sources[1].reader),
+    )
+
+
+def make_sources(job: Job, storage: Storage) -> tuple[Source, Source]:
+    """The sources that the manifest names."""
+    exact, snapshots = job.window.kind is WindowKind.ROWS, StorageSnapshots(storage)
+
+    def source(stream: StreamJob) -> Source:
+        return make_source(
+            stream.source, stream.schema, stream.event_time, snapshots=snapshots, exact_counts=exact, stream=stream.name, query=job.name
+        )
+
+    return source(job.left), source(job.right)
+
+
+def output_schema(job: Job) -> pa.Schema:
+    """The columns of the results."""
+    main = job.condition.candidates[0].main
+    return Joiner(main, job.window, None, job.where, job.output, job.left.name, job.right.name).output_schema
+
+
+def _key_of(main: MainPredicate, side: int) -> KeyExpression | None:
+    return main.left if side == LEFT else main.right
+
+
+def _sample(source: Source, plan: SourcePlan, now: float) -> list[pa.RecordBatch]:
+    """Some of the first records, for the choice of predicate and scheme.
+
+    A stream that has only begun has too few; where a source knows what comes next (a generator always does), that counts too.
+    """
+    found: list[pa.RecordBatch] = []
+    rows = 0
+    for ahead in (False, True):
+        splits = source.plan(plan.position, SAMPLE_RECORDS - rows, now + SAMPLE_AHEAD_SECONDS).splits if ahead else plan.splits
+        for split in splits:
+            for records in source.reader.read(split):
+                found.append(records.batch)
+                rows += records.batch.num_rows
+                if rows >= SAMPLE_RECORDS:
+                    return found
+    return found
+
+
+def _encoded(sample: list[pa.RecordBatch], key: KeyExpression | None, stream: StreamJob) -> np.ndarray:
+    if key is None or not sample:
+        return np.empty(0, dtype=np.int64)
+    parts = []
+    for batch in sample:
+        keys, valid = encode_keys(batch, key, stream.schema)
+        parts.append(keys if valid is None else keys[valid])
+    return np.concatenate(parts)
+
+
+def _block_keys(storage: Storage, blocks: list[Block], main: MainPredicate) -> np.ndarray:
+    """An even sample of the keys in these blocks."""
+    if main.left is None or not blocks:
+        return np.empty(0, dtype=np.int64)
+    every = max(1, sum(block.rows for block in blocks) // SAMPLE_RECORDS)
+    loaded = load_all(storage, [block.name for block in blocks])
+    return np.concatenate([batch.column("_key").to_numpy()[::every] for batch in loaded])

@@ -1,0 +1,97 @@
+"""What no commit names is removed: replaced blocks, old positions of sources, old log entries, and what attempts that failed left behind.
+
+A crash at any line leaves files that the next sweep finds. Always holds:
+
+- What a commit has made obsolete is kept for ``GRACE_EPOCHS`` commits more: a task of the epoch in flight may be reading it back.
+- A sweep removes only what this checkpoint's drivers made, this one or older ones; and none is made while an epoch is in flight, as its
+  files are in no commit yet.
+- As long as a commit's output may not be visible, nothing that is staged is swept: the loop sweeps after it has published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streamjoin.epoch.snapshots import FOLDER, snapshot_path
+from streamjoin.epoch.spec import TaskReport, is_attempt_of
+from streamjoin.io.base import Sink, Source
+from streamjoin.io.deadletter import DeadLetters
+from streamjoin.state.blocks import SIDES
+from streamjoin.state.log import Checkpoint, CommitLog
+from streamjoin.state.storage import Storage
+
+SWEEP_EVERY = 500
+"""Epochs between sweeps for blocks that failed attempts left."""
+GRACE_EPOCHS = 2
+
+
+@dataclass(frozen=True)
+class _Garbage:
+    epoch: int
+    """Whose commit made it obsolete."""
+    paths: list[str]
+
+
+class Janitor:
+    """See the module. The loop's own; not for use by several threads."""
+
+    def __init__(
+        self, storage: Storage, log: CommitLog, sources: tuple[Source, Source], sink: Sink, dead_letters: DeadLetters
+    ) -> None:
+        self._storage = storage
+        self._log = log
+        self._sources = sources
+        self._sink = sink
+        self._dead_letters = dead_letters
+        # Ascending by epoch.
+        self._garbage: list[_Garbage] = []
+        self.has_leftovers = False
+        """An attempt may have left files behind, so that the next ``clean`` sweeps."""
+
+    def is_due(self, epoch: int) -> bool:
+        """Whether ``clean`` is to sweep after this epoch. No other may be in flight then."""
+        return self.has_leftovers or epoch % SWEEP_EVERY == SWEEP_EVERY - 1
+
+    def clean(self, before: Checkpoint, now: Checkpoint, reports: Sequence[TaskReport], *, in_flight: bool) -> None:
+        """Remove what commits up to ``now`` have made obsolete. A failure here loses nothing: the next sweep finds what is left."""
+        self._garbage.append(_Garbage(now.epoch, self._obsolete(before, now, reports)))
+        try:
+            while self._garbage and self._garbage[0].epoch <= now.epoch - GRACE_EPOCHS:
+                self._storage.delete_many(self._garbage[0].paths)
+                self._garbage.pop(0)
+            self._log.trim()
+            if not in_flight and self.is_due(now.epoch):
+                self.sweep(now)
+                self.has_leftovers = False
+        except OSError:
+            self.has_leftovers = True
+
+    def _obsolete(self, before: Checkpoint, now: Checkpoint, reports: Sequence[TaskReport]) -> list[str]:
+        named = {block.name for block in now.blocks}
+        obsolete = [block.name for block in before.blocks if block.name not in named]
+        obsolete += [name for report in reports for name in report.replaced if name not in named and name not in obsolete]
+        for side in SIDES:
+            source = self._sources[side]
+            unreferenced = source.referenced(before.positions[side]) - source.referenced(now.positions[side])
+            obsolete += [snapshot_path(name) for name in unreferenced]
+        return obsolete
+
+    def sweep(self, checkpoint: Checkpoint) -> int:
+        """Remove what the last commit does not name: blocks and staged outputs of attempts that failed. Returns how many files.
+
+        O(stored objects). What a newer driver has made since is left alone: this one may not know yet that it has been replaced.
+        """
+
+        def may_sweep(name: str) -> bool:
+            return is_attempt_of(name, checkpoint.identity, self._log.incarnation)
+
+        waiting = {path for garbage in self._garbage for path in garbage.paths}
+        used = waiting | {block.name for block in checkpoint.blocks}
+        stray = [path for path in self._storage.list("blocks") if path not in used and may_sweep(path.rsplit("/", 1)[1])]
+        used = waiting | {snapshot_path(name) for side in SIDES for name in self._sources[side].referenced(checkpoint.positions[side])}
+        snapshots = [path for path in self._storage.list(FOLDER) if path not in used]
+        if snapshots and self._log.is_held():  # asked after listing, so that none of them can be a newer driver's
+            stray += snapshots
+        self._storage.delete_many(stray)
+        return len(stray) + self._sink.sweep(may_sweep) + self._dead_letters.sweep(may_sweep)

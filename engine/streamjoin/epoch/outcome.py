@@ -1,0 +1,164 @@
+"""What comes of an epoch whose tasks are over: the next checkpoint, and the account of it. Pure functions.
+
+Always holds: the checkpoint after an epoch follows from the one before it, the epoch's spec and plans, and its tasks' reports. It names
+every block that holds a tuple which may still match, exactly one token per task, and all that is to become visible.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from streamjoin.epoch.planning import PlannedEpoch, utilization
+from streamjoin.epoch.ports import EpochResult, TaskWork
+from streamjoin.epoch.spec import TaskReport
+from streamjoin.epoch.watermark import advance
+from streamjoin.io.base import SourcePlan
+from streamjoin.job import Job
+from streamjoin.state.blocks import SIDES, Block
+from streamjoin.state.log import Checkpoint, Newest
+
+COUNTERS = (
+    *("input", "rejected", "filtered", "late", "unmatchable", "shed", "accepted", "routed"),
+    *("input_bytes", "routed_bytes", "dead_letter_bytes"),
+)
+"""What routing counts, by stream: fields of RouteReport."""
+
+
+def checkpoint_after(job: Job, last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport], now: float) -> Checkpoint:
+    """The checkpoint after the epoch, which is over at ``now``. O(blocks + reports)."""
+    spec, current = epoch.spec, epoch.plans.current
+    at_work = [report for report in reports if report.task < current.scheme.tasks]
+    replaced = {name for report in reports for name in report.replaced}
+    kept = [block for block in last.blocks if block.name not in replaced and not block.is_expired(spec.expired_before)]
+    (left, left_partitions), (right, right_partitions) = (_advance(job, last, side, reports, now) for side in SIDES)
+    dead = [staged for report in reports for route in report.routes for staged in route.dead_letters]
+    return replace(
+        last,
+        epoch=spec.epoch,
+        generation=spec.generation,
+        scheme=current.scheme.to_json() if epoch.is_switch else last.scheme,
+        positions=epoch.head.positions,
+        records=spec.records_after,
+        watermarks=(left, right),
+        effective=last.watermarks,
+        partitions=(left_partitions, right_partitions),
+        blocks=tuple(kept + [block for report in reports for block in report.blocks]),
+        held={report.task: report.held for report in at_work},
+        tokens={report.task: report.token for report in at_work},
+        totals=_totals(last, epoch, reports),
+        staged={
+            "sink": [staged.to_json() for report in reports for staged in report.staged],
+            "deadLetter": [staged.to_json() for staged in dead],
+        },
+        fingerprint=job.fingerprint(),
+        committed_at=now,
+    )
+
+
+def _totals(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport]) -> dict[str, list[int]]:
+    """The counters since the checkpoint's beginning: [left, right], or one number."""
+    counts = counts_of(reports)
+    written_blocks, written_bytes = stored(block for report in reports for block in report.blocks)
+    by_side = {name: counts[name] for name in COUNTERS} | {"written_blocks": written_blocks, "written_bytes": written_bytes}
+    once = {
+        "output": sum(report.output for report in reports),
+        "candidates": sum(report.candidates for report in reports),
+        "output_bytes": sum(staged.bytes for report in reports for staged in report.staged),
+        "read_back": _read_back(epoch, reports),
+        "read_back_bytes": sum(report.read_back_bytes for report in reports),
+    }
+    totals = {name: [last.totals.get(name, [0, 0])[side] + pair[side] for side in SIDES] for name, pair in by_side.items()}
+    totals |= {name: [last.totals.get(name, [0])[0] + count] for name, count in once.items()}
+    totals["skipped"] = [plan.skipped_records for plan in epoch.inputs]
+    return totals
+
+
+def _advance(
+    job: Job, last: Checkpoint, side: int, reports: Sequence[TaskReport], now: float
+) -> tuple[int | None, dict[int, Newest]]:
+    """A stream's watermark and partitions after the epoch."""
+    stream = (job.left, job.right)[side]
+    return advance(
+        last.watermarks[side],
+        last.partitions[side],
+        (route for report in reports for route in report.routes if route.side == side),
+        delay_micros=stream.watermark_micros,
+        idle_seconds=stream.idle_micros / 1e6,
+        now=now,
+    )
+
+
+def result_of(
+    job: Job, after: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport], seconds: dict[str, float], storage_retries: int
+) -> EpochResult:
+    """The epoch's account. ``seconds`` are those of the loop's own steps, ``storage_retries`` the driver's; the tasks' are added."""
+    spec, inputs, started = epoch.spec, epoch.inputs, epoch.started_at
+    seconds = dict(seconds)
+    for report in reports:
+        for step, spent in report.seconds.items():
+            seconds[f"task.{step}"] = max(spent, seconds.get(f"task.{step}", 0.0))
+    routes = [route for report in reports for route in report.routes]
+    seconds["task.route"] = max((route.seconds for route in routes), default=0.0)
+    counts = counts_of(reports)
+    stored_blocks, stored_bytes = stored(after.blocks)
+    repeated = sum(report.storage_retries for report in reports) + sum(route.storage_retries for route in routes)
+    return EpochResult(
+        epoch=spec.epoch,
+        started_at=started,
+        seconds=seconds,
+        counts=counts,
+        output=sum(report.output for report in reports),
+        candidates=sum(report.candidates for report in reports),
+        held=after.held,
+        utilization=utilization(job, after),
+        watermarks=after.watermarks,
+        lag=(_lag(inputs[0], started, after.watermarks[0]), _lag(inputs[1], started, after.watermarks[1])),
+        backlog=(inputs[0].backlog_records, inputs[1].backlog_records),
+        shed=spec.shed,
+        read_back=_read_back(epoch, reports),
+        storage_retries=storage_retries + repeated,
+        totals=after.totals,
+        generation=after.generation,
+        blocks=len(after.blocks),
+        warnings=inputs[0].warnings + inputs[1].warnings,
+        committed_at=after.committed_at,
+        work={report.task: TaskWork(report.seconds, report.output, report.candidates, report.held_bytes) for report in reports},
+        stored_blocks=stored_blocks,
+        stored_bytes=stored_bytes,
+        source_errors=(_source_errors(reports, 0), _source_errors(reports, 1)),
+        backlog_by_partition=(inputs[0].backlog_by_partition, inputs[1].backlog_by_partition),
+    )
+
+
+def counts_of(reports: Iterable[TaskReport]) -> dict[str, tuple[int, int]]:
+    """``COUNTERS`` of one epoch, each as (left, right)."""
+    left, right = Counter[str](), Counter[str]()
+    for report in reports:
+        for route in report.routes:
+            (left, right)[route.side].update({name: getattr(route, name) for name in COUNTERS})
+    return {name: (left[name], right[name]) for name in COUNTERS}
+
+
+def stored(blocks: Iterable[Block]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """How many blocks these are and their bytes, each as (left, right)."""
+    count, nbytes = [0, 0], [0, 0]
+    for block in blocks:
+        count[block.side] += 1
+        nbytes[block.side] += block.nbytes
+    return (count[0], count[1]), (nbytes[0], nbytes[1])
+
+
+def _source_errors(reports: Sequence[TaskReport], side: int) -> int:
+    return sum(route.source_errors for report in reports for route in report.routes if route.side == side)
+
+
+def _read_back(epoch: PlannedEpoch, reports: Sequence[TaskReport]) -> int:
+    """Tasks that had something to read back and did."""
+    return sum(report.read_back for report in reports) if epoch.spec.base else 0
+
+
+def _lag(plan: SourcePlan, now: float, watermark: int | None) -> float | None:
+    event_now = now * 1e6 if plan.event_now is None else plan.event_now
+    return None if watermark is None else (event_now - watermark) / 1e6

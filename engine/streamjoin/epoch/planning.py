@@ -1,0 +1,136 @@
+"""An epoch before its tasks: how much of each source it takes, and what the tasks are told. Nothing here writes.
+
+Always holds: an epoch is planned from the last commit, and from where the epoch in flight will have brought the positions; what is late and
+what has expired goes by watermarks that are known by then. So planning an epoch ahead gives what planning it after the commit would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from streamjoin.elastic.shedding import shed_factor
+from streamjoin.epoch.events import EpochPlans
+from streamjoin.epoch.spec import EpochSpec, Handover, Shared, Upcoming
+from streamjoin.io.base import Position, Source, SourcePlan
+from streamjoin.job import Job
+from streamjoin.language.window import WindowKind
+from streamjoin.state.blocks import SIDES
+from streamjoin.state.log import Checkpoint
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where planning goes on: after the last commit, or after the epoch in flight. Pairs are (left, right)."""
+
+    epoch: int
+    positions: tuple[Position | None, Position | None]
+    records: tuple[int, int]
+
+    @classmethod
+    def after(cls, checkpoint: Checkpoint) -> Head:
+        return cls(checkpoint.epoch, checkpoint.positions, checkpoint.records)
+
+
+@dataclass(frozen=True)
+class PlannedEpoch:
+    """An epoch's spec, and what it was made from."""
+
+    spec: EpochSpec
+    inputs: tuple[SourcePlan, SourcePlan]
+    plans: EpochPlans
+    started_at: float
+
+    @property
+    def head(self) -> Head:
+        left, right = self.inputs
+        return Head(self.spec.epoch, (left.position, right.position), self.spec.records_after)
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether its commit is the switch to another plan."""
+        return self.plans.before is not None
+
+    @property
+    def backlog_records(self) -> int:
+        """What the sources have beyond it."""
+        return sum(plan.backlog_records for plan in self.inputs)
+
+
+def plan_inputs(
+    job: Job, sources: tuple[Source, Source], last: Checkpoint, head: Head, now: float, *, final: bool
+) -> tuple[SourcePlan, SourcePlan]:
+    """What is new in both sources after ``head``, ``job.max_tuples`` records together: half of them each, and what one leaves the other."""
+    limit = job.max_tuples
+
+    def plan(side: int, records: int) -> SourcePlan:
+        return sources[side].plan(head.positions[side], records, now, final)
+
+    left, right = plan(0, max(1, limit // 2)), plan(1, max(1, limit // 2))
+    ahead = _side_ahead(job, last)
+    if ahead is not None and (left, right)[1 - ahead].splits:
+        held_back = replace((left, right)[ahead], splits=(), position=head.positions[ahead] or {})
+        held_back = replace(held_back, records=0, end_record=head.records[ahead])
+        left, right = (held_back, right) if ahead == 0 else (left, held_back)
+    spare = limit - left.records - right.records
+    if left.backlog_records and left.splits and not right.backlog_records and spare > 0:
+        left = plan(0, left.records + spare)
+    elif right.backlog_records and right.splits and not left.backlog_records and spare > 0:
+        right = plan(1, right.records + spare)
+    return left, right
+
+
+def _side_ahead(job: Job, last: Checkpoint) -> int | None:
+    """The side that is so far ahead in event time that reading on would only fill its state; it waits while the other has input."""
+    left, right = last.watermarks
+    if left is None or right is None or job.window.kind is not WindowKind.RANGE:
+        return None
+    distance = job.window.before_micros + job.window.after_micros + job.interval_micros
+    if left > right + distance:
+        return 0
+    return 1 if right > left + distance else None
+
+
+def make_spec(
+    job: Job,
+    last: Checkpoint,
+    head: Head,
+    inputs: tuple[SourcePlan, SourcePlan],
+    plans: EpochPlans,
+    config: Shared,
+    *,
+    incarnation: int,
+    entry: str,
+) -> EpochSpec:
+    """What the tasks of the epoch after ``head`` are told. ``entry`` is the path of the log's newest entry, which is ``last``."""
+    ranged = job.window.kind is WindowKind.RANGE
+    follows = None if head.epoch == last.epoch else head.epoch
+    watermarks = last.effective if follows is None else last.watermarks
+    marks = watermarks if ranged else head.records
+    current, before, upcoming = plans.current, plans.before, plans.upcoming
+    filling = utilization(job, last)
+    return EpochSpec(
+        identity=last.identity,
+        epoch=head.epoch + 1,
+        incarnation=incarnation,
+        config=config,
+        scheme=current.shared,
+        generation=current.generation,
+        splits=tuple((side, split) for side in SIDES for split in inputs[side].splits),
+        late_before=watermarks if ranged else (None, None),
+        expired_before=job.window.expired_before(left_mark=marks[0], right_mark=marks[1]),
+        records_before=head.records,
+        records_after=(inputs[0].end_record, inputs[1].end_record),
+        shed=tuple(
+            shed_factor(job.shedding_model, job.shedding_base, job.tau2, filling.get(task, 0.0)) for task in range(current.scheme.tasks)
+        ),
+        tokens=last.tokens if follows is None and before is None else {},
+        handover=None if before is None else Handover(before.shared, last.tokens),
+        base=entry if last.blocks and follows is None else None,
+        upcoming=None if upcoming is None else Upcoming(upcoming.shared, plans.upcoming_tasks, entry),
+        follows=follows,
+    )
+
+
+def utilization(job: Job, checkpoint: Checkpoint) -> dict[int, float]:
+    """tau of each task: tuples held / capacity."""
+    return {task: sum(held) / job.capacity_tuples for task, held in checkpoint.held.items()}

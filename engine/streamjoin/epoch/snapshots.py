@@ -1,0 +1,28 @@
+"""Where sources keep positions that are too large for every log entry: objects in the checkpoint's storage.
+
+Always holds: a snapshot that a commit refers to was written before it, and is removed only after a later commit refers to it no more
+(``janitor``).
+"""
+
+from __future__ import annotations
+
+from streamjoin.state.storage import Storage
+
+FOLDER = "sources"
+
+
+class StorageSnapshots:
+    """See the module."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def put(self, name: str, data: bytes) -> None:
+        self._storage.put(snapshot_path(name), data)
+
+    def get(self, name: str) -> bytes:
+        return self._storage.get(snapshot_path(name))
+
+
+def snapshot_path(name: str) -> str:
+    return f"{FOLDER}/{name}"
