@@ -47,7 +47,7 @@ def own_runner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Proces
     made: list[ProcessRunner] = []
 
     def make(**options: Any) -> ProcessRunner:
-        made.append(ProcessRunner(beat_seconds=0.1, **options))
+        made.append(ProcessRunner(beat_seconds=0.3, **options))
         return made[-1]
 
     yield make
@@ -63,6 +63,12 @@ def step(driver: Driver, failures: list[EpochFailed]) -> EpochResult | None:
         except EpochFailed as failure:
             failures.append(failure)
     raise AssertionError(f"epochs failed again and again: {failures[-5:]}")
+
+
+def step_until_it_fails(driver: Driver) -> None:
+    """An attempt may be over before its worker is killed, but not each."""
+    for _ in range(10):
+        driver.step()
 
 
 def steps(driver: Driver) -> list[EpochResult]:
@@ -127,7 +133,7 @@ def test_a_worker_that_dies_in_every_attempt_fails_the_epoch_with_the_reason(run
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(runner.pool, "submit", submit_and_kill)
         with pytest.raises(EpochFailed, match=r"epoch \d: the worker at place \d \(process \d+ on .*\) died: killed by SIGSEGV$"):
-            steps(driver)
+            step_until_it_fails(driver)
     steps(driver)
     assert output_of(tmp_path) == band_expected(inputs)
 
@@ -172,10 +178,8 @@ def test_a_worker_that_is_stopped_is_replaced(own_runner: Callable[..., ProcessR
         driver.step()
     place = max(runner.pool.pids)
     stopped = runner.kill(place, signal.SIGSTOP)
-    failures: list[EpochFailed] = []
-    step(driver, failures)
-    assert ["said nothing for 2 s" in str(failure) for failure in failures] == [True]
     steps(driver)
+    assert runner.pool.reason(place) == "it said nothing for 6 s"
     assert runner.pool.pids[place] != stopped
     wait_for("the end of the process that was stopped", lambda: not psutil.pid_exists(stopped) or is_zombie(stopped))
     assert output_of(tmp_path) == band_expected(inputs)

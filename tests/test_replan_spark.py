@@ -1,10 +1,7 @@
-"""Plans put into a join on Spark, whose executors really come, go and are killed."""
+"""Plans put into a join on Spark, whose workers and executors really come, go and are killed."""
 
 from __future__ import annotations
 
-import os
-import random
-import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,26 +12,25 @@ import pyarrow as pa
 import pytest
 
 from harness import SECOND, driver_for, make_job, oracle, output_of
+from joins import make_inputs
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.epoch.replan import PlanPhase
-from streamjoin.runner.spark import SparkRunner, SparkSettings
+from streamjoin.runner.spark import SparkRunner
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state.storage import ObjectStorage
-from test_spark import HERE, executors, make_inputs
+from test_spark import start_spark
+from waiting import wait_for
 
 pytestmark = pytest.mark.spark
 EPOCHS = 40
-PAUSE_SECONDS = 0.3
-"""Between epochs while executors are waited for: they start on the same cores."""
 
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRunner]:
-    os.environ["PYTHONPATH"] = str(HERE)  # the executors unpickle the test's sources
-    runner = SparkRunner(SparkSettings(tmp_path_factory.mktemp("logs"), 512))
+    runner = start_spark(tmp_path_factory.mktemp("logs"))
     yield runner
     runner.stop()
 
@@ -82,8 +78,8 @@ class Join:
         deadline = time.monotonic() + 180
         while not condition():
             assert time.monotonic() < deadline, f"waited in vain until {what}"
-            self.step()
-            time.sleep(PAUSE_SECONDS)
+            if self.step() is None:
+                time.sleep(0.05)
 
     def switch(self, plan: Plan) -> None:
         assert self.driver.put_plan(plan)
@@ -96,22 +92,23 @@ class Join:
         assert output_of(self.root) == expected
 
 
-def test_executors_come_and_go_with_the_plan(runner: SparkRunner, tmp_path: Path) -> None:
+def test_workers_come_and_go_with_the_plan(runner: SparkRunner, tmp_path: Path) -> None:
     join = Join(tmp_path, runner)
     for _ in range(4):
         join.step()
-    assert len(executors()) == 2
+    assert len(runner.pool.pids) == 2
     join.switch(join.plan(4))
-    assert len(runner.executors()) == 4
+    assert len(runner.pool.pids) == 4
     switched = join.driver.plan_status().switched
     assert switched is not None
     assert switched.kept_tuples > 0, "what the old workers held stayed where it was"
     for _ in range(3):
         join.step()
-    assert sum(result.read_back for result in join.results[1:]) == 0, "tasks follow their workers"
+    assert sum(result.read_back for result in join.results[1:]) == 0
     join.switch(join.plan(3, "square"))
     join.switch(join.plan(1))
-    join.until(lambda: len(executors()) == 1, "spare executors are gone")
+    wait_for("the end of the workers' jobs", lambda: active_places(runner) == set(runner.pool.pids))
+    assert len(runner.pool.pids) == 1
     join.step()
     assert not join.driver.put_plan(Plan(join.driver.checkpoint.generation, join.driver.scheme, (0,))), "the same plan changes nothing"
     join.switch(join.plan(2))
@@ -119,30 +116,14 @@ def test_executors_come_and_go_with_the_plan(runner: SparkRunner, tmp_path: Path
     assert join.driver.checkpoint.generation == 5
 
 
-def test_an_executor_that_is_killed_while_a_plan_is_applied_loses_nothing(runner: SparkRunner, tmp_path: Path) -> None:
-    join = Join(tmp_path, runner)
-    rng = random.Random(1)
-    killed: list[str] = []
-
-    def at(step: str) -> None:
-        if step in ("switch", "release") and step not in killed:
-            killed.append(step)
-            rng.choice(executors()).send_signal(signal.SIGKILL)
-
-    join.new_driver(at=at)
-    for _ in range(4):
-        join.step()
-    for _ in range(2):  # a plan whose first epoch fails is dropped
-        if len(killed) < 2:
-            assert join.driver.put_plan(join.plan(3))
-            join.until(lambda: join.driver.plan_status().phase is PlanPhase.RUNNING, "the plan runs or is dropped")
-    assert killed == ["switch", "release"]
-    assert join.driver.scheme.tasks == 3
-    join.until(lambda: len(executors()) == 3 == len(runner.executors()), "others are there in place of those that were killed")
-    join.finish()
+def active_places(runner: SparkRunner) -> set[int]:
+    """Those whose jobs Spark runs now."""
+    tracker = runner.context.statusTracker()
+    active = set(tracker.getActiveJobsIds())
+    return {place for place in range(100) if active & set(tracker.getJobIdsForGroup(f"streamjoin-worker-{place}"))}
 
 
-def test_a_join_goes_on_at_its_size_while_executors_do_not_come(
+def test_a_join_goes_on_at_its_size_while_workers_do_not_come(
     runner: SparkRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     join = Join(tmp_path, runner)

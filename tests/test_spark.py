@@ -1,15 +1,12 @@
-"""Whole joins on Spark with real executors: a chosen set of the inline runner's cases, and processes that are really killed."""
+"""Whole joins on Spark as a laptop has it: one Java, and a process for each worker."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness import SECOND, START, Input, driver_for, make_batch, make_job, manifest_text, oracle, output_of, run_all
+from harness import SECOND, START, driver_for, make_job, manifest_text, oracle, output_of, run_all
+from joins import CASES, LATE_MICROS, RANGE3, band_expected, band_inputs, band_options, make_inputs
+from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.runner.spark import SparkRunner, SparkSettings, cause_of
 from streamjoin.state.log import read_latest
@@ -28,57 +27,18 @@ pytestmark = pytest.mark.spark
 HERE = Path(__file__).parent
 
 
+def start_spark(directory: Path, master: str | None = None) -> SparkRunner:
+    """Workers unpickle the tests' sources."""
+    paths = [str(HERE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, dict.fromkeys(paths)))
+    return SparkRunner(SparkSettings(directory, master=master, ui=True))
+
+
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRunner]:
-    os.environ["PYTHONPATH"] = str(HERE)  # the executors unpickle the test's sources
-    runner = SparkRunner(SparkSettings(tmp_path_factory.mktemp("logs"), 512))
+    runner = start_spark(tmp_path_factory.mktemp("logs"))
     yield runner
     runner.stop()
-
-
-def make_inputs(key_type: pa.DataType, values: list[Any], seed: int, epochs: int = 6) -> tuple[Input, Input]:
-    rng = random.Random(seed)
-
-    def one() -> Input:
-        batches, rid = [], 0
-        for epoch in range(epochs):
-            for _ in range(2):
-                rows = []
-                for _ in range(rng.randint(5, 40)):
-                    rows.append((rid, rng.choice(values), rng.randint(0, 4), START + epoch * SECOND + rng.randint(0, SECOND)))
-                    rid += 1
-                batches.append(make_batch(rows, key_type))
-        return Input(batches, [2] * epochs)
-
-    return one(), one()
-
-
-RANGE3 = {"within": "3s"}, f"abs(l.at - r.at) <= {3 * SECOND}"
-CASES = {
-    "band": ("abs(l.k - r.k) <= 2", "abs(l.k - r.k) <= 2", "BIGINT", pa.int64(), list(range(50)), "adsp", *RANGE3),
-    "order with residual": (
-        "l.k < r.k AND l.v <> r.v",
-        "l.k < r.k AND l.v <> r.v",
-        "DOUBLE",
-        pa.float64(),
-        [i / 4 for i in range(40)],
-        "square",
-        *RANGE3,
-    ),
-    "equal strings": ("l.k = r.k", "l.k = r.k", "STRING", pa.string(), ["", "a", "customer-1", "customer-2", None], "hash", *RANGE3),
-    "unequal, unbounded": ("l.k != r.k", "l.k != r.k", "INT", pa.int32(), list(range(8)), "adsp", {"unbounded": True}, "true"),
-    "rows": (
-        "l.k >= r.k",
-        "l.k >= r.k",
-        "BIGINT",
-        pa.int64(),
-        list(range(20)),
-        "adsp",
-        {"rows": 9},
-        "CASE WHEN l.pos < r.oth THEN l.pos >= r.oth - 9 ELSE r.pos >= l.oth - 9 END",
-    ),
-    "disjunction": ("l.k = r.k OR l.v = r.v", "l.k = r.k OR l.v = r.v", "INT", pa.int32(), list(range(30)), "adsp", *RANGE3),
-}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -88,60 +48,30 @@ def test_a_join_on_spark_equals_the_oracle(case: str, runner: SparkRunner, tmp_p
     job = make_job(tmp_path, on=on, types=(ddl, ddl), window=window, model=model, workers=2, watermark="2s")
     driver = driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), runner)
     results = run_all(driver)
-    assert sum(result.read_back for result in results[1:]) == 0, "tasks moved away from their runs"
-    late = None if "unbounded" in window or "rows" in window else 2 * SECOND
+    assert sum(result.read_back for result in results[1:]) == 0, "a worker goes on with what it holds"
+    late = None if "unbounded" in window or "rows" in window else LATE_MICROS
     assert output_of(tmp_path) == oracle(inputs, (key_type, key_type), expected, inside, late)
 
 
-def band_inputs() -> tuple[Input, Input]:
-    return make_inputs(pa.int64(), list(range(50)), seed=5, epochs=8)
+def steps(driver: Driver) -> list[EpochFailed]:
+    """Run to the end of the input; the failures on the way."""
+    failures: list[EpochFailed] = []
+    while len(failures) < 8:
+        try:
+            if driver.step(final=True) is None:
+                return failures
+        except EpochFailed as failure:
+            failures.append(failure)
+    raise AssertionError(f"an epoch failed again and again: {failures}")
 
 
-def band_expected(inputs: tuple[Input, Input]) -> Any:
-    return oracle(inputs, (pa.int64(), pa.int64()), "abs(l.k - r.k) <= 2", RANGE3[1], 2 * SECOND)
-
-
-def band_options() -> dict[str, Any]:
-    return {"on": "abs(l.k - r.k) <= 2", "types": ("BIGINT", "BIGINT"), "window": RANGE3[0], "workers": 2, "watermark": "2s"}
-
-
-def executors() -> list[psutil.Process]:
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it may end while it is looked at
-            if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
-                found.append(process)
-    return found
-
-
-def test_an_executor_that_is_killed_loses_nothing(runner: SparkRunner, tmp_path: Path) -> None:
-    inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=11)
-    epochs = iter(range(100))
-
-    def kill_one(step: str) -> None:
-        if step != "tasks":
-            return
-        epoch = next(epochs)
-        if epoch in (2, 6):
-            executors()[-1].send_signal(signal.SIGKILL)
-        if epoch in (4, 8):  # Spark starts another in its place
-            wait_until(lambda: len(runner.executors()) == 2)
-
-    job = make_job(tmp_path, **band_options())
-    driver = driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), runner, at=kill_one)
-    results = run_all(driver)
-    back = [result.read_back for result in results]
-    assert sum(back[1:4]) >= 1, f"who took the lost executor's task over had to read its runs back: {back}"
-    assert sum(back[1:6]) >= 2, f"as did the new executor, when it got the task: {back}"
-    assert 0 in back[7:], f"then tasks stay where they are again: {back}"
-    assert output_of(tmp_path) == band_expected(inputs)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
+def test_each_workers_job_is_named_on_sparks_pages(runner: SparkRunner) -> None:
+    runner.start([0, 1])
+    tracker = runner.context.statusTracker()
+    jobs = [tracker.getJobIdsForGroup(f"streamjoin-worker-{place}") for place in runner.pool.pids]
+    assert [len(found) for found in jobs] == [1, 1]
+    java = [process for process in psutil.Process().children(recursive=True) if process.name() == "java"]
+    assert len(java) == 1, "on a machine of one's own there is one"
 
 
 class FailsInTasks:
@@ -165,11 +95,13 @@ class FailsInTasks:
         raise StorageError(f"{path}: injected failure")
 
 
-def test_a_block_write_that_fails_is_done_again(runner: SparkRunner, tmp_path: Path) -> None:
+def test_an_epoch_in_which_a_block_write_fails_is_done_again(runner: SparkRunner, tmp_path: Path) -> None:
     inputs = band_inputs()
     storage = FailsInTasks(str(tmp_path / "state"), str(tmp_path / "marker"))
     driver = driver_for(make_job(tmp_path, **band_options()), inputs, storage, runner)
-    run_all(driver)
+    driver.start()
+    failures = steps(driver)
+    assert ["injected failure" in str(failure) for failure in failures] == [True]
     assert (tmp_path / "marker").exists()
     assert output_of(tmp_path) == band_expected(inputs)
 
@@ -180,16 +112,11 @@ def test_a_task_that_always_fails_is_one_clear_sentence(runner: SparkRunner, tmp
     driver.start()
     (tmp_path / "out").write_text("a file where the sink's directory should be")
     with pytest.raises(EpochFailed) as failure:
-        run_steps(driver)
+        driver.step(final=True)
     message = str(failure.value)
     assert "\n" not in message
     assert str(tmp_path / "out") in message
-    assert "Traceback" in Path(message.rsplit("trace: ", 1)[1].rstrip(")")).read_text()
-
-
-def run_steps(driver: Any) -> None:
-    while driver.step(final=True) is not None:
-        pass
+    assert "Traceback" in failure.value.detail
 
 
 def test_a_driver_that_is_killed_at_any_step_is_resumed(tmp_path: Path) -> None:

@@ -116,9 +116,11 @@ class _Place:
     """Of its processes, as far as the reason is known."""
     reason: str | None = None
     """Of the last of these."""
+    is_unexplained: bool = False
+    """Its process is gone, and nobody has told why."""
 
     def died(self, reason: str) -> None:
-        self.deaths, self.reason = self.deaths + 1, reason
+        self.deaths, self.reason, self.is_unexplained = self.deaths + 1, reason, False
 
 
 class Pool:
@@ -247,7 +249,7 @@ class Pool:
         """Of the hosts: what kept the place has ended, with its process. They bring it anew."""
         with self._changed:
             found = self._places.get(place)
-            if found is not None:
+            if found is not None and (found.process is not None or found.is_unexplained):
                 found.died(reason)
                 self._drop(found, reason)
                 self._changed.notify_all()
@@ -309,6 +311,7 @@ class Pool:
         process, place.process = place.process, None
         if process is not None:
             process.gone = True
+            place.is_unexplained = why is None
             for attempt in self._current:
                 attempt.lost(process, place, why)
 
@@ -533,7 +536,7 @@ class Attempt:
         changed = self._pool._changed
         with changed:
             if changed.wait_for(lambda: place.deaths > deaths or place.process is not None, REASON_SECONDS) and place.deaths > deaths:
-                self.failure = self._death(process, place.reason or "")
+                self.failure = self._death(process, place.reason or "its connection broke")
 
 
 class _Server(flight.FlightServerBase):  # type: ignore[misc]

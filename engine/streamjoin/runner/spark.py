@@ -102,6 +102,12 @@ class SparkRunner:
             raise EpochFailed("Spark has not been started", permanent=True)
         return self._pool
 
+    @property
+    def hosts(self) -> SparkHosts:
+        """Who holds the workers' places. There after the start."""
+        assert self._hosts is not None
+        return self._hosts
+
     def start(self, workers: Sequence[int]) -> None:
         """Start Spark and a worker for each, which load the kernels. Raises EpochFailed with Spark's reason."""
         try:

@@ -1,0 +1,94 @@
+"""Joins on Spark's executors, Java processes of their own as on a cluster, which are really killed.
+
+NB: a process has one Spark at a time, so that these have a module of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pytest
+
+from harness import driver_for, make_job, output_of
+from joins import band_expected, band_options, make_inputs
+from streamjoin.runner.spark import SparkRunner
+from streamjoin.state.storage import ObjectStorage
+from test_replan_spark import Join
+from test_spark import start_spark, steps
+from waiting import wait_for
+
+pytestmark = pytest.mark.spark
+CLUSTER = "local-cluster[3,1,512]"
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRunner]:
+    runner = start_spark(tmp_path_factory.mktemp("logs"), CLUSTER)
+    yield runner
+    runner.stop()
+
+
+def executors() -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it may end while it is looked at
+            if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+def test_executors_and_workers_that_are_killed_lose_nothing(runner: SparkRunner, tmp_path: Path) -> None:
+    inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=14)
+    epochs = iter(range(1000))
+
+    def kill(step: str) -> None:
+        if step != "tasks":
+            return
+        epoch = next(epochs)
+        if epoch == 3:
+            executors()[-1].kill()
+        if epoch == 6:  # in the middle of the epoch that has begun
+            os.kill(min(runner.pool.pids.values()), signal.SIGKILL)
+        if epoch == 10:
+            runner.hosts.replace(min(runner.pool.pids), executor="")  # as when it hangs
+
+    driver = driver_for(make_job(tmp_path, **band_options()), inputs, ObjectStorage(str(tmp_path / "state")), runner, at=kill)
+    driver.start()
+    driver.step()
+    assert len(executors()) == 3
+    before = runner.pool.pids
+    steps(driver)
+    wait_for("both workers", lambda: len(runner.pool.pids) == 2)
+    assert not set(before.values()) & set(runner.pool.pids.values()), "each was killed, and replaced"
+    assert output_of(tmp_path) == band_expected(inputs)
+
+
+def test_what_is_killed_while_a_plan_is_applied_loses_nothing(runner: SparkRunner, tmp_path: Path) -> None:
+    rng = random.Random(1)
+    killed: list[str] = []
+    join = Join(tmp_path, runner)
+
+    def at(step: str) -> None:
+        if step == "switch" and step not in killed:
+            killed.append(step)
+            rng.choice(executors()).kill()
+        if step == "release" and step not in killed:
+            killed.append(step)
+            os.kill(rng.choice(sorted(runner.pool.pids.values())), signal.SIGKILL)
+
+    join.new_driver(at=at)
+    for _ in range(4):
+        join.step()
+    join.switch(join.plan(3))
+    assert killed == ["switch", "release"]
+    join.until(lambda: len(runner.pool.pids) == 3, "others are there in place of those that were killed")
+    join.finish()
+
+
