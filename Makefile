@@ -2,8 +2,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Tests that start Spark run one after another in one of the two processes (tests/conftest.py), the others beside them.
-PYTEST ?= $(BIN)/pytest -n 2 --dist loadgroup
+# Tests that start Spark run one after another in one of the two processes, the others beside them, in the order that tests/conftest.py gives.
+PYTEST ?= $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint bench crds monitoring kubernetes cluster-up cluster-down e2e clean
@@ -32,7 +32,7 @@ monitoring: setup ## Make Grafana's dashboard and the alerts of the documentatio
 	$(BIN)/python tools/dashboard.py
 	$(BIN)/python tools/alerts.py
 
-# Tests without these programs are skipped, so that it is no error where they cannot be had.
+# No error where they cannot be had: tests that need them are skipped then.
 kubernetes: setup ## Find or build (minutes, once) the Kubernetes programs that tests use
 	@$(BIN)/python tools/kubernetes_programs.py --optional etcd kube-apiserver kubectl helm
 

@@ -34,6 +34,7 @@ import pytest
 import yaml
 
 import kubernetes_programs
+from skips import lacks
 from waiting import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,12 +48,11 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
 def program(name: str) -> Path:
-    """Where tools/kubernetes.py finds a program. Skips the test, saying what is missing, where it finds none."""
+    """Where tools/kubernetes_programs.py finds a program. Skips the test where it finds none."""
     found = kubernetes_programs.find(name)
-    if found is not None:
-        return found
-    remedy = "make kubernetes" if kubernetes_programs.find_go() else "install Go and run make kubernetes, or set KUBEBUILDER_ASSETS"
-    pytest.skip(f"{name} is neither in $KUBEBUILDER_ASSETS, nor on PATH, nor in {kubernetes_programs.cache()}: {remedy}")
+    if found is None:
+        pytest.skip(lacks(name, "make kubernetes"))
+    return found
 
 
 class ApiError(Exception):
@@ -241,7 +241,7 @@ def _established(definition: Object) -> bool:
 @contextmanager
 def running(directory: Path) -> Iterator[ApiServer]:
     """etcd and kube-apiserver, until this ends. Their files and output are in ``directory``."""
-    etcd, apiserver = program("etcd"), program("kube-apiserver")
+    apiserver, etcd = program("kube-apiserver"), program("etcd")
     for attempt in itertools.count():
         where = directory / f"attempt-{attempt}"
         where.mkdir()

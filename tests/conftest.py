@@ -1,4 +1,4 @@
-"""How the suite is spread over processes: see the Makefile."""
+"""How the suite is spread over processes (see the Makefile), and what tests share."""
 
 from __future__ import annotations
 
@@ -8,28 +8,43 @@ from collections.abc import Iterator
 import pytest
 
 import apiserver
+from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_terminal_summary
+
+__all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_terminal_summary"]
+
+GROUPS = ("spark", "apiserver", "kafka")
+"""Marks of tests that run one after another in one process: each Spark brings Java processes that would crowd out another's,
+and the others share a server. The group that takes longest is first, so that the processes end together.
+"""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start Spark run one after another: each brings Java processes that would crowd out another's. Those that
-    ask a Kubernetes API server share one.
-    """
+    """Puts each group together, and the groups and then the long tests at the front: processes take tests in this order."""
+
+    def place(item: pytest.Item) -> int:
+        marks = (*GROUPS, "prometheus")
+        return next((place for place, mark in enumerate(marks) if item.get_closest_marker(mark)), len(marks))
+
+    items.sort(key=place)
     for item in items:
-        for mark in ("spark", "apiserver"):
-            if item.get_closest_marker(mark):
-                item.add_marker(pytest.mark.xdist_group(mark))
+        if place(item) < len(GROUPS):
+            item.add_marker(pytest.mark.xdist_group(GROUPS[place(item)]))
 
 
 @pytest.fixture(autouse=True)
 def kafka_clients(request: pytest.FixtureRequest) -> Iterator[None]:
     """Ends a test's Kafka clients with the test. Hundreds that ask brokers of tests gone by take both cores."""
-    yield
-    if request.node.get_closest_marker("kafka"):
-        from streamjoin.io.kafka_source import close_idle
+    if not request.node.get_closest_marker("kafka"):
+        yield
+        return
+    from streamjoin.io.kafka_source import close_idle
 
-        close_idle()
-        gc.collect()
+    gc.freeze()  # The collection below need not look at what was there before the test.
+    yield
+    close_idle()
+    gc.collect()
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

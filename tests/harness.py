@@ -6,6 +6,7 @@ lateness and arrival order from their definitions alone.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -153,7 +154,13 @@ def manifest_text(
 
 
 def make_job(root: Root, **options: Any) -> Job:
-    return compile_job(load(manifest_text(root, **options)))
+    """The same object for the same manifest: nobody can change it, and a driver that is started again after each fault needs it often."""
+    return _compiled(manifest_text(root, **options))
+
+
+@functools.lru_cache
+def _compiled(text: str) -> Job:
+    return compile_job(load(text))
 
 
 def make_batch(rows: Sequence[tuple[int, Any, int, int]], key_type: pa.DataType) -> pa.RecordBatch:

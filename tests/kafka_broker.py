@@ -79,13 +79,13 @@ class NoBroker(RuntimeError):  # noqa: N818
 def libraries() -> Path:
     """The directory of Kafka's jars, fetched on first use. Raises NoBroker."""
     if shutil.which("java") is None:
-        raise NoBroker("no java (17 or newer) on the PATH, which a Kafka broker needs")
+        raise NoBroker("no java (apt-get install default-jre-headless)")
     cache = Path(os.environ.get("STREAMJOIN_TEST_CACHE") or Path.home() / ".cache" / "streamjoin-tests")
     target = cache / f"kafka-{VERSION}"
     if target.is_dir():
         return target
     if shutil.which("mvn") is None:
-        raise NoBroker(f"no mvn on the PATH to fetch Kafka {VERSION} with, and {target} does not exist")
+        raise NoBroker("no mvn (apt-get install maven)")
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as directory:
         (Path(directory) / "pom.xml").write_text(POM)
@@ -241,7 +241,7 @@ def free_ports(count: int) -> list[int]:
 def make_certificate(key: Path, certificate: Path) -> None:
     """Writes a key, and a certificate of it for 127.0.0.1, signed by itself. Raises NoBroker without ``openssl``."""
     if shutil.which("openssl") is None:
-        raise NoBroker("no openssl on the PATH to make a broker's certificate with")
+        raise NoBroker("no openssl (apt-get install openssl)")
     command = ["openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=broker", "-addext", "subjectAltName=IP:127.0.0.1"]
     command += ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-keyout", str(key), "-out", str(certificate)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS, check=False)

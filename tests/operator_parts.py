@@ -101,6 +101,8 @@ class FakeDriver:
         self.has_plan = True
         self.last_error: str | None = None
         self.measured_generation: int | None = None
+        self.polls = 0
+        """How often somebody asked for the plan."""
         driver = self
 
         class Handler(http_stub.Handler):
@@ -113,6 +115,7 @@ class FakeDriver:
                 elif path == "/v1/health":
                     self.answer(200, json.dumps({"state": driver.state, "lastError": driver.last_error}).encode())
                 elif path == "/v1/plan" and driver.has_plan:
+                    driver.polls += 1
                     self.answer(200, json.dumps(driver.plan()).encode())
                 else:
                     self.answer(503, b'{"error": "no plan yet"}')

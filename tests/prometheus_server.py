@@ -17,14 +17,15 @@ from typing import Any
 import pytest
 import yaml
 
+from skips import lacks
 from waiting import wait_for
 
 DEADLINE_SECONDS = 60
 PROMETHEUS = shutil.which("prometheus") or shutil.which("prometheus", path="/usr/bin")
 PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path="/usr/bin")
-REMEDY = "Debian and Ubuntu: apt-get install prometheus"
-needs_prometheus = pytest.mark.skipif(PROMETHEUS is None, reason=f"no Prometheus; {REMEDY}")
-needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason=f"no promtool; {REMEDY}")
+REMEDY = "apt-get install prometheus"
+needs_prometheus = pytest.mark.skipif(PROMETHEUS is None, reason=lacks("prometheus", REMEDY))
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason=lacks("promtool", REMEDY))
 
 
 @contextmanager

@@ -26,11 +26,21 @@ START_SECONDS, MOVE_SECONDS = 10.0, 5.0
 class ScaledJoin:
     """Has the methods of ``driver.DriverClient``."""
 
-    def __init__(self, clock: Callable[[], float], tuples: float, workers: int = 1, **spec: Any) -> None:
-        """``tuples``: that each of the two streams holds."""
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        tuples: float,
+        workers: int = 1,
+        *,
+        start_seconds: float = START_SECONDS,
+        move_seconds: float = MOVE_SECONDS,
+        **spec: Any,
+    ) -> None:
+        """``tuples``: that each of the two streams holds. Tests whose clock is the real one give less time than the defaults."""
         job = derive(streamjoin(**spec)).job
         assert job is not None
         self._job, self._clock = job, clock
+        self._start_seconds, self._change_seconds = start_seconds, start_seconds + move_seconds
         self.main: MainPredicate = job.condition.candidates[0].main
         self.tuples, self.rate, self.backlog, self.epoch_seconds = tuples, 100.0, 0.0, 0.1
         self.state, self.began = "running", clock()
@@ -74,13 +84,13 @@ class ScaledJoin:
     def advance(self) -> None:
         """Have done what takes until now."""
         wanted = self.wanted
-        if wanted is not None and self._clock() - self.put_at >= START_SECONDS + MOVE_SECONDS:
+        if wanted is not None and self._clock() - self.put_at >= self._change_seconds:
             self.plan, self.wanted = Plan(wanted.generation, wanted.scheme, tuple(range(wanted.scheme.tasks))), None
             self.switched = {
                 "generation": wanted.generation,
                 "epoch": self.epochs,
-                "at": self.put_at + START_SECONDS + MOVE_SECONDS,
-                "waitedSeconds": START_SECONDS,
+                "at": self.put_at + self._change_seconds,
+                "waitedSeconds": self._start_seconds,
                 "pauseSeconds": 0.5,
                 "keptTuples": 100,
                 "movedTuples": 1900,
@@ -99,7 +109,7 @@ class ScaledJoin:
 
     def answer_plan(self) -> Object:
         self.advance()
-        waits = self._clock() - self.put_at < START_SECONDS
+        waits = self._clock() - self.put_at < self._start_seconds
         wanted = self.wanted
         return {
             "generation": self.plan.generation,

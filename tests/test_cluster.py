@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import cluster
+import kubernetes_programs
 import node
 
 
@@ -57,6 +58,26 @@ def test_a_process_is_ended_and_another_with_its_number_is_not(tmp_path: Path) -
 
 def test_a_missing_pid_file_is_no_process(tmp_path: Path) -> None:
     assert not node.Node(tmp_path).is_up()
+
+
+@pytest.mark.parametrize(
+    ("version", "toolchain", "is_taken"),
+    [
+        ("go1.26.0", "local", True),
+        ("go1.24.9", "local", False),
+        ("go1.24.9", "auto", True),  # it fetches a newer one by itself
+        ("go1.19.8", "", False),
+        ("devel", "local", False),
+    ],
+)
+def test_a_go_that_is_too_old_is_passed_over(
+    version: str, toolchain: str, is_taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = tmp_path / "go"
+    go.write_text(f"#!/bin/sh\nprintf '%s\\n' '{version}' '{toolchain}'\n")
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert (kubernetes_programs.find_go() == str(go)) is is_taken
 
 
 def test_prometheus_scrapes_running_pods_that_ask_for_it() -> None:

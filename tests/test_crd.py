@@ -494,8 +494,6 @@ def resource_of(case: Bad) -> Object | None:
 @pytest.mark.apiserver
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("**/*.yaml")), ids=lambda path: path.name)
 def test_the_examples_are_accepted_by_kubectl(path: Path, defined: ApiServer) -> None:
-    if "kind: StreamJoin" not in path.read_text():
-        pytest.skip("is no StreamJoin")
     namespace = defined.namespace("examples")
     defined.kubectl("apply", "--server-side", "--validate=strict", "--dry-run=server", "-n", namespace, "-f", str(path))
 

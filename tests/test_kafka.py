@@ -23,9 +23,6 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-
-pytest.importorskip("confluent_kafka")
-
 from confluent_kafka import Producer
 
 from harness import SECOND, Crash
@@ -48,7 +45,7 @@ from streamjoin.state.storage import ObjectStorage
 
 TESTS = Path(__file__).parent
 DECLARED = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
-pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture(scope="session")

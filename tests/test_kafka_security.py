@@ -15,8 +15,6 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-pytest.importorskip("confluent_kafka")
-
 from kafka_broker import KafkaBroker, make_certificate
 from kafka_join import NAMES, Joined, finish_despite_failures, produce, running_broker
 from streamjoin.cli import main
@@ -33,7 +31,7 @@ USER, PASSWORD, WRONG = "me", "open-s3same", "shut-s3same"
 SCHEMA = pa.schema([("id", pa.int64())])
 PATIENCE_SECONDS = 60
 """Far below the sum of the timeouts with which the tests below would end if a refusal were waited for."""
-pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,6 @@ from streamjoin.state.storage import AlreadyExists, Missing, ObjectStorage, Stor
 from test_crashes import FAULTS, OPTIONS, STEPS, WITHIN, check, count_storage_calls, exhaust, finish, job_at, make_inputs, nth
 from test_spark import run_victim
 
-pytest.importorskip("moto.moto_server.werkzeug_app", reason="no S3 server: pip install 'moto[server]' (extra dev)")
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 

