@@ -5,12 +5,16 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 import apiserver
 from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_terminal_summary
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_terminal_summary"]
+
+hypothesis.settings.register_profile("untimed", deadline=None)  # a machine that is busy fails no test
+hypothesis.settings.load_profile("untimed")
 
 GROUPS = ("spark", "apiserver", "kafka")
 """Marks of tests that run one after another in one process: each Spark brings Java processes that would crowd out another's,

@@ -366,8 +366,8 @@ CASES = [
     bad(
         "an epoch too short",
         "interval: 1s",
-        "interval: 1ms",
-        'spec.epoch.interval: "1ms" must be at least 10ms and at most 1h',
+        "interval: 2h",
+        'spec.epoch.interval: "2h" must be at least 0s and at most 1h',
     ),
     bad(
         "memory with an unknown unit",

@@ -615,6 +615,32 @@ def test_a_backlog_is_not_waited_for_and_otherwise_the_interval_is_kept(tmp_path
     assert times[2] - times[1] >= 0.2
 
 
+class Patient(threading.Event):
+    """Notes how long it is waited for, and lets nobody wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits.append(timeout)
+        return self.is_set()
+
+
+def test_without_an_interval_epochs_follow_at_once_and_sources_are_asked_ever_more_rarely(tmp_path: Path) -> None:
+    stop = Patient()
+
+    def end() -> None:
+        stop.set()
+
+    driver = ScriptedDriver(make_result(), make_result(1), *[None] * 8, make_result(2), None, end)
+    play(driver, tmp_path, stop, interval_seconds=0.0)
+    assert stop.waits[:2] == [0, 0]
+    assert stop.waits[2:10] == [0.002, 0.004, 0.008, 0.016, 0.032, 0.05, 0.05, 0.05]
+    assert stop.waits[10:12] == [0, 0.002]
+
+
 def test_what_waits_for_its_end_is_taken_before_the_run_is_idle(tmp_path: Path) -> None:
     driver = ScriptedDriver(make_result(), None, make_result(1), None, None)
     events = play(driver, tmp_path, until_idle=True)

@@ -1,4 +1,4 @@
-"""Where the time of an epoch goes: Spark's event log and the engine's own steps put together, for W1 with full windows.
+"""Where the time of an epoch goes, by the engine's own steps, for W1 with full windows.
 
 Taken apart are epochs that run one at a time, whose parts add up; with two in flight, as the engine runs them while there is a backlog,
 the same parts overlap, and only the time from commit to commit is told. Given is the mean of the middle half of the epochs.
@@ -8,7 +8,6 @@ the same parts overlap, and only the time from commit to commit is told. Given i
 
 from __future__ import annotations
 
-import os
 import shutil
 import statistics
 import sys
@@ -25,9 +24,7 @@ import numpy as np
 import pyarrow as pa
 from matplotlib.figure import Figure
 
-from bench import eventlog
 from bench.engine import OneAtATime, Run, full, job_of, join, spark_runner, timed
-from bench.eventlog import JobTimes
 from bench.report import STYLE, counts, machine, millions, options, table
 from bench.workloads import FULL_AFTER, WORKLOADS
 from streamjoin.epoch.ports import EpochResult, Runner
@@ -35,18 +32,17 @@ from streamjoin.epoch.spec import sample_of
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.sketch import Sketch
 
-PLAN, BUILD, SCHEDULE = "driver: plan", "Spark: build and collect the job", "Spark: schedule its stages"
-ROUTE, ROUTE_SPARK = "route: read, key, sort, cut", "route: hand-over by Spark"
-GATHER, PROBE, SINK, MERGE = "join: receive, merge", "join: probe", "join: output", "join: tiers, blocks"
-JOIN_SPARK = "join: hand-over by Spark"
+PLAN, HAND = "driver: plan", "driver and workers: messages"
+ROUTE, EXCHANGE = "route: read, key, sort, cut", "exchange, and runs of what came"
+PROBE, SINK, MERGE = "join: probe", "join: output", "join: tiers, blocks"
 COMMIT = "driver: commit, publish, clean"
-PARTS = (PLAN, BUILD, SCHEDULE, ROUTE, ROUTE_SPARK, GATHER, PROBE, SINK, MERGE, JOIN_SPARK, COMMIT)
+PARTS = (PLAN, HAND, ROUTE, EXCHANGE, PROBE, SINK, MERGE, COMMIT)
 COLOURS = {
-    PLAN: "#555555", BUILD: "#f3b0a9", SCHEDULE: "#e8776d", ROUTE: "#3b6fd4", ROUTE_SPARK: "#c8362f", GATHER: "#bfe3c8",
-    PROBE: "#2f9e5b", SINK: "#8acb9b", MERGE: "#1d6b3c", JOIN_SPARK: "#8f1f1a", COMMIT: "#999999",
+    PLAN: "#555555", HAND: "#e8776d", ROUTE: "#3b6fd4", EXCHANGE: "#c8362f", PROBE: "#2f9e5b", SINK: "#8acb9b", MERGE: "#1d6b3c",
+    COMMIT: "#999999",
 }  # fmt: skip
-"""Spark's parts are red, the route tasks' blue, the join tasks' green, the driver's grey."""
-STEPS = {GATHER: ("gather",), PROBE: ("join",), SINK: ("sink",), MERGE: ("open", "merge", "write")}
+"""What brings tuples and messages about is red, routing blue, joining green, the driver grey."""
+STEPS = {PROBE: ("join",), SINK: ("sink",), MERGE: ("open", "merge", "write")}
 """The engine's steps in a join task."""
 
 
@@ -65,18 +61,16 @@ class Breakdown:
     """By the inline runner, two in flight."""
 
 
-def taken_apart(seconds: float, result: EpochResult, job: JobTimes) -> dict[str, float]:
-    """One epoch's parts; they add up to its time."""
-    route, last = sorted(job.stages.items())[0][1], sorted(job.stages.items())[-1][1]
+def taken_apart(seconds: float, result: EpochResult) -> dict[str, float]:
+    """One epoch's parts, along the slowest worker; they add up to its time."""
     slowest = max((work.seconds for work in result.work.values()), key=lambda steps: sum(steps.values()))
+    waited = slowest.get("gather", 0.0)  # for its own routing and that of others, and for what they send
     parts = {
         PLAN: result.seconds["plan"],
-        BUILD: max(0.0, result.seconds["tasks"] - job.seconds),
-        SCHEDULE: job.seconds - route.seconds - last.seconds,
-        ROUTE: result.seconds["task.route"],
-        ROUTE_SPARK: max(0.0, route.seconds - result.seconds["task.route"]),
+        HAND: max(0.0, result.seconds["tasks"] - sum(slowest.values())),
+        ROUTE: min(result.seconds["task.route"], waited),
+        EXCHANGE: max(0.0, waited - result.seconds["task.route"]),
         **{part: sum(slowest.get(step, 0.0) for step in steps) for part, steps in STEPS.items()},
-        JOIN_SPARK: max(0.0, last.seconds - sum(slowest.values())),
     }
     return parts | {COMMIT: seconds - sum(parts.values())}
 
@@ -159,7 +153,6 @@ def main() -> None:
     workload = WORKLOADS["W1"]
     with tempfile.TemporaryDirectory(prefix="streamjoin-bench-") as name:
         root = Path(name)
-        eventlog.switch_on(root / "events")
         spark = spark_runner(root)
         sizes = counts(arguments.rows)
         runs: list[dict[str, Run]] = []
@@ -173,14 +166,10 @@ def main() -> None:
                 shutil.rmtree(place)
         finally:
             spark.stop()
-            os.environ.pop("PYSPARK_SUBMIT_ARGS")
-        jobs = iter(eventlog.read(root / "events"))
         found = []
         for rows, of_size in zip(sizes, runs, strict=True):
             one = of_size["one"]
-            times = eventlog.of_epochs(jobs, [result.epoch for result in one.results])
-            eventlog.of_epochs(jobs, [result.epoch for result in of_size["two"].results])
-            measured = list(zip(one.seconds, one.results, times, strict=True))[full(1) :]
+            measured = list(zip(one.seconds, one.results, strict=True))[full(1) :]
             medians = {name: statistics.median(run.seconds[full(1) :]) for name, run in of_size.items()}
             found.append(Breakdown(2 * rows, middle([taken_apart(*epoch) for epoch in measured]), **medians))
     show(found)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bench import eventlog, rivals
+from bench import rivals
 from bench.bench_breakdown import PARTS, middle
 from bench.engine import job_of, join, timed
 from bench.report import counts, millions, table
@@ -37,36 +36,6 @@ def test_skewed_keys_match_as_often_as_uniform_ones(name: str) -> None:
     pairs = (np.searchsorted(right, left + BAND, side="right") - np.searchsorted(right, left - BAND, side="left")).sum()
     expected = rows * rows * (2 * BAND + 1) / (100 * rows)
     assert pairs == pytest.approx(expected, rel=0.05)
-
-
-def test_the_times_of_an_epochs_job_are_read_from_sparks_event_log(tmp_path: Path) -> None:
-    def task(stage: int, begin: int, end: int) -> dict[str, object]:
-        return {"Event": "SparkListenerTaskEnd", "Stage ID": stage, "Task Info": {"Launch Time": begin, "Finish Time": end}}
-
-    def start(job: int, name: str, at: int, stages: list[int]) -> dict[str, object]:
-        properties = {"spark.job.description": name} if name else {}
-        return {"Event": "SparkListenerJobStart", "Job ID": job, "Submission Time": at, "Stage IDs": stages, "Properties": properties}
-
-    def end(job: int, at: int) -> dict[str, object]:
-        return {"Event": "SparkListenerJobEnd", "Job ID": job, "Completion Time": at}
-
-    events = [
-        {"Event": "SparkListenerLogStart"},
-        *(start(0, "", 1000, [0]), task(0, 1001, 1002), end(0, 1003)),
-        *(start(1, "epoch 0", 2000, [1, 2, 3]), task(2, 2010, 2030), task(2, 2012, 2040)),
-        *(task(3, 2050, 2060), task(3, 2051, 2090), end(1, 2100)),
-        *(start(2, "epoch 0", 3000, [4, 5]), task(4, 3001, 3002), task(5, 3003, 3004), end(2, 3005)),
-    ]
-    (tmp_path / "log").write_text("".join(json.dumps(event) + "\n" for event in events))
-    jobs = eventlog.read(tmp_path)
-    assert [job.name for job in jobs] == ["", "epoch 0", "epoch 0"]
-    remaining = iter(jobs)
-    (first,) = eventlog.of_epochs(remaining, [0])
-    assert (first.seconds, sorted(first.stages)) == (0.1, [2, 3])
-    assert [(stage.begin, stage.end) for _, stage in sorted(first.stages.items())] == [(2010, 2040), (2050, 2090)]
-    assert eventlog.of_epochs(remaining, [0])[0].begin == 3000
-    with pytest.raises(LookupError, match="no job for epoch 1"):
-        eventlog.of_epochs(iter(jobs), [0, 1])
 
 
 def test_the_mean_of_the_middle_half_keeps_what_adds_up_adding_up() -> None:

@@ -24,6 +24,8 @@ from streamjoin.epoch.spec import EpochSpec
 
 PAUSES = (0.5, 1.0, 2.0)
 """Seconds before a failed epoch is tried again: once for each."""
+FIRST_ASK_SECONDS, MOST_ASK_SECONDS = 0.002, 0.05
+"""Where the interval is shorter: how long after nothing was new the sources are asked again, twice as long each time."""
 UNSTARTED = "the driver starts workers before it uses them"
 
 
@@ -225,6 +227,7 @@ class Loop:
 
     def _epochs(self) -> Reason:
         deadline: float | None = None
+        idle = 0.0
         while not self._stop.is_set():
             began = time.monotonic()
             result = self._attempts(final=False)
@@ -240,7 +243,8 @@ class Loop:
                     return Reason.TIME
             if result is not None and sum(result.backlog) > 0:
                 continue
-            wait = max(0.0, began + self._interval - now)
+            idle = min(max(FIRST_ASK_SECONDS, 2 * idle), MOST_ASK_SECONDS) if result is None else 0.0
+            wait = max(idle, began + self._interval - now)
             if deadline is not None:
                 wait = min(wait, max(0.0, deadline - now))
             self._tell(Waiting())

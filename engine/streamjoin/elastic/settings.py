@@ -143,13 +143,16 @@ class Settings:
             min_workers=workers.min,
             max_workers=workers.max,
             capacity_tuples=float(workers.capacity_tuples),
-            interval_seconds=spec.epoch.interval.micros / 1e6,
+            interval_seconds=max(LEAST_INTERVAL_SECONDS, spec.epoch.interval.micros / 1e6),
             mode=Mode(scaling.mode),
             rules={rule: Mode(mode) for rule, mode in given.items() if mode is not None},
             shedding_model=spec.shedding.model,
             shedding_base=spec.shedding.base,
         )
 
+
+LEAST_INTERVAL_SECONDS = 0.1
+"""What epochs may take where their interval is shorter, down to 0s: they are as long as what has come meanwhile makes them."""
 
 _RULE_FIELDS = {Rule.ALLOCATE: "allocate", Rule.DEALLOCATE: "deallocate", Rule.REPLAN: "replan", Rule.KEEP_UP: "keep_up"}
 

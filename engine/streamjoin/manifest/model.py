@@ -178,7 +178,7 @@ LONGEST = Duration.parse("36500d")
 Span = Annotated[Duration, _Between(Duration(0), LONGEST)]
 """A duration that may be 0."""
 PositiveSpan = Annotated[Duration, _Between(Duration(1), LONGEST)]
-EpochSpan = Annotated[Duration, _Between(Duration.parse("10ms"), Duration.parse("1h"))]
+EpochSpan = Annotated[Duration, _Between(Duration.parse("0s"), Duration.parse("1h"))]
 MemoryAmount = Annotated[Memory, _Between(Memory.parse("64Mi"), Memory.parse("16Ti"))]
 CpuAmount = Annotated[Cpu, _Between(Cpu.parse("100m"), Cpu.parse("256"))]
 Number = Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type": "number"})]
@@ -634,7 +634,7 @@ class Epoch(Part):
     """The engine's step: read, route, join, commit."""
 
     interval: EpochSpan = Duration.parse("1s")
-    """The time from one epoch's start to the next one's, when there is something to do."""
+    """The time from one epoch's start to the next one's, when there is something to do. 0s: an epoch begins as soon as something is there."""
     max_tuples: Annotated[int, Field(ge=1, lt=2**53)] = 2_000_000
     """How many tuples of all streams one epoch may take; what is more waits."""
 
