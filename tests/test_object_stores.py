@@ -63,7 +63,8 @@ def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a few tuples are written in parts, too."""
-    monkeypatch.setattr("streamjoin.state.blocks.PART_BYTES", 64)
+    for name in ("WHOLE_BYTES", "ROOT_BYTES", "CELL_BYTES"):
+        monkeypatch.setattr(f"streamjoin.state.blocks.{name}", 20)
 
 
 @pytest.fixture(params=["local", "s3"])

@@ -30,7 +30,6 @@ from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.scheme.routing import Router
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
-from streamjoin.state import blocks as blocks_module
 from streamjoin.state.blocks import Axes, Block, Excerpt, describe, encode, encode_in_parts, load, load_excerpt
 from streamjoin.state.storage import ObjectStorage, StorageError
 from streamjoin.state.store import HeldRun, RunStore, missing, read_back, select
@@ -171,7 +170,7 @@ def test_each_part_is_a_range_of_the_file_that_arrow_reads_by_itself() -> None:
         spans = [parts.span(number) for number in range(len(parts.ends) - 1)]
         found = [ipc.read_record_batch(data.slice(start, end - start), batch.schema) for start, end in spans if start < end]
         assert sum(part.num_rows for part in found) == batch.num_rows
-        assert max(end - start for start, end in spans) < 3 * blocks_module.PART_BYTES
+        assert max(end - start for start, end in spans) < 0.1 * batch.nbytes
 
 
 def test_a_small_block_is_one_part_and_its_record_as_short_as_ever() -> None:

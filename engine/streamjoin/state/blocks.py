@@ -40,12 +40,16 @@ SIDES = (LEFT, RIGHT)
 DOWNLOADS = 8
 """So many blocks are fetched at once from an object store, where one connection gives a fraction of the bandwidth."""
 
-PART_BYTES = 8 << 10
-"""Least size of a part, on average: 300 bytes of each are Arrow's own."""
+WHOLE_BYTES = 16 << 10
+"""A smaller block is one part."""
+ROOT_BYTES = 128
+"""A block of n * n times so many bytes has n parts along one axis. About so many cost least: 300 bytes of each are Arrow's own, and of a
+range that moves, each end costs half a part."""
 MOST_PARTS = 64
-"""Of a block that is cut along one axis. So a range's two ends cost a 64th of the block on average, beyond what the range holds."""
+CELL_BYTES = 8 << 10
+"""Size of the parts of a block that is cut along both axes, on average and at least."""
 MOST_PARTS_AN_AXIS = 16
-"""Of a block that is cut along both."""
+"""Of such a block."""
 CUT_BITS = 16
 """Unit coordinates are cut at multiples of 2 ** 16, which the log writes in few digits."""
 HEAD_BYTES = 8
@@ -201,8 +205,12 @@ def encode_in_parts(batch: pa.RecordBatch, axes: Axes) -> tuple[pa.Buffer, Parts
 
     O(rows). Memory: two copies of the batch.
     """
-    most = batch.nbytes // PART_BYTES
-    an_axis = min(MOST_PARTS_AN_AXIS, math.isqrt(most)) if axes.keys and axes.units else min(MOST_PARTS, most)
+    if batch.nbytes < WHOLE_BYTES:
+        return encode(batch), None
+    if axes.keys and axes.units:
+        an_axis = min(MOST_PARTS_AN_AXIS, math.isqrt(batch.nbytes // CELL_BYTES))
+    else:
+        an_axis = min(MOST_PARTS, math.isqrt(batch.nbytes // ROOT_BYTES))
     key, unit = batch.column("_key").to_numpy(), batch.column("_unit").to_numpy()
     key_cuts = _cuts(key, an_axis) if axes.keys else key[:0]
     unit_cuts = _cuts(np.sort(unit) >> CUT_BITS << CUT_BITS, an_axis) if axes.units else unit[:0]
