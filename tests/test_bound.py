@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from streamjoin.elastic.bound import least_moved, pairs_that_match
+from streamjoin.elastic.forecast import AnalyticForecast
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.migration import plan_migration
 from streamjoin.elastic.plan import Plan
@@ -130,6 +131,18 @@ def scheme_of(rng: np.random.Generator, statistics: Statistics, main: MainPredic
         return plan_for_tasks(str(rng.choice(MODELS)), statistics, main, tasks, options=Options(groups=2))
     except (TooManyTasksError, ValueError):
         return plan_for_tasks("adsp", statistics, main, tasks)
+
+
+def test_an_analytic_forecast_moves_no_less_than_its_bound_and_more_where_tuples_are_replicated() -> None:
+    rng, more = np.random.default_rng(74), 0
+    for _ in range(200):
+        left, right, share = *rng.uniform(0, 1000, 2).tolist(), float(rng.choice([0.0, 0.3, 1.0]))
+        forecast = AnalyticForecast(left_tuples=left, right_tuples=right, capacity_tuples=100.0, workers=int(rng.integers(1, 12)), share=share)
+        prospect = forecast.at(int(rng.integers(1, 12)))
+        assert prospect is not None
+        assert 0 <= prospect.lower_bound_tuples <= prospect.moved_tuples
+        more += prospect.moved_tuples > prospect.lower_bound_tuples * 1.01
+    assert more > 50
 
 
 def test_the_pairs_of_a_band_are_counted_from_below() -> None:

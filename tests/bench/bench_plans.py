@@ -39,7 +39,7 @@ from streamjoin.scheme.dichotomy import TooManyTasksError
 from streamjoin.scheme.models import Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import UNITS, Scheme
-from streamjoin.state.blocks import SIDES, Axes, describe, encode_in_parts
+from streamjoin.state.blocks import SIDES, axes_of, describe, encode_in_parts
 from streamjoin.state.store import missing, select
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,13 +65,14 @@ PAIRS = {
 }
 """The joins: what they are called, and their main predicate."""
 
-CHANGES = ((2, 3), (4, 5), (4, 6), (4, 8), (4, 2))
-EPOCH_TUPLES = (1_000_000, 100_000, 10_000, 1_000)
+CHANGES = ((1, 3), (2, 3), (4, 5), (4, 6), (4, 8), (4, 2), (8, 9))
+EPOCH_TUPLES = (100_000, 10_000, 1_000)
 EVERY_PAIR, NARROW = PAIRS.values()
 FETCHED: dict[str, tuple[str, MainPredicate]] = {
     "A-DSP, every pair": ("adsp", EVERY_PAIR),
     "A-DSP, a band of 1 %": ("adsp", NARROW),
     "A-DSP, a band of 30 %": ("adsp", MainPredicate(MainKind.RANGE, low=-KEYS // 6, high=KEYS // 6, text="a wide band")),
+    "A-DSP, l.k < r.k": ("adsp", MainPredicate(MainKind.RANGE, low=1, text="l.k < r.k")),
     "A-DSP, an equality": ("adsp", MainPredicate(MainKind.RANGE, low=0, high=0, text="l.k = r.k")),
     "Square": ("square", EVERY_PAIR),
     "Bi": ("biclique", EVERY_PAIR),
@@ -189,12 +190,12 @@ def _epoch(rng: np.random.Generator, tuples: int) -> pa.RecordBatch:
 
 
 def _fetched(before: Scheme, plan: Plan, sides: list[pa.RecordBatch], predicate: MainPredicate) -> str:
-    blocks = []
+    blocks, axes = [], axes_of(before, predicate)
     for side, batch in zip(SIDES, sides, strict=True):
         for index, area in enumerate(before.areas):
             own = select(batch, [region for region in written_by(area) if region.side == side])
             if own.num_rows:
-                data, parts = encode_in_parts(own, Axes.of(before, index, predicate))
+                data, parts = encode_in_parts(own, axes[index])
                 blocks.append(describe(own, name=f"{side}-{index}", side=side, generation=1, area=index, nbytes=data.size, parts=parts))
     moved = read = whole = 0
     for task, worker in enumerate(plan.keep):

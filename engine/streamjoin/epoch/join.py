@@ -21,6 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 
 import pyarrow as pa
 from pyarrow import ipc
@@ -40,7 +41,7 @@ from streamjoin.epoch.spec import (
 )
 from streamjoin.kernel.run import Run, merge_runs, tiers
 from streamjoin.scheme.tiling import Area
-from streamjoin.state.blocks import LEFT, RIGHT, SIDES, Axes, Block, describe, encode, encode_in_parts, load
+from streamjoin.state.blocks import LEFT, RIGHT, SIDES, Axes, Block, axes_of, describe, encode, encode_in_parts, load
 from streamjoin.state.log import Entry
 from streamjoin.state.storage import Storage, retries
 from streamjoin.state.store import (
@@ -162,10 +163,13 @@ class BlockWriter:
         self._begun[name] = self._pool.submit(self._put, name, batch, side, area)
         return (name,)
 
+    @cached_property
+    def _axes(self) -> tuple[Axes, ...]:
+        return axes_of(plan_of(self._spec.scheme).scheme, compiled(self._spec.config).config.predicate.main)
+
     def _put(self, name: str, batch: pa.RecordBatch, side: int, area: int) -> Block:
         if self._storage.local_path(name) is None:
-            axes = Axes.of(plan_of(self._spec.scheme).scheme, area, compiled(self._spec.config).config.predicate.main)
-            data, parts = encode_in_parts(batch, axes)
+            data, parts = encode_in_parts(batch, self._axes[area])
         else:
             data, parts = encode(batch), None
         self._storage.put(name, memoryview(data))

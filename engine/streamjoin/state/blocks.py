@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from streamjoin.elastic.region import Region
+from streamjoin.elastic.region import Region, high_of, low_of
 from streamjoin.kernel.run import sort_run, take
 from streamjoin.predicate import MainKind, MainPredicate
 from streamjoin.scheme.tiling import KeyRange, Scheme, UnitRange
@@ -46,10 +46,12 @@ ROOT_BYTES = 128
 """A block of n * n times so many bytes has n parts along one axis. About so many cost least: 300 bytes of each are Arrow's own, and of a
 range that moves, each end costs half a part."""
 MOST_PARTS = 64
-CELL_BYTES = 8 << 10
+CELL_BYTES = 4 << 10
 """Size of the parts of a block that is cut along both axes, on average and at least."""
 MOST_PARTS_AN_AXIS = 16
 """Of such a block."""
+UNITS_ONLY = ("square", "dynamic", "chain")
+"""Models that cut no keys, whatever the predicate."""
 CUT_BITS = 16
 """Unit coordinates are cut at multiples of 2 ** 16, which the log writes in few digits."""
 HEAD_BYTES = 8
@@ -175,21 +177,33 @@ class Axes:
     keys: bool
     units: bool
 
-    @classmethod
-    def of(cls, scheme: Scheme, area: int, main: MainPredicate) -> Axes:
-        """Those along which the plan after this one is likely to cut what the area stores.
 
-        A guess, on which only the bytes read at a change of plans depend: a scheme goes on to cut along what it cuts along now, and one
-        of a single area may come to cut along anything that its model and the predicate allow.
-        """
-        one = scheme.areas[area]
-        grid = one.left_units != UnitRange() or one.right_units != UnitRange()
-        if main.kind is not MainKind.RANGE or scheme.model in ("square", "dynamic", "chain"):
-            return cls(keys=False, units=True)
-        if len(scheme.areas) == 1:
-            return cls(keys=True, units=True)
-        keys = one.left_keys != KeyRange() or one.right_keys != KeyRange()
-        return cls(keys, grid or not keys)
+def axes_of(scheme: Scheme, main: MainPredicate) -> tuple[Axes, ...]:
+    """Per area, along what the plan after this one is likely to cut what it stores. O(areas * log areas).
+
+    A guess, on which only the bytes read at a change of plans depend. A scheme goes on to cut along what it cuts along now. One that cuts
+    along keys comes to cut along units as well where many tuples have to be replicated: in a condition that is open to one side, and in a
+    band that is so wide that three coverage areas hold the same keys. One of a single area may come to cut along anything.
+    """
+    areas = scheme.areas
+    if main.kind is not MainKind.RANGE or scheme.model in UNITS_ONLY:
+        return (Axes(keys=False, units=True),) * len(areas)
+    if len(areas) == 1:
+        return (Axes(keys=True, units=not main.is_equality or scheme.model == "biclique"),)
+    both = (
+        (main.low is None or main.high is None)
+        or any(area.left_units != UnitRange() or area.right_units != UnitRange() for area in areas)
+        or _three_meet({area.left_keys for area in areas})
+        or _three_meet({area.right_keys for area in areas})
+    )
+    keyed = (area.left_keys != KeyRange() or area.right_keys != KeyRange() for area in areas)
+    return tuple(Axes(keys, both or not keys) for keys in keyed)
+
+
+def _three_meet(ranges: Iterable[KeyRange]) -> bool:
+    """Whether three ranges in a row hold some keys in common, ranges as of a band: none lies inside another."""
+    ascending = sorted(ranges, key=lambda keys: (low_of(keys), high_of(keys)))
+    return any(low_of(third) < high_of(first) for first, third in zip(ascending, ascending[2:], strict=False))
 
 
 def encode(batch: pa.RecordBatch) -> pa.Buffer:
