@@ -137,8 +137,8 @@ def test_an_analytic_forecast_moves_no_less_than_its_bound_and_more_where_tuples
     rng, more = np.random.default_rng(74), 0
     for _ in range(200):
         left, right, share = *rng.uniform(0, 1000, 2).tolist(), float(rng.choice([0.0, 0.3, 1.0]))
-        forecast = AnalyticForecast(left_tuples=left, right_tuples=right, capacity_tuples=100.0, workers=int(rng.integers(1, 12)), share=share)
-        prospect = forecast.at(int(rng.integers(1, 12)))
+        before, after = rng.integers(1, 12, 2).tolist()
+        prospect = AnalyticForecast(left_tuples=left, right_tuples=right, capacity_tuples=100.0, workers=before, share=share).at(after)
         assert prospect is not None
         assert 0 <= prospect.lower_bound_tuples <= prospect.moved_tuples
         more += prospect.moved_tuples > prospect.lower_bound_tuples * 1.01

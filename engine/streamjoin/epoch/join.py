@@ -21,7 +21,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
 
 import pyarrow as pa
 from pyarrow import ipc
@@ -41,7 +40,7 @@ from streamjoin.epoch.spec import (
 )
 from streamjoin.kernel.run import Run, merge_runs, tiers
 from streamjoin.scheme.tiling import Area
-from streamjoin.state.blocks import LEFT, RIGHT, SIDES, Axes, Block, axes_of, describe, encode, encode_in_parts, load
+from streamjoin.state.blocks import LEFT, RIGHT, SIDES, Block, axes_of, describe, encode, encode_in_parts, load
 from streamjoin.state.log import Entry
 from streamjoin.state.storage import Storage, retries
 from streamjoin.state.store import (
@@ -141,6 +140,7 @@ class BlockWriter:
     def __init__(self, spec: EpochSpec, storage: Storage, areas: dict[int, Area], token: str, report: TaskReport) -> None:
         self._spec, self._storage, self._areas, self._token, self._report = spec, storage, areas, token, report
         local = storage.local_path("blocks") is not None
+        self._axes = None if local else axes_of(plan_of(spec.scheme).scheme, compiled(spec.config).config.predicate.main)
         self._pool = ThreadPoolExecutor(1 if local else UPLOADS)
         self._begun: dict[str, Future[Block]] = {}
 
@@ -163,15 +163,8 @@ class BlockWriter:
         self._begun[name] = self._pool.submit(self._put, name, batch, side, area)
         return (name,)
 
-    @cached_property
-    def _axes(self) -> tuple[Axes, ...]:
-        return axes_of(plan_of(self._spec.scheme).scheme, compiled(self._spec.config).config.predicate.main)
-
     def _put(self, name: str, batch: pa.RecordBatch, side: int, area: int) -> Block:
-        if self._storage.local_path(name) is None:
-            data, parts = encode_in_parts(batch, self._axes[area])
-        else:
-            data, parts = encode(batch), None
+        data, parts = (encode(batch), None) if self._axes is None else encode_in_parts(batch, self._axes[area])
         self._storage.put(name, memoryview(data))
         return describe(batch, name=name, side=side, generation=self._spec.generation, area=area, nbytes=data.size, parts=parts)
 

@@ -31,7 +31,7 @@ from pyarrow import ipc
 from streamjoin.elastic.region import Region, high_of, low_of
 from streamjoin.kernel.run import sort_run, take
 from streamjoin.predicate import MainKind, MainPredicate
-from streamjoin.scheme.tiling import KeyRange, Scheme, UnitRange
+from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
 from streamjoin.state.storage import Missing, Storage, StorageError
 
 LEFT, RIGHT = 0, 1
@@ -54,6 +54,8 @@ UNITS_ONLY = ("square", "dynamic", "chain")
 """Models that cut no keys, whatever the predicate."""
 CUT_BITS = 16
 """Unit coordinates are cut at multiples of 2 ** 16, which the log writes in few digits."""
+UNIT_SAMPLES = 4096
+"""So many unit coordinates of a block decide where it is cut."""
 HEAD_BYTES = 8
 """Before the schema in an Arrow file."""
 
@@ -227,24 +229,30 @@ def encode_in_parts(batch: pa.RecordBatch, axes: Axes) -> tuple[pa.Buffer, Parts
         an_axis = min(MOST_PARTS, math.isqrt(batch.nbytes // ROOT_BYTES))
     key, unit = batch.column("_key").to_numpy(), batch.column("_unit").to_numpy()
     key_cuts = _cuts(key, an_axis) if axes.keys else key[:0]
-    unit_cuts = _cuts(np.sort(unit) >> CUT_BITS << CUT_BITS, an_axis) if axes.units else unit[:0]
+    # Places that cut a sample evenly cut all of it evenly enough.
+    unit_cuts = _cuts(np.sort(unit[:: -(-len(unit) // UNIT_SAMPLES)] >> CUT_BITS), an_axis) if axes.units else unit[:0]
     columns = len(unit_cuts) + 1
     count = (len(key_cuts) + 1) * columns
     if count == 1:
         return encode(batch), None
-    part = np.searchsorted(key_cuts, key, side="right") * columns + np.searchsorted(unit_cuts, unit, side="right")
+    ends = np.concatenate([[0], np.searchsorted(key, key_cuts), [len(key)]])
+    rows_of_parts = np.diff(ends)
     if columns > 1:
-        batch = take(batch, pa.array(np.argsort(part.astype(np.uint16), kind="stable")))
+        column = np.searchsorted(unit_cuts, np.arange(UNITS >> CUT_BITS), side="right").astype(np.uint16)[unit >> CUT_BITS]
+        part = np.repeat(np.arange(len(ends) - 1, dtype=np.uint16) * np.uint16(columns), rows_of_parts) + column
+        batch = take(batch, pa.array(np.argsort(part, kind="stable")))
+        rows_of_parts = np.bincount(part, minlength=count)
     sink, sizes, first = pa.BufferOutputStream(), list[int](), 0
     with ipc.new_file(sink, batch.schema) as writer:
-        for rows in np.bincount(part, minlength=count).tolist():
+        for rows in rows_of_parts.tolist():
             one = batch.slice(first, rows)
             if rows:
                 writer.write_batch(one)
             sizes.append(ipc.get_record_batch_size(one) if rows else 0)
             first += rows
         head = sink.tell() - sum(sizes)
-    return sink.getvalue(), Parts(tuple(key_cuts.tolist()), tuple(unit_cuts.tolist()), tuple(accumulate([head, *sizes])))
+    units = tuple(cut << CUT_BITS for cut in unit_cuts.tolist())
+    return sink.getvalue(), Parts(tuple(key_cuts.tolist()), units, tuple(accumulate([head, *sizes])))
 
 
 def _cuts(values: np.ndarray, parts: int) -> np.ndarray:
@@ -255,9 +263,7 @@ def _cuts(values: np.ndarray, parts: int) -> np.ndarray:
     return cuts[1:] if cuts[0] == values[0] else cuts
 
 
-def describe(
-    batch: pa.RecordBatch, *, name: str, side: int, generation: int, area: int, nbytes: int, parts: Parts | None = None
-) -> Block:
+def describe(batch: pa.RecordBatch, *, name: str, side: int, generation: int, area: int, nbytes: int, parts: Parts | None = None) -> Block:
     """The log's record of a non-empty block. O(rows)."""
     unit = pc.min_max(batch.column("_unit")).as_py()
     time = pc.min_max(batch.column("_time")).as_py() if "_time" in batch.schema.names else {"min": None, "max": None}
