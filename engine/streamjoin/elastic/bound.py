@@ -6,7 +6,7 @@ that a worker goes on as which held a left and b right tuples, it moves at least
     sum l >= L,  sum r >= R      every tuple is held by some task
     sum l * r >= P               P pairs may match, and each is found in a task that holds both of its tuples
 
-The second does not hold of schemes whose areas hold one side, and are probed by the other (``biclique``, ``chain``). The least sum of m
+The second does not hold for schemes whose areas hold one side, and are probed by the other (``biclique``, ``chain``). The least sum of m
 under these conditions is a lower bound, and by weak duality, for any lambda and mu >= 0, so is::
 
     lambda P + mu (L + R) + the least, over who goes on, of the sum over tasks of  min over l, r of  m - lambda l r - mu (l + r)
@@ -42,9 +42,10 @@ ROUNDING = 1e-9
 
 
 def least_moved(old: Scheme | None, new: Scheme, statistics: Statistics, main: MainPredicate) -> float:
-    """A number of tuples, replicas counted, that each plan moves which has as many tasks as ``new`` and none fuller than its fullest.
+    """So many tuples, replicas counted, are moved by each plan that has as many tasks as ``new`` and none fuller than its fullest.
 
-    ``old``: the running scheme; None: nothing is held yet. Of plans for ``new`` that hold one side in some areas, only such are meant.
+    ``old``: the running scheme; None: nothing is held yet. Where all areas of ``new`` hold both sides, the plans are meant that do so too;
+    else all plans.
     O(kinds of workers) in each of some hundred steps: 10 ms for a dozen.
     """
     workers = [] if old is None else [_held(old, task, statistics) for task in range(old.tasks)]

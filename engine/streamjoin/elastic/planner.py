@@ -1,7 +1,7 @@
 """From statistics to a plan in one call: scheme, alignment, map and migration (A-DSP, section 4, steps 2 to 4).
 
-Always holds: a plan is deterministic; it moves no more than the same scheme cut evenly, and no less than any other map of workers to its
-tasks would; and where the running scheme is as even as a new one of its size would be, nothing changes.
+Always holds: a plan is deterministic; it moves no more than the same scheme cut evenly, and no more than with any other map of workers to
+its tasks; and where the running scheme is as even as a new one of its size would be, nothing changes.
 """
 
 from __future__ import annotations

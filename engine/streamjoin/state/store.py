@@ -61,7 +61,7 @@ class RunStore:
         self._pool: ThreadPoolExecutor | None = None
 
     def fetch(self, storage: Storage, excerpts: Collection[Excerpt]) -> None:
-        """Begin to bring these into the process, in the background, and drop what was fetched of others."""
+        """Begin to bring these excerpts into the process, in the background, and drop all others."""
         self._fetching = {excerpt: self._fetching[excerpt] for excerpt in excerpts if excerpt in self._fetching}
         absent = [excerpt for excerpt in excerpts if excerpt not in self._fetching]
         if absent and self._pool is None:
@@ -71,7 +71,7 @@ class RunStore:
             self._fetching[excerpt] = self._pool.submit(load_excerpt, storage, excerpt)
 
     def fetched(self) -> dict[Excerpt, pa.RecordBatch]:
-        """What is here of it. What could not be read is left out: whoever needs it will find out why."""
+        """Those of them that are here. Those that could not be read are left out: whoever needs them will find out why."""
         done = {excerpt: future for excerpt, future in self._fetching.items() if future.done()}
         return {excerpt: future.result() for excerpt, future in done.items() if future.exception() is None}
 
@@ -129,7 +129,7 @@ def read_back(
     """The runs of these areas (A-DSP, Eqs. 15 to 17): what the process holds under the plan before stays, and only what is needed beyond
     that is cut from the committed blocks of this plan and older ones.
 
-    ``fetched``: what is in this process already of blocks.
+    ``fetched``: excerpts that are in this process already.
     O(blocks x areas) plus the tuples that must be copied: what lies wholly inside is mapped, not read.
     """
     held = list(here)
