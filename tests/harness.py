@@ -310,6 +310,9 @@ class FaultyStorage:
     def get(self, path: str) -> bytes:
         return self._call("get", path)
 
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        return self._call("get_ranges", path, ranges)
+
     def list(self, prefix: str) -> list[str]:
         return self._call("list", prefix)
 

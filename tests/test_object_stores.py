@@ -59,6 +59,13 @@ def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     return server
 
 
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a few tuples are written in parts, too."""
+    for name in ("WHOLE_BYTES", "ROOT_BYTES", "CELL_BYTES"):
+        monkeypatch.setattr(f"streamjoin.state.blocks.{name}", 20)
+
+
 @pytest.fixture(params=["local", "s3"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
     return tmp_path if request.param == "local" else request.getfixturevalue("s3").bucket()
@@ -481,6 +488,7 @@ def put_inputs(root: Remote, inputs: tuple[Input, Input]) -> None:
             store.put(f"{number:03d}.parquet", memoryview(out.getvalue()))
 
 
+@pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("seed", range(4))
 def test_a_join_in_a_store_that_misbehaves_equals_the_oracle(seed: int, s3: S3Server) -> None:
     """State, both sources, sink and dead letters in the store."""
@@ -496,6 +504,7 @@ def test_a_join_in_a_store_that_misbehaves_equals_the_oracle(seed: int, s3: S3Se
     check(root, inputs, driver, f"seed {seed}", job)
 
 
+@pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_storage_calls_may_fail_or_kill_the_driver(fault: str, s3: S3Server, tmp_path: Path) -> None:
     inputs = make_inputs(epochs=4)
@@ -508,6 +517,7 @@ def test_storage_calls_may_fail_or_kill_the_driver(fault: str, s3: S3Server, tmp
         check(root, inputs, driver, f"{fault} at call {number} (locally {calls[number]})")
 
 
+@pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("step", STEPS)
 def test_the_driver_may_die_at_any_step(step: str, s3: S3Server) -> None:
     inputs = make_inputs(epochs=4)
@@ -614,6 +624,7 @@ def test_an_epoch_takes_few_requests(s3: S3Server) -> None:
     assert s3.requests == []
 
 
+@pytest.mark.usefixtures("small_parts")
 def test_a_plan_is_prepared_by_fetching_blocks_while_the_old_one_runs(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamjoin.epoch.replan.SMALL_BYTES", 0)
     inputs = make_inputs(epochs=14)

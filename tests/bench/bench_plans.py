@@ -5,12 +5,15 @@ Nothing is joined here: the planner and the decision core are pure, and their nu
 - tasks: for streams of several ratios and volumes, the tasks of equal capacity V that each model needs. Once for a join in which every
   tuple may meet every other, once for a band over evenly spread keys that admits 1 % of all pairs.
 - moved: a load that changes in steps, in volume and in the streams' ratio; each model follows it, with as many tasks as it needs. Moved
-  are tuples that a task needs and its worker has not; the lower bound is what no map of tasks to workers can avoid for the same scheme;
-  naive is every task fetching all that it needs; by number is every worker going on under its number, with nothing aligned or mapped.
+  are tuples that a task needs and its worker has not; less than the lower bound no plan of as many tasks moves, none of them fuller,
+  however it is cut; naive is every task fetching all that it needs; by number is every worker going on under its number, with nothing
+  aligned or mapped.
+- fetched: the bytes that workers read from an object store at a change of plans, against those of the tuples that move: 24-byte tuples in
+  blocks of one epoch. In brackets, what whole blocks would come to.
 - traces: ``streamjoin simulate`` for the five kinds of traffic, a week of each: our rules beside HPA's, Flink's and
   a clairvoyant.
 
-    python tests/bench/bench_plans.py [--parts tasks,moved,traces] [--steps 60] [--days 7] [--quick]
+    python tests/bench/bench_plans.py [--parts tasks,moved,fetched,traces] [--steps 60] [--days 7] [--quick]
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+import pyarrow as pa
 
 from bench.report import options, table
 from streamjoin.elastic.mapping import greedy, kept_by, overlaps
@@ -31,8 +35,12 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.scheme.dichotomy import TooManyTasksError
-from streamjoin.scheme.models import Options, plan_for_capacity
+from streamjoin.scheme.models import Options, plan_for_capacity, plan_for_tasks
+from streamjoin.scheme.region import difference, held_by, written_by
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
+from streamjoin.scheme.tiling import UNITS, Scheme
+from streamjoin.state.blocks import SIDES, axes_of, describe, encode_in_parts
+from streamjoin.state.store import missing, select
 
 ROOT = Path(__file__).resolve().parents[2]
 CAPACITY = 1_000_000.0
@@ -57,10 +65,23 @@ PAIRS = {
 }
 """The joins: what they are called, and their main predicate."""
 
+CHANGES = ((1, 3), (2, 3), (4, 5), (4, 6), (4, 8), (4, 2), (8, 9))
+EPOCH_TUPLES = (100_000, 10_000, 1_000)
+EVERY_PAIR, NARROW = PAIRS.values()
+FETCHED: dict[str, tuple[str, MainPredicate]] = {
+    "A-DSP, every pair": ("adsp", EVERY_PAIR),
+    "A-DSP, a band of 1 %": ("adsp", NARROW),
+    "A-DSP, a band of 30 %": ("adsp", MainPredicate(MainKind.RANGE, low=-KEYS // 6, high=KEYS // 6, text="a wide band")),
+    "A-DSP, l.k < r.k": ("adsp", MainPredicate(MainKind.RANGE, low=1, text="l.k < r.k")),
+    "A-DSP, an equality": ("adsp", MainPredicate(MainKind.RANGE, low=0, high=0, text="l.k = r.k")),
+    "Square": ("square", EVERY_PAIR),
+    "Bi": ("biclique", EVERY_PAIR),
+}
+
 
 def main() -> None:
     parser = options(__doc__ or "")
-    parser.add_argument("--parts", default="tasks,moved,traces")
+    parser.add_argument("--parts", default="tasks,moved,fetched,traces")
     parser.add_argument("--steps", type=int, default=60, help="changes of the load")
     parser.add_argument("--days", type=float, default=7)
     parser.add_argument("--seed", type=int, default=1)
@@ -75,6 +96,10 @@ def main() -> None:
         if "moved" in parts:
             print(f"\n**Moved tuples, millions, over {arguments.steps} changes of the load, {name}**\n")
             print(moved(main_predicate, arguments.steps, arguments.seed))
+    if "fetched" in parts:
+        for tuples in EPOCH_TUPLES[: 1 if arguments.quick else None]:
+            print(f"\n**Bytes fetched / bytes that move, {tuples:,} tuples a side and epoch; in brackets, of whole blocks**\n")
+            print(fetched(tuples, arguments.seed))
     if "traces" in parts:
         for kind in TRAFFIC:
             print(f"\n**{kind}, {arguments.days:g} days**\n")
@@ -138,6 +163,50 @@ def moved(predicate: MainPredicate, steps: int, seed: int) -> str:
         rows.append([name, f"{np.mean(tasks):.1f}", *(f"{value / 1e6:,.1f}" for value in sums), of_bound])
     header = ["", "tasks, mean", "moved", "lower bound", "by Alg. 4's map", "by number", "naive", "moved / bound"]
     return table(header, rows)
+
+
+def fetched(tuples: int, seed: int) -> str:
+    rows = []
+    for name, (model, predicate) in FETCHED.items():
+        rng = np.random.default_rng(seed)
+        sides = [_epoch(rng, tuples) for _ in SIDES]
+        held, row = statistics(tuples, tuples, predicate), [name]
+        for old, new in CHANGES:
+            before = plan_for_tasks(model, held, predicate, old)
+            planned = follow(Plan.initial(before), plan_for_tasks(model, held, predicate, new), held, predicate)
+            row.append(_fetched(before, planned.plan, sides, predicate) if planned.changed else "the plan stays")
+        rows.append(row)
+    return table(["", *(f"{old} -> {new}" for old, new in CHANGES)], rows)
+
+
+def _epoch(rng: np.random.Generator, tuples: int) -> pa.RecordBatch:
+    columns = {
+        "_key": np.sort(rng.integers(0, KEYS, tuples)),
+        "_unit": rng.integers(0, UNITS, tuples).astype(np.uint32),
+        "_time": np.arange(tuples),
+        "n": np.arange(tuples, dtype=np.int32),
+    }
+    return pa.record_batch(columns)
+
+
+def _fetched(before: Scheme, plan: Plan, sides: list[pa.RecordBatch], predicate: MainPredicate) -> str:
+    blocks, axes = [], axes_of(before, predicate)
+    for side, batch in zip(SIDES, sides, strict=True):
+        for index, area in enumerate(before.areas):
+            own = select(batch, [region for region in written_by(area) if region.side == side])
+            if own.num_rows:
+                data, parts = encode_in_parts(own, axes[index])
+                blocks.append(describe(own, name=f"{side}-{index}", side=side, generation=1, area=index, nbytes=data.size, parts=parts))
+    moved = read = whole = 0
+    for task, worker in enumerate(plan.keep):
+        held = [] if worker is None else [before.areas[index] for index in before.areas_of(worker)]
+        needed = [plan.scheme.areas[index] for index in plan.scheme.areas_of(task)]
+        lacking = difference(held_by(needed), held_by(held))
+        moved += sum(select(batch, [region for region in lacking if region.side == side]).nbytes for side, batch in enumerate(sides))
+        excerpts = missing(blocks, held, needed)
+        read += sum(excerpt.nbytes for excerpt in excerpts)
+        whole += sum(excerpt.block.nbytes for excerpt in excerpts)
+    return f"{read / moved:.2f} ({whole / moved:.1f})"
 
 
 def trace(kind: str, days: float, seed: int) -> str:

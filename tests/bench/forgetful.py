@@ -54,6 +54,9 @@ class Forgetful:
             raise Missing(f"{path}: nothing is kept, so that nothing can be read back")
         return self._log[path]
 
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        raise Missing(f"{path}: nothing is kept, so that nothing can be read back")
+
     def list(self, prefix: str) -> list[str]:
         return sorted(path for path in self._log if path.startswith(f"{prefix}/"))
 

@@ -132,9 +132,10 @@ def report_change(before: Plan, planned: Planned, statistics: Statistics) -> str
         return "the running plan serves as well: nothing moves\n"
     overlap = overlaps(before.scheme, plan.scheme, statistics)
     greedily = migration.naive_tuples - kept_by(overlap, greedy(overlap))
+    least = wording.count(migration.lower_bound_tuples)
     new, leaving = plan.keep.count(None), len(plan.leaving(before.scheme))
     rows = [
-        ("moved", migration.moved_tuples, f"the least for this scheme is {wording.count(migration.lower_bound_tuples)}"),
+        ("moved", migration.moved_tuples, f"no plan of so many tasks, none fuller, moves less than {least}"),
         ("kept", migration.kept_tuples, f"workers that go on: {plan.workers - new}"),
         ("deleted", migration.deleted_tuples, f"workers that end: {leaving}"),
         ("greedy", greedily, "would be moved by the paper's greedy map"),

@@ -28,7 +28,7 @@ class Prospect:
     moved_tuples: float
     """Tuples that would be sent to another worker, replicas counted each."""
     lower_bound_tuples: float
-    """What any plan of this shape must move."""
+    """No plan of as many tasks, none fuller than the fullest of this one, moves less."""
     naive_tuples: float
     """What would move if tasks were given to workers by their numbers."""
 
@@ -123,7 +123,8 @@ class AnalyticForecast:
             tau_max=load * self.unevenness / capacity,
             tau_mean=load / capacity,
             moved_tuples=moved,
-            lower_bound_tuples=moved,
+            # What stays where it is fits into the workers that go on, before and after.
+            lower_bound_tuples=min(moved, max(0.0, left + right - min(tasks, self.workers) * min(load, load_before))),
             naive_tuples=max(moved, tasks * load * (1 - 1 / max(tasks, self.workers))),
         )
 

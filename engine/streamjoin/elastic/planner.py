@@ -1,7 +1,7 @@
 """From statistics to a plan in one call: scheme, alignment, map and migration (A-DSP, section 4, steps 2 to 4).
 
-Always holds: a plan is deterministic; it moves no more than the same scheme cut evenly, and no more than with the greedy map; and where
-the running scheme is as even as a new one of its size would be, nothing changes.
+Always holds: a plan is deterministic; it moves no more than the same scheme cut evenly, and no more than with any other map of workers to
+its tasks; and where the running scheme is as even as a new one of its size would be, nothing changes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamjoin.elastic.alignment import align, align_keys
+from streamjoin.elastic.bound import least_moved
 from streamjoin.elastic.mapping import Array, Keep, assign, kept_by, overlaps, relabelled
 from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
@@ -49,6 +50,7 @@ class Prospect:
     tau_mean: float
     moved_tuples: float
     lower_bound_tuples: float
+    """No plan of as many tasks, none fuller than the fullest of this one, moves less."""
     naive_tuples: float
 
 
@@ -89,17 +91,17 @@ def follow(current: Plan | None, scheme: Scheme, statistics: Statistics, main: M
     scheme.check(main)
     if current is None:
         plan = Plan.initial(scheme)
-        return Planned(plan, plan_migration(None, scheme, plan.keep, statistics), loads(scheme, statistics), changed=True)
+        return Planned(plan, plan_migration(None, scheme, plan.keep, statistics, main), loads(scheme, statistics), changed=True)
     before = current.scheme
     if _serves_as_well(before, scheme, statistics, main):
-        same = plan_migration(before, before, tuple(range(before.tasks)), statistics)
+        same = plan_migration(before, before, tuple(range(before.tasks)), statistics, main)
         return Planned(current, same, loads(before, statistics), changed=False)
     by_number = float(np.trace(overlaps(before, scheme, statistics)))
     chosen, _, keep = _least_moved(before, scheme, statistics, main)
     if chosen is not scheme:
         chosen.check(main)
     after, keep = relabelled(chosen, keep)
-    migration = plan_migration(before, after, keep, statistics, kept_by_number=by_number)
+    migration = plan_migration(before, after, keep, statistics, main, kept_by_number=by_number)
     return Planned(Plan(current.generation + 1, after, keep), migration, loads(after, statistics), changed=True)
 
 
@@ -118,13 +120,13 @@ def prospects(
     before = None if current is None else current.scheme
     for workers in workers_candidates:
         scheme = plan_for_tasks(model, statistics, main, workers, options=options, current=before)
-        moved = bound = needed = _needed(scheme, statistics)
+        moved = needed = _needed(scheme, statistics)
         if before is not None and _serves_as_well(before, scheme, statistics, main):
-            scheme, moved, bound = before, 0.0, 0.0
+            scheme, moved = before, 0.0
             needed = _needed(scheme, statistics)
         elif before is not None:
             scheme, overlap, keep = _least_moved(before, scheme, statistics, main)
-            moved = bound = max(0.0, needed - kept_by(overlap, keep))
+            moved = max(0.0, needed - kept_by(overlap, keep))
         held = loads(scheme, statistics)
         found[workers] = Prospect(
             workers=workers,
@@ -132,7 +134,7 @@ def prospects(
             tau_max=float(held.max()) / capacity_tuples,
             tau_mean=float(held.mean()) / capacity_tuples,
             moved_tuples=moved,
-            lower_bound_tuples=bound,
+            lower_bound_tuples=least_moved(before, scheme, statistics, main),
             naive_tuples=needed,
         )
     return found

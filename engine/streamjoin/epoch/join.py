@@ -40,7 +40,7 @@ from streamjoin.epoch.spec import (
 )
 from streamjoin.kernel.run import Run, merge_runs, tiers
 from streamjoin.scheme.tiling import Area
-from streamjoin.state.blocks import LEFT, RIGHT, SIDES, Block, describe, encode, load
+from streamjoin.state.blocks import LEFT, RIGHT, SIDES, Block, axes_of, describe, encode, encode_in_parts, load
 from streamjoin.state.log import Entry
 from streamjoin.state.storage import Storage, retries
 from streamjoin.state.store import (
@@ -50,7 +50,7 @@ from streamjoin.state.store import (
     RunStore,
     TaskRuns,
     holds,
-    missing_blocks,
+    missing,
     read_back,
     settle,
     slice_keys,
@@ -140,6 +140,7 @@ class BlockWriter:
     def __init__(self, spec: EpochSpec, storage: Storage, areas: dict[int, Area], token: str, report: TaskReport) -> None:
         self._spec, self._storage, self._areas, self._token, self._report = spec, storage, areas, token, report
         local = storage.local_path("blocks") is not None
+        self._axes = None if local else axes_of(plan_of(spec.scheme).scheme, compiled(spec.config).config.predicate.main)
         self._pool = ThreadPoolExecutor(1 if local else UPLOADS)
         self._begun: dict[str, Future[Block]] = {}
 
@@ -163,9 +164,9 @@ class BlockWriter:
         return (name,)
 
     def _put(self, name: str, batch: pa.RecordBatch, side: int, area: int) -> Block:
-        data = encode(batch)
+        data, parts = (encode(batch), None) if self._axes is None else encode_in_parts(batch, self._axes[area])
         self._storage.put(name, memoryview(data))
-        return describe(batch, name=name, side=side, generation=self._spec.generation, area=area, nbytes=data.size)
+        return describe(batch, name=name, side=side, generation=self._spec.generation, area=area, nbytes=data.size, parts=parts)
 
     def replace(self, names: Iterable[str]) -> None:
         self._report.replaced.extend(names)
@@ -238,16 +239,16 @@ def _held_here(handover: Handover, query: str, store: RunStore) -> Iterator[tupl
 
 
 def _fetch(spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport) -> None:
-    """Bring the blocks that this worker will need under the upcoming plan into its process, as far as they are not on this machine."""
+    """Bring the parts of blocks that this worker will need under the upcoming plan into its process, if they are not on this machine."""
     if spec.upcoming is None or config.storage.local_path("blocks") is not None:
         store.fetch(config.storage, ())
         return
     after = plan_of(spec.upcoming.scheme).areas.get(spec.upcoming.tasks.get(task, -1), {})
     committed = Entry.decode(config.storage.get(spec.upcoming.base)).checkpoint.blocks
-    wanted = {block.name: block.nbytes for block in missing_blocks(committed, areas.values(), after.values())}
+    wanted = missing(committed, areas.values(), after.values())
     store.fetch(config.storage, wanted)
     here = store.fetched()
-    report.to_fetch_bytes = sum(nbytes for name, nbytes in wanted.items() if name not in here)
+    report.to_fetch_bytes = sum(excerpt.nbytes for excerpt in wanted if excerpt not in here)
 
 
 def _unexpired(held: tuple[HeldRun, ...], bound: int | None, report: TaskReport) -> tuple[HeldRun, ...]:

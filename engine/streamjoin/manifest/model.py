@@ -634,7 +634,7 @@ class Epoch(Part):
     """The engine's step: read, route, join, commit."""
 
     interval: EpochSpan = Duration.parse("1s")
-    """The time from one epoch's start to the next one's, when there is something to do. 0s: an epoch begins as soon as something is there."""
+    """The time from one epoch's start to the next one's, when there is something to do. 0s: as soon as there is."""
     max_tuples: Annotated[int, Field(ge=1, lt=2**53)] = 2_000_000
     """How many tuples of all streams one epoch may take; what is more waits."""
 

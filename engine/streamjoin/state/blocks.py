@@ -5,22 +5,33 @@ replicate a tuple, one block holds it (A-DSP, Alg. 5: the first row and the firs
 
 Files are uncompressed so that a mapped file is the run: columns are views of the page cache, which the kernel of the operating system
 shares among processes and takes back under pressure. That is how state larger than memory works.
+
+On a file system a block is one record batch, which is mapped where it lies. In an object store a larger block is several, its *parts*,
+each sorted by key and readable by itself: a worker that needs a range of keys or of unit coordinates fetches the parts that meet it.
+What is fetched has to be copied to a local file anyway, so it costs little to make one sorted run of it there.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from streamjoin.scheme.region import Region
+from streamjoin.kernel.run import sort_run, take
+from streamjoin.language.predicate import MainKind, MainPredicate
+from streamjoin.scheme.region import Region, high_of, low_of
+from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
 from streamjoin.state.storage import Missing, Storage, StorageError
 
 LEFT, RIGHT = 0, 1
@@ -28,6 +39,65 @@ SIDES = (LEFT, RIGHT)
 
 DOWNLOADS = 8
 """So many blocks are fetched at once from an object store, where one connection gives a fraction of the bandwidth."""
+
+WHOLE_BYTES = 16 << 10
+"""A smaller block is one part."""
+ROOT_BYTES = 128
+"""A block of n * n times so many bytes has n parts along one axis. About so many cost least: 300 bytes of each are Arrow's own, and of a
+range that moves, each end costs half a part."""
+MOST_PARTS = 64
+CELL_BYTES = 4 << 10
+"""Size of the parts of a block that is cut along both axes, on average and at least."""
+MOST_PARTS_AN_AXIS = 16
+"""Of such a block."""
+UNITS_ONLY = ("square", "dynamic", "chain")
+"""Models that cut no keys, whatever the predicate."""
+CUT_BITS = 16
+"""Unit coordinates are cut at multiples of 2 ** 16, which the log writes in few digits."""
+UNIT_SAMPLES = 4096
+"""So many unit coordinates of a block decide where it is cut."""
+HEAD_BYTES = 8
+"""Before the schema in an Arrow file."""
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Where the parts of a block file lie: a grid of key ranges x unit ranges, one range of keys after the other."""
+
+    key_cuts: tuple[int | float, ...]
+    """Ascending. Part (i, j) has the keys from ``key_cuts[i - 1]`` up to below ``key_cuts[i]``; the outer ranges are open."""
+    unit_cuts: tuple[int, ...]
+    """The same of unit coordinates, by j."""
+    ends: tuple[int, ...]
+    """Bytes of the file: where the first part begins, then where each ends. A part without tuples has no bytes."""
+
+    def span(self, number: int) -> tuple[int, int]:
+        """The bytes [start, end) of a part in the file."""
+        return self.ends[number], self.ends[number + 1]
+
+    def meeting(self, regions: Iterable[Region]) -> tuple[int, ...]:
+        """The numbers of the parts in which tuples of these regions may lie, ascending. O(regions * parts)."""
+        columns, found = len(self.unit_cuts) + 1, set[int]()
+        for region in regions:
+            rows = _between(self.key_cuts, region.keys.low, region.keys.high)
+            found.update(row * columns + column for row in rows for column in _between(self.unit_cuts, region.units.low, region.units.high))
+        return tuple(sorted(number for number in found if self.ends[number] < self.ends[number + 1]))
+
+    def to_json(self) -> list[Any]:
+        sizes = [self.ends[0], *(end - start for start, end in pairwise(self.ends))]
+        return [list(self.key_cuts), [cut >> CUT_BITS for cut in self.unit_cuts], sizes]
+
+    @classmethod
+    def from_json(cls, values: list[Any]) -> Parts:
+        key_cuts, unit_cuts, sizes = values
+        return cls(tuple(key_cuts), tuple(cut << CUT_BITS for cut in unit_cuts), tuple(accumulate(sizes)))
+
+
+def _between(cuts: Sequence[int | float], low: int | float | None, high: int | float | None) -> range:
+    """The numbers of the ranges between cuts that [low, high) meets."""
+    return range(0 if low is None else bisect_right(cuts, low), (len(cuts) if high is None else bisect_left(cuts, high)) + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +117,18 @@ class Block:
     unit_max: int
     time_min: int | None
     time_max: int | None
+    parts: Parts | None = None
+    """None: it is read as a whole."""
 
     def to_json(self) -> list[Any]:
-        return [getattr(self, name) for name in Block.__slots__]
+        *values, parts = (getattr(self, name) for name in Block.__slots__)
+        return values if parts is None else [*values, parts.to_json()]
 
     @classmethod
     def from_json(cls, values: list[Any]) -> Block:
-        return cls(*values)
+        if len(values) < len(cls.__slots__):
+            return cls(*values)
+        return replace(cls(*values[:-1]), parts=Parts.from_json(values[-1]))
 
     def is_expired(self, expired_before: tuple[int | None, int | None]) -> bool:
         """Whether all of its tuples are older than the bound of its side (None: nothing expires)."""
@@ -71,16 +146,124 @@ class Block:
             and self.unit_min < units.high
         )
 
+    def excerpt(self, regions: Iterable[Region]) -> Excerpt | None:
+        """The least that can be read of the block and has all its tuples of these regions; None: it has none."""
+        met = [region for region in regions if self.meets(region)]
+        numbers = () if not met else (0,) if self.parts is None else self.parts.meeting(met)
+        return Excerpt(self, numbers) if numbers else None
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Some parts of a block; the one of a block without parts is the whole."""
+
+    block: Block
+    parts: tuple[int, ...]
+    """Ascending, none of them empty."""
+
+    @property
+    def nbytes(self) -> int:
+        """To be read: the parts, and of a block with parts its schema."""
+        parts = self.block.parts
+        return self.block.nbytes if parts is None else parts.ends[0] + sum(end - start for start, end in map(parts.span, self.parts))
+
+    def covers(self, other: Excerpt) -> bool:
+        """Whether all of the other is in it."""
+        return self.block == other.block and set(self.parts) >= set(other.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Along what a block is cut into parts."""
+
+    keys: bool
+    units: bool
+
+
+def axes_of(scheme: Scheme, main: MainPredicate) -> tuple[Axes, ...]:
+    """Per area, along what the plan after this one is likely to cut what it stores. O(areas * log areas).
+
+    A guess, on which only the bytes read at a change of plans depend. A scheme goes on to cut along what it cuts along now. One that cuts
+    along keys comes to cut along units as well where many tuples have to be replicated: in a condition that is open to one side, and in a
+    band that is so wide that three coverage areas hold the same keys. One of a single area may come to cut along anything.
+    """
+    areas = scheme.areas
+    if main.kind is not MainKind.RANGE or scheme.model in UNITS_ONLY:
+        return (Axes(keys=False, units=True),) * len(areas)
+    if len(areas) == 1:
+        return (Axes(keys=True, units=not main.is_equality or scheme.model == "biclique"),)
+    both = (
+        (main.low is None or main.high is None)
+        or any(area.left_units != UnitRange() or area.right_units != UnitRange() for area in areas)
+        or _three_meet({area.left_keys for area in areas})
+        or _three_meet({area.right_keys for area in areas})
+    )
+    keyed = (area.left_keys != KeyRange() or area.right_keys != KeyRange() for area in areas)
+    return tuple(Axes(keys, both or not keys) for keys in keyed)
+
+
+def _three_meet(ranges: Iterable[KeyRange]) -> bool:
+    """Whether three ranges in a row hold some keys in common, ranges as of a band: none lies inside another."""
+    ascending = sorted(ranges, key=lambda keys: (low_of(keys), high_of(keys)))
+    return any(low_of(third) < high_of(first) for first, third in zip(ascending, ascending[2:], strict=False))
+
 
 def encode(batch: pa.RecordBatch) -> pa.Buffer:
-    """The bytes of a block file. Memory: one copy of the batch."""
+    """The bytes of a block file of one part. Memory: one copy of the batch."""
     sink = pa.BufferOutputStream()
     with ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return sink.getvalue()
 
 
-def describe(batch: pa.RecordBatch, *, name: str, side: int, generation: int, area: int, nbytes: int) -> Block:
+def encode_in_parts(batch: pa.RecordBatch, axes: Axes) -> tuple[pa.Buffer, Parts | None]:
+    """The bytes of a block file of a sorted batch, and where its parts lie; None: it is too small for two.
+
+    O(rows). Memory: two copies of the batch.
+    """
+    if batch.nbytes < WHOLE_BYTES:
+        return encode(batch), None
+    if axes.keys and axes.units:
+        an_axis = min(MOST_PARTS_AN_AXIS, math.isqrt(batch.nbytes // CELL_BYTES))
+    else:
+        an_axis = min(MOST_PARTS, math.isqrt(batch.nbytes // ROOT_BYTES))
+    key, unit = batch.column("_key").to_numpy(), batch.column("_unit").to_numpy()
+    key_cuts = _cuts(key, an_axis) if axes.keys else key[:0]
+    # Places that cut a sample evenly cut all of it evenly enough.
+    unit_cuts = _cuts(np.sort(unit[:: -(-len(unit) // UNIT_SAMPLES)] >> CUT_BITS), an_axis) if axes.units else unit[:0]
+    columns = len(unit_cuts) + 1
+    count = (len(key_cuts) + 1) * columns
+    if count == 1:
+        return encode(batch), None
+    ends = np.concatenate([[0], np.searchsorted(key, key_cuts), [len(key)]])
+    rows_of_parts = np.diff(ends)
+    if columns > 1:
+        column = np.searchsorted(unit_cuts, np.arange(UNITS >> CUT_BITS), side="right").astype(np.uint16)[unit >> CUT_BITS]
+        part = np.repeat(np.arange(len(ends) - 1, dtype=np.uint16) * np.uint16(columns), rows_of_parts) + column
+        batch = take(batch, pa.array(np.argsort(part, kind="stable")))
+        rows_of_parts = np.bincount(part, minlength=count)
+    sink, sizes, first = pa.BufferOutputStream(), list[int](), 0
+    with ipc.new_file(sink, batch.schema) as writer:
+        for rows in rows_of_parts.tolist():
+            one = batch.slice(first, rows)
+            if rows:
+                writer.write_batch(one)
+            sizes.append(ipc.get_record_batch_size(one) if rows else 0)
+            first += rows
+        head = sink.tell() - sum(sizes)
+    units = tuple(cut << CUT_BITS for cut in unit_cuts.tolist())
+    return sink.getvalue(), Parts(tuple(key_cuts.tolist()), units, tuple(accumulate([head, *sizes])))
+
+
+def _cuts(values: np.ndarray, parts: int) -> np.ndarray:
+    """Ascending values that cut these, which are sorted, into at most so many even parts, without cutting inside a value."""
+    if parts < 2:
+        return values[:0]
+    cuts: np.ndarray = np.unique(values[np.arange(1, parts) * len(values) // parts])
+    return cuts[1:] if cuts[0] == values[0] else cuts
+
+
+def describe(batch: pa.RecordBatch, *, name: str, side: int, generation: int, area: int, nbytes: int, parts: Parts | None = None) -> Block:
     """The log's record of a non-empty block. O(rows)."""
     unit = pc.min_max(batch.column("_unit")).as_py()
     time = pc.min_max(batch.column("_time")).as_py() if "_time" in batch.schema.names else {"min": None, "max": None}
@@ -88,7 +271,7 @@ def describe(batch: pa.RecordBatch, *, name: str, side: int, generation: int, ar
     return Block(
         name=name, side=side, generation=generation, area=area, rows=batch.num_rows, nbytes=nbytes,
         key_min=key[0].as_py(), key_max=key[-1].as_py(), unit_min=unit["min"], unit_max=unit["max"],
-        time_min=time["min"], time_max=time["max"],
+        time_min=time["min"], time_max=time["max"], parts=parts,
     )  # fmt: skip
 
 
@@ -97,37 +280,73 @@ def load(storage: Storage, name: str) -> pa.RecordBatch:
     path = storage.local_path(name)
     try:
         if path is None:
-            return map_scratch(pa.py_buffer(storage.get(name)))
+            return map_scratch(_as_run(_read(pa.py_buffer(storage.get(name)))))
         if not path.exists():
             raise Missing(f"{storage.url}/{name}: not there")
-        return _read_mapped(os.fspath(path))
+        batches = _read(pa.memory_map(os.fspath(path)))
+        return batches[0] if len(batches) == 1 else map_scratch(_as_run(batches))
     except (pa.ArrowException, Missing) as error:
-        raise StorageError(
-            f"{storage.url}/{name}: the block that the last commit names cannot be read ({str(error)[:200]}); "
-            "restore it, or start from an empty checkpoint"
-        ) from error
+        raise _unreadable(storage, name, error) from error
+
+
+def load_excerpt(storage: Storage, excerpt: Excerpt) -> pa.RecordBatch:
+    """Read parts of a block back, as one sorted run; the whole block where that is on this machine. Otherwise as :func:`load`."""
+    name, parts = excerpt.block.name, excerpt.block.parts
+    if parts is None or storage.local_path(name) is not None:
+        return load(storage, name)
+    try:
+        head, *found = storage.get_ranges(name, [(0, parts.ends[0]), *map(parts.span, excerpt.parts)])
+        schema = ipc.read_schema(pa.py_buffer(head[HEAD_BYTES:]))
+        return map_scratch(_as_run([ipc.read_record_batch(pa.py_buffer(data), schema) for data in found]))
+    except (pa.ArrowException, Missing) as error:
+        raise _unreadable(storage, name, error) from error
 
 
 def load_all(storage: Storage, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Read blocks back, in this order, as :func:`load` does. Memory: ``DOWNLOADS`` blocks that are not in their scratch files yet."""
-    if len(names) < 2 or storage.local_path(names[0]) is not None:
-        yield from (load(storage, name) for name in names)
+    """Read blocks back, in this order, as :func:`load` does.
+
+    Memory: ``DOWNLOADS`` blocks, twice each until they are in scratch files.
+    """
+    return _loaded(storage, load, names)
+
+
+def load_excerpts(storage: Storage, excerpts: Sequence[Excerpt]) -> Iterator[pa.RecordBatch]:
+    """Read excerpts back, in this order, as :func:`load_excerpt` does. Memory: as :func:`load_all`."""
+    return _loaded(storage, load_excerpt, excerpts)
+
+
+def _loaded(storage: Storage, one: Callable[[Storage, Item], pa.RecordBatch], items: Sequence[Item]) -> Iterator[pa.RecordBatch]:
+    if len(items) < 2 or storage.local_path("blocks") is not None:
+        yield from (one(storage, item) for item in items)
         return
-    with ThreadPoolExecutor(min(DOWNLOADS, len(names))) as pool:
-        yield from pool.map(lambda name: load(storage, name), names)
+    with ThreadPoolExecutor(min(DOWNLOADS, len(items))) as pool:
+        yield from pool.map(lambda item: one(storage, item), items)
 
 
-def map_scratch(data: pa.Buffer) -> pa.RecordBatch:
-    """Put a block file's bytes into a scratch file that is mapped and already unlinked, so that nothing is left behind by a crash."""
+def _unreadable(storage: Storage, name: str, error: Exception) -> StorageError:
+    return StorageError(
+        f"{storage.url}/{name}: the block that the last commit names cannot be read ({str(error)[:200]}); "
+        "restore it, or start from an empty checkpoint"
+    )
+
+
+def _read(source: pa.Buffer | pa.NativeFile) -> list[pa.RecordBatch]:
+    with ipc.open_file(source) as reader:
+        return [reader.get_batch(number) for number in range(reader.num_record_batches)]
+
+
+def _as_run(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The tuples of these batches, sorted by key."""
+    # Merging the parts takes as long as sorting, which finds what is in order already.
+    return batches[0] if len(batches) == 1 else sort_run(pa.concat_batches(batches))
+
+
+def map_scratch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch on mapped pages of a scratch file that is already unlinked, so that nothing is left behind by a crash."""
     descriptor, path = tempfile.mkstemp(prefix="streamjoin-", suffix=".arrow")
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(memoryview(data))
-        return _read_mapped(path)
+        with os.fdopen(descriptor, "wb") as file, ipc.new_file(file, batch.schema) as writer:
+            writer.write_batch(batch)
+        return _read(pa.memory_map(path))[0]
     finally:
         os.unlink(path)
-
-
-def _read_mapped(path: str) -> pa.RecordBatch:
-    with ipc.open_file(pa.memory_map(path)) as reader:
-        return reader.get_batch(0)

@@ -21,7 +21,7 @@ import pyarrow as pa
 from streamjoin.kernel.run import Run
 from streamjoin.scheme.region import Region, difference, held_by, intersection, regions
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange
-from streamjoin.state.blocks import DOWNLOADS, LEFT, SIDES, Block, encode, load, load_all, map_scratch
+from streamjoin.state.blocks import DOWNLOADS, LEFT, SIDES, Block, Excerpt, load_excerpt, load_excerpts, map_scratch
 from streamjoin.state.storage import Storage
 
 SCRATCH_BYTES = 1 << 20
@@ -57,23 +57,23 @@ class RunStore:
     def __init__(self) -> None:
         self._staged: dict[str, dict[str, _Staged]] = {}
         """By query and token."""
-        self._fetching: dict[str, Future[pa.RecordBatch]] = {}
+        self._fetching: dict[Excerpt, Future[pa.RecordBatch]] = {}
         self._pool: ThreadPoolExecutor | None = None
 
-    def fetch(self, storage: Storage, names: Collection[str]) -> None:
-        """Begin to bring these blocks into the process, in the background, and drop what was fetched of others."""
-        self._fetching = {name: self._fetching[name] for name in names if name in self._fetching}
-        absent = [name for name in names if name not in self._fetching]
+    def fetch(self, storage: Storage, excerpts: Collection[Excerpt]) -> None:
+        """Begin to bring these excerpts into the process, in the background, and drop all others."""
+        self._fetching = {excerpt: self._fetching[excerpt] for excerpt in excerpts if excerpt in self._fetching}
+        absent = [excerpt for excerpt in excerpts if excerpt not in self._fetching]
         if absent and self._pool is None:
             self._pool = ThreadPoolExecutor(DOWNLOADS, thread_name_prefix="fetch")
-        for name in absent:
+        for excerpt in absent:
             assert self._pool is not None
-            self._fetching[name] = self._pool.submit(load, storage, name)
+            self._fetching[excerpt] = self._pool.submit(load_excerpt, storage, excerpt)
 
-    def fetched(self) -> dict[str, pa.RecordBatch]:
-        """The blocks that are here. Those that could not be read are left out: whoever needs them will find out why."""
-        done = {name: future for name, future in self._fetching.items() if future.done()}
-        return {name: future.result() for name, future in done.items() if future.exception() is None}
+    def fetched(self) -> dict[Excerpt, pa.RecordBatch]:
+        """Those of them that are here. Those that could not be read are left out: whoever needs them will find out why."""
+        done = {excerpt: future for excerpt, future in self._fetching.items() if future.done()}
+        return {excerpt: future.result() for excerpt, future in done.items() if future.exception() is None}
 
     def get(self, query: str, token: str) -> TaskRuns | None:
         """The runs that this attempt staged here; None: it ran elsewhere."""
@@ -124,12 +124,12 @@ def read_back(
     expired_before: tuple[int | None, int | None],
     *,
     here: Here = (),
-    fetched: Mapping[str, pa.RecordBatch] | None = None,
+    fetched: Mapping[Excerpt, pa.RecordBatch] | None = None,
 ) -> Gathered:
     """The runs of these areas (A-DSP, Eqs. 15 to 17): what the process holds under the plan before stays, and only what is needed beyond
     that is cut from the committed blocks of this plan and older ones.
 
-    ``fetched``: blocks by name that are in this process already.
+    ``fetched``: excerpts that are in this process already.
     O(blocks x areas) plus the tuples that must be copied: what lies wholly inside is mapped, not read.
     """
     held = list(here)
@@ -153,9 +153,11 @@ def read_back(
     for block in blocks:
         if not block.is_expired(expired_before):
             keys = [key for key, left in needed.items() if key[1] == block.side and any(block.meets(region) for region in left)]
-            if keys:
-                wanted.append((block, keys))
-    for (block, keys), batch in zip(wanted, _loaded(storage, [block.name for block, _ in wanted], fetched or {}), strict=True):
+            excerpt = block.excerpt(region for key in keys for region in needed[key])
+            if excerpt is not None:
+                wanted.append((excerpt, keys))
+    for (excerpt, keys), batch in zip(wanted, _loaded(storage, [excerpt for excerpt, _ in wanted], fetched or {}), strict=True):
+        block = excerpt.block
         for index, side in keys:
             part = select(batch, needed[index, side], (block.unit_min, block.unit_max))
             read += part.num_rows
@@ -165,16 +167,18 @@ def read_back(
     return Gathered({key: tuple(runs) for key, runs in found.items()}, kept, read)
 
 
-def missing_blocks(blocks: Iterable[Block], before: Iterable[Area], after: Iterable[Area]) -> list[Block]:
-    """The blocks of which a process that holds the areas ``before`` will need tuples to hold those ``after``. O(blocks x regions)."""
+def missing(blocks: Iterable[Block], before: Iterable[Area], after: Iterable[Area]) -> list[Excerpt]:
+    """What a process that holds the areas ``before`` will have to read to hold those ``after``. O(blocks x regions)."""
     needed = difference(held_by(after), held_by(before))
-    return [block for block in blocks if any(block.meets(region) for region in needed)]
+    return [excerpt for block in blocks if (excerpt := block.excerpt(needed)) is not None]
 
 
-def _loaded(storage: Storage, names: Sequence[str], fetched: Mapping[str, pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    absent = load_all(storage, [name for name in names if name not in fetched])
-    for name in names:
-        yield fetched[name] if name in fetched else next(absent)
+def _loaded(storage: Storage, excerpts: Sequence[Excerpt], fetched: Mapping[Excerpt, pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    by_name = {excerpt.block.name: (excerpt, batch) for excerpt, batch in fetched.items()}
+    here = {excerpt: found[1] for excerpt in excerpts if (found := by_name.get(excerpt.block.name)) and found[0].covers(excerpt)}
+    absent = load_excerpts(storage, [excerpt for excerpt in excerpts if excerpt not in here])
+    for excerpt in excerpts:
+        yield here[excerpt] if excerpt in here else next(absent)
 
 
 def holds(area: Area, side: int) -> bool:
@@ -227,4 +231,4 @@ def _places(batch: pa.RecordBatch, keys: KeyRange) -> tuple[int, int]:
 
 def settle(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A copied batch, moved to a mapped scratch file when it is large."""
-    return map_scratch(encode(batch)) if batch.nbytes > SCRATCH_BYTES else batch
+    return map_scratch(batch) if batch.nbytes > SCRATCH_BYTES else batch
