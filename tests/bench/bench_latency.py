@@ -38,6 +38,7 @@ from bench import flink, rivals
 from bench.engine import PLENTY
 from bench.report import counts, machine, options, table
 from bench.traffic import (
+    SAMPLED_ABOVE,
     Ends,
     Exactness,
     all_keys,
@@ -65,6 +66,8 @@ SETTLED_SECONDS = 5.0
 """A join that has given no result for so long has given all."""
 HELD = 0.95
 """A producer that reaches so much of its rate, with so many of its batches in time, has held it."""
+FEW = 0.001
+"""A join that lacks a larger share of its results when nobody waits for them any more has fallen behind."""
 SMALLEST_INTERVALS = ("0s", "1ms", "10ms")
 
 Started = subprocess.Popen[bytes] | multiprocessing.process.BaseProcess
@@ -85,7 +88,7 @@ class Outcome:
     """What was measured of one way, at one rate."""
 
     percentiles: Sequence[float]
-    """Seconds."""
+    """Seconds, at P50, P90 and P99."""
     measured: int
     """Results that they are of."""
     exactness: Exactness
@@ -99,6 +102,11 @@ class Outcome:
     """Cores that the join took."""
     others_cpu: float
     """Cores that producer, reader and broker took."""
+
+    @property
+    def fell_behind(self) -> bool:
+        """Then percentiles of the results that came would say too little."""
+        return self.exactness.missing > FEW * self.exactness.expected
 
 
 def manifest(ends: Ends, interval: str, workers: int) -> str:
@@ -148,7 +156,7 @@ def streamjoin(runner: str, interval: str, ends: Ends, log: Path) -> Started:
 
 
 def spark(ends: Ends, log: Path) -> Started:
-    process = PROCESSES.Process(target=_spark, args=(ends.root, log))
+    process = PROCESSES.Process(target=_spark, args=(ends.root, log), daemon=True)
     process.start()
     return process
 
@@ -238,8 +246,8 @@ def measure(way: Way, ends: Ends, load: Load, broker: KafkaBroker | None) -> Out
     """One run. Raises Failed where the join does not come up or ends before its time."""
     begin, stop, seen = PROCESSES.Event(), PROCESSES.Event(), PROCESSES.Value("q", 0)
     written, found = ends.root / "produced.npz", ends.root / "read.npz"
-    reader = PROCESSES.Process(target=read, args=(ends, seen, stop, found))
-    producer = PROCESSES.Process(target=produce, args=(ends, load.rate, load.all_seconds, begin, written))
+    reader = PROCESSES.Process(target=read, args=(ends, seen, stop, found), daemon=True)
+    producer = PROCESSES.Process(target=produce, args=(ends, load.rate, load.all_seconds, begin, written), daemon=True)
     reader.start()
     try:
         with running(way, ends) as process:
@@ -267,7 +275,7 @@ def measure(way: Way, ends: Ends, load: Load, broker: KafkaBroker | None) -> Out
         compare(results, produced, all_keys(produced, load.rate, load.all_seconds)),
         produced.rate,
         produced.late_ticks(ends.tick),
-        max(0.0, float(results.times[-1] - produced.times[-1]) / SECOND),
+        max(0.0, float(results.times.max() - produced.times[-1]) / SECOND),
         cpu,
         others_cpu,
     )
@@ -306,7 +314,7 @@ HEADER = (
 def row(name: str, outcome: Outcome) -> list[str]:
     return [
         name,
-        *(f"{1000 * value:,.0f}" for value in outcome.percentiles),
+        *(["fell behind", "", ""] if outcome.fell_behind else [f"{1000 * value:,.0f}" for value in outcome.percentiles]),
         str(outcome.exactness),
         f"{outcome.measured:,}",
         f"{outcome.cpu:.2f}",
@@ -319,13 +327,13 @@ def row(name: str, outcome: Outcome) -> list[str]:
 def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--seconds", type=float, default=60, help="of the load that are measured")
-    parser.add_argument("--warm-up", type=float, default=15, help="seconds of the load before those")
+    parser.add_argument("--warm-up", type=float, default=20, help="seconds of the load before those")
     parser.add_argument("--patience", type=float, default=60, help="seconds that a join may go on after the end of the load")
     parser.add_argument("--rates", default="1e3,1e4,1e5", help="records a second and side, several after commas")
     parser.add_argument("--through", default="kafka,files")
     parser.add_argument("--epoch-interval", help="epoch.interval of StreamJoin; default: the smallest that it accepts")
     parser.add_argument("--checkpoints", default="1000,100", help="ms from one of Flink's checkpoints to the next, several after commas")
-    parser.add_argument("--flink-state", default="rocksdb", choices=["rocksdb", "hashmap"])
+    parser.add_argument("--flink-state", default="hashmap", choices=["hashmap", "rocksdb"])
     parser.add_argument("--without", default="", help="ways to leave out: any part of their names, several after commas")
     parser.add_argument("--cores", type=int, default=2, help="of this machine, for all together")
     arguments = parser.parse_args()
@@ -361,7 +369,7 @@ def main() -> None:
 def run(way: Way, load: Load, broker: KafkaBroker | None) -> Outcome | None:
     """One run, told as it is done; None if it failed."""
     with tempfile.TemporaryDirectory(prefix="streamjoin-bench-", ignore_cleanup_errors=True) as name:
-        ends = Ends(Path(name), broker.servers if broker else None, Path(name).name, way.by_log)
+        ends = Ends(Path(name), broker.servers if broker else None, Path(name).name, way.by_log, load.rate > SAMPLED_ABOVE)
         ends.make(broker)
         try:
             outcome = measure(way, ends, load, broker)
@@ -371,7 +379,12 @@ def run(way: Way, load: Load, broker: KafkaBroker | None) -> Outcome | None:
         finally:
             ends.drop(broker)
     p50, p90, p99 = outcome.percentiles
-    print(f"  {way.name}, {load.rate:,}/s: p50 {p50:.3f} s, p90 {p90:.3f}, p99 {p99:.3f}; results {outcome.exactness}", flush=True)
+    of = f" of {outcome.exactness.expected:,}" if outcome.exactness.missing else ""
+    print(
+        f"  {way.name}, {load.rate:,}/s: p50 {p50:.3f} s, p90 {p90:.3f}, p99 {p99:.3f}; results {outcome.exactness}{of}; "
+        f"load {os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
     if outcome.produced < HELD * load.rate or outcome.late_ticks > 1 - HELD:
         late = f"{100 * outcome.late_ticks:.0f} % of its batches came late"
         print(f"    the producer did not hold the rate: it reached {outcome.produced:,.0f}/s, and {late}", flush=True)

@@ -32,12 +32,19 @@ FIRST_KEY = 1_000_000
 """Of the load: probes have smaller ones."""
 PROBE_STEP = 10 * BAND
 PARTITIONS = 2
+"""Of the streams' topics."""
+OUTPUT_PARTITIONS = 4
+SAMPLED_ABOVE = 20_000
+"""Records a second and side above which a reader of all results would take too much of the join's cores: it reads one partition, and the
+others when the load is over."""
 TOPIC_TICK = 0.005
 FILE_TICK = 0.1
 """Seconds from one batch to the next: a file for every 5 ms would measure directories."""
 POLL_SECONDS = 0.002
 READ_RECORDS = 50_000
 FETCHING = {"fetch.wait.max.ms": 100, "fetch.queue.backoff.ms": 1, "queued.max.messages.kbytes": 512 * 1024}
+NEVER = 0
+"""The time of results that nobody was there to see."""
 SPARK_LOG = "_spark_metadata"
 Pairs = tuple[np.ndarray, np.ndarray]
 
@@ -53,6 +60,8 @@ class Ends:
     """Tells the topics of one run from another's."""
     by_log: bool = False
     """Whether it is Spark's log of a directory that says which of its files count."""
+    sampled: bool = False
+    """Whether one partition of the output stands for all while the load lasts."""
 
     @property
     def tick(self) -> float:
@@ -71,8 +80,9 @@ class Ends:
             for side in "lr":
                 Path(self.input(side)).mkdir(parents=True)
             return
-        for topic in (self.input("l"), self.input("r"), self.output):
-            broker.create_topic(topic, PARTITIONS)
+        for side in "lr":
+            broker.create_topic(self.input(side), PARTITIONS)
+        broker.create_topic(self.output, OUTPUT_PARTITIONS)
 
     def drop(self, broker: Any) -> None:
         """What files leave behind goes with the root."""
@@ -217,7 +227,7 @@ def read(ends: Ends, seen: Any, stop: Any, log: Path) -> None:
     counts: list[int] = []
     with open(log.with_suffix(".data"), "wb") as data:
         for rows, content in chunks:
-            times.append(time.time_ns() // 1000)
+            times.append(NEVER if stop.is_set() else time.time_ns() // 1000)
             counts.append(rows)
             data.write(content)
             seen.value += rows
@@ -226,15 +236,31 @@ def read(ends: Ends, seen: Any, stop: Any, log: Path) -> None:
 
 def read_topic(ends: Ends, stop: Any) -> Iterator[tuple[int, bytes]]:
     """Committed records, in bulk: (how many, their lines)."""
-    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-    config = {"bootstrap.servers": ends.servers, "group.id": "reader", "isolation.level": "read_committed"}
+    config = {"bootstrap.servers": ends.servers, "group.id": "reader", "isolation.level": "read_committed", "enable.partition.eof": True}
     consumer = Consumer(config | {"enable.auto.commit": False} | FETCHING)
-    consumer.assign([TopicPartition(ends.output, partition, 0) for partition in range(PARTITIONS)])
-    while not stop.is_set():
+    partitions = [TopicPartition(ends.output, partition, 0) for partition in range(OUTPUT_PARTITIONS)]
+    live = partitions[:1] if ends.sampled else partitions
+    ended: set[int] = set()
+
+    def consumed() -> Iterator[tuple[int, bytes]]:
         messages = consumer.consume(READ_RECORDS, POLL_SECONDS)
-        if messages:
-            yield len(messages), b"\n".join([message.value() for message in messages]) + b"\n"
+        values = [message.value() for message in messages if message.error() is None]
+        if len(values) < len(messages):
+            for message in messages:
+                if message.error() is not None and message.error().code() == KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+        if values:
+            yield len(values), b"\n".join([*values, b""])
+
+    consumer.assign(live)
+    while not stop.is_set():
+        yield from consumed()
+    ended.clear()
+    consumer.assign(partitions[len(live) :])
+    while len(ended) < len(partitions) - len(live):
+        yield from consumed()
     consumer.close()
 
 
@@ -266,6 +292,7 @@ class Results:
     left: np.ndarray
     right: np.ndarray
     times: np.ndarray
+    """NEVER where it is not known."""
 
 
 def load_results(log: Path) -> Results:
@@ -343,10 +370,11 @@ def compare(results: Results, produced: Produced, keys: Pairs) -> Exactness:
 
 
 def latencies(results: Results, produced: Produced, since: int) -> np.ndarray:
-    """Seconds from the later record's production to the reader, of the results whose later record was produced from ``since`` on."""
+    """Seconds from the later record's production to the reader, of the results that it saw come whose later record was produced from
+    ``since`` on."""
     times = produced.of_records()
     later = np.maximum(times[results.left], times[results.right])
-    return np.asarray((results.times - later)[later >= since] / SECOND)
+    return np.asarray((results.times - later)[(later >= since) & (results.times != NEVER)] / SECOND)
 
 
 def percentiles(values: np.ndarray, wanted: Sequence[float] = (50, 90, 99)) -> list[float]:
