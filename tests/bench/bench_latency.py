@@ -41,8 +41,8 @@ from bench.traffic import (
     SAMPLED_ABOVE,
     Ends,
     Exactness,
-    all_keys,
     compare,
+    expected_pairs,
     latencies,
     load_produced,
     load_results,
@@ -63,7 +63,9 @@ WATERMARK_SECONDS = 1
 START_SECONDS = 120
 END_SECONDS = 60
 SETTLED_SECONDS = 5.0
-"""A join that has given no result for so long has given all."""
+"""A join that has given as many results as there must be, and then none for so long, has given all."""
+SAMPLE_SETTLED_SECONDS = 15.0
+"""The same where the reader sees a part of the results only, so that nobody knows how many must come."""
 HELD = 0.95
 """A producer that reaches so much of its rate, with so many of its batches in time, has held it."""
 FEW = 0.001
@@ -259,7 +261,9 @@ def measure(way: Way, ends: Ends, load: Load, broker: KafkaBroker | None) -> Out
             _wait(process, ends, lambda: not producer.is_alive(), load.seconds - 1, required=False)
             cpu, others_cpu = own.cores(), others.cores()
             _wait(process, ends, lambda: not producer.is_alive(), load.all_seconds + END_SECONDS)
-            _settle(process, ends, seen, load.patience)
+            produced = load_produced(written)
+            pairs = expected_pairs(produced, load.rate, load.all_seconds)
+            _settle(process, ends, seen, 0 if ends.sampled else len(pairs[0]) - produced.probes, load.patience)
         stop.set()
         reader.join(END_SECONDS)
     finally:
@@ -267,12 +271,12 @@ def measure(way: Way, ends: Ends, load: Load, broker: KafkaBroker | None) -> Out
             if child.pid is not None:
                 child.kill()
                 child.join()
-    produced, results = load_produced(written), load_results(found)
+    results = load_results(found)
     late = latencies(results, produced, produced.began + round(load.warm_up * SECOND))
     return Outcome(
         percentiles(late),
         len(late),
-        compare(results, produced, all_keys(produced, load.rate, load.all_seconds)),
+        compare(results, produced, pairs),
         produced.rate,
         produced.late_ticks(ends.tick),
         max(0.0, float(results.times.max() - produced.times[-1]) / SECOND),
@@ -295,11 +299,12 @@ def _wait(process: Started, ends: Ends, done: Callable[[], bool], seconds: float
         time.sleep(0.02)
 
 
-def _settle(process: Started, ends: Ends, seen: Any, patience: float) -> None:
-    """Until no more results come."""
-    deadline = time.monotonic() + patience
-    before, since = -1, time.monotonic()
-    while time.monotonic() < min(deadline, since + SETTLED_SECONDS):
+def _settle(process: Started, ends: Ends, seen: Any, wanted: int, patience: float) -> None:
+    """Until no more results come, of which at least so many are ``wanted``."""
+    quiet = SAMPLE_SETTLED_SECONDS if ends.sampled else SETTLED_SECONDS
+    began = since = time.monotonic()
+    before = -1
+    while time.monotonic() < began + patience and (before < wanted or time.monotonic() < since + quiet):
         if seen.value != before:
             before, since = seen.value, time.monotonic()
         _wait(process, ends, lambda: False, 0.1, required=False)

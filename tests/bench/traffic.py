@@ -314,7 +314,7 @@ def load_results(log: Path) -> Results:
     return Results(found["a"].to_numpy(), found["b"].to_numpy(), times)
 
 
-def expected_pairs(keys: Pairs, millis: np.ndarray, *, chunk: int = 1 << 18) -> Pairs:
+def pairs_of(keys: Pairs, millis: np.ndarray, *, chunk: int = 1 << 18) -> Pairs:
     """All pairs within the band and the window, as ids of left and right. ``millis``: the event time of each id, of both sides.
 
     By NumPy alone: right keys sorted, a range of them for each left key, and the window as a filter. O(pairs within the band).
@@ -342,6 +342,11 @@ def all_keys(produced: Produced, rate: int, seconds: float) -> Pairs:
     return tuple(np.concatenate([probes, of_side]) for of_side in keys_of(rate, seconds))  # type: ignore[return-value]
 
 
+def expected_pairs(produced: Produced, rate: int, seconds: float) -> Pairs:
+    """The results that there must be, probes among them."""
+    return pairs_of(all_keys(produced, rate, seconds), produced.of_records() // 1000)
+
+
 @dataclass(frozen=True)
 class Exactness:
     """How the results compare with those that there must be."""
@@ -356,13 +361,12 @@ class Exactness:
         return ", ".join(faults) or "each once"
 
 
-def compare(results: Results, produced: Produced, keys: Pairs) -> Exactness:
+def compare(results: Results, produced: Produced, expected: Pairs) -> Exactness:
     """Of the load. Probes do not count: Flink reads files that are there already in any order, and takes some for late. O(n log n)."""
-    times = produced.of_records()
-    records = len(times)
+    records = int(produced.counts.sum())
     wanted, found = (
         np.sort(left[left >= produced.probes] * records + right[left >= produced.probes])
-        for left, right in (expected_pairs(keys, times // 1000), (results.left, results.right))
+        for left, right in (expected, (results.left, results.right))
     )
     distinct = np.unique(found)
     right = np.intersect1d(distinct, wanted, assume_unique=True)
