@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -62,6 +61,8 @@ WATERMARK_SECONDS = 1
 """Of all joins. None waits for it: it says only when held records are forgotten."""
 START_SECONDS = 120
 END_SECONDS = 60
+READ_SECONDS = 600
+"""For what a reader of one partition has not read yet."""
 SETTLED_SECONDS = 5.0
 """A join that has given as many results as there must be, and then none for so long, has given all."""
 SAMPLE_SETTLED_SECONDS = 15.0
@@ -217,8 +218,7 @@ def running(way: Way, ends: Ends) -> Iterator[Started]:
     finally:
         assert process.pid is not None
         children = psutil.Process(process.pid).children(recursive=True) if psutil.pid_exists(process.pid) else []
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGTERM)
+        process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.join(END_SECONDS) if isinstance(process, multiprocessing.process.BaseProcess) else process.wait(END_SECONDS)
         _, left = psutil.wait_procs(children, timeout=END_SECONDS)
@@ -265,7 +265,7 @@ def measure(way: Way, ends: Ends, load: Load, broker: KafkaBroker | None) -> Out
             pairs = expected_pairs(produced, load.rate, load.all_seconds)
             _settle(process, ends, seen, 0 if ends.sampled else len(pairs[0]) - produced.probes, load.patience)
         stop.set()
-        reader.join(END_SECONDS)
+        reader.join(READ_SECONDS)
     finally:
         for child in (producer, reader):
             if child.pid is not None:
