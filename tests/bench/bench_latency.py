@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -345,6 +346,7 @@ def main() -> None:
     if arguments.quick:
         arguments.rates, arguments.through, arguments.seconds, arguments.warm_up = "1000", "files", 2, 1
         arguments.without = arguments.without or "spark,Spark,Flink"  # each of them starts a Java
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # or processes would be left behind
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
     interval = arguments.epoch_interval or smallest_interval()
     left_out = [part for part in arguments.without.split(",") if part]
