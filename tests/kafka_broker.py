@@ -166,6 +166,12 @@ class KafkaBroker:
                 raise NoBroker(f"the Kafka broker did not start: {(self._root / 'broker.log').read_text()[-500:]}")
             time.sleep(0.1)
 
+    @property
+    def pid(self) -> int:
+        """Of the process, which must run."""
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         """End the process as a power cut would (SIGKILL)."""
         if self._process is not None:

@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import ipc
-from streamjoin.epoch.inline import InlineRunner
 
 from harness import SECOND, START, Input, driver_for, make_job, output_of
 from s3 import S3Server
@@ -28,6 +27,7 @@ from streamjoin.elastic.planner import follow
 from streamjoin.epoch.driver import Driver
 from streamjoin.kernel.run import Run
 from streamjoin.language.predicate import MainKind, MainPredicate
+from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.scheme.region import LEFT, RIGHT, Region
 from streamjoin.scheme.routing import Router

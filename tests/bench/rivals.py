@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.workloads import BAND, FULL_AFTER, WINDOW, Workload, write_file
+from bench.workloads import BAND, FULL_AFTER, WINDOW, WORKLOADS, Workload, write_file
 from harness import SECOND, START
 
 BUCKET = 12
@@ -167,8 +167,6 @@ def in_a_process(way: Callable[[Path, Workload, int, int], T], root: Path, workl
 
 
 def _quietly(way: Callable[[Path, Workload, int, int], T], root: Path, workload: str, *sizes: int) -> T:
-    from bench.workloads import WORKLOADS
-
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)
     return way(root, WORKLOADS[workload], *sizes)
@@ -197,9 +195,9 @@ def _session(directory: Path) -> Any:
     return session
 
 
-def _stream(session: Any, root: Path, side: str, workload: Workload, seconds: int) -> Any:
-    reader = session.readStream.schema(workload.schema).option("maxFilesPerTrigger", seconds)
-    return reader.parquet(str(root / f"in-{side}")).select(*workload.needed)
+def _stream(session: Any, root: Path, side: str, workload: Workload, files: int, form: str = "parquet") -> Any:
+    reader = session.readStream.schema(workload.schema).option("maxFilesPerTrigger", files)
+    return reader.format(form).load(str(root / f"in-{side}")).select(*workload.needed)
 
 
 def foreach_batch(root: Path, workload: Workload, files: int, seconds: int) -> Timed:
@@ -249,6 +247,15 @@ def stream_stream(root: Path, workload: Workload, files: int, seconds: int, fill
     if filled:
         spent = [spent[0] / filled] * filled + spent[1:]
     return spent, [*[0] * (len(spent) - 1), found]
+
+
+def stream_stream_live(root: Path, state: str, watermark_seconds: int) -> None:
+    """A process: Spark's stream-stream join of JSON files that appear in ``root``/input, each epoch as soon as the last one is over."""
+    session = _session(root / "spark")
+    # A reader then finds every epoch's files in a log of its own.
+    session.conf.set("spark.sql.streaming.fileSink.log.compactInterval", "1000000")
+    query = _banded(session, root, WORKLOADS["W1"], 1_000_000, state, form="json", watermark=f"{watermark_seconds} seconds")
+    query.trigger(processingTime="0 seconds").start().awaitTermination()
 
 
 @dataclass(frozen=True)
@@ -324,8 +331,10 @@ def _spent(query: Any) -> list[float]:
     ]
 
 
-def _banded(session: Any, directory: Path, workload: Workload, seconds: int, state: str) -> Any:
-    """The query's writer. Its input, output and checkpoint are in ``directory``."""
+def _banded(
+    session: Any, directory: Path, workload: Workload, files: int, state: str, *, form: str = "parquet", watermark: str = "0 seconds"
+) -> Any:
+    """The query's writer. Its input, output and checkpoint are in ``directory``; an epoch takes at most ``files`` of a side."""
     from pyspark.sql import functions as F  # noqa: N812
 
     provider = f"org.apache.spark.sql.execution.streaming.state.{PROVIDERS[state]}"
@@ -336,7 +345,8 @@ def _banded(session: Any, directory: Path, workload: Workload, seconds: int, sta
     session.conf.set("spark.sql.streaming.join.stateFormatVersion", "4" if state == "RocksDB" else "2")
     session.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
     inputs = directory / "input"
-    left, right = (_stream(session, inputs, side, workload, seconds).withWatermark("at", "0 seconds").alias(side) for side in "lr")
+    streams = (_stream(session, inputs, side, workload, files, form).withWatermark("at", watermark) for side in "lr")
+    left, right = (stream.alias(side) for side, stream in zip("lr", streams, strict=True))
     low, high = (F.expr(f"floor((k {sign} {BAND}) / {BUCKET})") for sign in "-+")
     buckets = F.when(low == high, F.array(low)).otherwise(F.array(low, high))
     right = right.withColumn("b", F.explode(buckets)).alias("r")
@@ -348,5 +358,5 @@ def _banded(session: Any, directory: Path, workload: Workload, seconds: int, sta
     if workload.residual:
         condition += f" AND ({workload.residual})"
     output = left.join(right, F.expr(condition)).selectExpr(*workload.select)
-    writer = output.writeStream.format("parquet").option("path", str(directory / "out"))
+    writer = output.writeStream.format(form).option("path", str(directory / "out"))
     return writer.option("checkpointLocation", str(directory / "checkpoint"))

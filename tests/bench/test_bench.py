@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+import duckdb
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from bench import rivals
+from bench import bench_latency, rivals
 from bench.bench_breakdown import PARTS, middle
 from bench.engine import job_of, join, timed
 from bench.report import counts, millions, table
-from bench.workloads import BAND, FULL_AFTER, WORKLOADS, Workload
+from bench.traffic import Exactness, Produced, Results, compare, expected_pairs, latencies, pairs_of
+from bench.workloads import BAND, FULL_AFTER, WINDOW, WORKLOADS, Workload
+from harness import SECOND
 from streamjoin.runner.inline import InlineRunner
 
 FILES = FULL_AFTER + 3
@@ -50,3 +56,40 @@ def test_numbers_and_tables_are_written_as_the_document_wants_them() -> None:
     lines = table(["", "a"], [["x", 1]]).splitlines()
     assert lines == ["|  | a |", "| --- | ---: |", "| x | 1 |"]
 
+
+
+def test_the_benchmark_of_latency_finds_each_result_once_from_files_to_files() -> None:
+    command = [sys.executable, bench_latency.__file__, "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("| StreamJoin, inline |"))
+    percentiles, results = line.split(" | ")[1:4], line.split(" | ")[4]
+    assert results == "each once", done.stdout
+    p50, p90, p99 = (int(text.replace(",", "")) for text in percentiles)
+    assert 0 <= p50 <= p90 <= p99
+
+
+def test_the_pairs_that_results_are_compared_with_are_those_that_duckdb_finds() -> None:
+    rng, rows = np.random.default_rng(7), 3000
+    keys, millis = (rng.integers(0, 2000, rows), rng.integers(0, 2000, rows)), np.sort(rng.integers(0, 40_000, rows))
+    database = duckdb.connect()
+    for name, of_side in zip("lr", keys, strict=True):
+        database.register(name, pa.table({"rid": np.arange(rows), "k": of_side, "t": millis}))
+    condition = f"abs(l.k - r.k) <= {BAND} AND abs(l.t - r.t) <= {1000 * WINDOW}"
+    wanted = database.execute(f"SELECT l.rid, r.rid FROM l, r WHERE {condition}").fetchall()
+    found = pairs_of(keys, millis, chunk=700)
+    assert len(wanted) > 1000
+    assert sorted(zip(*(ids.tolist() for ids in found), strict=True)) == sorted(wanted)
+
+
+def test_missing_repeated_and_wrong_results_are_told_apart_and_latency_counts_from_the_later_record() -> None:
+    produced = Produced(times=np.array([0, SECOND, 2 * SECOND]), counts=np.array([1, 20, 20]), probes=1)
+    left, right = pairs = expected_pairs(produced, rate=10, seconds=4)
+    load = left > 0
+    assert load.sum() > 2
+    times = np.maximum(produced.of_records()[left], produced.of_records()[right]) + SECOND // 4
+    assert compare(Results(left[load], right[load], times[load]), produced, pairs) == Exactness(int(load.sum()), 0, 0, 0)
+    assert set(latencies(Results(left, right, times), produced, since=2 * SECOND).tolist()) == {0.25}
+    order = np.flatnonzero(load)[[0, 0]]
+    other = Results(np.append(left[order], 40), np.append(right[order], 1), np.append(times[order], 0))
+    assert compare(other, produced, pairs) == Exactness(int(load.sum()), int(load.sum()) - 1, 1, 1)
