@@ -26,7 +26,7 @@ def kafka_clients(request: pytest.FixtureRequest) -> Iterator[None]:
     """Ends a test's Kafka clients with the test. Hundreds that ask brokers of tests gone by take both cores."""
     yield
     if request.node.get_closest_marker("kafka"):
-        from streamjoin.io.kafka_source import close_idle
+        from streamjoin.io.kafka_session import close_idle
 
         close_idle()
         gc.collect()

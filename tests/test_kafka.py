@@ -30,7 +30,7 @@ from confluent_kafka import Producer
 
 from harness import SECOND, Crash
 from kafka_broker import KafkaBroker, free_ports
-from kafka_join import NAMES, Joined, consumed, finish, finish_despite_failures, group_offsets, produce, running_broker, wait_for
+from kafka_join import NAMES, Joined, consumed, finish, finish_despite_failures, group_offsets, produce, running_broker, wait_for, way
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.epoch.driver import Driver, EpochFailed
@@ -47,6 +47,7 @@ from streamjoin.state.storage import ObjectStorage
 
 TESTS = Path(__file__).parent
 DECLARED = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+__all__ = ["way"]
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
 
 
@@ -424,6 +425,7 @@ def test_what_the_brokers_refuse_is_told_with_its_remedy(broker: KafkaBroker, to
 
 
 # --- whole joins ---
+
 
 def test_a_consumer_sees_the_oracles_rows_and_bad_records_are_dead_letters(broker: KafkaBroker, tmp_path: Path) -> None:
     join = Joined(broker, tmp_path)

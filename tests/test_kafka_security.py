@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 pytest.importorskip("confluent_kafka")
 
 from kafka_broker import KafkaBroker, make_certificate
-from kafka_join import NAMES, Joined, finish_despite_failures, produce, running_broker
+from kafka_join import NAMES, Joined, finish_despite_failures, produce, running_broker, way
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.epoch.driver import EpochFailed
@@ -33,6 +33,7 @@ USER, PASSWORD, WRONG = "me", "open-s3same", "shut-s3same"
 SCHEMA = pa.schema([("id", pa.int64())])
 PATIENCE_SECONDS = 60
 """Far below the sum of the timeouts with which the tests below would end if a refusal were waited for."""
+__all__ = ["way"]
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
 
 
