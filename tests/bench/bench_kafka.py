@@ -4,8 +4,8 @@
 
 All in one process: ``plain`` is confluent-kafka (which is librdkafka) without anything of the engine, in turns with the engine. Each line
 has the median of the rounds' rows/s with their range, the ratio to the plain line of its part, and for each record the CPU time of this
-process, of all its threads, librdkafka's among them. Reading starts with a consumer that has fetched nothing. What is not in it: the join, and
-the CPU time of the broker, which shares the machine.
+process, of all its threads, librdkafka's among them. Reading starts with a consumer that has fetched nothing. What is not in it: the join,
+and the CPU time of the broker, which shares the machine.
 """
 
 from __future__ import annotations

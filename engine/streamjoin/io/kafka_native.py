@@ -6,14 +6,13 @@ Importing this imports Numba. Addresses are uint64; a message is ``rd_kafka_mess
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba.core import cgutils, types
-from numba.extending import intrinsic
+from numba.core import types
 
 from streamjoin.io.librdkafka import ARGUMENT_WORDS, HEADER_ROW, KEY_ROW, ROWS, VALUE_ROW, Message
+from streamjoin.io.memory import addresses, copy, int32_at, int64_at
 from streamjoin.kernel.native import native, read, write
 
 ERROR = Message.err.offset
@@ -31,37 +30,8 @@ AT, RECORDS, VALUES_USED, KEYS_USED, EVENTS, PASSED, NO_LINES = range(7)
 or after the end has come, and a value is not one line with something in it."""
 STATES = 7
 
-_Function: TypeAlias = Callable[..., Any]
-_intrinsic = cast(Callable[[_Function], _Function], intrinsic)
 
-
-@_intrinsic
-def _int64_at(context: Any, address: Any) -> Any:
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()))
-
-    return types.int64(types.uint64), code
-
-
-@_intrinsic
-def _int32_at(context: Any, address: Any) -> Any:
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(builder.inttoptr(arguments[0], ir.IntType(32).as_pointer()))
-
-    return types.int32(types.uint64), code
-
-
-@_intrinsic
-def _copy(context: Any, target: Any, source: Any, nbytes: Any) -> Any:
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = ir.IntType(8).as_pointer()
-        cgutils.raw_memcpy(builder, *(builder.inttoptr(address, pointer) for address in arguments[:2]), arguments[2], 1)
-        return context.get_dummy_value()
-
-    return types.void(types.uint64, types.uint64, types.uint64), code
-
-
-@_intrinsic
+@addresses
 def _call(context: Any, function: Any, argument: Any) -> Any:
     """Calls ``void function(argument)``."""
 
@@ -73,7 +43,7 @@ def _call(context: Any, function: Any, argument: Any) -> Any:
     return types.void(types.uint64, types.uint64), code
 
 
-@_intrinsic
+@addresses
 def _call_with_two(context: Any, function: Any, first: Any, second: Any) -> Any:
     """Calls ``int64_t function(first, second)``."""
 
@@ -84,7 +54,7 @@ def _call_with_two(context: Any, function: Any, first: Any, second: Any) -> Any:
     return types.int64(types.uint64, types.uint64, types.uint64), code
 
 
-@_intrinsic
+@addresses
 def _call_with_three(context: Any, function: Any, first: Any, second: Any, third: Any) -> Any:
     """Calls ``void *function(first, second, third)``."""
 
@@ -139,36 +109,36 @@ def gather(
     result = DONE
     while at < count:
         message = messages[at]
-        if _int32_at(message + types.uint64(ERROR)) != 0:
+        if int32_at(message + types.uint64(ERROR)) != 0:
             events[found] = at
             found += 1
             at += 1
             continue
-        offset = _int64_at(message + types.uint64(OFFSET))
-        if _int32_at(message + types.uint64(PARTITION)) != partition or offset < low or offset >= high:
-            if offset >= high and _int32_at(message + types.uint64(PARTITION)) == partition:
+        offset = int64_at(message + types.uint64(OFFSET))
+        if int32_at(message + types.uint64(PARTITION)) != partition or offset < low or offset >= high:
+            if offset >= high and int32_at(message + types.uint64(PARTITION)) == partition:
                 passed = 1
             _call(destroy, message)
             at += 1
             continue
-        source = types.uint64(_int64_at(message + types.uint64(VALUE)))
-        nbytes = _int64_at(message + types.uint64(VALUE_BYTES)) if source != 0 else 0
+        source = types.uint64(int64_at(message + types.uint64(VALUE)))
+        nbytes = int64_at(message + types.uint64(VALUE_BYTES)) if source != 0 else 0
         if used + nbytes + gap > len(values):
             result = VALUES_FULL
             break
         if wants_keys:
-            key = types.uint64(_int64_at(message + types.uint64(KEY)))
-            key_nbytes = _int64_at(message + types.uint64(KEY_BYTES)) if key != 0 else 0
+            key = types.uint64(int64_at(message + types.uint64(KEY)))
+            key_nbytes = int64_at(message + types.uint64(KEY_BYTES)) if key != 0 else 0
             if keys_used + key_nbytes > len(keys):
                 result = KEYS_FULL
                 break
-            _copy(keys_at + types.uint64(keys_used), key, types.uint64(key_nbytes))
+            copy(keys_at + types.uint64(keys_used), key, types.uint64(key_nbytes))
             keys_used += key_nbytes
             key_ends[row] = keys_used
             key_given[row] = key != 0
         if wants_times:
             times[row] = _call_with_two(timestamp, message, types.uint64(0))
-        _copy(values_at + types.uint64(used), source, types.uint64(nbytes))
+        copy(values_at + types.uint64(used), source, types.uint64(nbytes))
         _call(destroy, message)
         end = used + nbytes
         if gap:

@@ -1,10 +1,10 @@
 """Blocks of JSON or CSV text as columns of the declared types, and what does not parse, line by line.
 
-A block goes to Arrow's parser whole. Where that refuses, or finds another number of records than there are lines, the
-block is parsed in parts, and only the parts that fail are divided again, down to single lines: so a bad line costs
-little.
+A block goes to the fastest parser whole: plain JSON to our own, the rest to Arrow's. Where that refuses, or finds another number of records
+than there are lines, the block is parsed in parts, and only the parts that fail are divided again, down to single lines: so a bad line
+costs little.
 
-Always holds: what the fast parser accepts, the slow one accepts with the same values, so that a line's record does not
+Always holds: what a faster parser accepts, the slower ones accept with the same values, so that a line's record does not
 depend on its neighbours.
 """
 
@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import base64
 import decimal
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,9 @@ import pyarrow.json
 from streamjoin.io.base import MAX_BATCH_ROWS, RAW_LIMIT_BYTES, Records, Rejected, SourceError
 from streamjoin.io.lines import CSV_SPACE, JSON_SPACE, Text, count_records, record_lines
 from streamjoin.io.values import Problems, from_text, misfit
+
+if TYPE_CHECKING:
+    from streamjoin.io.json_native import PlainJson
 
 PARTS = 16
 """Into how many parts a block is divided that is refused as a whole."""
@@ -173,6 +177,17 @@ class JsonFormat:
     def parse(self, block: Text, lines: int) -> Parsed | None:
         if len(block) >= ARROW_BYTES:
             return None
+        columns = None if self._plain is None else self._plain.parse(block, lines)
+        return self._parse_by_arrow(block, lines) if columns is None else Parsed(columns)
+
+    @functools.cached_property
+    def _plain(self) -> PlainJson | None:
+        """What reads most JSON five times as fast as Arrow; None where it knows not all columns' types."""
+        from streamjoin.io.json_native import PlainJson, understands  # loads Numba, which a process that only plans does without
+
+        return PlainJson(self._schema) if understands(self._schema) else None
+
+    def _parse_by_arrow(self, block: Text, lines: int) -> Parsed | None:
         options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1)
         try:
             str(block, "utf-8")
