@@ -1,10 +1,13 @@
 """Makes the archive of Spark's Java classes that drivers and executors start with (``epoch.classes``), by running a small join.
 
+What that join does not need of the machine code, which reads JSON and Kafka, is compiled, too: an image has all of it.
+
     python -m streamjoin.epoch.archive
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -16,6 +19,7 @@ from streamjoin.epoch.driver import Driver, EpochFailed
 from streamjoin.epoch.spark import SparkRunner, SparkSettings
 from streamjoin.java import JavaNotFound, find_java
 from streamjoin.job import compile_job
+from streamjoin.kernel.native import compile_all
 from streamjoin.manifest import load
 from streamjoin.state.storage import ObjectStorage
 
@@ -64,6 +68,9 @@ def make() -> Path:
     java = str(java_home / "bin" / "java")
     if subprocess.run([java, "-Xshare:on", "-version"], capture_output=True, check=False).returncode:
         subprocess.run([java, "-Xshare:dump"], capture_output=True, check=False)  # a runtime that came without its own archive
+    for name in ("json_native", "kafka_native"):
+        importlib.import_module(f"streamjoin.io.{name}")
+    compile_all()
     unfinished = path.with_suffix(f".{os.getpid()}")
     try:
         with tempfile.TemporaryDirectory(prefix="streamjoin-classes-") as name:
