@@ -1,4 +1,4 @@
-"""The fast parser of plain JSON lines against Python's json, decimal and datetime: it takes what is plain, and gives the values they give."""
+"""The fast parser of plain JSON lines against Python's json, decimal and datetime: it takes nearly all, and gives the values they give."""
 
 from __future__ import annotations
 
@@ -34,6 +34,12 @@ DECIMALS = {"price": (7, 2), "wide": (38, 6)}
 ZONE = r"(Z|[+-]\d\d:\d\d)?"
 
 
+TEXTS = ["a", "a b", "\u00e9\u4e16", "\U0001f600", "\x7f", "x" * 300, "null"]
+"""Parts of strings as they are written; then those with escapes, of which some are wrong."""
+TEXTS += [*TEXTS, *(rf"\{letter}" for letter in '"\\/bfnrt'), r"\u00e9", r"\u0041", r"\u4E16", r"\u0000", r"\uFFFF", r"\uD83D\ude00"]
+TEXTS += ["\t", r"\x", r"\u12", r"\uD83D", r"\uDE00", r"\uD83Dx", r"\uD83D\u0041"]
+
+
 class _Written(str):
     """A number as it is written."""
 
@@ -63,12 +69,13 @@ def value_of(name: str, given: Any) -> Any:
     if type(text) is _Written:
         raise ValueError(given)
     if name == "s":
+        text.encode()  # halves of surrogate pairs are no characters
         return text
     if name == "day":
         if not re.fullmatch(r"\d{4}-\d\d-\d\d", text):
             raise ValueError(given)
         return date.fromisoformat(text)
-    if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?" + ZONE, text):
+    if not re.fullmatch(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?" + ZONE, text):
         raise ValueError(given)
     moment = datetime.fromisoformat(text)
     return moment.replace(tzinfo=None) if name == "wall" else moment if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -117,7 +124,7 @@ def random_number(rng: random.Random) -> str:
 
 
 def random_moment(rng: random.Random) -> str:
-    parts = (rng.choice([1, 4, 100, 1582, 1900, 1969, 1970, 2000, 2024, 2026, 9999]), rng.randint(1, 12), rng.choice([1, 28, 29, 30, 31]))
+    parts = (rng.choice([2, 4, 100, 1582, 1900, 1969, 1970, 2000, 2024, 2026, 9998]), rng.randint(1, 12), rng.choice([1, 28, 29, 30, 31]))
     day = "{:04}-{:02}-{:02}".format(*parts)
     return (
         day
@@ -139,14 +146,24 @@ def random_value(rng: random.Random, name: str) -> str:
     if name == "b":
         return rng.choice(["true", "false", "True"])
     if name == "s":
-        texts = ["", "a", "a b", "\u00e9\u4e16", "\U0001f600", "a\\n", 'q\\"', "\\u00e9", "\x7f", "\t", "x" * 300, "null"]
-        return f'"{rng.choice(texts)}"'
+        return f'"{"".join(rng.choices(TEXTS, k=rng.choice([0, 1, 1, 1, 2, 5])))}"'
     return f'"{random_moment(rng)}"'
+
+
+def random_other(rng: random.Random, depth: int) -> str:
+    """Any value, of a field that no column has."""
+    kind = rng.choice(["array", "object", "scalar"]) if depth else "scalar"
+    if kind == "scalar":
+        return rng.choice(["1", "true", "false", "-0.5e3", "null", "123456789012345678901234567890", '""', "1.", random_value(rng, "s")])
+    inside = [random_other(rng, depth - 1) for _ in range(rng.randint(0, 3))]
+    if kind == "array":
+        return f"[{rng.choice([',', ' , '])}]".replace("[,]", "[]") if not inside and rng.random() < 0.1 else f"[{', '.join(inside)}]"
+    return "{" + rng.choice([",", " ,"]).join(f'"{rng.choice(TEXTS)}":{value}' for value in inside) + rng.choice(["}", "} "])
 
 
 def random_line(rng: random.Random) -> bytes:
     names = rng.sample(SCHEMA.names, rng.randint(0, 4)) + rng.choice([[], ["other"], ["\u00e9"], ["i"]])
-    others = ["1", '"x"', "[1]", '{"a": 1}', "true", "-0.5e3", "null"]
+    others = [random_other(rng, 4) for _ in range(3)]
     space = rng.choice(["", "", " ", "\t "])
     members = []
     for name in names:
@@ -163,7 +180,7 @@ def test_what_is_accepted_has_the_values_that_python_reads() -> None:
     rng = random.Random(20)
     reader = PlainJson(SCHEMA)
     accepted = refused = wrong = 0
-    for _ in range(30_000):
+    for _ in range(15_000):
         line = random_line(rng)
         if not line.strip():
             continue
@@ -179,9 +196,8 @@ def test_what_is_accepted_has_the_values_that_python_reads() -> None:
         else:
             accepted += 1
             assert repr(found) == repr([aligned(wanted)]), (line, "seed 20")
-    assert accepted > 5000, "most lines that are plain"
-    assert refused > 1000
-    assert wrong > 5000
+    assert accepted > 10 * refused, "nearly all that is right"
+    assert wrong > 2000
 
 
 def aligned(row: dict[str, Any]) -> dict[str, Any]:
@@ -201,6 +217,8 @@ def aligned(row: dict[str, Any]) -> dict[str, Any]:
         '{"s":"\u4e16\u754c","b":false,"wall":"1969-12-31T23:59:59.999999","day":"2024-02-29","wide":-0.5,"d":-1.5e-7}',
         ' { "i" : 1 , "unknown" : "text" , "at" : null , "other" : -12.5E+3 } ',
         "{}",
+        r'{"s":"q\"\\\/\b\f\n\r\t\u00e9\u4e16\uD83D\uDE00!","i":1,"other":"\u0000","more":{"a":[1,{"b":[]},"]"],"s":{}},"d":2}',
+        '{"at":"2026-01-01 10:30:00.123456789+05:30","wall":"2026-01-01T10:30:00.5-08:00"}',
         '{"day":"0001-01-01","at":"9999-12-31T23:59:59.5Z","wall":"1900-03-01T00:00:00"}',
     ],
 )
@@ -225,20 +243,13 @@ def test_blank_lines_are_skipped_and_the_last_line_need_not_end() -> None:
 def test_doubles_are_rounded_as_python_rounds_them() -> None:
     rng = random.Random(4)
     reader = PlainJson(SCHEMA)
-    numbers = [f"{rng.random() * 10 ** rng.randint(-12, 12)!r}" for _ in range(20_000)] + [
-        "9007199254740993",
-        "1e22",
-        "1e23",
-        "-0",
-        "-0.0e5",
-    ]
-    exact = 0
-    for number in numbers:
-        found = parsed(reader, [b'{"d":%s}' % number.encode()])
-        if found is not None:
-            exact += 1
-            assert repr(found[0]["d"]) == repr(float(number)), (number, "seed 4")
-    assert exact > 5000
+    numbers = [repr(rng.random() * 10.0 ** rng.randint(-320, 308)) for _ in range(20_000)]
+    numbers += [repr(rng.randint(-(10**9), 10**9) / 10 ** rng.randint(0, 9)) for _ in range(20_000)]
+    numbers += ["9007199254740993", "1e22", "1e23", "-0", "-0.0e5", "4.9e-324", "1" * 400 + "e-399", "0." + "1" * 400]
+    found = parsed(reader, [b'{"d":%s}' % number.encode() for number in numbers])
+    assert found is not None
+    assert [repr(row["d"]) for row in found] == [repr(float(number)) for number in numbers], "seed 4"
+    assert parsed(reader, [b'{"d":1}', b'{"d":1e309}']) is None
 
 
 def test_schemas_with_other_types_or_names_are_left_to_others() -> None:

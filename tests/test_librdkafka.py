@@ -137,7 +137,7 @@ def test_a_message_laid_out_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(librdkafka, "_on_delivery", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Otherwise), ctypes.c_void_p))
     monkeypatch.setitem(librdkafka._FUNCTIONS, "conf_set_dr_msg_cb", (None, (ctypes.c_void_p, librdkafka._on_delivery)))
-    with pytest.raises(UnfitError, match="does not have a message's payload, payload_bytes, key, key_bytes where expected"):
+    with pytest.raises(UnfitError, match="does not have a message's topic, payload, payload_bytes, key, key_bytes where expected"):
         librdkafka.check(cimpl.__file__, libversion()[1])
 
 

@@ -59,16 +59,7 @@ BLOCK_BYTES = 64 << 20
 """What is given out at once is no larger, unless it is one record; but for the keys, which have as much again."""
 
 log = logging.getLogger("streamjoin.kafka")
-_LEVELS = (
-    logging.CRITICAL,
-    logging.CRITICAL,
-    logging.CRITICAL,
-    logging.ERROR,
-    logging.WARNING,
-    logging.WARNING,
-    logging.INFO,
-    logging.DEBUG,
-)
+_LEVELS = (*[logging.CRITICAL] * 3, logging.ERROR, logging.WARNING, logging.INFO, logging.INFO, logging.DEBUG)
 """By syslog's level, which librdkafka says."""
 _CONF_OK = 0
 _PRODUCER, _CONSUMER = 0, 1
@@ -191,6 +182,7 @@ class Library:
             raise UnfitError(str(missing)) from None
 
     def __getattr__(self, name: str) -> Any:
+        """Only of what is not there; the functions are attributes."""
         raise AttributeError(name)
 
     def address(self, name: str) -> int:
@@ -239,8 +231,8 @@ def _fields_found(library: Library) -> set[str]:
     def returned(_: int, message: Any, __: int) -> None:
         it = message.contents
         found.update(name for name, value in expected.items() if getattr(it, name) == value)
-        found.update(name for name, text in texts.items() if ctypes.string_at(getattr(it, name), len(text)) == text)
-        found.update({"topic"} if it.topic else ())
+        if len(found) == len(expected) and it.topic:  # else what look like addresses may be none
+            found.update({"topic"}, (name for name, text in texts.items() if ctypes.string_at(getattr(it, name), len(text)) == text))
 
     texts = {"payload": b"a value", "key": b"key"}
     expected = {"err": KafkaError._PURGE_QUEUE, "partition": 5, "offset": _NO_OFFSET, "opaque": 1 << 40}
