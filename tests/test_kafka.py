@@ -155,6 +155,18 @@ def test_what_breaks_the_schema_is_rejected_with_its_offset(broker: KafkaBroker,
     assert by_position[9].raw.startswith("base64:")
 
 
+def test_few_bad_records_among_many_are_found_with_their_text_and_offset(broker: KafkaBroker, topic: Callable[..., str]) -> None:
+    name, rng = topic(), random.Random(8)
+    bad = {offset: rng.choice([None, b"", b"\n", b"{", b'{"id": "%d"}' % offset]) for offset in rng.sample(range(30_000), 12)}
+    values = [json.dumps({"id": at, "k": at % 7, "at": "2026-01-01T00:00:00Z"}).encode() for at in range(30_000)]
+    produce(broker, name, [bad.get(at, value) for at, value in enumerate(values)])
+    source = source_of(broker, name)
+    found, rejected = read_plan(source, source.plan(None, 100_000, 0.0))
+    assert [(row["id"], row["n"]) for row in found] == [(at, at) for at in range(30_000) if at not in bad], "seed 8"
+    assert sorted((r.position, r.raw) for r in rejected) == [(at, (value or b"").decode()) for at, value in sorted(bad.items())], "seed 8"
+    assert all(r.place == f"{name} partition 0 offset {r.position}" for r in rejected)
+
+
 def test_raw_records_are_columns(broker: KafkaBroker, topic: Callable[..., str]) -> None:
     name = topic(2)
     before = time.time()

@@ -1,6 +1,6 @@
 """Kafka source and sink, in bulk and record by record, beside confluent-kafka's own speed, against one broker on this machine, in one run.
 
-    python tests/bench/bench_kafka.py [--records 2e6] [--rounds 5] [--quick]
+    python tests/bench/bench_kafka.py [--records 1e6] [--rounds 5] [--quick]
 
 All in one process: ``plain`` is confluent-kafka (which is librdkafka) without anything of the engine, in turns with the engine. Each line
 has the median of the rounds' rows/s with their range, the ratio to the plain line of its part, and for each record the CPU time of this
@@ -185,7 +185,7 @@ def sinks(board: Board, broker: KafkaBroker, rows: int, rounds: int, root: Path)
 
 def main() -> None:
     parser = options(__doc__ or "")
-    parser.add_argument("--records", type=float, default=2_000_000, help="to read; a quarter of it is sent")
+    parser.add_argument("--records", type=float, default=1_000_000, help="to read; a quarter of it is sent")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     rows, rounds = (20_000, 2) if arguments.quick else (int(arguments.records), arguments.rounds)
