@@ -2,17 +2,17 @@
 
 ``confluent_kafka`` makes an object of each record, which costs three quarters of the time that reading takes. This takes the same
 library, the one that ``confluent_kafka`` is linked with, and has it hand over thousands of messages at once, which machine code
-(``kafka_native``) copies into one buffer; and gives it records to send by an array of pointers into Arrow's buffers. Configuration,
-errors and log lines are those of ``confluent_kafka``: the same options by the same names, ``KafkaError``, ``KafkaException``, and the
-entries ``error_cb`` and ``logger``.
+(``kafka_native``) copies into one buffer; and gives it records to send by their addresses in Arrow's buffers. Configuration, errors and
+log lines are those of ``confluent_kafka``: the same options by the same names, ``KafkaError``, ``KafkaException``, and the entries
+``error_cb``, ``on_delivery`` and ``logger``.
 
 Always holds:
 
-- *Who owns what.* A client owns its handle, its queue and its topic, and destroys them in that order when it is closed, or else when it is
-  collected. A message belongs to the consumer from when librdkafka gives it until it is destroyed, by :meth:`BulkConsumer.take` once it has
-  been copied, or when the consumer is sent elsewhere or closed; there is none left when the handle is destroyed, which librdkafka
-  demands. What ``take`` returns lies in arrays of its own. A producer's records are copied by librdkafka before :meth:`BulkProducer.send`
-  returns.
+- *Who owns what.* A client owns its handle, and the queue or topic made of it, which it destroys before the handle: when it is closed, or
+  else when it is collected. A message belongs to the consumer from when librdkafka gives it until it is destroyed, by
+  :meth:`BulkConsumer.take` once it has been copied, or when the consumer is sent elsewhere or closed; there is none left when the handle
+  is destroyed, which librdkafka demands. What ``take`` returns lies in arrays of its own. A producer's records are copied by librdkafka
+  before :meth:`BulkProducer.send` returns.
 - *Threads.* One thread at a time uses a client. librdkafka's own threads never call Python: errors, log lines and delivery reports wait
   in its queue until the client is polled, and come in the thread that polls. No lock of Python's is held while librdkafka is called. A
   process that was forked leaves its parent's clients alone.
@@ -21,7 +21,8 @@ Always holds:
 - *Which records.* librdkafka drops control records, and with ``read_committed`` those of aborted transactions; these and compaction leave
   gaps in the offsets, which are those of the records. A null value or key is none, an empty one is given. Times are those of the record,
   whether its producer's or the broker's, -1 where it has none.
-- *Secrets.* Options go to librdkafka and are not kept. No text made here has one in it; librdkafka's debugging shows none that is a secret.
+- *Secrets.* Options go to librdkafka and are not kept here. What it says of one that it refuses is shown by nobody: ``KafkaClient`` then
+  asks ``confluent_kafka``. Its debugging shows no option that is a secret.
 
 Whether this can be used at all is found out at the first use in a process, by :func:`load`: the platform must have 64-bit little-endian
 words, the library be found, be of a version between ``OLDEST`` and ``NEWEST``, and give back every field of a message that was made for
@@ -56,7 +57,7 @@ BATCH_MESSAGES = 20_000
 """A consumer takes at most so many at once."""
 FIRST_BYTES = 1 << 20
 BLOCK_BYTES = 64 << 20
-"""What is given out at once is no larger, unless it is one record; but for the keys, which have as much again."""
+"""Values, and keys, that are given out at once have about so much room, unless it is one record that needs more."""
 
 log = logging.getLogger("streamjoin.kafka")
 _LEVELS = (*[logging.CRITICAL] * 3, logging.ERROR, logging.WARNING, logging.INFO, logging.INFO, logging.DEBUG)
