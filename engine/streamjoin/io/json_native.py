@@ -601,7 +601,7 @@ class PlainJson:
         """The columns of a block that has ``rows`` lines which are not blank; or None, where something is not understood. O(bytes)."""
         if not len(block) or block[-1] != _NEWLINE:
             block = bytes(block) + b"\n"
-        cells = np.empty(len(self._kinds) * rows, np.int64)
+        cells = np.zeros(len(self._kinds) * rows, np.int64)  # what is null is 0: a block's bytes depend on its records alone
         given = np.zeros(len(self._kinds) * rows, np.uint8)
         data = np.frombuffer(block, np.uint8)
         result = parse(

@@ -182,7 +182,7 @@ class JsonFormat:
 
     @functools.cached_property
     def _plain(self) -> PlainJson | None:
-        """What reads most JSON five times as fast as Arrow; None where it knows not all columns' types."""
+        """What reads most JSON several times as fast as Arrow; None where it does not know all columns' types."""
         from streamjoin.io.json_native import PlainJson, understands  # loads Numba, which a process that only plans does without
 
         return PlainJson(self._schema) if understands(self._schema) else None
