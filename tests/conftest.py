@@ -42,7 +42,7 @@ def kafka_clients(request: pytest.FixtureRequest) -> Iterator[None]:
     if not request.node.get_closest_marker("kafka"):
         yield
         return
-    from streamjoin.io.kafka_source import close_idle
+    from streamjoin.io.kafka_session import close_idle
 
     gc.freeze()  # The collection below need not look at what was there before the test.
     yield

@@ -25,6 +25,7 @@ from harness import SECOND, START
 from kafka_broker import KafkaBroker, NoBroker
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
+from streamjoin.io import librdkafka
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest import load
 from streamjoin.runner.inline import InlineRunner
@@ -33,6 +34,14 @@ from streamjoin.state.storage import ObjectStorage
 
 NAMES = iter(range(1_000_000))
 """Of topics: no two tests share one."""
+
+
+@pytest.fixture(autouse=True, params=["in bulk", "record by record"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module that imports this runs its tests twice: with librdkafka in bulk and by confluent_kafka, also in processes they start."""
+    if request.param == "record by record":
+        monkeypatch.setenv(librdkafka.IGNORE, "1")
+    return str(request.param)
 
 
 @contextlib.contextmanager

@@ -12,10 +12,10 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 from streamjoin.epoch.driver import Driver
-from streamjoin.io.kafka_sink import KafkaSink
+from streamjoin.io.kafka_records import Outgoing
+from streamjoin.io.kafka_sink import KafkaSink, Sender
 from streamjoin.job import compile_job
 from streamjoin.manifest import load
 from streamjoin.runner.inline import InlineRunner
@@ -31,10 +31,11 @@ def kill() -> None:
 class DyingSink(KafkaSink):
     """Dies in the middle of the first batch that it sends."""
 
-    def _enqueue(self, producer: Any, values: list[bytes], keys: list[bytes | None], identities: list[bytes] | None) -> None:
-        half = len(values) // 2
-        super()._enqueue(producer, values[:half], keys[:half], identities and identities[:half])
-        producer.flush()
+    def _enqueue(self, producer: Sender, records: Outgoing) -> None:
+        half = len(records.values) // 2
+        super()._enqueue(producer, Outgoing(records.values[:half], records.keys[:half], records.headers and records.headers[:half]))
+        while producer.flush(1):
+            pass
         kill()
 
 

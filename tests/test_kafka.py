@@ -27,7 +27,7 @@ from confluent_kafka import Producer
 
 from harness import SECOND, Crash
 from kafka_broker import KafkaBroker, free_ports
-from kafka_join import NAMES, Joined, consumed, finish, finish_despite_failures, group_offsets, produce, running_broker, wait_for
+from kafka_join import NAMES, Joined, consumed, finish, finish_despite_failures, group_offsets, produce, running_broker, wait_for, way
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.epoch.driver import Driver
@@ -45,7 +45,8 @@ from streamjoin.state.storage import ObjectStorage
 
 TESTS = Path(__file__).parent
 DECLARED = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
-pytestmark = pytest.mark.kafka
+__all__ = ["way"]
+pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
 
 
 @pytest.fixture(scope="session")
@@ -150,6 +151,18 @@ def test_what_breaks_the_schema_is_rejected_with_its_offset(broker: KafkaBroker,
     assert by_position[6].raw == '{"id": 6, "k": "a\nb"}', "as it was, line break and all"
     assert 'column id: "x" is not a value of BIGINT' in by_position[8].error
     assert by_position[9].raw.startswith("base64:")
+
+
+def test_few_bad_records_among_many_are_found_with_their_text_and_offset(broker: KafkaBroker, topic: Callable[..., str]) -> None:
+    name, rng = topic(), random.Random(8)
+    bad = {offset: rng.choice([None, b"", b"\n", b"{", b'{"id": "%d"}' % offset]) for offset in rng.sample(range(30_000), 12)}
+    values = [json.dumps({"id": at, "k": at % 7, "at": "2026-01-01T00:00:00Z"}).encode() for at in range(30_000)]
+    produce(broker, name, [bad.get(at, value) for at, value in enumerate(values)])
+    source = source_of(broker, name)
+    found, rejected = read_plan(source, source.plan(None, 100_000, 0.0))
+    assert [(row["id"], row["n"]) for row in found] == [(at, at) for at in range(30_000) if at not in bad], "seed 8"
+    assert sorted((r.position, r.raw) for r in rejected) == [(at, (value or b"").decode()) for at, value in sorted(bad.items())], "seed 8"
+    assert all(r.place == f"{name} partition 0 offset {r.position}" for r in rejected)
 
 
 def test_raw_records_are_columns(broker: KafkaBroker, topic: Callable[..., str]) -> None:
@@ -422,6 +435,7 @@ def test_what_the_brokers_refuse_is_told_with_its_remedy(broker: KafkaBroker, to
 
 
 # --- whole joins ---
+
 
 def test_a_consumer_sees_the_oracles_rows_and_bad_records_are_dead_letters(broker: KafkaBroker, tmp_path: Path) -> None:
     join = Joined(broker, tmp_path)

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kafka_broker import KafkaBroker, make_certificate
-from kafka_join import NAMES, Joined, finish_despite_failures, produce, running_broker
+from kafka_join import NAMES, Joined, finish_despite_failures, produce, running_broker, way
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.epoch.ports import EpochFailed
@@ -31,7 +31,8 @@ USER, PASSWORD, WRONG = "me", "open-s3same", "shut-s3same"
 SCHEMA = pa.schema([("id", pa.int64())])
 PATIENCE_SECONDS = 60
 """Far below the sum of the timeouts with which the tests below would end if a refusal were waited for."""
-pytestmark = pytest.mark.kafka
+__all__ = ["way"]
+pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
 
 
 @pytest.fixture(scope="module")

@@ -1,19 +1,22 @@
-"""Kafka source and sink beside librdkafka's own speed, against one broker on this machine, in the same run.
+"""Kafka source and sink, in bulk and record by record, beside confluent-kafka's own speed, against one broker on this machine, in one run.
 
-    python tests/bench/bench_kafka.py [--records 500000] [--rounds 5] [--quick]
+    python tests/bench/bench_kafka.py [--records 1e6] [--rounds 5] [--quick]
 
-All in one process: ``plain`` is confluent-kafka (which is librdkafka) without anything of the engine, in turns with the engine's own. Each
-line has the median of the rounds and their range, and the ratio to the plain line of its part. Reading starts with a consumer that has
-fetched nothing. What is not in it: the join.
+All in one process: ``plain`` is confluent-kafka (which is librdkafka) without anything of the engine, in turns with the engine. Each line
+has the median of the rounds' rows/s with their range, the ratio to the plain line of its part, and for each record the CPU time of this
+process, of all its threads, librdkafka's among them. Reading starts with a consumer that has fetched nothing. What is not in it: the join,
+and the CPU time of the broker, which shares the machine.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -23,8 +26,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition, libversion
 
 from bench.report import machine, options, table
 from kafka_broker import KafkaBroker, NoBroker
-from streamjoin.io import kafka_source
+from streamjoin.io import librdkafka
+from streamjoin.io.base import Staged
 from streamjoin.io.kafka_client import KafkaClient
+from streamjoin.io.kafka_session import FETCHING, close_idle
 from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
 from streamjoin.io.kafka_source import KafkaSource, KafkaSourceConfig
 from streamjoin.state.storage import ObjectStorage
@@ -43,20 +48,25 @@ class Board:
 
     def compare(self, title: str, ways: dict[str, Callable[[], None]]) -> None:
         """The first way is the one that the others are compared with."""
-        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        spent: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
         for _ in range(self._rounds):
             for name, work in ways.items():
-                start = time.perf_counter()
+                start, busy = time.perf_counter(), time.process_time()
                 work()
-                seconds[name].append(time.perf_counter() - start)
+                spent[name].append((time.perf_counter() - start, time.process_time() - busy))
         print(f"\n**{title}**\n")
-        base = statistics.median(next(iter(seconds.values())))
         lines = []
-        for name, spent in seconds.items():
-            median = statistics.median(spent)
-            slowest, fastest = (self._rows / extreme for extreme in (max(spent), min(spent)))
-            lines.append([name, f"{self._rows / median:,.0f}", f"{slowest:,.0f} to {fastest:,.0f}", f"{base / median:.2f}"])
-        print(table(["", "rows/s", "range", "of the first"], lines), flush=True)
+        base = 0.0
+        for name, times in spent.items():
+            seconds, busy_seconds = zip(*times, strict=True)
+            median = statistics.median(seconds)
+            base = base or median
+            slowest, fastest = (self._rows / extreme for extreme in (max(seconds), min(seconds)))
+            micros = statistics.median(busy_seconds) / self._rows * 1e6
+            lines.append(
+                [name, f"{self._rows / median:,.0f}", f"{slowest:,.0f} to {fastest:,.0f}", f"{base / median:.2f}", f"{micros:.2f}"]
+            )
+        print(table(["", "rows/s", "range", "of the first", "CPU us/record"], lines), flush=True)
 
 
 def make_values(rows: int) -> list[bytes]:
@@ -95,15 +105,27 @@ def plain_consume(broker: KafkaBroker, topic: str, rows: int, **options: object)
     consumer.close()
 
 
-def read(broker: KafkaBroker, topic: str, rows: int, form: str) -> None:
-    for sessions in kafka_source._idle.values():
-        for session in sessions:
-            session.close()
-    kafka_source._idle.clear()
+def read(broker: KafkaBroker, topic: str, rows: int, form: str, *, bulk: bool) -> None:
+    close_idle()
     config = KafkaSourceConfig(KafkaClient(broker.servers, topic), "bench", form)
     source = KafkaSource(config, SCHEMA if form == "json" else RAW)
-    found = sum(records.batch.num_rows for split in source.plan(None, rows, 0.0).splits for records in source.reader.read(split))
+    with bulk_or_not(bulk):
+        found = sum(records.batch.num_rows for split in source.plan(None, rows, 0.0).splits for records in source.reader.read(split))
     assert found == rows
+
+
+@contextlib.contextmanager
+def bulk_or_not(bulk: bool) -> Iterator[None]:
+    """Without ``bulk``, as if librdkafka could not be called by itself."""
+    if bulk:
+        assert librdkafka.load() is not None
+        yield
+        return
+    os.environ[librdkafka.IGNORE] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[librdkafka.IGNORE]
 
 
 def results(rows: int) -> pa.RecordBatch:
@@ -112,14 +134,14 @@ def results(rows: int) -> pa.RecordBatch:
     return pa.record_batch([numbers, numbers, prices, numbers.cast(SCHEMA.field("at").type)], schema=SCHEMA)
 
 
-def sinks(board: Board, broker: KafkaBroker, rows: int, root: Path) -> None:
+def sinks(board: Board, broker: KafkaBroker, rows: int, rounds: int, root: Path) -> None:
     topic = broker.create_topic("sink", PARTITIONS)
     values, batch = make_values(rows), results(rows)
     keys = [b"pairs/5d0c1a9e/0/0/%d" % i for i in range(rows)]
     own = {"bootstrap.servers": broker.servers, "linger.ms": 5, "enable.idempotence": True, "queue.buffering.max.messages": 500_000}
     producer = Producer(own)
     client = KafkaClient(broker.servers, topic)
-    by_key, by_header = (KafkaSink(KafkaSinkConfig(client, "pairs", key), SCHEMA, ObjectStorage(str(root))) for key in (None, "id"))
+    storage = ObjectStorage(str(root))
     epochs = iter(range(1_000_000))
 
     def plain(with_keys: bool) -> None:
@@ -127,52 +149,68 @@ def sinks(board: Board, broker: KafkaBroker, rows: int, root: Path) -> None:
             send(producer, topic, value, key if with_keys else None)
         assert producer.flush(60) == 0
 
-    def staged(sink: KafkaSink, publish: bool) -> None:
-        epoch = next(epochs)
-        writer = sink.writer(f"0a1b-000001-{epoch:012d}-00000-x", f"0a1b-{epoch:012d}-00000")
-        writer.write(batch)
-        if publish:
-            sink.publish(writer.close())
-        else:
-            writer.close()
-            writer.abort()
+    def sink(key: str | None, *, bulk: bool) -> KafkaSink:
+        made = KafkaSink(KafkaSinkConfig(client, "pairs", key), SCHEMA, storage)
+        with bulk_or_not(bulk):
+            made.publish([], again=True)
+        return made
 
+    def staged(into: KafkaSink) -> list[Staged]:
+        epoch = next(epochs)
+        writer = into.writer(f"0a1b-000001-{epoch:012d}-00000-x", f"0a1b-{epoch:012d}-00000")
+        writer.write(batch)
+        return writer.close()
+
+    def publish(into: KafkaSink, prepared: list[list[Staged]]) -> None:
+        into.publish(prepared.pop())
+
+    def stage() -> None:
+        staged(by_key)
+
+    by_key, by_header, by_key_plainly, by_header_plainly = (sink(key, bulk=bulk) for bulk in (True, False) for key in (None, "id"))
+    prepared = {into: [staged(into) for _ in range(rounds)] for into in (by_key, by_header, by_key_plainly, by_header_plainly)}
     board.compare(
-        "sink: to the last acknowledgement",
+        "sink: an epoch's staged results, to the last acknowledgement",
         {
-            "plain produce with a key of the identity's length": lambda: plain(True),
-            "plain produce without a key": lambda: plain(False),
-            "stage and publish, the identity as key": lambda: staged(by_key, True),
-            "stage and publish, a column as key, the identity as header": lambda: staged(by_header, True),
-            "of that, staging: to JSON, and into storage": lambda: staged(by_key, False),
+            "plain `confluent-kafka`, with a key of the identity's length": lambda: plain(True),
+            "the same without a key": lambda: plain(False),
+            "published record by record, the identity as key": lambda: publish(by_key_plainly, prepared[by_key_plainly]),
+            "published in bulk, the identity as key": lambda: publish(by_key, prepared[by_key]),
+            "published record by record, a column as key": lambda: publish(by_header_plainly, prepared[by_header_plainly]),
+            "published in bulk, a column as key": lambda: publish(by_header, prepared[by_header]),
+            "before that, in the tasks: to JSON, and into storage": stage,
         },
     )
 
 
 def main() -> None:
     parser = options(__doc__ or "")
-    parser.add_argument("--records", type=float, default=500_000)
+    parser.add_argument("--records", type=float, default=1_000_000, help="to read; a quarter of it is sent")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     rows, rounds = (20_000, 2) if arguments.quick else (int(arguments.records), arguments.rounds)
     print(machine())
     values = make_values(rows)
-    board = Board(rows, rounds)
+    sent = rows // 4
     try:
         with KafkaBroker(heap_mib=1024, fast=True) as broker, tempfile.TemporaryDirectory() as root:
             print(f"{rows:,} records of {len(values[-1])} bytes in {PARTITIONS} partitions, librdkafka {libversion()[0]}, {rounds} rounds")
             topic = broker.create_topic("source", PARTITIONS)
             fill(broker, topic, values)
-            board.compare(
+            Board(rows, rounds).compare(
                 "source: to columns of the declared types",
                 {
-                    "plain consume, the values as bytes": lambda: plain_consume(broker, topic, rows, **kafka_source.FETCHING),
-                    "the same with librdkafka's own settings for fetching": lambda: plain_consume(broker, topic, rows),
-                    "read raw: key, value, offset, timestamp": lambda: read(broker, topic, rows, "raw"),
-                    "read JSON: 4 columns": lambda: read(broker, topic, rows, "json"),
+                    "plain `confluent-kafka`, the values as bytes, our settings for fetching": lambda: plain_consume(
+                        broker, topic, rows, **FETCHING
+                    ),
+                    "the same with librdkafka's own settings": lambda: plain_consume(broker, topic, rows),
+                    "JSON, 4 columns, record by record": lambda: read(broker, topic, rows, "json", bulk=False),
+                    "JSON, 4 columns, in bulk": lambda: read(broker, topic, rows, "json", bulk=True),
+                    "raw: key, value, offset, timestamp, record by record": lambda: read(broker, topic, rows, "raw", bulk=False),
+                    "raw, in bulk": lambda: read(broker, topic, rows, "raw", bulk=True),
                 },
             )
-            sinks(board, broker, rows, Path(root))
+            sinks(Board(sent, rounds), broker, sent, rounds, Path(root))
     except NoBroker as missing:
         print(f"nothing measured: {missing}")
 

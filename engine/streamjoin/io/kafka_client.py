@@ -6,9 +6,10 @@ between driver and tasks; and no text made here has an option's value in it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,13 @@ class KafkaClient:
             return kind(self.settings(own, errors))
         except (KafkaException, ValueError, TypeError) as error:
             raise errors(f"{self}: the options are refused ({reason_of(error)}); correct kafka.options") from None
+
+    def make_first(self, kinds: Sequence[Callable[[dict[str, Any]], Any]], own: Mapping[str, Any], errors: type[Exception]) -> Any:
+        """Of the first kind that takes the options. Raises ``errors`` where the last one refuses them, too."""
+        for kind in kinds[:-1]:
+            with contextlib.suppress(KafkaException):
+                return kind(self.settings(own, errors))
+        return self.make(kinds[-1], own, errors)
 
     def _read(self, name: str, value: str, errors: type[Exception]) -> str:
         """An option's value, without the line break that ends most files."""

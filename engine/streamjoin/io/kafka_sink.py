@@ -17,23 +17,24 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from pyarrow import ipc
 
+from streamjoin.io import librdkafka
 from streamjoin.io.base import SinkError, Staged, Traffic, UnavailableError
 from streamjoin.io.kafka_client import Complaints, KafkaClient, error_of, reason_of
+from streamjoin.io.kafka_records import HEADER, Outgoing
 from streamjoin.io.sinks import json_texts
 from streamjoin.state.storage import Missing, Storage
 
 OUTBOX = "outbox"
 SENT = ".sent"
 """What is appended to an epoch's first object for the note that all of them have been sent."""
-HEADER = "streamjoin-id"
 CHUNK_ROWS = 16 * 1024
 """So many rows become text at a time; rows of more than 128 KiB would not fit the 2 GB of Arrow's strings, nor a Kafka record."""
 OBJECT_ROWS = 256 * 1024
@@ -61,6 +62,70 @@ class KafkaSinkConfig:
     """The column that becomes the records' key, without regard to case."""
 
 
+class Sender(Protocol):
+    """A producer of one topic's records."""
+
+    def send(self, records: Outgoing, start: int) -> tuple[int, KafkaError | None]:
+        """Puts records from ``start`` on into the queue, in order, until one is refused, as by ``_QUEUE_FULL`` where there is no room.
+
+        Returns the number of records before that one, and its error; all, and None.
+        """
+
+    def poll(self, timeout_seconds: float) -> None:
+        """Hears of errors and of records that could not be delivered, for as long as none comes."""
+
+    def flush(self, timeout_seconds: float) -> int:
+        """How many records are not acknowledged when all are, or the time is over."""
+
+    def topic_error(self, timeout_seconds: float) -> KafkaError | None:
+        """What the brokers say is wrong with the topic. Raises KafkaException where they do not answer in time."""
+
+    def abandon(self, timeout_seconds: float) -> None:
+        """End it, whatever it has not sent yet."""
+
+
+class RecordByRecord:
+    """A Sender by ``confluent_kafka``, where the library cannot be used by itself (``librdkafka.load``)."""
+
+    def __init__(self, topic: str, producer: Any) -> None:
+        self._topic = topic
+        self._producer = producer
+
+    def send(self, records: Outgoing, start: int) -> tuple[int, KafkaError | None]:
+        """O(bytes), with Python objects for each record."""
+        produce, topic = self._producer.produce, self._topic
+        columns = [column.slice(start).to_pylist() for column in (records.values, records.keys)]
+        headers = itertools.repeat(None) if records.headers is None else records.headers.slice(start).to_pylist()
+        for at, (value, key, header) in enumerate(zip(*columns, headers, strict=False), start):
+            try:
+                if header is None:
+                    produce(topic, value, key)
+                else:
+                    produce(topic, value, key, headers=[(HEADER, header)])
+            except BufferError:
+                return at, KafkaError(KafkaError._QUEUE_FULL)
+            except KafkaException as error:
+                refusal = error_of(error)
+                if refusal is None:
+                    raise
+                return at, refusal
+        return len(records.values), None
+
+    def poll(self, timeout_seconds: float) -> None:
+        self._producer.poll(timeout_seconds)
+
+    def flush(self, timeout_seconds: float) -> int:
+        return int(self._producer.flush(timeout_seconds))
+
+    def topic_error(self, timeout_seconds: float) -> KafkaError | None:
+        found: KafkaError | None = self._producer.list_topics(self._topic, timeout=timeout_seconds).topics[self._topic].error
+        return found
+
+    def abandon(self, timeout_seconds: float) -> None:
+        self._producer.purge()
+        self._producer.flush(timeout_seconds)
+
+
 class KafkaSink:
     """See the module. Pickles without its producer."""
 
@@ -69,7 +134,7 @@ class KafkaSink:
         self.config = config
         self.schema = schema
         self._storage = storage
-        self._producer: Any = None
+        self._producer: Sender | None = None
         self._failed: list[KafkaError] = []
         self._complaints = Complaints()
         self._sent_records = self._sent_bytes = self._failures = 0
@@ -131,9 +196,9 @@ class KafkaSink:
         try:
             producer = self._connected()
             for file in staged:
-                for values, keys, identities in self._batches(file):
-                    self._enqueue(producer, values, keys, identities)
-                    nbytes += sum(map(len, values)) + sum(len(key) for key in keys if key is not None)
+                for records in self._batches(file):
+                    self._enqueue(producer, records)
+                    nbytes += records.nbytes
             deadline = self._deadline()
             while producer.flush(FLUSH_SECONDS):
                 self._keep_waiting(deadline)
@@ -158,18 +223,18 @@ class KafkaSink:
             self._abandon()
             raise
 
-    def _topic_failure(self, producer: Any) -> Exception | None:
+    def _topic_failure(self, producer: Sender) -> Exception | None:
         """What keeps the topic from being written to, at one look."""
         client = self.config.client
         try:
-            error = producer.list_topics(client.topic, timeout=LOOK_SECONDS).topics[client.topic].error
+            error = producer.topic_error(LOOK_SECONDS)
         except KafkaException as unanswered:
             producer.poll(0)
             refusal = self._complaints.refusal(client, SinkError)
             return refusal or client.unavailable("no answer", self._complaints.text or reason_of(unanswered))
         return None if error is None else client.failure(error, SinkError, "no leader")
 
-    def _connected(self) -> Any:
+    def _connected(self) -> Sender:
         self._complaints.forget()
         if self._producer is None:
             self._failed = []
@@ -182,7 +247,11 @@ class KafkaSink:
                 "error_cb": self._complaints,
             }
             defaults = {"linger.ms": 5, "queue.buffering.max.messages": QUEUE_RECORDS, "queue.buffering.max.kbytes": QUEUE_KIB}
-            self._producer = self.config.client.make(lambda settings: Producer(defaults | settings), own, SinkError)
+            topic, library = self.config.client.topic, librdkafka.load()
+            kinds: list[Callable[[dict[str, Any]], Sender]] = [lambda settings: RecordByRecord(topic, Producer(defaults | settings))]
+            if library is not None:
+                kinds.insert(0, lambda settings: librdkafka.BulkProducer(library, topic, defaults | settings))
+            self._producer = self.config.client.make_first(kinds, own, SinkError)
         return self._producer
 
     def _abandon(self) -> None:
@@ -190,11 +259,9 @@ class KafkaSink:
         producer, self._producer = self._producer, None
         if producer is not None:
             with contextlib.suppress(KafkaException):
-                producer.purge()
-                producer.flush(WAIT_SECONDS)
+                producer.abandon(WAIT_SECONDS)
 
-    def _batches(self, file: Staged) -> Iterator[tuple[list[bytes], list[bytes | None], list[bytes] | None]]:
-        """Values, keys, and identities where these are not the keys."""
+    def _batches(self, file: Staged) -> Iterator[Outgoing]:
         try:
             data = self._storage.get(file.path)
         except Missing:
@@ -209,45 +276,29 @@ class KafkaSink:
             for index in range(reader.num_record_batches):
                 batch = reader.get_batch(index)
                 numbers = pa.array(np.arange(row, row + batch.num_rows)).cast(pa.string())
-                identities = pc.binary_join_element_wise(prefix, numbers, "/").cast(pa.binary()).to_pylist()
+                identities = pc.binary_join_element_wise(prefix, numbers, "/").cast(pa.binary())
                 row += batch.num_rows
-                values = batch.column("value").to_pylist()
                 if self.config.key is None or batch.num_columns == 1:
-                    yield values, identities, None
+                    yield Outgoing(batch.column("value"), identities)
                 else:
-                    yield values, batch.column("key").to_pylist(), identities
+                    yield Outgoing(batch.column("value"), batch.column("key"), identities)
 
-    def _enqueue(self, producer: Any, values: list[bytes], keys: list[bytes | None], identities: list[bytes] | None) -> None:
+    def _enqueue(self, producer: Sender, records: Outgoing) -> None:
         """Hands records to librdkafka, which sends them meanwhile; waits where its queue is full. O(records), in order."""
-        topic, produce = self.config.client.topic, producer.produce
-        headers: Iterator[list[tuple[str, bytes]] | None]
-        headers = itertools.repeat(None) if identities is None else ([(HEADER, identity)] for identity in identities)
-        for value, key, header in zip(values, keys, headers, strict=False):
-            try:
-                if header is None:
-                    produce(topic, value, key)
-                else:
-                    produce(topic, value, key, headers=header)
-            except BufferError:
-                self._wait_to_enqueue(producer, value, key, header)
-            except KafkaException as error:
-                raise self._refused(error, value) from None
-        producer.poll(0)
-        self._raise_failed()
-
-    def _wait_to_enqueue(self, producer: Any, value: bytes, key: bytes | None, header: list[tuple[str, bytes]] | None) -> None:
-        """The same for one record when the queue is full."""
-        deadline = self._deadline()
+        taken, deadline = 0, self._deadline()
         while True:
+            before = taken
+            taken, error = producer.send(records, before)
+            if error is None:
+                break
+            if error.code() != KafkaError._QUEUE_FULL:
+                raise self._refused(error, len(records.values[taken].as_py()))
+            if taken > before:
+                deadline = self._deadline()
             producer.poll(WAIT_SECONDS)
             self._keep_waiting(deadline)
-            try:
-                producer.produce(self.config.client.topic, value, key, headers=header or [])
-                return
-            except BufferError:
-                continue
-            except KafkaException as error:
-                raise self._refused(error, value) from None
+        producer.poll(0)
+        self._raise_failed()
 
     def _deadline(self) -> float:
         return time.monotonic() + self.config.client.timeout_seconds + MARGIN_SECONDS
@@ -261,9 +312,8 @@ class KafkaSink:
         if time.monotonic() > deadline:
             raise self._silent()
 
-    def _refused(self, error: KafkaException, value: bytes) -> Exception:
-        found = error_of(error)
-        return error if found is None else self.config.client.failure(found, SinkError, f"no record of {len(value)} bytes could be sent")
+    def _refused(self, error: KafkaError, nbytes: int) -> Exception:
+        return self.config.client.failure(error, SinkError, f"no record of {nbytes} bytes could be sent")
 
     def _raise_failed(self) -> None:
         if self._failed:
@@ -276,7 +326,7 @@ class KafkaSink:
         return self.config.client.unavailable("not all records were acknowledged", self._complaints.text)
 
 
-def _delivered(failed: list[KafkaError], error: KafkaError | None, message: Message) -> None:
+def _delivered(failed: list[KafkaError], error: KafkaError | None, message: object) -> None:
     if error is not None and not failed:
         failed.append(error)
 

@@ -14,47 +14,29 @@ windows of rows that is the definition, elsewhere record counts are estimates.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from streamjoin.io.base import Position, Reader, Records, Rejected, SourceError, SourcePlan, Split, Traffic, UnavailableError
+from streamjoin.io.base import Position, Reader, Records, SourceError, SourcePlan, Traffic
 from streamjoin.io.kafka_client import Complaints, KafkaClient, error_of, log, reason_of
-from streamjoin.io.lines import JSON_SPACE, count_records
-from streamjoin.io.text import JsonFormat, parse_block, raw_text
+from streamjoin.io.kafka_records import JsonDecoder, KafkaSplit, RawDecoder
+from streamjoin.io.kafka_session import borrowed
 
 SPLIT_RECORDS = 250_000
 """A task reads at most so many offsets."""
-READ_MESSAGES = 20_000
-"""So many are taken from librdkafka at once, if they are there within POLL_SECONDS."""
-POLL_SECONDS = 0.02
 SESSION = {"session.timeout.ms": 5000, "heartbeat.interval.ms": 1000}
 """Of the client that tells the group. It is no member, so all that this says is how long it tries, and how long its end may take."""
 PAUSE_SECONDS = 0.1
 ANSWER_SECONDS = 0.05
 """So often it is looked whether the brokers have refused a client that waits for them."""
-FETCHING = {
-    # What a consumer holds that was not asked for yet is bounded by its size alone, ...
-    "queued.max.messages.kbytes": 16_384,
-    "queued.min.messages": 1_000_000,
-    # ... and when there is room again it goes on at once: librdkafka would pause for a second, which is most of the time of a fast reader.
-    "fetch.queue.backoff.ms": 5,
-    # A consumer that is sent to another place must wait for its request that is under way at the end of the old one: no longer than this.
-    "fetch.wait.max.ms": 100,
-}
-"""How consumers fetch, unless the user's options say otherwise."""
-SESSIONS = 4
-"""Consumers that a process keeps of one source: each goes on where it stopped without asking for the same records again."""
 BEHIND_SECONDS = 5.0
 """A broker that was killed may for a moment say that a partition ends before what it had shown; so long is waited for the rest."""
 
@@ -71,19 +53,6 @@ class KafkaSourceConfig:
     """earliest or latest."""
     on_data_loss: str = "fail"
     """fail or skip."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class KafkaSplit(Split):
-    """A range of offsets of one partition."""
-
-    topic: str
-    start: int
-    end: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.topic} partition {self.partition} offsets {self.start}-{self.end}"
 
 
 @dataclass(frozen=True)
@@ -333,274 +302,11 @@ class KafkaReader:
     schema: pa.Schema
 
     def read(self, split: KafkaSplit) -> Iterator[Records]:
-        """See :class:`streamjoin.io.base.Reader`. Memory: READ_MESSAGES records."""
-        decode: Callable[[_Messages], Iterator[Records]]
+        """See :class:`streamjoin.io.base.Reader`. Memory: what ``kafka_session`` takes at once."""
+        decode: JsonDecoder | RawDecoder
         decode = RawDecoder(self.schema) if self.config.format == "raw" else JsonDecoder(self.schema)
-        with _borrowed(self.config, split) as session:
-            for messages in session.read(split):
-                for records in decode(messages):
+        with borrowed(self.config.client, self.config.group, split) as session:
+            for fetched in session.read(split, decode.wanted):
+                for records in decode(split, fetched):
                     records.errors = session.new_errors()
                     yield records
-
-
-@dataclass(frozen=True)
-class _Messages:
-    """Some records of a split, in order."""
-
-    split: KafkaSplit
-    messages: Sequence[Message]
-    dense: bool
-    """There is one for each offset from the first to the last."""
-
-    @property
-    def first(self) -> int:
-        return int(self.messages[0].offset()) - self.split.start
-
-    def positions(self) -> np.ndarray:
-        """The offset within the split of each."""
-        if self.dense:
-            return np.arange(self.first, self.first + len(self.messages), dtype=np.int64)
-        offsets = (message.offset() for message in self.messages)
-        return np.fromiter(offsets, dtype=np.int64, count=len(self.messages)) - self.split.start
-
-    def rejected(self, index: int, error: str) -> Rejected:
-        message = self.messages[index]
-        offset = int(message.offset())
-        place = f"{self.split.topic} partition {self.split.partition} offset {offset}"
-        return Rejected(offset - self.split.start, raw_text(message.value() or b""), error, place)
-
-
-class JsonDecoder:
-    """Each value is one JSON object. A record without a value (a tombstone) is rejected."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-        self._text = JsonFormat(schema)
-
-    def __call__(self, part: _Messages) -> Iterator[Records]:
-        values: list[bytes | None] = [message.value() for message in part.messages]
-        block, chosen, rejected = _lines(part, values)
-        positions = part.positions()
-        if chosen is not None:
-            positions = positions[chosen]
-        if rejected:
-            yield Records(_empty(self._schema), None, rejected)
-        for records in parse_block(self._text, block, self._schema, "", 0):
-            wrong = [
-                part.rejected(int(item.position if chosen is None else chosen[item.position]), item.error) for item in records.rejected
-            ]
-            if part.dense and chosen is None and records.positions is None:
-                yield Records(records.batch, None, wrong, part.first + records.first)
-            else:
-                yield Records(records.batch, positions[records.offsets()], wrong)
-
-
-def _lines(part: _Messages, values: Sequence[bytes | None]) -> tuple[bytes, np.ndarray | None, list[Rejected]]:
-    """The values as a block of one line each, which of them it holds (None: all), and those that are no line."""
-    if None not in values:
-        block = b"\n".join(values)  # type: ignore[arg-type]
-        if block.count(b"\n") == len(values) - 1 and count_records(block, JSON_SPACE) == len(values):
-            return block, None, []
-    lines, chosen, rejected = [], [], []
-    for index, value in enumerate(values):
-        if value is None:
-            rejected.append(part.rejected(index, "has no value (a tombstone)"))
-        elif not value.strip(JSON_SPACE + b"\n"):
-            rejected.append(part.rejected(index, "is empty"))
-        else:
-            # JSON written over several lines: between tokens one is as good as the other, and within a string neither may stand.
-            lines.append(value.replace(b"\n", b"\r"))
-            chosen.append(index)
-    return b"\n".join(lines), np.array(chosen, dtype=np.int64), rejected
-
-
-class RawDecoder:
-    """The records themselves as columns; text that is not UTF-8 is rejected."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-
-    def __call__(self, part: _Messages) -> Iterator[Records]:
-        problems: dict[int, str] = {}
-        columns = [self._column(item, part, problems) for item in self._schema]
-        batch = pa.record_batch(columns, schema=self._schema)
-        if not problems:
-            yield Records(batch, None, [], part.first) if part.dense else Records(batch, part.positions())
-            return
-        good = np.ones(len(part.messages), dtype=bool)
-        good[list(problems)] = False
-        rejected = [part.rejected(index, error) for index, error in sorted(problems.items())]
-        yield Records(batch.filter(pa.array(good)), part.positions()[good], rejected)
-
-    def _column(self, item: pa.Field, part: _Messages, problems: dict[int, str]) -> pa.Array:
-        messages, name = part.messages, item.name.casefold()
-        if name == "topic":
-            return pa.repeat(part.split.topic, len(messages))
-        if name == "partition":
-            return pa.repeat(pa.scalar(part.split.partition, pa.int32()), len(messages))
-        if name == "offset":
-            return pa.array(part.positions() + part.split.start)
-        if name == "timestamp":
-            millis = pa.array((message.timestamp()[1] for message in messages), pa.int64(), size=len(messages))
-            known = pc.greater_equal(millis, 0)  # -1 where a record has none
-            return pc.if_else(known, pc.multiply(millis, 1000), None).cast(item.type)
-        values = [message.key() if name == "key" else message.value() for message in messages]
-        column = pa.array(values, pa.binary())
-        if not pa.types.is_string(item.type):
-            return column
-        try:
-            return column.cast(pa.string())
-        except pa.ArrowInvalid:
-            return self._text(values, item.name, problems)
-
-    @staticmethod
-    def _text(values: Sequence[bytes | None], name: str, problems: dict[int, str]) -> pa.Array:
-        texts: list[str | None] = []
-        for index, value in enumerate(values):
-            try:
-                texts.append(None if value is None else value.decode())
-            except UnicodeDecodeError as error:
-                problems.setdefault(index, f"column {name}: is not UTF-8 (byte {error.start})")
-                texts.append(None)
-        return pa.array(texts, pa.string())
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], item.type) for item in schema], schema=schema)
-
-
-class _Session:
-    """A consumer, and where it stands."""
-
-    def __init__(self, config: KafkaSourceConfig) -> None:
-        self._client = config.client
-        self._complaints = Complaints()
-        own = {
-            "group.id": config.group,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "error",
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "error_cb": self._complaints,
-        }
-        self._consumer = config.client.make(lambda settings: Consumer(FETCHING | settings), own, SourceError)
-        self._counted = 0
-        self.stands_at: tuple[int, int] | None = None
-        """(partition, offset) that would be read next without asking again."""
-
-    def new_errors(self) -> int:
-        """What the brokers, or the way to them, did wrong since this was last asked."""
-        before, self._counted = self._counted, self._complaints.count
-        return self._counted - before
-
-    def read(self, split: KafkaSplit) -> Iterator[_Messages]:
-        """All records of the split: the end has come with a record at or after it, or with the partition's end there.
-
-        Raises SourceError, UnavailableError.
-        """
-        assert split.partition is not None
-        partition, offset = split.partition, split.start
-        if self.stands_at != (partition, offset):
-            self._consumer.assign([TopicPartition(split.topic, partition, offset)])
-        self.stands_at = None
-        self._complaints.forget()
-        deadline = time.monotonic() + self._client.timeout_seconds
-        ended = passed = False
-        while offset < split.end and not (ended or passed):
-            got = self._consumer.consume(min(READ_MESSAGES, split.end - offset), POLL_SECONDS)
-            part, ended, passed = self._sift(split, offset, got)
-            if part is not None:
-                offset = part.messages[-1].offset() + 1
-                deadline = time.monotonic() + self._client.timeout_seconds
-                yield part
-            elif not (ended or passed):
-                self._keep_waiting(f"nothing came of partition {partition} from offset {offset} on", deadline)
-        if not passed:
-            self.stands_at = (partition, split.end)
-
-    def _sift(self, split: KafkaSplit, offset: int, got: Sequence[Message]) -> tuple[_Messages | None, bool, bool]:
-        """The split's records among what came; whether the partition ends at the split's end or later; whether a record came from there on.
-
-        Raises SourceError, UnavailableError.
-        """
-        if not got:
-            return None, False, False
-        # All records as they should be, by far the most frequent: told by the last one and their number.
-        if got[-1].offset() - offset + 1 == len(got) and got[0].partition() == split.partition and _without_events(got):
-            return _Messages(split, got, dense=True), False, False
-        records, ended, passed = [], False, False
-        for message in got:
-            event = message.error()
-            if event is not None:
-                self._check(split, event)
-                is_end = event.code() == KafkaError._PARTITION_EOF and message.partition() == split.partition
-                ended |= is_end and message.offset() >= split.end
-            elif message.partition() == split.partition and message.offset() >= offset:
-                if message.offset() < split.end:
-                    records.append(message)
-                else:
-                    passed = True
-        if not records:
-            return None, ended, passed
-        return _Messages(split, records, dense=records[-1].offset() - records[0].offset() + 1 == len(records)), ended, passed
-
-    def _check(self, split: KafkaSplit, event: KafkaError) -> None:
-        """Raises what reading cannot go on after; what librdkafka mends by itself is remembered for messages."""
-        if event.code() == KafkaError._PARTITION_EOF:
-            return
-        if event.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            raise UnavailableError(f"{self._client}: {split.name} were there when the epoch was planned, and are no more ({event.str()})")
-        failure = self._client.failure(event, SourceError, "no answer")
-        if isinstance(failure, SourceError):
-            raise failure
-        self._complaints(event)
-
-    def _keep_waiting(self, what: str, deadline: float) -> None:
-        """Raises SourceError where the brokers refuse this client, UnavailableError after the deadline."""
-        refusal = self._complaints.refusal(self._client, SourceError)
-        if refusal is not None:
-            raise refusal
-        if time.monotonic() > deadline:
-            raise self._client.unavailable(what, self._complaints.text)
-
-    def close(self) -> None:
-        with contextlib.suppress(Exception):  # nothing depends on it
-            self._consumer.close()
-
-
-def _without_events(messages: Sequence[Message]) -> bool:
-    return all(message.error() is None for message in messages)
-
-
-_idle: dict[tuple[int, KafkaSourceConfig], list[_Session]] = {}
-"""By process (a fork must not use its parent's) and source, consumers that nobody reads from."""
-
-
-def close_idle() -> None:
-    """Close the consumers of this process that nobody reads from. Unclosed, each goes on asking brokers that may be gone."""
-    for sessions in _idle.values():
-        for session in sessions:
-            session.close()
-    _idle.clear()
-
-
-@contextlib.contextmanager
-def _borrowed(config: KafkaSourceConfig, split: KafkaSplit) -> Iterator[_Session]:
-    """A consumer of this process, if possible one that stands where the split begins."""
-    kept = _idle.setdefault((os.getpid(), config), [])
-    ready = next((session for session in kept if session.stands_at == (split.partition, split.start)), None)
-    if ready is None and len(kept) >= SESSIONS:
-        ready = kept[0]
-    if ready is not None:
-        kept.remove(ready)
-    session = ready or _Session(config)
-    try:
-        yield session
-    except GeneratorExit:
-        kept.append(session)  # a reader that wanted no more; where it stands is not known, so the next one begins anew
-        raise
-    except BaseException:
-        session.close()
-        raise
-    kept.append(session)

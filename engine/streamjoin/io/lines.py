@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,20 +18,23 @@ from streamjoin.io.folder import Opened
 BLOCK_BYTES = 4 << 20
 """How much of a file is in memory at a time, unless one line is longer."""
 NEWLINE = 10
+CARRIAGE_RETURN = 13
 SPACE = 32
 """No character that may make up a blank line is greater."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 JSON_SPACE = b" \t\r"
 CSV_SPACE = b"\r"
+Text: TypeAlias = bytes | memoryview
+"""Bytes of a text; a memory view is one of single bytes."""
 
 
-def count_records(block: bytes, space: bytes) -> int:
+def count_records(block: Text, space: bytes) -> int:
     """How many lines are not blank; the last one need not end in a newline. O(bytes), fastest where none is blank."""
-    if not block:
+    if not len(block):
         return 0
     data = np.frombuffer(block, dtype=np.uint8)
     newlines = np.flatnonzero(data == NEWLINE)
-    ended = block.endswith(b"\n")
+    ended = bool(data[-1] == NEWLINE)
     starts = newlines[: len(newlines) - ended] + 1
     # Only a line that begins with white space, or with its end, may be blank.
     if data[0] <= SPACE or (data[starts] <= SPACE).any():
@@ -38,22 +42,27 @@ def count_records(block: bytes, space: bytes) -> int:
     return len(newlines) + (not ended)
 
 
-def record_lines(block: bytes, space: bytes) -> tuple[np.ndarray, np.ndarray]:
+def record_lines(block: Text, space: bytes) -> tuple[np.ndarray, np.ndarray]:
     """Where each line that is not blank begins and ends (its newline excluded), as int64 offsets. O(bytes)."""
-    data = np.frombuffer(block, dtype=np.uint8)
+    _, starts, ends = line_bounds(np.frombuffer(block, dtype=np.uint8), space)
+    return starts, ends
+
+
+def line_bounds(data: np.ndarray, space: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each line that is not blank: its number among all lines, where it begins and where it ends, as int64. O(bytes)."""
     ends = np.flatnonzero(data == NEWLINE)
-    if len(block) and data[-1] != NEWLINE:
-        ends = np.append(ends, len(block))
+    if len(data) and data[-1] != NEWLINE:
+        ends = np.append(ends, len(data))
     if not len(ends):
-        return ends, ends
+        return ends, ends, ends
     starts = np.empty_like(ends)
     starts[0] = 0
     starts[1:] = ends[:-1] + 1
     ink = data != NEWLINE
     for byte in space:
         ink &= data != byte
-    written = np.add.reduceat(ink, starts, dtype=np.int64) > 0
-    return starts[written], ends[written]
+    written = np.flatnonzero(np.add.reduceat(ink, starts, dtype=np.int64))
+    return written, starts[written], ends[written]
 
 
 def read_range(file: Opened, start: int, end: int) -> Iterator[tuple[int, bytes]]:

@@ -1,10 +1,13 @@
 """Makes the archive of Spark's Java classes that drivers and executors start with (``runner.classes``), by running a small join.
 
+What that join does not need of the machine code, which reads JSON and Kafka, is compiled, too: an image has all of it.
+
     python -m streamjoin.runner.archive
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -14,6 +17,7 @@ from pathlib import Path
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.job import compile_job
+from streamjoin.kernel.native import compile_all
 from streamjoin.manifest import load
 from streamjoin.runner.classes import archive, is_plain
 from streamjoin.runner.java import JavaNotFound, find_java
@@ -65,6 +69,9 @@ def make() -> Path:
     java = str(java_home / "bin" / "java")
     if subprocess.run([java, "-Xshare:on", "-version"], capture_output=True, check=False).returncode:
         subprocess.run([java, "-Xshare:dump"], capture_output=True, check=False)  # a runtime that came without its own archive
+    for name in ("json_native", "kafka_native"):
+        importlib.import_module(f"streamjoin.io.{name}")
+    compile_all()
     unfinished = path.with_suffix(f".{os.getpid()}")
     try:
         with tempfile.TemporaryDirectory(prefix="streamjoin-classes-") as name:

@@ -1,0 +1,223 @@
+"""Consumers that read ranges of offsets, and are kept for the next range: in bulk by librdkafka, or record by record by
+``confluent_kafka``.
+
+Always holds: which of the two reads makes no difference but the time it takes. What is to be done with a partition's end, with an error and
+with records of another place is decided here once, for both. The second one reads where the library cannot be used (``librdkafka.load``),
+and where the library by itself does not take the options, of which ``confluent_kafka`` knows some more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from streamjoin.io import librdkafka
+from streamjoin.io.base import SourceError, UnavailableError
+from streamjoin.io.kafka_client import Complaints, KafkaClient
+from streamjoin.io.kafka_records import Cells, Event, Fetched, KafkaSplit, Wanted
+from streamjoin.io.lines import JSON_SPACE, count_records
+
+READ_MESSAGES = librdkafka.BATCH_MESSAGES
+"""So many are taken from librdkafka at once, if they are there within POLL_SECONDS."""
+POLL_SECONDS = 0.02
+FETCHING = {
+    # What a consumer holds that was not asked for yet is bounded by its size alone, ...
+    "queued.max.messages.kbytes": 16_384,
+    "queued.min.messages": 1_000_000,
+    # ... and when there is room again it goes on at once: librdkafka would pause for a second, which is most of the time of a fast reader.
+    "fetch.queue.backoff.ms": 5,
+    # A consumer that is sent to another place must wait for its request that is under way at the end of the old one: no longer than this.
+    "fetch.wait.max.ms": 100,
+}
+"""How consumers fetch, unless the user's options say otherwise."""
+SESSIONS = 4
+"""Consumers that a process keeps of one source: each goes on where it stopped without asking for the same records again."""
+
+
+class Fetcher(Protocol):
+    """A consumer of one partition at a time."""
+
+    def assign(self, topic: str, partition: int, offset: int) -> None:
+        """Fetch from there on, and nothing else. Raises KafkaException."""
+
+    def take(self, split: KafkaSplit, low: int, limit: int, wanted: Wanted, timeout_seconds: float) -> Fetched:
+        """The split's records from offset ``low`` on, at most ``limit``, as far as they come within the time."""
+
+    def close(self) -> None: ...
+
+
+class RecordByRecord:
+    """A Fetcher by ``confluent_kafka``."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+
+    def assign(self, topic: str, partition: int, offset: int) -> None:
+        self._consumer.assign([TopicPartition(topic, partition, offset)])
+
+    def take(self, split: KafkaSplit, low: int, limit: int, wanted: Wanted, timeout_seconds: float) -> Fetched:
+        """O(bytes), with several Python objects for each record."""
+        got = self._consumer.consume(min(limit, READ_MESSAGES), timeout_seconds)
+        records, events, passed = got, [], False
+        # All records as they should be, by far the most frequent: told by the last one and their number.
+        dense = bool(got) and got[-1].offset() - low + 1 == len(got) and got[0].partition() == split.partition
+        dense = dense and all(message.error() is None for message in got)
+        if not dense:
+            records = []
+            for message in got:
+                error = message.error()
+                if error is not None:
+                    events.append(Event(error, message.partition(), message.offset()))
+                elif message.partition() == split.partition and message.offset() >= low:
+                    if message.offset() < split.end:
+                        records.append(message)
+                    else:
+                        passed = True
+        count = len(records)
+        offsets = range(low, low + count) if dense else (message.offset() for message in records)
+        return Fetched(
+            np.fromiter(offsets, np.int64, count),
+            _cells([message.value() for message in records], wanted.lines),
+            _cells([message.key() for message in records], lines=False) if wanted.keys else None,
+            np.fromiter((message.timestamp()[1] for message in records), np.int64, count) if wanted.timestamps else None,
+            passed,
+            events,
+        )
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _cells(values: Sequence[bytes | None], lines: bool) -> Cells:
+    count = len(values)
+    given = np.ones(count, dtype=bool)
+    texts: Sequence[bytes] = [value or b"" for value in values] if None in values else values  # type: ignore[assignment]
+    if None in values:
+        given = np.fromiter((value is not None for value in values), bool, count)
+    gap = b"\n" if lines else b""
+    data = gap.join([*texts, b""]) if count else b""
+    ends = np.cumsum(np.fromiter(map(len, texts), np.int64, count) + len(gap)) - len(gap)
+    is_lines = lines and data.count(b"\n") == count and count_records(data, JSON_SPACE) == count
+    return Cells(np.frombuffer(data, np.uint8), ends, given, len(gap), is_lines)
+
+
+class Session:
+    """A consumer, and where it stands."""
+
+    def __init__(self, client: KafkaClient, group: str) -> None:
+        """Raises SourceError where the options are refused."""
+        self._client = client
+        self._complaints = Complaints()
+        own = {
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "error_cb": self._complaints,
+        }
+        kinds: list[Callable[[dict[str, Any]], Fetcher]] = [lambda settings: RecordByRecord(Consumer(FETCHING | settings))]
+        library = librdkafka.load()
+        if library is not None:
+            kinds.insert(0, lambda settings: librdkafka.BulkConsumer(library, FETCHING | settings))
+        self.fetcher: Fetcher = client.make_first(kinds, own, SourceError)
+        self._counted = 0
+        self.stands_at: tuple[int, int] | None = None
+        """(partition, offset) that would be read next without asking again."""
+
+    def new_errors(self) -> int:
+        """What the brokers, or the way to them, did wrong since this was last asked."""
+        before, self._counted = self._counted, self._complaints.count
+        return self._counted - before
+
+    def read(self, split: KafkaSplit, wanted: Wanted) -> Iterator[Fetched]:
+        """All records of the split: the end has come with a record at or after it, or with the partition's end there.
+
+        Raises SourceError, UnavailableError.
+        """
+        assert split.partition is not None
+        partition, offset = split.partition, split.start
+        if self.stands_at != (partition, offset):
+            self.fetcher.assign(split.topic, partition, offset)
+        self.stands_at = None
+        self._complaints.forget()
+        deadline = time.monotonic() + self._client.timeout_seconds
+        ended = passed = False
+        while offset < split.end and not (ended or passed):
+            fetched = self.fetcher.take(split, offset, split.end - offset, wanted, POLL_SECONDS)
+            for event in fetched.events:
+                self._check(split, event)
+                ended |= event.error.code() == KafkaError._PARTITION_EOF and event.partition == partition and event.offset >= split.end
+            passed = fetched.passed
+            if len(fetched):
+                offset = int(fetched.offsets[-1]) + 1
+                deadline = time.monotonic() + self._client.timeout_seconds
+                yield fetched
+            elif not (ended or passed):
+                self._keep_waiting(f"nothing came of partition {partition} from offset {offset} on", deadline)
+        if not passed:
+            self.stands_at = (partition, split.end)
+
+    def _check(self, split: KafkaSplit, event: Event) -> None:
+        """Raises what reading cannot go on after; what librdkafka mends by itself is remembered for messages."""
+        error = event.error
+        if error.code() == KafkaError._PARTITION_EOF:
+            return
+        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            raise UnavailableError(f"{self._client}: {split.name} were there when the epoch was planned, and are no more ({error.str()})")
+        failure = self._client.failure(error, SourceError, "no answer")
+        if isinstance(failure, SourceError):
+            raise failure
+        self._complaints(error)
+
+    def _keep_waiting(self, what: str, deadline: float) -> None:
+        """Raises SourceError where the brokers refuse this client, UnavailableError after the deadline."""
+        refusal = self._complaints.refusal(self._client, SourceError)
+        if refusal is not None:
+            raise refusal
+        if time.monotonic() > deadline:
+            raise self._client.unavailable(what, self._complaints.text)
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):  # nothing depends on it
+            self.fetcher.close()
+
+
+_idle: dict[tuple[int, KafkaClient, str], list[Session]] = {}
+"""By process (a fork must not use its parent's), topic and group, consumers that nobody reads from."""
+
+
+def close_idle() -> None:
+    """Close the consumers of this process that nobody reads from. Unclosed, each goes on asking brokers that may be gone."""
+    for sessions in _idle.values():
+        for session in sessions:
+            session.close()
+    _idle.clear()
+
+
+@contextlib.contextmanager
+def borrowed(client: KafkaClient, group: str, split: KafkaSplit) -> Iterator[Session]:
+    """A consumer of this process, if possible one that stands where the split begins."""
+    kept = _idle.setdefault((os.getpid(), client, group), [])
+    ready = next((session for session in kept if session.stands_at == (split.partition, split.start)), None)
+    if ready is None and len(kept) >= SESSIONS:
+        ready = kept[0]
+    if ready is not None:
+        kept.remove(ready)
+    session = ready or Session(client, group)
+    try:
+        yield session
+    except GeneratorExit:
+        kept.append(session)  # a reader that wanted no more; where it stands is not known, so the next one begins anew
+        raise
+    except BaseException:
+        session.close()
+        raise
+    kept.append(session)

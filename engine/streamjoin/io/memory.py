@@ -1,0 +1,61 @@
+"""Memory by its address, for machine code: what librdkafka holds, and text that is read byte by byte.
+
+Importing this imports Numba. Addresses are 64-bit integers. NB: an array that one compiled function hands to another costs more than work
+on a byte does, as Numba counts references; an address costs nothing.
+
+NB: Numba's cache on disk notices changes only of the file that a compiled function is in. After a change here, or of the layout in
+``librdkafka``, touch the modules that use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, cast
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+Generator: TypeAlias = Callable[..., Any]
+addresses = cast(Callable[[Generator], Generator], intrinsic)
+"""Decorates what generates the code of a function of addresses: numba.extending.intrinsic, with a type."""
+
+
+def _load(builder: Any, address: Any, bits: int) -> Any:
+    return builder.load(builder.inttoptr(address, ir.IntType(bits).as_pointer()))
+
+
+@addresses
+def byte_at(context: Any, address: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _load(builder, arguments[0], 8)
+
+    return types.uint8(types.uint64), code
+
+
+@addresses
+def int32_at(context: Any, address: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _load(builder, arguments[0], 32)
+
+    return types.int32(types.uint64), code
+
+
+@addresses
+def int64_at(context: Any, address: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _load(builder, arguments[0], 64)
+
+    return types.int64(types.uint64), code
+
+
+@addresses
+def copy(context: Any, target: Any, source: Any, nbytes: Any) -> Any:
+    """Bytes from one place to another that does not overlap it."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = ir.IntType(8).as_pointer()
+        cgutils.raw_memcpy(builder, *(builder.inttoptr(address, pointer) for address in arguments[:2]), arguments[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64, types.uint64), code
