@@ -6,6 +6,7 @@ No controller runs there, so the tests say in a Deployment's status what its con
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import threading
 import time
@@ -228,6 +229,30 @@ def test_from_apply_to_running_with_the_rights_that_are_documented_and_then_rest
         time.sleep(3)  # six polls of the driver
         assert cluster.versions() == versions
         assert running.requests() == requests, "an idle join costs the API server nothing"
+
+
+def test_secrets_and_certificates_are_in_no_other_object(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """With the documented rights: a join waits for its certificates, runs with them, and nothing shows any of it."""
+    caplog.set_level("DEBUG")
+    secrets = PATHS["Secret"].format(cluster.namespace)
+    with cluster.operator(resync_seconds=0.5):
+        cluster.submit(security={"tls": {"secretName": "certificates"}})
+        wait_for("it waits", lambda: cluster.condition("Degraded") == ("True", "SecretUnusable"))
+        assert "Deployment" not in cluster.children()
+        key = "a-private-key-of-the-test"
+        data = {"tls.crt": "certificate", "tls.key": key, "ca.crt": "authority"}
+        cluster.admin.create(secrets, {"metadata": {"name": "certificates"}, "stringData": data})
+        wait_for("its driver is made", lambda: "Deployment" in cluster.children())
+        cluster.ready()
+        wait_for("it runs", lambda: cluster.condition("Ready") == ("True", "JoinRunning"))
+        mounted = {volume["name"] for volume in cluster.child("Deployment")["spec"]["template"]["spec"]["volumes"]}
+        assert {"exchange", "tls", "token"} <= mounted
+        exchange = cluster.child("Secret", names.exchange_name("one"))["data"]["secret"]
+        seen = json.dumps([cluster.get(), [found for kind, found in cluster.children().items() if kind != "Secret"]])
+        seen += json.dumps(cluster.admin.get(f"/api/v1/namespaces/{cluster.namespace}/events")) + caplog.text
+        for secret in (base64.b64decode(exchange).decode(), key):
+            assert secret not in seen
+            assert base64.b64encode(secret.encode()).decode() not in seen
 
 
 def test_load_is_followed_and_the_decision_is_kept_where_the_api_server_keeps_it(server: ApiServer, driver: FakeDriver) -> None:

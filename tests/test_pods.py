@@ -71,7 +71,7 @@ def test_a_lost_executor_is_noticed_soon() -> None:
         return float(here().conf("one")[f"spark.{name}"].removesuffix("s"))
 
     assert seconds("kubernetes.executor.apiPollingInterval") + seconds("kubernetes.executor.missingPodDetectDelta") <= 10
-    assert seconds("network.timeout") + seconds("network.timeoutInterval") <= 30
+    assert seconds("network.timeout") + seconds("network.timeoutInterval") + seconds("executor.heartbeatInterval") <= 30
     assert 2 * seconds("executor.heartbeatInterval") < seconds("network.timeout"), "one beat may be late"
     assert seconds("network.timeoutInterval") <= seconds("network.timeout"), "or Spark does not start"
 

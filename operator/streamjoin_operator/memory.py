@@ -14,13 +14,14 @@ the limit leaves over is page cache for mapped runs. Bytes per tuple follow from
 measured them (``streamjoin_worker_bytes / streamjoin_worker_tuples``) may give them instead. A running join's are not used: the size of its
 pods, and so a restart, would hang on a measurement.
 
-Measured on Spark's local-cluster with this heap (Linux, PSS): the JVM has 30 MiB of live objects and 100 MiB beside the heap; the daemon
-31 MiB, the host 90 and a worker that holds next to nothing 145, 266 in all; they share pages. With a heap of 128 MiB Spark does not start.
+Measured with this heap (Linux, PSS): the JVM has 30 MiB of live objects and 100 MiB beside the heap, 263 MiB in all as an executor of
+Spark on Kubernetes; the daemon 31 MiB, the host 90 and a worker that holds next to nothing 145, 266 in all. With 128 MiB of heap Spark does
+not start.
 
 Measured (``tests/bench/bench_memory.py --parts held``): held, merging and arriving together are 42 bytes a tuple for two columns of whole
 numbers by this sum, and were 46 with the page cache; 112 with two strings among five columns, and were 102.
 
-Known limits: the terms for JVM and Python are these rounded up by half, not measured in pods.
+Known limits: the terms for JVM and Python are these and about a half more, for what other sources and sinks load.
 """
 
 from __future__ import annotations

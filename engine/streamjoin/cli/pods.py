@@ -151,12 +151,12 @@ class Pods:
             "spark.network.crypto.enabled": "true",
             "spark.network.crypto.authEngineVersion": "2",
             "spark.network.crypto.cipher": "AES/GCM/NoPadding",
-            # an executor whose pod is gone is noticed within 10 s, one that hangs within 30 s
+            # an executor whose pod is gone is noticed within 10 s, one that hangs within about 30 s
             "spark.kubernetes.executor.missingPodDetectDelta": "5s",
             "spark.kubernetes.executor.apiPollingInterval": "5s",
             "spark.kubernetes.executor.eventProcessingInterval": "1s",
             "spark.executor.heartbeatInterval": "5s",
-            "spark.network.timeout": "25s",
+            "spark.network.timeout": "20s",
             "spark.network.timeoutInterval": "5s",
             # questions to a machine that is busy may take longer
             "spark.rpc.askTimeout": "120s",
