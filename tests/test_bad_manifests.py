@@ -208,6 +208,12 @@ CASES = [
         'suspend: "false"',
         'spec.suspend: "false" must be true or false; remove the quotes',
     ),
+    bad(
+        "a Secret by a name that none can have",
+        "suspend: false",
+        "security: {tls: {secretName: My_Secret}}",
+        'spec.security.tls.secretName: "My_Secret" is not a name of an object; use lower-case letters, digits and, inside, - and .',
+    ),
     bad("yes for truth", "suspend: false", "suspend: yes", 'spec.suspend: "yes" must be true or false'),
     bad(
         "a fraction for a whole number",

@@ -27,6 +27,7 @@ from waiting import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "crds" / "streamjoins.streamjoin.dev.yaml"
+EXAMPLES = [path for path in sorted((ROOT / "examples").rglob("*.yaml")) if "kind: StreamJoin" in path.read_text()]
 GROUP = f"/apis/{crd.GROUP}/{crd.VERSION}"
 
 Object = dict[str, Any]
@@ -97,6 +98,7 @@ ACCEPTED = [
     accepted("Kafka to Kafka", (FILES, KAFKA), (SINK, "sink: {kafka: {bootstrapServers: b, topic: out, options: {linger.ms: 5, a: x}}}")),
     accepted("the console", (SINK, "sink: {console: {}}")),
     accepted("an object store", (CHECKPOINT, 'checkpoint: {location: "s3://bucket/state"}')),
+    accepted("certificates", (CHECKPOINT, CHECKPOINT + "\n  security: {tls: {secretName: near-tls.v2}}")),
     accepted("a claim", (CHECKPOINT, "checkpoint: {persistentVolumeClaim: state}")),
     accepted("a ramp", (RATE, "rate: {ramp: {from: 0, to: 10, over: 1m}}")),
     accepted("spikes", (RATE, "rate: {spike: {base: 1, peak: 10, at: 0s, for: 1m, every: 60s}}")),
@@ -334,6 +336,12 @@ REFUSED = [
         "give exactly one of location",
     ),
     refused("suspend in words", "suspend: false", "suspend: maybe", "spec.suspend", "must be of type boolean"),
+    refused(
+        "a Secret's name in capitals",
+        *(CHECKPOINT, CHECKPOINT + "\n  security: {tls: {secretName: Near}}"),
+        *("spec.security.tls.secretName", "is not a name of an object"),
+    ),
+    refused("TLS without a Secret", CHECKPOINT, CHECKPOINT + "\n  security: {tls: {}}", "spec.security.tls.secretName", "Required value"),
     refused("a pod template that is text", "{metadata: {labels: {team: a}}}", "abc", "spec.driver.podTemplate", "must be of type object"),
 ]
 
@@ -491,7 +499,7 @@ def resource_of(case: Bad) -> Object | None:
 
 
 @pytest.mark.apiserver
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("**/*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_the_examples_are_accepted_by_kubectl(path: Path, defined: ApiServer) -> None:
     namespace = defined.namespace("examples")
     defined.kubectl("apply", "--server-side", "--validate=strict", "--dry-run=server", "-n", namespace, "-f", str(path))

@@ -91,7 +91,10 @@ def test_everything_that_the_contract_names_is_accepted() -> None:
     assert (spec.shedding.base, spec.scaling.mode, spec.suspend) == (0, "Off", True)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.yaml")), ids=lambda path: path.name)
+EXAMPLES = [path for path in sorted((ROOT / "examples").rglob("*.yaml")) if "kind: StreamJoin" in path.read_text()]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_is_valid(path: Path) -> None:
     (document,) = parse(path.read_text())
     assert [str(problem) for problem in document.problems] == []
@@ -207,6 +210,14 @@ def test_what_may_not_be_meant_is_remarked_upon() -> None:
     every_pair, claim = document.remarks
     assert str(every_pair).startswith("spec.joins[0].on: has no predicate that an index serves")
     assert str(claim) == "spec.checkpoint: has no location, which a run outside Kubernetes needs"
+
+
+def test_certificates_are_for_pods_which_is_remarked_upon() -> None:
+    (document,) = parse(SMALL + "  security: {tls: {secretName: near-tls}}\n")
+    assert document.manifest is not None
+    assert [str(remark) for remark in document.remarks] == [
+        "spec.security.tls: is for pods; streamjoin run keeps all connections on this machine, with a secret of its own and without TLS"
+    ]
 
 
 def test_secrets_that_are_written_out_are_remarked_upon_and_not_shown() -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 import json
 import random
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from operator_parts import Object, streamjoin
+from streamjoin.cli import pods
 from streamjoin.manifest import check
+from streamjoin.runner.exchange import AHEAD_BYTES
 from streamjoin_operator import children, names, plugin, settings, status
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.changes import Class, classify, compared, engine_manifest, revision, worst
@@ -26,6 +31,9 @@ from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconcile import derive, transitions, wish_of
 from streamjoin_operator.settings import Settings
 from streamjoin_operator.template import merge
+
+ROOT = Path(__file__).resolve().parent.parent
+TLS = {"tls": {"secretName": "one-tls"}}
 
 
 def manifest_of(body: Object) -> Any:
@@ -74,6 +82,7 @@ class TestChanges:
             ("streams.0.where", "amount > 0", Class.RESTART),
             ("joins.0.output.where", "orders.id <> payments.id", Class.RESTART),
             ("image", "engine:2", Class.RESTART),
+            ("security.tls", {"secretName": "one-tls"}, Class.RESTART),
             ("driver.podTemplate", {"spec": {"priorityClassName": "high"}}, Class.RESTART),
             ("checkpoint.location", "s3://bucket/state/two", Class.RESTART),
             ("streams.0.schema", "id BIGINT, amount DOUBLE, at TIMESTAMP, more INT", Class.REFUSED),
@@ -103,29 +112,29 @@ class TestChanges:
 
     def test_the_driver_gets_a_manifest_that_is_valid_and_free_of_what_the_operator_reads(self) -> None:
         claim = {"persistentVolumeClaim": "data", "size": "1Gi"}
-        body = streamjoin(checkpoint=claim, suspend=True, image="x", driver={"podTemplate": {"a": 1}})
+        body = streamjoin(checkpoint=claim, suspend=True, image="x", driver={"podTemplate": {"a": 1}}, security=TLS)
         written = engine_manifest(manifest_of(body))
         assert written["spec"]["checkpoint"] == {"location": "/var/lib/streamjoin/one"}
-        assert not {"suspend", "image", "driver", "executor"} & set(written["spec"])
+        assert not {"suspend", "image", "driver", "executor", "security"} & set(written["spec"])
         assert check(json.loads(json.dumps(written))).problems == ()
 
 
 class TestMemory:
     def test_what_does_not_fit_is_refused_with_the_arithmetic_and_both_remedies(self) -> None:
-        found = derive(changed("workers.capacityTuples", 20_000_000))
+        found = derive(changed("workers.capacityTuples", 40_000_000))
         assert found.problem is not None
         reason, message = found.problem
         assert reason is Reason.InsufficientMemory
         assert message.startswith("spec.workers.resources.memory: 2,048Mi must be at least ")
-        assert "20,000,000 tuples x " in message
+        assert "40,000,000 tuples x " in message
         assert "or lower spec.workers.capacityTuples to " in message
 
     def test_the_remedies_work(self) -> None:
-        refused = derive(changed("workers.capacityTuples", 20_000_000)).memory
+        refused = derive(changed("workers.capacityTuples", 40_000_000)).memory
         assert refused is not None
         fewer = int(refused.refusal().rsplit(" ", 1)[1].replace(",", ""))
         assert derive(changed("workers.capacityTuples", fewer)).problem is None
-        body = changed("workers.capacityTuples", 20_000_000)
+        body = changed("workers.capacityTuples", 40_000_000)
         body["spec"]["workers"]["resources"] = {"memory": f"{-(-refused.needed // (1 << 20))}Mi"}
         assert derive(body).problem is None
 
@@ -137,6 +146,16 @@ class TestMemory:
             assert memory is not None
             assert memory.heap_mib + memory.overhead_mib == 2048
             assert memory.fits == (memory.needed <= memory.limit)
+
+    def test_what_a_worker_takes_of_the_next_epoch_is_bounded(self) -> None:
+        body = changed("workers.capacityTuples", 20_000_000)
+        body["spec"]["epoch"] = {"maxTuples": 20_000_000}
+        memory = derive(body).memory
+        assert memory is not None
+        assert memory.ahead == AHEAD_BYTES < memory.arriving == memory.held
+        small = derive(streamjoin()).memory
+        assert small is not None
+        assert small.ahead == small.arriving
 
     def test_a_measured_size_is_preferred(self) -> None:
         job = derive(streamjoin()).job
@@ -206,6 +225,87 @@ class TestChildren:
         assert pod["metadata"]["labels"][names.NAME] == "one"
         assert {"name": "X", "value": "1"} in pod["spec"]["containers"][0]["env"]
         assert any(variable["name"] == "POD_IP" for variable in pod["spec"]["containers"][0]["env"])
+
+    def test_the_ports_are_those_that_the_engine_serves(self) -> None:
+        ours = (children.EXCHANGE_PORT, children.RPC_PORT, children.BLOCKS_PORT, tuple(children.WORKER_PORTS))
+        assert ours == (pods.EXCHANGE_PORT, pods.RPC_PORT, pods.BLOCKS_PORT, pods.WORKER_PORTS)
+        driver = self.of(streamjoin())["spec"]["template"]["spec"]["containers"][0]
+        executor = children.executor_template(Resource.of(streamjoin()), manifest_of(streamjoin()), Settings())["spec"]["containers"][0]
+        assert [port["containerPort"] for port in driver["ports"]] == [8080, 7077, 7078, 7079]
+        assert [port["containerPort"] for port in executor["ports"]] == list(range(7080, 7096)), "Spark declares the port of blocks"
+
+    def test_each_pod_is_open_on_its_own_ports_to_those_who_call_it(self) -> None:
+        driver, executors = ({names.NAME: "one", names.COMPONENT: part} for part in ("driver", "executor"))
+        opened = {}
+        for policy in children.network_policies(Resource.of(streamjoin())):
+            spec = policy["spec"]
+            assert spec["policyTypes"] == ["Ingress"]
+            into = opened[spec["podSelector"]["matchLabels"][names.COMPONENT]] = set()
+            assert spec["podSelector"]["matchLabels"][names.NAME] == "one"
+            for rule in spec["ingress"]:
+                for caller in rule["from"]:
+                    labels = caller.get("podSelector", {}).get("matchLabels")
+                    who = "cluster" if labels is None else {str(driver): "driver", str(executors): "executor"}[str(labels)]
+                    into |= {(who, port["port"], port.get("endPort", port["port"])) for port in rule["ports"]}
+        assert opened == {
+            "driver": {("cluster", 8080, 8080), *(("executor", port, port) for port in (7077, 7078, 7079))},
+            "executor": {("driver", 7079, 7079), ("executor", 7079, 7079), ("executor", 7080, 7095)},
+        }
+
+    def test_driver_and_executors_mount_the_same_secrets_in_the_same_places(self) -> None:
+        for security, mounts in (
+            ({}, {"/etc/streamjoin-exchange": "sj-one-exchange"}),
+            (TLS, {"/etc/streamjoin-exchange": "sj-one-exchange", "/etc/streamjoin-tls": "one-tls"}),
+        ):
+            body = streamjoin(security=security)
+            driver = self.of(body)["spec"]["template"]["spec"]
+            executor = children.executor_template(Resource.of(body), manifest_of(body), Settings())["spec"]
+            for spec in (driver, executor):
+                secrets = {volume["name"]: volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume}
+                assert secrets.pop("token", None) == ("sj-one-token" if spec is driver else None)
+                found = spec["containers"][0]["volumeMounts"]
+                assert {mount["mountPath"]: secrets[mount["name"]] for mount in found if mount["name"] in secrets} == mounts
+            arguments = driver["containers"][0]["args"]
+            assert "--exchange-secret-file=/etc/streamjoin-exchange/secret" in arguments
+            assert ("--tls-name=sj-one.default.svc" in arguments) == bool(security)
+            assert ("--tls-directory=/etc/streamjoin-tls" in arguments) == bool(security)
+
+    def test_a_secret_is_made_once_and_then_kept(self) -> None:
+        resource = Resource.of(streamjoin())
+        first = children.secret(resource, "s", "secret", None)
+        assert len(base64.b64decode(first["data"]["secret"])) >= 32
+        assert children.secret(resource, "s", "secret", first) == first
+        assert children.secret(resource, "s", "secret", None) != first
+        assert children.secret(resource, "s", "secret", {**first, "data": {}})["data"]["secret"], "an empty one is filled"
+
+    @pytest.mark.parametrize(
+        ("observed", "wrong"),
+        [
+            (None, "there is no such Secret in namespace default"),
+            ({"data": {"tls.crt": "eA==", "tls.key": "eA=="}}, "the Secret lacks ca.crt"),
+            ({"data": {"ca.crt": "eA==", "tls.crt": ""}}, "the Secret lacks tls.crt and tls.key"),
+        ],
+    )
+    def test_a_secret_without_certificates_is_said_with_its_remedy(self, observed: Object | None, wrong: str) -> None:
+        body = streamjoin(security=TLS)
+        problem = children.tls_problem(Resource.of(body), manifest_of(body), observed)
+        assert problem is not None
+        assert problem.startswith(f"spec.security.tls.secretName: one-tls: {wrong}; make one with tls.crt, tls.key, ca.crt")
+        assert "DNS name sj-one.default.svc" in problem
+        assert children.tls_problem(Resource.of(body), manifest_of(body), {"data": dict.fromkeys(children.TLS_FILES, "eA==")}) is None
+        assert children.tls_problem(Resource.of(body), manifest_of(streamjoin()), observed) is None
+
+    def test_the_example_of_certificates_is_for_the_example_of_a_join(self) -> None:
+        examples = ROOT / "examples" / "kubernetes"
+        join = yaml.safe_load((examples / "generator.yaml").read_text())
+        resource = Resource.of({"metadata": {"namespace": "default", "uid": "", **join["metadata"]}})
+        (certificate,) = [
+            body["spec"]
+            for body in yaml.safe_load_all((examples / "certificate.yaml").read_text())
+            if body["kind"] == "Certificate" and not body["spec"].get("isCA")
+        ]
+        assert certificate["dnsNames"] == [resource.tls_name]
+        assert certificate["secretName"] == f"{resource.name}-tls"
 
     def test_a_driver_may_touch_pods_alone(self) -> None:
         (rule,) = children.role(Resource.of(streamjoin()))["rules"]

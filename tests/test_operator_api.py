@@ -6,6 +6,7 @@ No controller runs there, so the tests say in a Deployment's status what its con
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import threading
 import time
@@ -48,6 +49,7 @@ PATHS = {
 }
 STREAMJOINS = "/apis/streamjoin.dev/v1alpha1/namespaces/{}/streamjoins"
 CHILDREN = ["ConfigMap", "Deployment", "NetworkPolicy", "Role", "RoleBinding", "Secret", "Service", "ServiceAccount"]
+CHILDREN_OF_ONE = dict.fromkeys(CHILDREN, 1) | {"NetworkPolicy": 2, "Secret": 2}
 OPERATOR_RULES: list[Object] = [
     {"apiGroups": ["streamjoin.dev"], "resources": ["streamjoins"], "verbs": ["get", "list", "watch", "patch"]},
     {"apiGroups": ["streamjoin.dev"], "resources": ["streamjoins/status"], "verbs": ["get", "patch"]},
@@ -227,6 +229,30 @@ def test_from_apply_to_running_with_the_rights_that_are_documented_and_then_rest
         wait_for("polls of the driver", lambda: cluster.driver.polls >= polls + 6)
         assert cluster.versions() == versions
         assert running.requests() == requests, "an idle join costs the API server nothing"
+
+
+def test_secrets_and_certificates_are_in_no_other_object(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """With the documented rights: a join waits for its certificates, runs with them, and nothing shows any of it."""
+    caplog.set_level("DEBUG")
+    secrets = PATHS["Secret"].format(cluster.namespace)
+    with cluster.operator(resync_seconds=0.5):
+        cluster.submit(security={"tls": {"secretName": "certificates"}})
+        wait_for("it waits", lambda: cluster.condition("Degraded") == ("True", "SecretUnusable"))
+        assert "Deployment" not in cluster.children()
+        key = "a-private-key-of-the-test"
+        data = {"tls.crt": "certificate", "tls.key": key, "ca.crt": "authority"}
+        cluster.admin.create(secrets, {"metadata": {"name": "certificates"}, "stringData": data})
+        wait_for("its driver is made", lambda: "Deployment" in cluster.children())
+        cluster.ready()
+        wait_for("it runs", lambda: cluster.condition("Ready") == ("True", "JoinRunning"))
+        mounted = {volume["name"] for volume in cluster.child("Deployment")["spec"]["template"]["spec"]["volumes"]}
+        assert {"exchange", "tls", "token"} <= mounted
+        exchange = cluster.child("Secret", names.exchange_name("one"))["data"]["secret"]
+        seen = json.dumps([cluster.get(), [found for kind, found in cluster.children().items() if kind != "Secret"]])
+        seen += json.dumps(cluster.admin.get(f"/api/v1/namespaces/{cluster.namespace}/events")) + caplog.text
+        for secret in (base64.b64decode(exchange).decode(), key):
+            assert secret not in seen
+            assert base64.b64encode(secret.encode()).decode() not in seen
 
 
 def test_load_is_followed_and_the_decision_is_kept_where_the_api_server_keeps_it(server: ApiServer, driver: FakeDriver) -> None:
@@ -412,7 +438,7 @@ def test_faults_on_the_wire_change_nothing_in_the_end(cluster: Cluster, fault: i
         cluster.operator(cluster.way(proxy.url), resync_seconds=0.1) as running,
     ):
         running.await_ready()
-        proxy.fault, proxy.every = fault, 29  # a check takes up to 25 requests
+        proxy.fault, proxy.every = fault, 29  # a check takes up to 28 requests
         cluster.submit()
         cluster.ready()
         wait_for("some faults", lambda: proxy.injected >= 3)
@@ -421,7 +447,7 @@ def test_faults_on_the_wire_change_nothing_in_the_end(cluster: Cluster, fault: i
         wait_for("the change", lambda: cluster.child("Deployment")["metadata"]["generation"] >= 1 and _seen(cluster, 2))
         cluster.ready()
         wait_for("it runs", lambda: cluster.condition("Ready") == ("True", "JoinRunning"))
-        assert {kind: len(found) for kind, found in cluster.children().items()} == dict.fromkeys(CHILDREN, 1)
+        assert {kind: len(found) for kind, found in cluster.children().items()} == CHILDREN_OF_ONE
 
 
 def _seen(cluster: Cluster, generation: int) -> bool:
@@ -444,7 +470,7 @@ def test_two_operators_at_once_do_no_harm(cluster: Cluster) -> None:
             cluster.ready(f"sj-join-{number}")
         for number in range(5):
             wait_for("it runs", lambda name=f"join-{number}": cluster.condition("Ready", name) == ("True", "JoinRunning"))  # type: ignore[misc]
-            assert {kind: len(found) for kind, found in cluster.children(f"join-{number}").items()} == dict.fromkeys(CHILDREN, 1)
+            assert {kind: len(found) for kind, found in cluster.children(f"join-{number}").items()} == CHILDREN_OF_ONE
 
         def await_polls(each: int) -> None:
             enough = cluster.driver.polls + each * 5 * 2

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
+import json
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
@@ -13,7 +15,7 @@ import pytest
 
 from memory_cluster import MemoryCluster, every_fault
 from operator_parts import Object, parsed_once, streamjoin
-from streamjoin_operator import names
+from streamjoin_operator import children, names
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.driver import Answered, Measured, Report
 from streamjoin_operator.measurement import Distrusted
@@ -22,9 +24,14 @@ from streamjoin_operator.settings import Settings
 
 KEY = ("default", "one")
 CHILDREN = [
-    *("ConfigMap sj-one", "ConfigMap sj-one-decisions", "Deployment sj-one", "NetworkPolicy sj-one", "Role sj-one", "RoleBinding sj-one"),
-    *("Secret sj-one-token", "Service sj-one", "ServiceAccount sj-one"),
+    *("ConfigMap sj-one", "ConfigMap sj-one-decisions", "Deployment sj-one"),
+    *("NetworkPolicy sj-one", "NetworkPolicy sj-one-executors", "Role sj-one", "RoleBinding sj-one"),
+    *("Secret sj-one-exchange", "Secret sj-one-token", "Service sj-one", "ServiceAccount sj-one"),
 ]
+
+
+SECRET = "nobody-else-may-see-this"
+TLS = {"tls": {"secretName": "one-tls"}}
 
 
 class Killed(BaseException):
@@ -176,6 +183,12 @@ class World:
 def _parsed_once() -> Iterator[None]:
     with parsed_once():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _the_same_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every world, as what pods are started for follows from them."""
+    monkeypatch.setattr(children.secrets, "token_urlsafe", lambda size: SECRET)
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
@@ -488,6 +501,101 @@ def test_an_invalid_manifest_and_one_that_needs_more_memory_start_nothing() -> N
             assert world.cluster.children() == []
             assert world.status["phase"] == "Failed"
             assert world.condition("Degraded") == ("True", reason)
+
+    run(story)
+
+
+def certificates(world: World, **data: str) -> None:
+    """cert-manager, or somebody, has written the Secret."""
+    metadata = {"name": "one-tls", "namespace": "default"}
+    encoded = {name.replace("_", "."): base64.b64encode(value.encode()).decode() for name, value in data.items()}
+    world.cluster.put({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": encoded})
+
+
+def generation_of(world: World) -> int:
+    generation: int = world.cluster.objects["Deployment", "default", "sj-one"]["metadata"]["generation"]
+    return generation
+
+
+def test_secrets_are_in_their_secrets_alone() -> None:
+    async def story() -> None:
+        world = World()
+        certificates(world, tls_crt="certificate", tls_key=SECRET, ca_crt="authority")
+        world.submit(streamjoin(security=TLS))
+        await world.settle()
+        world.cluster.ready("default", "sj-one")
+        await world.settle()
+        assert world.condition("Ready") == ("True", "JoinRunning")
+        secret = {kind: body for (kind, _, name), body in world.cluster.objects.items() if name == "sj-one-exchange"}
+        assert base64.b64decode(secret["Secret"]["data"]["secret"]).decode() == SECRET
+        others = [body for place, body in world.cluster.objects.items() if place[0] != "Secret"]
+        seen = json.dumps([others, world.cluster.events])
+        for form in (SECRET, base64.b64encode(SECRET.encode()).decode()):
+            assert form not in seen
+
+    run(story)
+
+
+def test_without_its_certificates_a_join_waits_and_says_what_for() -> None:
+    async def story() -> None:
+        world = World()
+        world.submit(streamjoin(security=TLS))
+        await world.settle()
+        assert world.condition("Degraded") == ("True", "SecretUnusable")
+        assert "Deployment sj-one" not in world.cluster.children()
+        certificates(world, tls_crt="certificate", tls_key="key")
+        await world.settle()
+        (degraded,) = [one for one in world.status["conditions"] if one["type"] == "Degraded"]
+        assert "the Secret lacks ca.crt" in degraded["message"]
+        certificates(world, tls_crt="certificate", tls_key="key", ca_crt="authority")
+        await world.settle()
+        assert world.condition("Degraded") == ("False", "Healthy")
+        assert "Deployment sj-one" in world.cluster.children()
+
+    run(story)
+
+
+def test_what_runs_goes_on_when_its_certificates_are_deleted() -> None:
+    async def story() -> None:
+        world = World()
+        certificates(world, tls_crt="certificate", tls_key="key", ca_crt="authority")
+        world.submit(streamjoin(security=TLS))
+        await world.settle()
+        world.cluster.ready("default", "sj-one")
+        await world.settle()
+        generation = generation_of(world)
+        world.cluster.remove("Secret", "default", "one-tls")
+        world.now += world.settings.resync_seconds
+        await world.settle()
+        assert world.condition("Degraded") == ("True", "SecretUnusable")
+        assert world.condition("Ready") == ("True", "JoinRunning")
+        assert generation_of(world) == generation
+        world.change(lambda spec: spec.update(suspend=True))
+        await world.settle()
+        assert world.cluster.objects["Deployment", "default", "sj-one"]["spec"]["replicas"] == 0, "that is heeded all the same"
+
+    run(story)
+
+
+@pytest.mark.parametrize("rotated", ["certificate", "secret"])
+def test_with_another_certificate_or_secret_all_pods_start_anew_once(rotated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        world = World()
+        certificates(world, tls_crt="certificate", tls_key="key", ca_crt="authority")
+        await create(world)
+        world.change(lambda spec: spec.update(security=TLS))
+        await world.settle()
+        generation = generation_of(world)
+        if rotated == "certificate":
+            certificates(world, tls_crt="renewed", tls_key="key", ca_crt="authority")
+        else:
+            monkeypatch.setattr(children.secrets, "token_urlsafe", lambda size: "another")
+            world.cluster.remove("Secret", "default", "sj-one-exchange")
+        for _ in range(2):
+            world.now += world.settings.resync_seconds
+            await world.settle()
+        assert generation_of(world) == generation + 1
+        assert world.reasons.count("RestartRequested") == 1
 
     run(story)
 

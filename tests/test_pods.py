@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +12,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from certificates import Authority
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit, Failure
-from streamjoin.cli.pods import BACKEND, REVISION_SECONDS, Limits, Pods, await_revision, executor_command
+from streamjoin.cli.pods import BACKEND, REVISION_SECONDS, Limits, Pods, Secrets, await_revision, executor_command
 from streamjoin.cli.run import read_job
 from streamjoin.serve.metrics import Metrics
 
@@ -37,8 +40,11 @@ EXECUTOR = {
 }
 
 
+SECRET_FILE = Path("/etc/streamjoin-exchange/secret")
+
+
 def here(**changes: str) -> Pods:
-    return Pods.here({**POD, **changes}, Path("/etc/streamjoin/executor.yaml"), 600, 1448, "1")
+    return Pods.here({**POD, **changes}, Path("/etc/streamjoin/executor.yaml"), Secrets(SECRET_FILE), 600, 1448, "1")
 
 
 def test_spark_is_told_to_start_pods_and_to_touch_nothing_else() -> None:
@@ -51,6 +57,102 @@ def test_spark_is_told_to_start_pods_and_to_touch_nothing_else() -> None:
     assert conf["spark.kubernetes.container.image.pullPolicy"] == "IfNotPresent"
     assert here(STREAMJOIN_IMAGE_PULL_POLICY="Always").conf("one")["spark.kubernetes.container.image.pullPolicy"] == "Always"
     assert here(KUBERNETES_SERVICE_HOST="fd00::1").master == "k8s://https://[fd00::1]:443"
+
+
+def test_sparks_own_connections_are_protected_by_a_secret_that_no_setting_holds() -> None:
+    conf = here().conf("one")
+    assert conf["spark.authenticate"] == conf["spark.network.crypto.enabled"] == "true"
+    assert conf["spark.authenticate.secret.file"] == str(SECRET_FILE)
+    assert "spark.authenticate.secret" not in conf
+
+
+def test_a_lost_executor_is_noticed_soon() -> None:
+    def seconds(name: str) -> float:
+        return float(here().conf("one")[f"spark.{name}"].removesuffix("s"))
+
+    assert seconds("kubernetes.executor.apiPollingInterval") + seconds("kubernetes.executor.missingPodDetectDelta") <= 10
+    assert seconds("network.timeout") + seconds("network.timeoutInterval") + seconds("executor.heartbeatInterval") <= 30
+    assert 2 * seconds("executor.heartbeatInterval") < seconds("network.timeout"), "one beat may be late"
+    assert seconds("network.timeoutInterval") <= seconds("network.timeout"), "or Spark does not start"
+
+
+@pytest.mark.spark
+def test_executors_read_the_secret_that_the_driver_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asks Spark's own code, with what a driver and an executor's Java are told before they have spoken to each other."""
+    from pyspark.java_gateway import launch_gateway
+
+    from streamjoin.runner.java import find_java
+
+    monkeypatch.setenv("JAVA_HOME", str(find_java()))
+    file = tmp_path / "secret"
+    file.write_bytes(b"shared")
+    pods = replace(here(), secrets=Secrets(file))
+    driver = {**pods.conf("one"), "spark.master": pods.master}
+    gateway = launch_gateway()
+    try:
+        spark = gateway.jvm.org.apache.spark
+        told = {name: value for name, value in driver.items() if spark.SparkConf.isExecutorStartupConf(name)}
+        options = executor_command({**EXECUTOR, "SPARK_JAVA_OPT_0": "-Dx=y"}, Path("/java"), Path("/spark"))
+        told |= dict(option[2:].split("=") for option in options if option.startswith("-Dspark."))
+        keys = []
+        for settings in (driver, told):
+            conf = spark.SparkConf(False)
+            for name, value in settings.items():
+                conf.set(name, value)
+            none = getattr(gateway.jvm.scala, "None$").__getattr__("MODULE$")
+            names = getattr(spark.internal.config, "package$").__getattr__("MODULE$")
+            keys.append(spark.SecurityManager(conf, none, names.AUTH_SECRET_FILE()).getSecretKey())
+    finally:
+        gateway.shutdown()
+    assert keys == [base64.b64encode(b"shared").decode()] * 2
+
+
+NAME = "sj-one.joins.svc"
+
+
+def certified(directory: Path, name: str = NAME) -> Secrets:
+    Authority(directory).issue(name)
+    (directory / "secret").write_bytes(b"shared")
+    return Secrets(directory / "secret", directory, NAME)
+
+
+def test_a_driver_finds_its_secrets(tmp_path: Path) -> None:
+    secrets = certified(tmp_path)
+    security = secrets.security()
+    assert (security.secret, security.scheme) == (b"shared", "grpc+tls")
+    assert "shared" not in repr(security)
+    plain = replace(secrets, tls_directory=None).security()
+    assert (plain.secret, plain.tls, plain.scheme) == (b"shared", None, "grpc")
+
+
+def test_secrets_that_cannot_be_used_are_refused_with_the_field_and_a_remedy(tmp_path: Path) -> None:
+    def refused(secrets: Secrets) -> str:
+        with pytest.raises(Failure) as failure:
+            secrets.security()
+        assert "shared" not in failure.value.sentence
+        return failure.value.sentence
+
+    field = "spec.security.tls.secretName: "
+    assert refused(Secrets(tmp_path / "none")).startswith(f"--exchange-secret-file: {tmp_path}/none: ")
+    (tmp_path / "empty").touch()
+    assert refused(Secrets(tmp_path / "empty")).endswith("is empty; delete its Secret, and another is made")
+
+    sentence = refused(certified(tmp_path / "a", "other.joins.svc"))
+    assert sentence.startswith(f"{field}tls.crt is refused: ")
+    assert f"it must be for the DNS name {NAME}" in sentence
+
+    stranger = certified(tmp_path / "b")
+    Authority(tmp_path / "c")
+    (tmp_path / "b" / "ca.crt").write_bytes((tmp_path / "c" / "ca.crt").read_bytes())
+    assert "issued by the authority of ca.crt" in refused(stranger)
+
+    mixed = certified(tmp_path / "d")
+    certified(tmp_path / "e")
+    (tmp_path / "d" / "tls.key").write_bytes((tmp_path / "e" / "tls.key").read_bytes())
+    assert refused(mixed).startswith(f"{field}tls.crt, tls.key and ca.crt cannot be used: ")
+
+    (tmp_path / "d" / "ca.crt").unlink()
+    assert "ca.crt is missing" in refused(mixed)
 
 
 @pytest.mark.parametrize("name", ["one", "1st", "x" * 63, "a-" * 20])
@@ -68,7 +170,7 @@ def test_outside_of_a_pod_what_is_missing_is_named() -> None:
 
 def test_an_executor_becomes_java_with_its_options_in_order() -> None:
     command = executor_command(EXECUTOR, Path("/java"), Path("/spark"))
-    assert command[:4] == ["/java/bin/java", "-Dopt=0", "-Dopt=2", "-Dopt=10"]
+    assert command[:5] == ["/java/bin/java", "-Dopt=0", "-Dopt=2", "-Dopt=10", "-Dspark.master=k8s://"]
     assert "-Xmx512m" in command
     after = command[command.index(BACKEND) + 1 :]
     assert after[:4] == ["--driver-url", "spark://driver", "--executor-id", "3"]
@@ -131,7 +233,8 @@ def test_the_driver_command_outside_of_a_pod_says_what_to_use(tmp_path: Path, mo
     for name in POD:
         monkeypatch.delenv(name, raising=False)
     file, _ = manifest(tmp_path)
-    options = ["--executor-template=x", "--executor-heap-mib=512", "--executor-overhead-mib=512", "--api-token-file=x"]
+    options = [f"--{name}=x" for name in ("executor-template", "exchange-secret-file", "api-token-file")]
+    options += ["--executor-heap-mib=512", "--executor-overhead-mib=512"]
     done = CliRunner().invoke(main, ["driver", str(file), *options])
     assert done.exit_code == Exit.USAGE
     assert "use streamjoin run" in done.output

@@ -11,7 +11,9 @@ no token at all.
 
 from __future__ import annotations
 
+import base64
 import json
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +25,12 @@ from streamjoin_operator.memory import WorkerMemory
 from streamjoin_operator.settings import Settings
 from streamjoin_operator.template import merge
 
-PORT, RPC_PORT, BLOCKS_PORT = 8080, 7078, 7079
+PORT, EXCHANGE_PORT, RPC_PORT, BLOCKS_PORT = 8080, 7077, 7078, 7079
+WORKER_PORTS = range(7080, 7096)
 UID = 10001
 CONFIG_PATH, TOKEN_PATH = "/etc/streamjoin", "/etc/streamjoin-token"
+EXCHANGE_PATH, TLS_PATH = "/etc/streamjoin-exchange", "/etc/streamjoin-tls"
+TLS_FILES = ("tls.crt", "tls.key", "ca.crt")
 DRIVER_MEMORY, DRIVER_CPU = "2Gi", "500m"
 DRIVER_GRACE_SECONDS = 60
 """A running epoch is finished before the driver stops."""
@@ -49,6 +54,8 @@ class Resource:
     """Its annotation ``streamjoin.dev/restart``."""
     pause: str = ""
     """Its annotation ``streamjoin.dev/pause-scaling``."""
+    mounted: str = ""
+    """A hash of the Secrets that all of its pods mount: with others, they start anew together."""
 
     @classmethod
     def of(cls, body: Object) -> Resource:
@@ -66,6 +73,16 @@ class Resource:
     @property
     def base(self) -> str:
         return names.base_name(self.name)
+
+    @property
+    def nonce(self) -> str:
+        """What makes the driver start anew though the manifest is the same."""
+        return f"{self.restart} {self.mounted}"
+
+    @property
+    def tls_name(self) -> str:
+        """The name that certificates must be for: its Service's."""
+        return f"{self.base}.{self.namespace}.svc"
 
     def owner(self) -> Object:
         return {
@@ -106,9 +123,37 @@ def role_binding(resource: Resource) -> Object:
     )
 
 
-def token_secret(resource: Resource, token: str) -> Object:
-    """``token``: base64 of what the driver's API asks for."""
-    return child(resource, "v1", "Secret", names.token_name(resource.name), type="Opaque", data={"token": token})
+def secret(resource: Resource, name: str, key: str, observed: Object | None) -> Object:
+    """A Secret with one value, which is made once and then kept."""
+    value = secret_value(observed, key) or base64.b64encode(secrets.token_urlsafe(32).encode()).decode()
+    return child(resource, "v1", "Secret", name, type="Opaque", data={key: value})
+
+
+def secret_value(observed: Object | None, key: str) -> str | None:
+    """In base64; None: it is not there, or empty."""
+    return ((observed or {}).get("data") or {}).get(key) or None
+
+
+def mounted(exchange: Object, tls: Object | None) -> str:
+    """Of the Secrets that driver and executors mount: equal exactly when what they share is. A certificate stands for its key."""
+    return digest([exchange["data"], {file: secret_value(tls, file) for file in TLS_FILES if file != "tls.key"}])
+
+
+def tls_problem(resource: Resource, manifest: Manifest, observed: Object | None) -> str | None:
+    """Why the Secret with certificates cannot be used: field, value, remedy. None: it can, or none is asked for."""
+    tls = manifest.spec.security.tls
+    if tls is None:
+        return None
+    missing = [file for file in TLS_FILES if secret_value(observed, file) is None]
+    if not missing:
+        return None
+    field = f"spec.security.tls.secretName: {tls.secret_name}"
+    if observed is None:
+        wrong = f"there is no such Secret in namespace {resource.namespace}"
+    else:
+        wrong = f"the Secret lacks {' and '.join(missing)}"
+    remedy = f"make one with {', '.join(TLS_FILES)} for the DNS name {resource.tls_name}, as cert-manager's Certificate does"
+    return f"{field}: {wrong}; {remedy}, or remove spec.security.tls"
 
 
 def config_map(resource: Resource, manifest: Manifest, change: Object | None, settings: Settings) -> Object:
@@ -123,7 +168,7 @@ def config_map(resource: Resource, manifest: Manifest, change: Object | None, se
         data={
             "streamjoin.yaml": json.dumps(engine_manifest(manifest), indent=1, sort_keys=True),
             "executor.yaml": json.dumps(executor_template(resource, manifest, settings), indent=1, sort_keys=True),
-            "revision": revision(value, resource.restart),
+            "revision": revision(value, resource.nonce),
             COMPARED_KEY: json.dumps(value, sort_keys=True),
         },
     )
@@ -150,8 +195,8 @@ def change_of(resource: Resource, manifest: Manifest, observed: Object | None) -
         fields = [change.field for change in changes if change.kind is kind]
         why = next(change.why for change in changes if change.kind is kind)
         return {"generation": resource.generation, "class": kind.value, "fields": fields[:16], "message": f"{', '.join(fields[:4])}: {why}"}
-    if observed["data"]["revision"] != revision(after, resource.restart):
-        message = f"the annotation {names.RESTART} has a new value"
+    if observed["data"]["revision"] != revision(after, resource.nonce):
+        message = f"the annotation {names.RESTART}, or a Secret that all pods mount, has a new value"
         return {"generation": resource.generation, "class": Class.RESTART.value, "fields": [], "message": message}
     return json.loads(last) if last else None
 
@@ -204,20 +249,31 @@ def disruption_budget(resource: Resource, workers: int) -> Object | None:
     )
 
 
-def network_policy(resource: Resource) -> Object:
-    """The pods of one StreamJoin reach each other; the driver's HTTP port is open within the cluster, its plan API behind the token."""
-    peers = {"podSelector": {"matchLabels": {names.NAME: resource.name}}}
-    return child(
-        resource,
-        "networking.k8s.io/v1",
-        "NetworkPolicy",
-        resource.base,
-        spec={
-            "podSelector": {"matchLabels": {names.NAME: resource.name}},
-            "policyTypes": ["Ingress"],
-            "ingress": [{"from": [peers]}, {"from": [{"namespaceSelector": {}}], "ports": [{"port": PORT, "protocol": "TCP"}]}],
-        },
+def network_policies(resource: Resource) -> tuple[Object, Object]:
+    """Into the driver: calls of its executors, and HTTP from all of the cluster, the plan API behind the token. Into an executor: Spark's
+    blocks from the driver and the other executors, and pieces from these."""
+    driver, executors = ({"podSelector": {"matchLabels": _selected(resource, part)}} for part in (names.DRIVER, names.EXECUTOR))
+    into_driver = [
+        {"from": [executors], "ports": [_port(EXCHANGE_PORT), _port(RPC_PORT), _port(BLOCKS_PORT)]},
+        {"from": [{"namespaceSelector": {}}], "ports": [_port(PORT)]},
+    ]
+    into_executors = [
+        {"from": [driver, executors], "ports": [_port(BLOCKS_PORT)]},
+        {"from": [executors], "ports": [{**_port(WORKER_PORTS[0]), "endPort": WORKER_PORTS[-1]}]},
+    ]
+    return (
+        _network_policy(resource, resource.base, driver, into_driver),
+        _network_policy(resource, names.executors_name(resource.name), executors, into_executors),
     )
+
+
+def _network_policy(resource: Resource, name: str, pods: Object, ingress: list[Object]) -> Object:
+    spec = {**pods, "policyTypes": ["Ingress"], "ingress": ingress}
+    return child(resource, "networking.k8s.io/v1", "NetworkPolicy", name, spec=spec)
+
+
+def _port(number: int) -> Object:
+    return {"port": number, "protocol": "TCP"}
 
 
 def pod_monitor(resource: Resource) -> Object:
@@ -238,7 +294,7 @@ def pod_monitor(resource: Resource) -> Object:
 def deployment(resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings, observed: Object | None) -> Object:
     """The driver. While what it was started for is unchanged, its pod template is left as it is, so that a new release of the operator,
     with another default image perhaps, restarts no join."""
-    wanted = revision(compared(manifest), resource.restart)
+    wanted = revision(compared(manifest), resource.nonce)
     template = _driver_template(resource, manifest, memory, settings, wanted)
     annotations = {names.REVISION: wanted, names.TEMPLATE: digest(template)}
     if observed is not None:
@@ -269,6 +325,8 @@ def _driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemor
         f"{CONFIG_PATH}/streamjoin.yaml",
         f"--revision={wanted}",
         f"--executor-template={CONFIG_PATH}/executor.yaml",
+        f"--exchange-secret-file={EXCHANGE_PATH}/secret",
+        *([] if manifest.spec.security.tls is None else [f"--tls-directory={TLS_PATH}", f"--tls-name={resource.tls_name}"]),
         f"--executor-heap-mib={memory.heap_mib}",
         f"--executor-overhead-mib={memory.overhead_mib}",
         f"--executor-cpu={resources.cpu}",
@@ -289,6 +347,7 @@ def _driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemor
         ],
         "ports": [
             {"name": "http", "containerPort": PORT, "protocol": "TCP"},
+            {"name": "exchange", "containerPort": EXCHANGE_PORT, "protocol": "TCP"},
             {"name": "rpc", "containerPort": RPC_PORT, "protocol": "TCP"},
             {"name": "blocks", "containerPort": BLOCKS_PORT, "protocol": "TCP"},
         ],
@@ -307,6 +366,7 @@ def _driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemor
             {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},
             {"name": "token", "mountPath": TOKEN_PATH, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - a volume of the pod's own
+            *_secret_mounts(manifest),
             *_claim_mounts(manifest),
         ],
     }
@@ -323,8 +383,9 @@ def _driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemor
         "containers": [container],
         "volumes": [
             {"name": "config", "configMap": {"name": resource.base}},
-            {"name": "token", "secret": {"secretName": names.token_name(resource.name), "defaultMode": 0o440}},
+            _secret_volume("token", names.token_name(resource.name)),
             {"name": "tmp", "emptyDir": {}},
+            *_secret_volumes(resource, manifest),
             *_claim_volumes(manifest),
         ],
         **_pull_secrets(settings),
@@ -345,7 +406,9 @@ def executor_template(resource: Resource, manifest: Manifest, settings: Settings
     container = {
         "name": names.EXECUTOR,
         "securityContext": _container_security(),
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *_claim_mounts(manifest)],  # noqa: S108
+        # the port of blocks is declared by Spark
+        "ports": [{"name": f"worker-{port}", "containerPort": port, "protocol": "TCP"} for port in WORKER_PORTS],
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *_secret_mounts(manifest), *_claim_mounts(manifest)],  # noqa: S108
     }
     spec = {
         "automountServiceAccountToken": False,
@@ -353,7 +416,7 @@ def executor_template(resource: Resource, manifest: Manifest, settings: Settings
         "restartPolicy": "Never",
         "securityContext": _pod_security(),
         "containers": [container],
-        "volumes": [{"name": "tmp", "emptyDir": {}}, *_claim_volumes(manifest)],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, *_secret_volumes(resource, manifest), *_claim_volumes(manifest)],
         **_pull_secrets(settings),
     }
     ours = {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": names.pod_labels(resource.name, names.EXECUTOR)}, "spec": spec}
@@ -423,6 +486,22 @@ def _pod_security() -> Object:
 
 def _container_security() -> Object:
     return {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+
+
+def _secret_mounts(manifest: Manifest) -> list[Object]:
+    """What driver and executors share."""
+    paths = {"exchange": EXCHANGE_PATH} | ({} if manifest.spec.security.tls is None else {"tls": TLS_PATH})
+    return [{"name": name, "mountPath": path, "readOnly": True} for name, path in paths.items()]
+
+
+def _secret_volumes(resource: Resource, manifest: Manifest) -> list[Object]:
+    tls = manifest.spec.security.tls
+    volumes = [_secret_volume("exchange", names.exchange_name(resource.name))]
+    return volumes if tls is None else [*volumes, _secret_volume("tls", tls.secret_name)]
+
+
+def _secret_volume(name: str, secret_name: str) -> Object:
+    return {"name": name, "secret": {"secretName": secret_name, "defaultMode": 0o440}}
 
 
 def _claim_mounts(manifest: Manifest) -> list[Object]:

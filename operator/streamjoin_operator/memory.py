@@ -2,10 +2,11 @@
 
     held         capacity x bytes per tuple                  runs that a worker holds when it is full
     merging      held / 4                                    merges write a new run before the old ones go
-    arriving     min(epoch.maxTuples, capacity) x bytes      pieces of an epoch, in Python
-    heap         max(512 MiB, 2 x arriving)                  the same pieces on their way through the JVM
-    jvm          256 MiB                                     metaspace, code, threads, network buffers
-    python       448 MiB                                     interpreter, Arrow, Numba and their code, daemon and worker
+    arriving     min(epoch.maxTuples, capacity) x bytes      pieces of the epoch that is joined
+    ahead        min(arriving, 256 MiB)                      pieces of the next one, which are sent meanwhile
+    heap         256 MiB                                     of the executor's JVM, through which no tuple passes
+    jvm          192 MiB                                     its metaspace, code, threads, network buffers
+    python       384 MiB                                     interpreter, Arrow, Numba and their code: daemon, host and worker
     page cache   64 MiB                                      blocks that are being written
 
 Always holds: an accepted pod's terms add up to no more than its limit, so that a worker is not killed for memory below its capacity; what
@@ -13,10 +14,14 @@ the limit leaves over is page cache for mapped runs. Bytes per tuple follow from
 measured them (``streamjoin_worker_bytes / streamjoin_worker_tuples``) may give them instead. A running join's are not used: the size of its
 pods, and so a restart, would hang on a measurement.
 
+Measured with this heap (Linux, PSS): the JVM has 30 MiB of live objects and 100 MiB beside the heap, 263 MiB in all as an executor of
+Spark on Kubernetes; the daemon 31 MiB, the host 90 and a worker that holds next to nothing 145, 266 in all. With 128 MiB of heap Spark does
+not start.
+
 Measured (``tests/bench/bench_memory.py --parts held``): held, merging and arriving together are 42 bytes a tuple for two columns of whole
 numbers by this sum, and were 46 with the page cache; 112 with two strings among five columns, and were 102.
 
-Known limits: the terms for JVM and Python are round estimates from single processes, not measured in pods.
+Known limits: the terms for JVM and Python are these and about a half more, for what other sources and sinks load.
 """
 
 from __future__ import annotations
@@ -27,9 +32,11 @@ from streamjoin.job import Job, StreamJob
 from streamjoin.language.schema import DataType, TypeName
 
 MIB = 1 << 20
-HEAP_FLOOR = 512 * MIB
-JVM = 256 * MIB
-PYTHON = 448 * MIB
+AHEAD = 256 * MIB
+"""At most so much of a later epoch is taken by a worker (``streamjoin.runner.exchange.AHEAD_BYTES``)."""
+HEAP = 256 * MIB
+JVM = 192 * MIB
+PYTHON = 384 * MIB
 PAGE_CACHE = 64 * MIB
 MERGING_SHARE = 0.25
 TUPLE_OVERHEAD = 24
@@ -62,12 +69,12 @@ class WorkerMemory:
     held: int
     merging: int
     arriving: int
-    heap: int
+    ahead: int
     limit: int
 
     @property
     def needed(self) -> int:
-        return self.held + self.merging + self.arriving + self.heap + JVM + PYTHON + PAGE_CACHE
+        return self.held + self.merging + self.arriving + self.ahead + HEAP + JVM + PYTHON + PAGE_CACHE
 
     @property
     def fits(self) -> bool:
@@ -76,7 +83,7 @@ class WorkerMemory:
     @property
     def heap_mib(self) -> int:
         """``spark.executor.memory``."""
-        return -(-self.heap // MIB)
+        return HEAP // MIB
 
     @property
     def overhead_mib(self) -> int:
@@ -88,14 +95,14 @@ class WorkerMemory:
         how = "measured" if self.is_measured else "by the schema"
         return (
             f"{self.capacity_tuples:,} tuples x {self.tuple_bytes:.0f} bytes ({how}) = {_mib(self.held)} held"
-            f" + {_mib(self.merging)} merging + {_mib(self.arriving)} arriving + {_mib(self.heap)} heap + {_mib(JVM)} JVM"
-            f" + {_mib(PYTHON)} Python + {_mib(PAGE_CACHE)} page cache = {_mib(self.needed)} of {_mib(self.limit)}"
+            f" + {_mib(self.merging)} merging + {_mib(self.arriving)} arriving + {_mib(self.ahead)} ahead + {_mib(HEAP)} heap"
+            f" + {_mib(JVM)} JVM + {_mib(PYTHON)} Python + {_mib(PAGE_CACHE)} page cache = {_mib(self.needed)} of {_mib(self.limit)}"
         )
 
     def refusal(self) -> str:
         """Field, value and remedy, when it does not fit."""
-        fixed = self.needed - self.held - self.merging - self.arriving - max(0, self.heap - HEAP_FLOOR)
-        fitting = max(0, int((self.limit - fixed) / (self.tuple_bytes * (1 + MERGING_SHARE + 1 + 2))))
+        fixed = self.needed - self.held - self.merging - self.arriving - self.ahead
+        fitting = max(0, int((self.limit - fixed) / (self.tuple_bytes * (1 + MERGING_SHARE + 1 + 1))))
         fewer = f", or lower spec.workers.capacityTuples to {fitting:,}" if fitting else ""
         return (
             f"spec.workers.resources.memory: {_mib(self.limit)} must be at least {_mib(self.needed)}: {self.arithmetic()};"
@@ -115,7 +122,7 @@ def worker_memory(job: Job, measured_tuple_bytes: float | None = None) -> Worker
         held=held,
         merging=int(held * MERGING_SHARE),
         arriving=arriving,
-        heap=max(HEAP_FLOOR, 2 * arriving),
+        ahead=min(arriving, AHEAD),
         limit=job.memory_bytes,
     )
 

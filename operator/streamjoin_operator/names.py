@@ -52,6 +52,16 @@ def token_name(name: str) -> str:
     return f"{base_name(name)}-token"
 
 
+def exchange_name(name: str) -> str:
+    """The Secret of what driver and workers show each other."""
+    return f"{base_name(name)}-exchange"
+
+
+def executors_name(name: str) -> str:
+    """The NetworkPolicy of the executors."""
+    return f"{base_name(name)}-executors"
+
+
 def ledger_name(name: str) -> str:
     """The ConfigMap of the autoscaler's decisions."""
     return f"{base_name(name)}-decisions"

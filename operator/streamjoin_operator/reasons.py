@@ -27,6 +27,7 @@ class Reason(Enum):
     InvalidSpec = "The manifest has problems; what runs goes on as it is."
     InsufficientMemory = "spec.workers.resources.memory cannot hold the tuples of spec.workers.capacityTuples."
     CheckpointMismatch = "A change would not fit the state in the checkpoint; what runs goes on as it is."
+    SecretUnusable = "The Secret of spec.security.tls is not there, or lacks a file; what runs goes on as it is."
     ApplyRefused = "The API server refuses a child; the message is its answer."
     ForeignObject = "An object of the name that is needed exists and is not controlled by this StreamJoin."
     # what happens
@@ -36,7 +37,7 @@ class Reason(Enum):
     ChangeIgnored = "The manifest changed where the running engine needs nothing done."
     ChangeLive = "The manifest changed and the running join takes it over by a new plan."
     ChangeRestart = "The manifest changed and the driver restarts from the checkpoint."
-    RestartRequested = "The annotation streamjoin.dev/restart has a new value; the driver restarts from the checkpoint."
+    RestartRequested = "The annotation streamjoin.dev/restart, or a Secret that all pods mount, has a new value; the driver restarts."
     PlanRequested = "The driver was asked for another number of workers or another model."
     PlanRefused = "The driver refuses a plan that was asked for; the message is its answer."
     Rescaling = "The driver is applying a plan."

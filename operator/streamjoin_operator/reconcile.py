@@ -13,7 +13,6 @@ import asyncio
 import base64
 import json
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -101,6 +100,8 @@ class Memo:
     config: Object | None = None
     """The ConfigMap as it was last seen."""
     token: str | None = None
+    mounted: str = ""
+    """Of the Secrets that all pods mount (``children.mounted``)."""
     measured: Measured | None = None
     shed_ratio: dict[str, float] = field(default_factory=dict)
     asked: tuple[Any, ...] = ()
@@ -280,7 +281,8 @@ class Reconciler:
         body = self._bodies.get(key)
         if body is None:
             return None
-        resource, memo = Resource.of(body), self._memo(key)
+        memo = self._memo(key)
+        resource = replace(Resource.of(body), mounted=memo.mounted)
         now = Pass(resource, body, memo, self._derive(resource, body, memo), self._deployments.get(key))
         if body["metadata"].get("deletionTimestamp"):
             return await self._take((self._drain, self._clean_up, self._let_go), now)
@@ -293,8 +295,8 @@ class Reconciler:
 
     def _steps(self) -> Sequence[Step]:
         return (
-            *(self._validate, self._observe, self._hold_back, self._finalizer, self._access, self._token, self._claim, self._config),
-            *(self._network, self._budget, self._monitor, self._driver, self._prune, self._checked, self._pods),
+            *(self._validate, self._observe, self._secrets, self._hold_back, self._finalizer, self._access, self._token, self._claim),
+            *(self._config, self._network, self._budget, self._monitor, self._driver, self._prune, self._checked, self._pods),
             *(self._ask, self._plan, self._scale),
         )
 
@@ -353,6 +355,34 @@ class Reconciler:
             self.saw_deployment(now.deployment)
         return PROCEED
 
+    async def _secrets(self, now: Pass) -> Verdict:
+        """What driver and workers show each other: made once, kept by its Secret alone. Certificates are the user's, or cert-manager's."""
+        if not now.checking:
+            return PROCEED
+        resource, tls = now.resource, now.manifest.spec.security.tls
+        exchange, verdict = await self._secret(now, names.exchange_name(resource.name), "secret")
+        if verdict.after is not None:
+            return verdict
+        found = None if tls is None else await self._api.get(kinds.SECRET, resource.namespace, tls.secret_name)
+        problem = children.tls_problem(resource, now.manifest, found)
+        if problem is not None:
+            now.refused = (Reason.SecretUnusable, problem)
+            await self._heed_suspend(now)
+            await self._pods(now)
+            await self._ask(now)
+            return Verdict(self._settings.poll_seconds)
+        now.memo.mounted = children.mounted(exchange, found)
+        now.resource = replace(resource, mounted=now.memo.mounted)
+        return PROCEED
+
+    async def _secret(self, now: Pass, name: str, key: str) -> tuple[Object, Verdict]:
+        """A Secret of ours, which is made where there is none."""
+        found = await self._api.get(kinds.SECRET, now.resource.namespace, name)
+        if found is not None:
+            now.observed["Secret", name] = found
+        desired = children.secret(now.resource, name, key, found)
+        return desired, await self._apply(now, desired)
+
     async def _hold_back(self, now: Pass) -> Verdict:
         """A change that does not fit the checkpoint is not made."""
         if not now.checking:
@@ -381,13 +411,9 @@ class Reconciler:
         """The plan API's token: made once, kept by its Secret alone."""
         if not now.checking and now.memo.token is not None:
             return PROCEED
-        resource = now.resource
-        found = await self._api.get(kinds.SECRET, resource.namespace, names.token_name(resource.name))
-        if found is not None:
-            now.observed["Secret", names.token_name(resource.name)] = found
-        encoded = ((found or {}).get("data") or {}).get("token") or base64.b64encode(secrets.token_urlsafe(32).encode()).decode()
-        now.memo.token = base64.b64decode(encoded).decode()
-        return await self._apply(now, children.token_secret(resource, encoded))
+        secret, verdict = await self._secret(now, names.token_name(now.resource.name), "token")
+        now.memo.token = base64.b64decode(secret["data"]["token"]).decode()
+        return verdict
 
     async def _claim(self, now: Pass) -> Verdict:
         """A claim that the operator is to make is made once: most of it cannot be changed."""
@@ -413,7 +439,7 @@ class Reconciler:
         return verdict
 
     async def _network(self, now: Pass) -> Verdict:
-        policies = (children.network_policy(now.resource),) if self._settings.network_policy else ()
+        policies = children.network_policies(now.resource) if self._settings.network_policy else ()
         return await self._apply(now, children.service(now.resource), *policies)
 
     async def _budget(self, now: Pass) -> Verdict:
@@ -456,7 +482,7 @@ class Reconciler:
         if not now.checking:
             return PROCEED
         base, unwanted = now.resource.base, set()
-        kept = {"ConfigMap": names.ledger_name(now.resource.name)}
+        kept = {"ConfigMap": names.ledger_name(now.resource.name), "NetworkPolicy": names.executors_name(now.resource.name)}
         if self._wanted_budget(now) is None:
             unwanted.add("PodDisruptionBudget")
         if not self._settings.network_policy:
@@ -494,7 +520,7 @@ class Reconciler:
         memo, resource = now.memo, now.resource
         if memo.token is None:
             found = await self._api.get(kinds.SECRET, resource.namespace, names.token_name(resource.name))
-            encoded = ((found or {}).get("data") or {}).get("token")
+            encoded = children.secret_value(found, "token")
             if encoded is None:
                 now.report = Report(problem="its token is missing")
                 return Verdict(self._settings.start_seconds)

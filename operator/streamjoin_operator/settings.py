@@ -40,7 +40,7 @@ class Settings:
     status_seconds: float = _setting(15.0, "At most so often are changed measurements alone written to the status.")
     cleanup_seconds: float = _setting(600.0, "How long a deletion may wait for checkpoint.onDelete: Delete; then the state is left.")
     pod_monitor: str = _setting("auto", "auto: a PodMonitor where the cluster knows that kind; off: none.")
-    network_policy: bool = _setting(True, "Whether to make a NetworkPolicy for each StreamJoin.")
+    network_policy: bool = _setting(True, "Whether to make NetworkPolicies for each StreamJoin.")
     driver_url: str = _setting("http://{service}.{namespace}.svc:8080", "Where a driver's API is; {service}, {namespace}, {name}.")
     prometheus_url: str = _setting(
         "", "The Prometheus whose samples joins are scaled by, where a resource names no other; none: drivers' own metrics are read."

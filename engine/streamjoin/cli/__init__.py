@@ -196,6 +196,9 @@ def simulate(
 @click.argument("manifest", type=FILE)
 @click.option("--revision", help="Wait until the file of that name beside MANIFEST says this.")
 @click.option("--executor-template", type=FILE, required=True, help="The pod that executors are made from.")
+@click.option("--exchange-secret-file", type=FILE, required=True, help="Holds what driver and workers show each other.")
+@click.option("--tls-directory", type=click.Path(file_okay=False, path_type=Path), help="Holds tls.crt, tls.key and ca.crt.")
+@click.option("--tls-name", help="The name that tls.crt is for.")
 @click.option("--executor-heap-mib", type=click.IntRange(64), required=True, help="Heap of an executor's JVM.")
 @click.option("--executor-overhead-mib", type=click.IntRange(64), required=True, help="Memory of an executor's pod besides the heap.")
 @click.option("--executor-cpu", default="1", help="Cores of an executor's pod, as Kubernetes writes them.")
@@ -205,6 +208,9 @@ def driver(
     manifest: Path,
     revision: str | None,
     executor_template: Path,
+    exchange_secret_file: Path,
+    tls_directory: Path | None,
+    tls_name: str | None,
     executor_heap_mib: int,
     executor_overhead_mib: int,
     executor_cpu: str,
@@ -212,14 +218,17 @@ def driver(
     api_token_file: Path,
 ) -> None:
     """Run the join of MANIFEST in a pod, its executors in others: what the Kubernetes operator starts."""
+    if (tls_directory is None) != (tls_name is None):
+        raise click.UsageError("--tls-directory and --tls-name belong together; give both or neither")
     import os
 
     from streamjoin.cli.exits import Failure
-    from streamjoin.cli.pods import LOGS, Pods, run_driver
+    from streamjoin.cli.pods import LOGS, Pods, Secrets, run_driver
     from streamjoin.cli.run import Options
 
     try:
-        pods = Pods.here(os.environ, executor_template, executor_heap_mib, executor_overhead_mib, executor_cpu)
+        secrets = Secrets(exchange_secret_file, tls_directory, tls_name or "")
+        pods = Pods.here(os.environ, executor_template, secrets, executor_heap_mib, executor_overhead_mib, executor_cpu)
     except Failure as failure:
         raise click.UsageError(failure.sentence) from failure
     options = Options(

@@ -11,13 +11,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import secrets
+import ssl
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Protocol
 
 import click
@@ -28,9 +29,15 @@ if TYPE_CHECKING:
     from streamjoin.cli.run import Options
     from streamjoin.epoch.driver import Driver
     from streamjoin.job import Job
+    from streamjoin.runner.security import Security, Tls
 
 BACKEND = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
-RPC_PORT, BLOCKS_PORT = 7078, 7079
+MASTER = "k8s://"
+EXCHANGE_PORT, RPC_PORT, BLOCKS_PORT = 7077, 7078, 7079
+"""Of the driver: for workers' calls, and for Spark's own; executors serve blocks on the same port as the driver."""
+WORKER_PORTS = tuple(range(7080, 7096))
+"""Where workers take pieces: a worker that has died may leave its port to nobody for a while."""
+DRIVER_HEAP_MIB = 512
 LOGS = Path("/tmp/streamjoin")  # noqa: S108 - the pod's own volume
 REVISION_SECONDS = 120.0
 """How long the driver waits for its files: kubelet may show those of the revision before for a while."""
@@ -38,6 +45,41 @@ PENDING_SECONDS = 600.0
 """How long the driver waits for all executors before its first epoch: they may wait for a node."""
 REREAD_SECONDS = 5.0
 DELETED_AT_A_TIME = 1000
+HANDSHAKE_TURNS = 4
+"""Enough for both ends to have said all."""
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Files that are in the same places in the driver and in its executors."""
+
+    exchange: Path
+    """What all processes of the application show each other, Spark's among them."""
+    tls_directory: Path | None = None
+    """tls.crt, tls.key and ca.crt. None: no TLS."""
+    tls_name: str = ""
+    """The name that the certificate must be for."""
+
+    def security(self) -> Security:
+        """What is in them. Raises Failure where they cannot be used."""
+        from streamjoin.runner.security import Security, Tls
+
+        try:
+            secret = self.exchange.read_bytes()
+        except OSError as error:
+            raise Failure(Exit.USAGE, f"--exchange-secret-file: {self.exchange}: {error.strerror}") from error
+        if not secret:
+            raise Failure(Exit.USAGE, f"--exchange-secret-file: {self.exchange} is empty; delete its Secret, and another is made")
+        if self.tls_directory is None:
+            return Security(secret)
+        try:
+            tls = Tls.of(self.tls_directory, self.tls_name)
+        except FileNotFoundError as error:
+            raise Failure(Exit.USAGE, str(error)) from error
+        problem = certificate_problem(tls)
+        if problem is not None:
+            raise Failure(Exit.USAGE, f"spec.security.tls.secretName: {problem}")
+        return Security(secret, tls)
 
 
 @dataclass(frozen=True)
@@ -46,6 +88,7 @@ class Pods:
 
     template: Path
     """The pod that executors are made from."""
+    secrets: Secrets
     heap_mib: int
     overhead_mib: int
     cpu: str
@@ -59,7 +102,9 @@ class Pods:
     api_server: str
 
     @classmethod
-    def here(cls, environment: Mapping[str, str], template: Path, heap_mib: int, overhead_mib: int, cpu: str) -> Pods:
+    def here(
+        cls, environment: Mapping[str, str], template: Path, secrets: Secrets, heap_mib: int, overhead_mib: int, cpu: str
+    ) -> Pods:
         """From what a pod is told about itself. Raises Failure naming what is missing."""
         wanted = ("STREAMJOIN_IMAGE", "POD_NAMESPACE", "POD_NAME", "POD_IP", "KUBERNETES_SERVICE_HOST")
         missing = [name for name in wanted if not environment.get(name)]
@@ -70,16 +115,16 @@ class Pods:
         image, namespace, pod, address = (environment[name] for name in wanted[:4])
         server = f"https://{host}:{environment.get('KUBERNETES_SERVICE_PORT', '443')}"
         policy = environment.get("STREAMJOIN_IMAGE_PULL_POLICY", "IfNotPresent")
-        return cls(template, heap_mib, overhead_mib, cpu, image, policy, namespace, pod, address, server)
+        return cls(template, secrets, heap_mib, overhead_mib, cpu, image, policy, namespace, pod, address, server)
 
     @property
     def master(self) -> str:
-        return f"k8s://{self.api_server}"
+        return f"{MASTER}{self.api_server}"
 
     def conf(self, name: str) -> dict[str, str]:
         """Spark's settings for a join of this name."""
         # executors count from 1 in every driver, so that the prefix must be new; with the number behind it, 63 characters are the limit
-        prefix = f"sj-{re.sub('[^a-z0-9-]', '-', name)[:30].rstrip('-')}-{secrets.token_hex(4)}"
+        prefix = f"sj-{re.sub('[^a-z0-9-]', '-', name)[:30].rstrip('-')}-{token_hex(4)}"
         return {
             "spark.app.name": f"streamjoin-{name}",
             "spark.driver.host": self.address,
@@ -97,6 +142,26 @@ class Pods:
             "spark.kubernetes.executor.podTemplateContainerName": "executor",
             "spark.kubernetes.executor.request.cores": self.cpu,
             "spark.executor.memoryOverhead": f"{self.overhead_mib}m",
+            "spark.driver.memory": f"{DRIVER_HEAP_MIB}m",
+            # of each heap Spark sets 300 MiB aside, and refuses one of less than 450, for caches and shuffles that we have none of
+            "spark.testing.reservedMemory": str(64 << 20),
+            # a file, as a secret in the settings would be in the executors' arguments, or in their pods' specifications
+            "spark.authenticate": "true",
+            "spark.authenticate.secret.file": str(self.secrets.exchange),
+            "spark.network.crypto.enabled": "true",
+            "spark.network.crypto.authEngineVersion": "2",
+            "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+            # an executor whose pod is gone is noticed within 10 s, one that hangs within about 30 s
+            "spark.kubernetes.executor.missingPodDetectDelta": "5s",
+            "spark.kubernetes.executor.apiPollingInterval": "5s",
+            "spark.kubernetes.executor.eventProcessingInterval": "1s",
+            "spark.executor.heartbeatInterval": "5s",
+            "spark.network.timeout": "20s",
+            "spark.network.timeoutInterval": "5s",
+            # questions to a machine that is busy may take longer
+            "spark.rpc.askTimeout": "120s",
+            # a join outlives any number of executors
+            "spark.executor.maxNumFailures": str(2**31 - 1),
             # the driver's pod becomes ready with the join, which needs executors first
             "spark.kubernetes.allocation.driver.readinessTimeout": "1s",
             "spark.kubernetes.allocation.batch.delay": "1s",
@@ -109,6 +174,34 @@ class Pods:
             "spark.log.level": "WARN",
             "spark.executor.syncLogLevel.enabled": "true",
         }
+
+
+def certificate_problem(tls: Tls) -> str | None:
+    """Why processes with these files would not trust each other: found by a handshake with ourselves. None: they would."""
+    try:
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(tls.certificate, tls.key, password="")
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.load_verify_locations(tls.authority)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        return f"tls.crt, tls.key and ca.crt cannot be used: {error}; each must be PEM, and the key tls.crt's own, without a password"
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname=tls.name),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for _ in range(HANDSHAKE_TURNS):
+        for end in ends:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError as error:
+                remedy = f"it must be for the DNS name {tls.name}, issued by the authority of ca.crt, and not expired"
+                return f"tls.crt is refused: {error.verify_message}; {remedy}"
+            except ssl.SSLError as error:
+                return f"tls.crt is refused: {error}"
+    return None
 
 
 def bracketed(host: str) -> str:
@@ -216,6 +309,8 @@ def executor_command(environment: Mapping[str, str], java_home: Path, spark_home
     return [
         str(java_home / "bin" / "java"),
         *(value for _, value in numbered),
+        # Spark reads a secret from a file only where it knows that this is Kubernetes, which it does not tell its executors
+        f"-Dspark.master={MASTER}",
         f"-Xms{memory}",
         f"-Xmx{memory}",
         "-cp",

@@ -238,7 +238,8 @@ def _scaled(
 
 
 def _announced(options: Options, job: Job, log_directory: Path, tell: Callable[[Event], None]) -> Runner:
-    """The runner by name, its workers started when the driver knows how many. Raises Failure without a Java for Spark."""
+    """The runner by name, its workers started when the driver knows how many. Raises Failure without a Java for Spark, and in a pod
+    whose secrets cannot be used."""
     from streamjoin.cli.loop import AnnouncedRunner, Notice
 
     if options.runner == "inline":
@@ -253,16 +254,30 @@ def _announced(options: Options, job: Job, log_directory: Path, tell: Callable[[
     except JavaNotFound as missing:
         raise Failure(Exit.JAVA, f"{missing}; or try --runner inline, which needs none") from missing
 
+    pods = options.pods
+    security = None if pods is None else pods.secrets.security()
+
     def spark(tasks: int) -> Runner:
         from streamjoin.cli.machine import machine_bytes, shortage
-        from streamjoin.cli.pods import PENDING_SECONDS
+        from streamjoin.cli.pods import EXCHANGE_PORT, PENDING_SECONDS, WORKER_PORTS
         from streamjoin.kernel.run import warm
         from streamjoin.runner.spark import SparkRunner, SparkSettings
 
-        pods = options.pods
-        if pods is not None:
-            conf = pods.conf(job.name)
-            return SparkRunner(SparkSettings(log_directory, pods.heap_mib, pods.master, java_home, PENDING_SECONDS, conf=conf))
+        if pods is not None and security is not None:
+            return SparkRunner(
+                SparkSettings(
+                    log_directory,
+                    executor_memory_mib=pods.heap_mib,
+                    master=pods.master,
+                    java_home=java_home,
+                    registration_seconds=PENDING_SECONDS,
+                    conf=pods.conf(job.name),
+                    security=security,
+                    address=pods.address,
+                    port=EXCHANGE_PORT,
+                    worker_ports=WORKER_PORTS,
+                )
+            )
         most = job.max_workers if options.elastic or options.metrics_port is not None else tasks  # that a plan may bring
         warning = shortage(job.memory_bytes, max(tasks, most), machine_bytes())
         if warning is not None:

@@ -95,6 +95,8 @@ def _setting(value: object) -> str | int | float | bool:
 
 _LONGEST_FRACTION = 20
 _HTTP_URL = "https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?"
+_OBJECT_NAME = "[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
+_NO_OBJECT_NAME = "is not a name of an object; use lower-case letters, digits and, inside, - and ."
 _NO_HTTP_URL = "is not the address of a server; write http:// or https://, a host, a port if need be, and no more than a path"
 
 
@@ -133,6 +135,12 @@ def _location(value: str) -> str:
 def _http_url(value: str) -> str:
     if not re.fullmatch(_HTTP_URL, value):
         raise ValueError(_NO_HTTP_URL)
+    return value
+
+
+def _secret_name(value: str) -> str:
+    if not re.fullmatch(_OBJECT_NAME, value):
+        raise ValueError(_NO_OBJECT_NAME)
     return value
 
 
@@ -661,6 +669,25 @@ class DeadLetter(Part):
     """A directory, as a local path or a URL (file, s3, gs, abfss, az)."""
 
 
+class Tls(Part):
+    """Kubernetes: TLS among the driver and the workers of this join."""
+
+    secret_name: Annotated[
+        str,
+        StringConstraints(min_length=1, max_length=253),
+        AfterValidator(_secret_name),
+        Rule(f"self.matches('^{_OBJECT_NAME}$')", _NO_OBJECT_NAME),
+    ]
+    """A Secret with tls.crt, tls.key and ca.crt, as cert-manager makes it, for the DNS name sj-NAME.NAMESPACE.svc (the join's Service)."""
+
+
+class Security(Part):
+    """Kubernetes: how the driver and the workers protect what they send each other. A secret is always shown."""
+
+    tls: Tls | None = None
+    """TLS among the driver and the workers. Without it, what workers send each other is not encrypted."""
+
+
 class Pods(Part):
     """Kubernetes: how pods differ from what the operator makes."""
 
@@ -689,6 +716,8 @@ class Spec(Part):
     """Where state is kept."""
     dead_letter: DeadLetter | None = None
     """Where records go that do not parse. By default the directory dead-letters in the checkpoint."""
+    security: Security = Security()
+    """Kubernetes: how the driver and the workers protect what they send each other."""
     suspend: bool = False
     """true: stop, and keep the state."""
     image: Annotated[str, StringConstraints(max_length=1024)] = ""

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _LONGEST_VALUE = 60
-_SECRET = re.compile(r"password|passphrase|secret|jaas|oauthbearer\.config|key\.pem|ssl_key", re.IGNORECASE)
+# a Secret's name is none
+_SECRET = re.compile(r"password|passphrase|secret(?!name$)|jaas|oauthbearer\.config|key\.pem|ssl_key", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

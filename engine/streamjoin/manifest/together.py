@@ -69,6 +69,9 @@ def remarks(manifest: Manifest) -> list[Problem]:
     spec = manifest.spec
     if spec.checkpoint.location is None:
         found.append(Problem("spec.checkpoint", None, "has no location, which a run outside Kubernetes needs"))
+    if spec.security.tls is not None:
+        message = "is for pods; streamjoin run keeps all connections on this machine, with a secret of its own and without TLS"
+        found.append(Problem("spec.security.tls", None, message))
     mode, rules = spec.scaling.mode, spec.scaling.rules
     if (rules.deallocate or mode) == "Enforce" and (rules.allocate or mode) != "Enforce":
         message = "adds no workers, while deallocate removes them for good; give both the same mode"

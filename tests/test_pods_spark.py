@@ -1,0 +1,203 @@
+"""A driver and its executors as in pods, without nodes: Spark asks a real API server for pods, and the test runs what their containers
+would. So Spark's own Kubernetes code, the secret, the encryption, TLS and the entry points are those of a cluster. Linux only."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from apiserver import ApiServer
+from certificates import Authority
+from operator_parts import streamjoin
+from streamjoin_operator import children, names
+from streamjoin_operator.changes import engine_manifest
+from streamjoin_operator.children import DRIVER_RULES, Resource
+from streamjoin_operator.reconcile import derive
+from streamjoin_operator.settings import Settings
+from waiting import wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.apiserver]
+ROOT = Path(__file__).resolve().parent.parent
+SECRET = "nobody-else-may-see-this"
+DRIVER_IP, EXECUTOR_IP = "127.0.0.3", "127.0.0.4"
+"""Of their own, so that the ports are free."""
+RUNS = 200.0
+"""Seconds: two Java machines start, on a machine that may be busy."""
+
+Object = dict[str, Any]
+
+
+class Pods:
+    """Runs executors' containers, and tells the API server as a node would."""
+
+    def __init__(self, server: ApiServer, namespace: str, directory: Path, environment: dict[str, str]) -> None:
+        self._admin, self._directory, self._environment = server.admin, directory, environment
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.specified: list[Object] = []
+        """All pods, as they were asked for."""
+
+    def look(self) -> None:
+        """Start what was asked for, end what was deleted, report what has ended."""
+        found = {pod["metadata"]["name"]: pod for pod in self._admin.get(self._path, labelSelector="spark-role=executor")["items"]}
+        for name, pod in found.items():
+            if name not in self.processes:
+                self.specified.append(pod)
+                self.processes[name] = self._start(name, pod)
+                self._tell(name, "Running")
+            elif self.processes[name].poll() is not None and pod["status"].get("phase") == "Running":
+                self._tell(name, "Failed")
+        for name, process in self.processes.items():
+            if name not in found and process.poll() is None:
+                _kill(process)
+
+    def _start(self, name: str, pod: Object) -> subprocess.Popen[bytes]:
+        (container,) = pod["spec"]["containers"]
+        assert container["args"] == ["executor"]
+        given = {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
+        environment = {**self._environment, **given, "SPARK_EXECUTOR_POD_IP": EXECUTOR_IP, "SPARK_EXECUTOR_POD_NAME": name}
+        with (self._directory / f"{name}.log").open("wb") as log:
+            return subprocess.Popen([sys.executable, "-m", "streamjoin", "executor"], env=environment, stdout=log, stderr=log)
+
+    def _tell(self, name: str, phase: str) -> None:
+        with contextlib.suppress(Exception):  # it may have been deleted meanwhile
+            self._admin.patch(f"{self._path}/{name}/status", {"status": {"phase": phase, "podIP": EXECUTOR_IP}})
+
+    def lose(self) -> None:
+        """One pod is gone, and nobody tells the driver's Spark but the API server."""
+        name = next(name for name, process in self.processes.items() if process.poll() is None)
+        self._admin.delete(f"{self._path}/{name}")
+        _kill(self.processes[name])
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With all that it has started."""
+    if process.poll() is None:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def namespace(api_server: ApiServer) -> str:
+    """With the driver's pod and the rights that the operator gives it."""
+    namespace = api_server.namespace("pods")
+    core, rbac = (f"/{root}/namespaces/{namespace}" for root in ("api/v1", "apis/rbac.authorization.k8s.io/v1"))
+    api_server.admin.create(f"{core}/serviceaccounts", {"metadata": {"name": "driver"}})
+    api_server.admin.create(f"{rbac}/roles", {"metadata": {"name": "driver"}, "rules": DRIVER_RULES})
+    subjects = [{"kind": "ServiceAccount", "name": "driver", "namespace": namespace}]
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "driver"}
+    api_server.admin.create(f"{rbac}/rolebindings", {"metadata": {"name": "driver"}, "roleRef": reference, "subjects": subjects})
+    container = {"name": "driver", "image": "none"}
+    spec = {"containers": [container], "automountServiceAccountToken": False}
+    api_server.admin.create(f"{core}/pods", {"metadata": {"name": "driver"}, "spec": spec})
+    return namespace
+
+
+def join(namespace: str, root: Path) -> Object:
+    body = yaml.safe_load((ROOT / "examples" / "kubernetes" / "generator.yaml").read_text())["spec"]
+    body["joins"][0]["output"]["sink"]["files"]["path"] = str(root / "out")
+    body["workers"] |= {"min": 2, "max": 2}
+    body |= {"checkpoint": {"location": str(root / "state")}, "security": {"tls": {"secretName": "certificates"}}}
+    return {**streamjoin("made-up", namespace), "spec": body}
+
+
+def in_place(text: str, root: Path) -> str:
+    """With the directories that would be mounted."""
+    for path in (children.EXCHANGE_PATH, children.TLS_PATH, children.TOKEN_PATH):
+        text = text.replace(path, str(root / path.rsplit("/", 1)[1]))
+    return text.replace(f"{children.CONFIG_PATH}/", f"{root}/")
+
+
+@pytest.fixture
+def driver(api_server: ApiServer, namespace: str, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Pods, str]]:
+    """The driver's container, started as the operator would, and where it serves."""
+    derived = derive(join(namespace, tmp_path))
+    assert derived.manifest is not None, derived.problem
+    assert derived.memory is not None
+    resource = Resource.of(join(namespace, tmp_path))
+    Authority(tmp_path / "streamjoin-tls").issue(resource.tls_name)
+    for name, file, text in (("exchange", "secret", SECRET), ("token", "token", "token")):
+        (tmp_path / f"streamjoin-{name}").mkdir()
+        (tmp_path / f"streamjoin-{name}" / file).write_text(text)
+    (tmp_path / "streamjoin.yaml").write_text(json.dumps(engine_manifest(derived.manifest)))
+    settings = Settings(engine_image="engine:1")
+    (tmp_path / "executor.yaml").write_text(json.dumps(children.executor_template(resource, derived.manifest, settings)))
+    template = children.deployment(resource, derived.manifest, derived.memory, settings, None)["spec"]["template"]
+    arguments = [in_place(text, tmp_path) for text in template["spec"]["containers"][0]["args"] if not text.startswith("--revision")]
+    host, port = api_server.url.removeprefix("https://").rsplit(":", 1)
+    environment = {
+        **os.environ,
+        "STREAMJOIN_IMAGE": "engine:1",
+        "POD_NAMESPACE": namespace,
+        "POD_NAME": "driver",
+        "POD_IP": DRIVER_IP,
+        "KUBERNETES_SERVICE_HOST": host,
+        "KUBERNETES_SERVICE_PORT": port,
+        "KUBECONFIG": str(api_server.kubeconfig_for(f"driver-{namespace}", api_server.token(namespace, "driver"), namespace)),
+    }
+    pods = Pods(api_server, namespace, tmp_path, dict(os.environ))
+    with (tmp_path / "driver.log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-m", "streamjoin", *arguments], env=environment, stdout=log, stderr=log)
+    try:
+        yield process, pods, f"http://{DRIVER_IP}:{children.PORT}"
+    finally:
+        _kill(process)
+        pods.close()
+
+
+def test_a_driver_and_its_executors_work_with_the_secret_alone(
+    driver: tuple[subprocess.Popen[bytes], Pods, str], tmp_path: Path
+) -> None:
+    process, pods, url = driver
+
+    def epochs() -> float:
+        pods.look()
+        assert process.poll() is None, told()
+        try:
+            text = urllib.request.urlopen(f"{url}/metrics", timeout=5).read().decode()
+        except OSError:
+            return 0.0
+        return max((float(line.split()[1]) for line in text.splitlines() if line.startswith("streamjoin_epoch_number{")), default=0.0)
+
+    def told() -> str:
+        return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-3000:]}" for log in sorted(tmp_path.glob("*.log")))
+
+    wait_for("epochs are committed", lambda: epochs() >= 5, RUNS, every=0.5, told=told)
+    assert len(pods.processes) == 2
+    pods.lose()
+    wait_for("another is asked for", lambda: epochs() and len(pods.processes) == 3, RUNS, every=0.5, told=told)
+    before = epochs()
+    wait_for("the join goes on", lambda: epochs() >= before + 5, RUNS, every=0.5, told=told)
+    for pod in pods.specified:
+        labels = pod["metadata"]["labels"]
+        assert (labels[names.NAME], labels[names.COMPONENT]) == ("made-up", "executor")
+    seen = json.dumps(pods.specified) + told()
+    for started in (process, *(one for one in pods.processes.values() if one.poll() is None)):
+        parent = psutil.Process(started.pid)
+        for one in (parent, *parent.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                seen += " ".join([*one.cmdline(), *one.environ().values()])
+    assert SECRET not in seen
+
+    process.send_signal(signal.SIGTERM)
+    wait_for("the driver ends", lambda: process.poll() is not None, RUNS, told=told)
+    assert process.returncode == 0, told()
