@@ -25,7 +25,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -118,6 +118,8 @@ class _Place:
     """Of the last of these."""
     is_unexplained: bool = False
     """Its process is gone, and nobody has told why."""
+    empty_since: float = field(default_factory=time.monotonic)
+    """Where it has no process."""
 
     def died(self, reason: str) -> None:
         self.deaths, self.reason, self.is_unexplained = self.deaths + 1, reason, False
@@ -146,6 +148,8 @@ class Pool:
         self._attempts = itertools.count()
         self._place_of: dict[int, int] = {}
         """By worker."""
+        self._lent = False
+        """Some task of the last attempt was not done where it belongs."""
         self._current: list[Attempt] = []
         """Those that are in flight, in order."""
         self._closed = threading.Event()
@@ -186,9 +190,9 @@ class Pool:
 
     @property
     def settled(self) -> bool:
-        """Whether every worker that has a place has its process there, so that an attempt may follow another."""
+        """Whether every worker has its process and its task, so that an attempt may follow another."""
         with self._changed:
-            return all(self._process_of(worker) is not None for worker in self._place_of)
+            return not self._lent and all(self._process_of(worker) is not None for worker in self._place_of)
 
     def await_connected(self, count: int, seconds: float) -> int:
         """Wait until there are so many, or the time is over; how many there are. Raises EpochFailed when none will ever come."""
@@ -304,13 +308,15 @@ class Pool:
                 for attempt in self._current:
                     if attempt.number == message.attempt:
                         attempt.answered(process, message)
-                self._changed.notify_all()
+                        if not attempt.pending:  # who waits need not look at each answer
+                            self._changed.notify_all()
 
     def _drop(self, place: _Place, why: str | None) -> None:
         """Its process is gone; None: nobody has told why."""
         process, place.process = place.process, None
         if process is not None:
             process.gone = True
+            place.empty_since = time.monotonic()
             place.is_unexplained = why is None
             for attempt in self._current:
                 attempt.lost(process, place, why)
@@ -320,16 +326,17 @@ class Pool:
         return None if place is None else place.process
 
     def _placed(self, spec: EpochSpec, workers: Sequence[int]) -> tuple[_Process, ...]:
-        """By task, the process that gets it: the worker's own, or, where that does not come, one that has few tasks."""
-        deadline = time.monotonic() + self._patience
+        """By task, the process that gets it: the worker's own, or, where that has not come for long, one that has few tasks."""
+        self._assign_places(workers)
         with self._changed:
             while True:
-                self._assign_places(workers)
                 found = [self._process_of(worker) for worker in workers]
-                if None not in found:
-                    return tuple(process for process in found if process is not None)
+                self._lent = None in found
+                if not self._lent:
+                    break
                 self._require_hosts()
-                if time.monotonic() > deadline:
+                missing = [self._places[self._place_of[w]] for w, one in zip(workers, found, strict=True) if one is None]
+                if all(time.monotonic() > place.empty_since + self._patience for place in missing):
                     break
                 self._changed.wait(0.5)
             tasks: dict[_Process, int] = {place.process: 0 for place in self._places.values() if place.process is not None}
@@ -348,12 +355,14 @@ class Pool:
             return tuple(placed)
 
     def _assign_places(self, workers: Sequence[int]) -> None:
-        taken = set(self._place_of.values())
-        free = [place for place in self._places.values() if place.number not in taken]
-        free.sort(key=lambda place: (place.process is None, place.number))
-        for worker in workers:
-            if self._place_of.get(worker) not in self._places and free:
-                self._place_of[worker] = free.pop(0).number
+        with self._changed:
+            homeless = [worker for worker in workers if self._place_of.get(worker) not in self._places]
+            taken = {place for worker, place in self._place_of.items() if worker not in homeless}
+        self.want(len(taken) + len(homeless))
+        with self._changed:
+            free = [place for place in self._places.values() if place.number not in taken]
+            free.sort(key=lambda place: (place.process is None, place.number))
+            self._place_of |= {worker: place.number for worker, place in zip(homeless, free, strict=False)}
 
     def _begin(self, spec: EpochSpec, processes: Sequence[_Process], impossible: str | None = None) -> Attempt:
         attempt = Attempt(self, next(self._attempts), spec.epoch, tuple(processes))

@@ -248,17 +248,19 @@ class SparkHosts:
         """See :class:`streamjoin.runner.pool.Hosts`."""
         with self._lock:
             self._wanted.discard(place)
-        if self.stopping:
-            return
-        self._context.cancelJobGroup(_group(place))
-        if self._elastic and executor:
-            spark = self._context._jsc.sc()
-            spark.killExecutors(self._context._jvm.PythonUtils.toSeq([executor]))
+        self._cancel(place)
+        if self._elastic and executor and not self.stopping:
+            with contextlib.suppress(Exception):
+                self._context._jsc.sc().killExecutors(self._context._jvm.PythonUtils.toSeq([executor]))
 
     def replace(self, place: int, *, executor: str) -> None:
         """See :class:`streamjoin.runner.pool.Hosts`. Spark kills a cancelled task's process."""
+        self._cancel(place)
+
+    def _cancel(self, place: int) -> None:
         if not self.stopping:
-            self._context.cancelJobGroup(_group(place))
+            with contextlib.suppress(Exception):  # Java may be gone, which ``lost`` says
+                self._context.cancelJobGroup(_group(place))
 
     def lost(self) -> str | None:
         """See :class:`streamjoin.runner.pool.Hosts`."""
