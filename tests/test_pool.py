@@ -264,6 +264,18 @@ def test_workers_end_with_the_driver(own_runner: Callable[..., ProcessRunner], t
         wait_for("the worker's end", lambda: is_zombie(worker))
 
 
+def test_a_worker_that_hears_nothing_of_the_driver_ends(own_runner: Callable[..., ProcessRunner]) -> None:
+    runner = own_runner()
+    runner.hosts.silent_beats = 2
+    with Cable(runner.pool.address) as cable:
+        runner.hosts.driver[0] = cable.address
+        runner.start([0])
+        worker = runner.pool.pids[0]
+        runner.hosts.may_bring.clear()
+        cable.freeze()
+        wait_for("the worker's end", lambda: is_zombie(worker))
+
+
 def test_workers_come_and_go_with_plans(runner: ProcessRunner, tmp_path: Path) -> None:
     inputs = make_inputs(pa.int64(), list(range(50)), seed=11, epochs=40)
     job = make_job(tmp_path, **(band_options() | {"workers": 2, "watermark": "1h", "capacity": 30_000, "window": {"within": "9s"}}))

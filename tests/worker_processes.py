@@ -19,7 +19,12 @@ from streamjoin.runner.pool import Attempt, Pool
 from streamjoin.runner.security import Security
 from streamjoin.runner.worker import Settings
 
-HOLD = "import pickle, sys; from streamjoin.runner.host import hold; hold(pickle.load(sys.stdin.buffer))"
+HOLD = """
+import pickle, sys
+from streamjoin.runner import host, worker
+worker.SILENT_BEATS = int(sys.argv[1])
+host.hold(pickle.load(sys.stdin.buffer))
+"""
 
 
 class ProcessHosts:
@@ -33,6 +38,8 @@ class ProcessHosts:
         self.may_bring = threading.Event()
         """Cleared: a machine that is full."""
         self.may_bring.set()
+        self.silent_beats = 60
+        """After so many a worker takes the driver for gone."""
         self.driver: dict[int, str] = {}
         """By place, where its workers are told that the driver is; else where it is."""
 
@@ -77,8 +84,9 @@ class ProcessHosts:
             settings = Settings(place, self.driver.get(place, self._pool.address), self._pool.security)
             paths = [str(Path(__file__).parent), *sys.path]
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+            command = [sys.executable, "-c", HOLD, str(self.silent_beats)]
             with self._lock:
-                process = self._processes[place] = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, env=environment)
+                process = self._processes[place] = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
             assert process.stdin is not None
             with contextlib.suppress(OSError):
                 process.stdin.write(pickle.dumps(settings))

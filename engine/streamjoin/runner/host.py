@@ -60,7 +60,6 @@ class Ended:
 
 def hold(settings: Settings) -> None:
     """Hold the place until the worker ends as it should: the driver has ended it, or is gone."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     run.warm()
     gc.collect()
     gc.freeze()

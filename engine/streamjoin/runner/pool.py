@@ -19,6 +19,7 @@ streams, which have locks of their own.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import queue
@@ -45,6 +46,8 @@ STALLED_SECONDS = 600.0
 ANSWER_SECONDS = 60.0
 """A process that was told to abandon an attempt may finish what it is writing."""
 REASON_SECONDS = 3.0
+DIRECT_BYTES = 32 << 10
+"""Half of the window that gRPC gives a stream from the start."""
 SMALL_RECORDS = 50_000
 """So many records are read by one worker rather than spread: each sender costs every receiver a message."""
 _log = logging.getLogger("streamjoin.workers")
@@ -71,15 +74,19 @@ class _Process:
 
     def __init__(self, hello: Hello, writer: Any) -> None:
         self.hello = hello
-        self._writer = writer
-        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.shared: set[str] = set()
         """Identities of what it was sent."""
         self.silent = 0
         self.progress = 0
         self.gone = False
         """It is not asked and not heard any more."""
-        self._writing = threading.Thread(target=self._write, name=f"to-{hello.place}", daemon=True)
+        self._writer: Any | None = writer
+        self._lock = threading.Lock()
+        self._unheard = 0
+        """Bytes sent since it last said something."""
+        self._queued = 0
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._writing = threading.Thread(target=self._write_queued, name=f"to-{hello.place}", daemon=True)
         self._writing.start()
 
     @property
@@ -87,22 +94,39 @@ class _Process:
         return self.hello.address
 
     def tell(self, message: Any) -> None:
-        """Returns at once: a process that hangs does not read."""
-        self._outbox.put(message)
+        """Returns at once. What a connection's window has room for is written here, as a thread that must wake costs more than the writing;
+        all else by one of the process's own, since a process that hangs does not read."""
+        data = encode(message)
+        with self._lock:
+            if self._queued or self._unheard + len(data) > DIRECT_BYTES:
+                self._queued += 1
+                self._outbox.put(data)
+            else:
+                self._write(data)
+
+    def heard(self) -> None:
+        self.silent, self._unheard = 0, 0
 
     def close(self) -> None:
         """Tell nothing any more. NB: Flight frees the writer when the call that brought it returns, whoever may be writing."""
         self.gone = True
         self._outbox.put(None)
         self._writing.join()
+        with self._lock:
+            self._writer = None
 
-    def _write(self) -> None:
+    def _write_queued(self) -> None:
+        while (data := self._outbox.get()) is not None:
+            self._write(data)
+            with self._lock:
+                self._queued -= 1
+
+    def _write(self, data: bytes) -> None:
         """Errors are left to who reads: the connection ends there too."""
-        try:
-            while (message := self._outbox.get()) is not None:
-                self._writer.write_metadata(pa.py_buffer(encode(message)))
-        except (flight.FlightError, pa.ArrowException, OSError):
-            pass
+        self._unheard += len(data)
+        with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
+            if self._writer is not None:
+                self._writer.write_metadata(pa.py_buffer(data))
 
     def __str__(self) -> str:
         return f"worker at place {self.hello.place} (process {self.hello.pid} on {self.hello.host})"
@@ -298,7 +322,7 @@ class Pool:
             if process.gone:  # it was given up, and is there again
                 process.tell(End())
                 return
-            process.silent = 0
+            process.heard()
             if isinstance(message, Beat):
                 if message.progress != process.progress:
                     process.progress = message.progress

@@ -230,6 +230,7 @@ class SparkHosts:
 
     def __init__(self, context: Any, pool: Pool, settings: SparkSettings) -> None:
         self._context, self._pool, self._settings = context, pool, settings
+        context.environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # of a host, which forks: it must not have a pool of threads
         self._elastic = not (settings.master or "local[").startswith("local")
         self._lock = threading.Lock()
         self._threads: dict[int, threading.Thread] = {}

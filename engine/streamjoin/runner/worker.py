@@ -74,55 +74,52 @@ class Worker:
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._heard = time.monotonic()
         self._done = 0
+        self._ended = False
+        """The driver needs this worker no more."""
 
     def serve(self) -> None:
         """Work until the driver ends this, or is gone."""
         try:
-            while self._connected():
-                pass
+            lost_at = time.monotonic()
+            while not self._ended and time.monotonic() < lost_at + RECONNECT_SECONDS:
+                if self._connected():
+                    lost_at = time.monotonic()
+                else:
+                    time.sleep(RECONNECT_EVERY_SECONDS)
         finally:
             self._exchange.close()
 
     def _connected(self) -> bool:
-        """Do as the driver says until it ends this (False) or the connection breaks; whether it could be had again."""
-        deadline = time.monotonic() + RECONNECT_SECONDS
-        while True:
-            try:
-                client = self._settings.security.client(self._settings.driver)
-                writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"worker"), self._settings.security.call())
-                writer.write_metadata(pa.py_buffer(encode(self._hello())))
-                first = reader.read_chunk()  # the driver greets back: only now is it known that it has heard
-                break
-            except (flight.FlightError, pa.ArrowException, OSError, StopIteration):
-                if time.monotonic() > deadline:
-                    return False
-                time.sleep(RECONNECT_EVERY_SECONDS)
-        assert isinstance(decode(first.app_metadata), Beat)
+        """Do as the driver says until it ends this or the connection breaks; whether it could be had."""
+        greeted = False
+        try:
+            client = self._settings.security.client(self._settings.driver)
+            writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"worker"), self._settings.security.call())
+            writer.write_metadata(pa.py_buffer(encode(self._hello())))
+        except (flight.FlightError, pa.ArrowException, OSError):
+            return False
         self._answers = queue.SimpleQueue()  # with the connection before, the driver has given up what we had to answer
         self._exchange.fail_all(Abandoned("the connection to the driver broke"))
         self._heard = time.monotonic()
-        speaking = threading.Thread(target=self._speak, args=(writer, self._answers), name="answers", daemon=True)
+        speaking = threading.Thread(target=self._speak, args=(writer, reader, self._answers), name="answers", daemon=True)
         speaking.start()
-        ended = False
         try:
-            while not ended:
+            while not self._ended:
                 message = decode(reader.read_chunk().app_metadata)
-                self._heard = time.monotonic()
-                ended = self._hear(message)
+                self._heard, greeted = time.monotonic(), True
+                self._died = None  # the driver knows
+                self._hear(message)
         except (flight.FlightError, pa.ArrowException, OSError, StopIteration):
             pass
         self._answers.put(None)
         speaking.join(BEAT_SECONDS)
-        return not ended
+        return greeted
 
     def _hello(self) -> Hello:
-        died, self._died = self._died, None
-        return Hello(
-            self._settings.place, self._incarnation, self._exchange.address, os.getpid(), socket.gethostname(), self._executor, died
-        )
+        place, address = self._settings.place, self._exchange.address
+        return Hello(place, self._incarnation, address, os.getpid(), socket.gethostname(), self._executor, self._died)
 
-    def _hear(self, message: Any) -> bool:
-        """Whether it is the last."""
+    def _hear(self, message: Any) -> None:
         if isinstance(message, Work):
             assignment = self._assignment(message)
             self._exchange.begin(message.attempt, list(assignment.splits))
@@ -130,7 +127,7 @@ class Worker:
             self._joining.submit(self._join, message, assignment, routed, self._answers)
         elif isinstance(message, Abandon):
             self._exchange.fail(message.attempt, Abandoned(f"attempt {message.attempt} was abandoned"))
-        return isinstance(message, End)
+        self._ended = isinstance(message, End)
 
     def _assignment(self, work: Work) -> Assignment:
         for identity in work.forget:
@@ -139,8 +136,8 @@ class Worker:
         assignment: Assignment = decode(work.assignment)
         return replace(assignment, spec=assignment.spec.with_shared(lambda shared: self._shared[shared.identity]))
 
-    def _speak(self, writer: Any, answers: queue.SimpleQueue[Any]) -> None:
-        """Send answers as they come and beats in between, until None comes or the connection is broken."""
+    def _speak(self, writer: Any, reader: Any, answers: queue.SimpleQueue[Any]) -> None:
+        """Send answers as they come and beats in between, until None comes or the connection is broken. Break it if nothing is heard."""
         silent = 0
         try:
             while True:
@@ -149,10 +146,13 @@ class Worker:
                 except queue.Empty:
                     answer = Beat(self._exchange.moved + self._done)
                     silent = silent + 1 if time.monotonic() - self._heard > 2 * BEAT_SECONDS else 0
-                if answer is None or silent > SILENT_BEATS:
-                    break
+                if silent > SILENT_BEATS:
+                    reader.cancel()
+                    return
+                if answer is None:
+                    writer.close()
+                    return
                 writer.write_metadata(pa.py_buffer(encode(answer)))
-            writer.close()
         except (flight.FlightError, pa.ArrowException, OSError):
             pass  # who reads notices too
 
