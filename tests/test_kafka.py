@@ -688,7 +688,7 @@ def test_results_that_a_dead_driver_left_are_sent_by_one_that_starts_while_the_b
         first = join.driver(at=die)
         first.start()
         with pytest.raises(Crash):
-            finish(first)
+            finish_despite_failures(first)  # a second is short on a busy machine
         broker.kill()
         storage = ObjectStorage(join.job.checkpoint)
         left = storage.list("outbox")

@@ -2,7 +2,7 @@
 
     python victim.py ROOT STEP VISIT
 
-STEP: a step of ``Driver``, ``during-tasks`` (0.3 s after they began), or ``never``. Prints "done" when the input has ended.
+STEP: a step of ``Driver``, ``during-tasks`` (some milliseconds after they began), or ``never``. Prints "done" when the input has ended.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(root: Path, step: str, visit: int) -> None:
         if step == "during-tasks" and reached == "tasks":
             visits["tasks"] += 1
             if visits["tasks"] == visit:
-                threading.Timer(0.3, kill).start()
+                threading.Timer(0.003, kill).start()
         elif reached == step:
             visits[step] += 1
             if visits[step] == visit:
