@@ -615,6 +615,15 @@ def test_a_backlog_is_not_waited_for_and_otherwise_the_interval_is_kept(tmp_path
     assert times[2] - times[1] >= 0.2
 
 
+def test_an_epoch_whose_worker_died_is_tried_again_at_once_and_not_for_ever(tmp_path: Path) -> None:
+    stop = Patient()
+    died = EpochFailed("epoch 0: the worker died", worker_died=True)
+    driver = ScriptedDriver(*[died] * 4, EpochFailed("brokers are away"), make_result(), *[died] * 9)
+    events = play(driver, tmp_path, stop, interval_seconds=0.0, pauses=(0.5, 1.0, 2.0))
+    assert stop.waits == [0, 0, 0, 0, 0.5, 0, *[0] * 5, 0.5, 1.0, 2.0]
+    assert ended(events).reason is Reason.FAILED
+
+
 class Patient(threading.Event):
     """Notes how long it is waited for, and lets nobody wait."""
 

@@ -12,6 +12,7 @@ import copy
 import io
 import json
 import os
+import random
 import subprocess
 import sys
 import tarfile
@@ -688,6 +689,32 @@ def test_an_executor_that_is_killed_is_replaced(join: Join, tmp_path: Path) -> N
     killed, _ = join.running("executor")
     join.kube.kill(join.namespace, killed)
     join.until("another executor", lambda: killed not in join.running("executor") and len(join.running("executor")) == 2)
+    join.until_running(workers=2)
+    check_results(join, tmp_path)
+
+
+KILL_A_WORKER = """
+import psutil, signal
+daemons = [p for p in psutil.process_iter() if "pyspark.daemon" in " ".join(p.cmdline())]
+[worker] = [p for p in daemons if not p.children() and p.parent() in daemons and p.parent().parent() in daemons]
+worker.send_signal(signal.SIG%s)
+"""
+"""For an executor's pod: its worker is a child of its host, which is one of Spark's Python daemon."""
+
+
+def test_fifty_kills_of_workers_and_pods_lose_nothing(join: Join, tmp_path: Path) -> None:
+    rng = random.Random(50)
+    join.begin(workers=2)
+    for number in range(50):
+        pod = rng.choice(join.until("executors", lambda: join.running("executor")))
+        if number % 10 == 5:
+            join.kube.kill(join.namespace, pod)
+            join.scale(3 - number % 20 // 10)  # a plan comes meanwhile
+        else:
+            name = "STOP" if number % 25 == 7 else "KILL"
+            join.kubectl("exec", pod, "--", "python", "-c", KILL_A_WORKER % name, check=False)  # there may be none at the moment
+        join.until_epochs(1)
+    join.scale(2)
     join.until_running(workers=2)
     check_results(join, tmp_path)
 

@@ -7,6 +7,7 @@ then is done again by the next run.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 import traceback
@@ -24,6 +25,8 @@ from streamjoin.epoch.spec import EpochSpec
 
 PAUSES = (0.5, 1.0, 2.0)
 """Seconds before a failed epoch is tried again: once for each."""
+DEATHS = 5
+"""So often an epoch whose worker has died is tried again besides, without a pause."""
 FIRST_ASK_SECONDS, MOST_ASK_SECONDS = 0.002, 0.05
 """Where the interval is shorter: how long after nothing was new the sources are asked again, twice as long each time."""
 UNSTARTED = "the driver starts workers before it uses them"
@@ -253,10 +256,14 @@ class Loop:
 
     def _attempts(self, *, final: bool) -> EpochResult | None:
         """One epoch, tried again with growing pauses. Raises what the last attempt raised."""
-        for attempt, pause in enumerate((*self._pauses, None), start=1):
+        pauses = iter(self._pauses)
+        deaths = 0
+        for attempt in itertools.count(1):
             try:
                 result = self._driver.step(final=final)
             except EpochFailed as error:
+                deaths += error.worker_died
+                pause = 0.0 if error.worker_died and deaths <= DEATHS else next(pauses, None)
                 if error.permanent or pause is None or self._stop.is_set():
                     raise
                 self._tell(Retrying(str(error), attempt, pause))

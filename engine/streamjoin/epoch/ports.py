@@ -52,11 +52,13 @@ class Runner(Protocol):
 class EpochFailed(RuntimeError):  # noqa: N818
     """An epoch failed, uncommitted or committed but not yet published, and can be tried again. One line; ``detail`` has the trace."""
 
-    def __init__(self, message: str, detail: str = "", *, permanent: bool = False) -> None:
+    def __init__(self, message: str, detail: str = "", *, permanent: bool = False, worker_died: bool = False) -> None:
         super().__init__(message)
         self.detail = detail
         self.permanent = permanent
         """Trying again would fail in the same way."""
+        self.worker_died = worker_died
+        """Nothing was wrong but that; another attempt begins when the worker is there again, so that nobody need wait before."""
 
 
 class CheckpointMismatch(RuntimeError):  # noqa: N818

@@ -518,7 +518,7 @@ class Attempt:
                 self._unexplained = process, place, place.deaths
 
     def _death(self, process: _Process, why: str) -> EpochFailed:
-        return EpochFailed(f"epoch {self.epoch}: the {process} died: {why}")
+        return EpochFailed(f"epoch {self.epoch}: the {process} died: {why}", worker_died=True)
 
     def _fail(self, failure: EpochFailed) -> None:
         self.failure = failure
