@@ -714,8 +714,7 @@ def test_fifty_kills_of_workers_and_pods_lose_nothing(join: Join, tmp_path: Path
             name = "STOP" if number % 25 == 7 else "KILL"
             join.kubectl("exec", pod, "--", "python", "-c", KILL_A_WORKER % name, check=False)  # there may be none at the moment
         join.until_epochs(1)
-    join.scale(2)
-    join.until_running(workers=2)
+    join.until_running(workers=3)
     check_results(join, tmp_path)
 
 

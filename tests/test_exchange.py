@@ -166,6 +166,22 @@ def test_a_connection_that_breaks_fails_the_attempts_that_miss_its_mark_at_once(
         assert [one.area for one in receiver.pieces(1, 0)] == [7], "the next attempt has a stream of its own"
 
 
+def test_a_stream_that_broke_between_two_attempts_fails_none(make: Callable[..., Exchange]) -> None:
+    sender, receiver = make(), make()
+    with Cable(receiver.address) as cable:
+        for attempt in range(4):
+            for one in (sender, receiver):
+                one.begin(attempt, [sender.address])
+            for number in range(attempt):
+                sender.send(attempt, cable.address, piece(0, number))
+            sender.end(attempt, [cable.address])
+            assert [one.area for one in receiver.pieces(attempt, 0)] == list(range(attempt))
+            receiver.finish(attempt)
+            cable.cut()
+            cable.mend()
+            wait_for("the stream's end", lambda: not receiver.hears(sender.address))
+
+
 def test_a_sender_that_is_silent_is_given_up(make: Callable[..., Exchange]) -> None:
     sender, receiver = make(), make()
     with Cable(receiver.address) as cable:

@@ -103,7 +103,7 @@ class Exchange:
         if address == self.address:
             self._take(attempt, piece)
         else:
-            self._link(address).send(_HEADER.pack(_PIECE, attempt, piece.task, piece.area, piece.side), _binary(piece.data))
+            self._say(attempt, address, _HEADER.pack(_PIECE, attempt, piece.task, piece.area, piece.side), _binary(piece.data))
 
     def end(self, attempt: int, addresses: Sequence[str]) -> None:
         """Tell these that they have had everything. Raises ExchangeError, Abandoned."""
@@ -112,7 +112,7 @@ class Exchange:
             if address == self.address:
                 self._mark(attempt, address)
             else:
-                self._link(address).send(_HEADER.pack(_MARK, attempt, 0, 0, 0), None)
+                self._say(attempt, address, _HEADER.pack(_MARK, attempt, 0, 0, 0), None)
 
     def connect(self, addresses: Sequence[str]) -> None:
         """Open streams to these, so that they hear of us before our first piece is ready. Raises ExchangeError."""
@@ -157,6 +157,10 @@ class Exchange:
             found = self._attempts.get(attempt)
             return 0 if found is None else found.nbytes
 
+    def hears(self, sender: str) -> bool:
+        """Whether a stream of this sender is open."""
+        return sender in self._heard
+
     def finish(self, attempt: int) -> None:
         """The attempt is over: what is there of it, or still comes, is dropped."""
         with self._changed:
@@ -197,6 +201,19 @@ class Exchange:
             silent[sender] = 0 if heard else silent.get(sender, 0) + 1
             if silent[sender] >= SILENT_BEATS:
                 raise ExchangeError(f"nothing came from the worker at {sender} for {SILENT_BEATS * self._beat_seconds:.0f} s")
+
+    def _say(self, attempt: int, address: str, header: bytes, data: pa.RecordBatch | None) -> None:
+        """On the stream to the address; on a new one if it has broken since the attempt before, as when another worker is there now."""
+        link = self._link(address)
+        is_first, link.attempt = link.attempt != attempt, attempt
+        try:
+            link.send(header, data)
+        except ExchangeError:
+            if not is_first:
+                raise
+            link = self._link(address)
+            link.attempt = attempt
+            link.send(header, data)
 
     def _link(self, address: str) -> _Link:
         with self._changed:
@@ -259,6 +276,8 @@ class _Link:
         self._address = address
         self._lock = threading.Lock()
         self.broken = False
+        self.attempt = -1
+        """The last one that something was sent for; of the thread that sends."""
         try:
             self._client = security.client(address)
             descriptor = flight.FlightDescriptor.for_command(own.encode())
@@ -293,7 +312,7 @@ class _Link:
             self._client.close()
 
     def _error(self, error: Exception) -> ExchangeError:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        reason = (str(error).splitlines() or [type(error).__name__])[0].split(". gRPC client")[0][:200]
         return ExchangeError(f"the worker at {self._address} cannot be reached: {reason}")
 
 
