@@ -66,7 +66,7 @@ class Doubt(Exception):  # noqa: N818 - ends a measurement, and is its result
 def exposition(text: str) -> Iterator[tuple[Labels, float]]:
     """The samples of ``GET /metrics`` that are needed, labelled as those of a :class:`Series`; a value that is no number is NaN. O(text).
 
-    ``prometheus_client.parser`` is not used: for 1,024 workers it takes a third of a second, in which no other join is looked after.
+    ``prometheus_client.parser`` is not used: it takes ten times as long, for 1,024 workers 0.2 s, in which no other join is looked after.
     """
     for name, labels, value in _LINE.findall(text):
         yield (("__name__", name), *_LABEL.findall(labels)), _number(value)
