@@ -12,8 +12,9 @@ import pytest
 from streamjoin.elastic.mapping import assign, choose, greedy, map_tasks, overlaps
 from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN
+from streamjoin.language.sides import LEFT
 from streamjoin.scheme.models import MODELS, plan_for_tasks
-from streamjoin.scheme.region import LEFT, Region, difference, held_regions, intersection, volume, written_by
+from streamjoin.scheme.region import Region, difference, held_regions, intersection, volume, written_by
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
 from test_scheme import ALL, random_case, unknown

@@ -14,8 +14,9 @@ from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned, follow, make_plan, prospects
 from streamjoin.language.predicate import MainPredicate
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.models import MODELS, Options, plan_for_tasks
-from streamjoin.scheme.region import LEFT, RIGHT, held_regions, volume
+from streamjoin.scheme.region import held_regions, volume
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
 from test_mapping import contains, grid

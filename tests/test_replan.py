@@ -29,10 +29,11 @@ from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.replan import PlanRefused
 from streamjoin.epoch.spec import EpochSpec, TaskReport
+from streamjoin.language.sides import SIDES
 from streamjoin.runner.inline import InlineEpoch, InlineRunner
 from streamjoin.scheme.models import MODELS, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
-from streamjoin.state.blocks import SIDES, load
+from streamjoin.state.blocks import load
 from streamjoin.state.storage import ObjectStorage
 from streamjoin.state.store import held_on, select
 

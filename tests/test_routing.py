@@ -9,10 +9,11 @@ import pytest
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN, MainKind, MainPredicate
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.models import MODELS, plan_for_tasks
 from streamjoin.scheme.routing import Router
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
-from streamjoin.state.blocks import LEFT, RIGHT, describe
+from streamjoin.state.blocks import describe
 from streamjoin.state.store import held_on, select
 from test_scheme import ALL, random_case, unknown
 

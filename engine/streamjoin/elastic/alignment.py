@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN, MainPredicate
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.models import PRECISION
-from streamjoin.scheme.region import LEFT, RIGHT, high_of, low_of
+from streamjoin.scheme.region import high_of, low_of
 from streamjoin.scheme.statistics import Statistics, loads
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
 

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.scheme.region import LEFT, RIGHT, high_of, low_of
+from streamjoin.language.sides import LEFT, RIGHT
+from streamjoin.scheme.region import high_of, low_of
 from streamjoin.scheme.statistics import SideStatistics, Statistics
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
 

@@ -51,12 +51,13 @@ from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.language.condition import choose
 from streamjoin.language.predicate import KeyExpression, MainPredicate, Predicate
+from streamjoin.language.sides import LEFT, SIDES
 from streamjoin.language.window import WindowKind
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.scheme.sketch import Sketch
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import Scheme, SchemeError
-from streamjoin.state.blocks import LEFT, SIDES, Block, load_all
+from streamjoin.state.blocks import Block, load_all
 from streamjoin.state.log import Checkpoint, CommitLog, Newest, path_of
 from streamjoin.state.storage import Storage, retries
 

@@ -39,8 +39,9 @@ from streamjoin.epoch.spec import (
     sample_of,
 )
 from streamjoin.kernel.run import Run, merge_runs, tiers
+from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.scheme.tiling import Area
-from streamjoin.state.blocks import LEFT, RIGHT, SIDES, Block, describe, encode, load
+from streamjoin.state.blocks import Block, describe, encode, load
 from streamjoin.state.log import Entry
 from streamjoin.state.storage import Storage, retries
 from streamjoin.state.store import (

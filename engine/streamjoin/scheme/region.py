@@ -11,10 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
-
-LEFT, RIGHT = 0, 1
 
 
 @dataclass(frozen=True, slots=True)

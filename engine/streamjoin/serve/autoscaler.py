@@ -25,9 +25,9 @@ from streamjoin.epoch.ports import EpochResult
 from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus
 from streamjoin.job import Job
 from streamjoin.language.predicate import Predicate
+from streamjoin.language.sides import SIDES
 from streamjoin.serve.decisions import LedgerError, LedgerWriter, load_ledger
 from streamjoin.serve.wishes import Planning, plan_for_workers, running_plan
-from streamjoin.state.blocks import SIDES
 from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
 

@@ -32,15 +32,14 @@ from streamjoin.epoch.ports import EpochResult
 from streamjoin.epoch.replan import PlanPhase, PlanStatus, Switched
 from streamjoin.io.base import Traffic
 from streamjoin.job import Job
+from streamjoin.language.sides import SIDE_NAMES, SIDES
 from streamjoin.manifest.model import KafkaSink, KafkaSource
 from streamjoin.serve.catalogue import CATALOGUE, KAFKA_PREFIX, Kind
-from streamjoin.state.blocks import SIDES
 from streamjoin.state.log import Checkpoint
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Seconds. From a commit on a local disk to an epoch that reads a large state back."""
 STEPS = ("plan", "tasks", "commit", "publish", "clean")
-SIDE_NAMES = ("left", "right")
 DECISIONS = (
     *((kind, mode) for kind in (Action.ALLOCATE, Action.DEALLOCATE, Action.REPLAN) for mode in (Mode.ENFORCE, Mode.RECOMMEND)),
     (Action.HOLD, Mode.ENFORCE),

@@ -23,9 +23,6 @@ from pyarrow import ipc
 from streamjoin.scheme.region import Region
 from streamjoin.state.storage import Missing, Storage, StorageError
 
-LEFT, RIGHT = 0, 1
-SIDES = (LEFT, RIGHT)
-
 DOWNLOADS = 8
 """So many blocks are fetched at once from an object store, where one connection gives a fraction of the bandwidth."""
 

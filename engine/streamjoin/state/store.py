@@ -19,9 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.kernel.run import Run
+from streamjoin.language.sides import LEFT, SIDES
 from streamjoin.scheme.region import Region, difference, held_by, intersection, regions
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange
-from streamjoin.state.blocks import DOWNLOADS, LEFT, SIDES, Block, encode, load, load_all, map_scratch
+from streamjoin.state.blocks import DOWNLOADS, Block, encode, load, load_all, map_scratch
 from streamjoin.state.storage import Storage
 
 SCRATCH_BYTES = 1 << 20
