@@ -16,6 +16,7 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate
 from streamjoin.language.schema import DataType, TypeName
+from streamjoin.language.sides import LEFT
 from streamjoin.scheme.models import MODELS, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 
@@ -68,7 +69,7 @@ def test_every_model_is_drawn(model: str, main: MainPredicate) -> None:
 def test_a_change_is_drawn_as_both_schemes_and_who_goes_on_keeps_the_colour() -> None:
     first = Plan.initial(plan_for_tasks("square", known(1000, 0), ALL, 4))
     plan = follow(first, plan_for_tasks("square", known(1000, 0), ALL, 5), known(1000, 0), ALL).plan
-    assert any(area.left_units.gaps for area in plan.scheme.areas)
+    assert any(area.units[LEFT].gaps for area in plan.scheme.areas)
     picture = render_change("svg", first.scheme, plan, known(1000, 0), ALL)
     found = texts(picture)
     assert "left ⋈ right by square: 4 tasks" in found

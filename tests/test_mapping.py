@@ -12,7 +12,7 @@ import pytest
 from streamjoin.elastic.mapping import assign, choose, greedy, map_tasks, overlaps
 from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN
-from streamjoin.language.sides import LEFT
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.models import MODELS, plan_for_tasks
 from streamjoin.scheme.region import Region, difference, held_regions, intersection, volume, written_by
 from streamjoin.scheme.statistics import Statistics
@@ -25,8 +25,9 @@ def grid(rows: int, columns: int) -> Scheme:
     cuts = [[UNITS * number // count for number in range(count + 1)] for count in (rows, columns)]
     areas = tuple(
         Area(
-            row * columns + column, 0, KeyRange(), UnitRange(*cuts[0][row : row + 2]), KeyRange(), UnitRange(*cuts[1][column : column + 2]),
-            KeyRange() if column == 0 else None, KeyRange() if row == 0 else None,
+            row * columns + column, 0, (KeyRange(), KeyRange()),
+            (UnitRange(*cuts[0][row : row + 2]), UnitRange(*cuts[1][column : column + 2])),
+            (KeyRange() if column == 0 else None, KeyRange() if row == 0 else None),
         )
         for row in range(rows)
         for column in range(columns)
@@ -81,7 +82,7 @@ def test_fig_8a_moves_three_tenths() -> None:
 def test_fig_9_pairs_the_outer_columns_and_inserts_the_middle_one() -> None:
     scheme, keep = map_tasks(grid(2, 2), grid(2, 3), unknown())
     assert keep == (0, 1, 2, 3, None, None)
-    columns = {area.task: area.right_units for area in scheme.areas}
+    columns = {area.task: area.units[RIGHT] for area in scheme.areas}
     third = UNITS // 3
     assert [columns[worker].low for worker in range(4)] == [0, 2 * third, 0, 2 * third]
     assert {columns[4].low, columns[5].low} == {third}

@@ -43,8 +43,8 @@ def test_fig_8_moves_a_fifth_with_aligned_start_points_and_three_tenths_without(
     aligned.check(ALL)
     assert moved(before, aligned, statistics) == pytest.approx(200, abs=1e-3)
     scheme = follow(Plan.initial(before), after, statistics, ALL).plan.scheme
-    starts = {area.task: area.left_units.low for area in scheme.areas}
-    assert [starts[task] for task in range(4)] == [area.left_units.low for area in before.areas]
+    starts = {area.task: area.units[LEFT].low for area in scheme.areas}
+    assert [starts[task] for task in range(4)] == [area.units[LEFT].low for area in before.areas]
 
 
 def test_fig_8_the_other_way_moves_only_what_the_leaving_worker_held() -> None:
@@ -52,7 +52,7 @@ def test_fig_8_the_other_way_moves_only_what_the_leaving_worker_held() -> None:
     aligned = follow(Plan.initial(grid(4, 1)), grid(5, 1), statistics, ALL).plan
     back = follow(aligned, grid(4, 1), statistics, ALL)
     assert back.migration.moved_tuples == pytest.approx(200, abs=1e-3)
-    assert {area.left_units for area in back.plan.scheme.areas} == {area.left_units for area in grid(4, 1).areas}
+    assert {area.units[LEFT] for area in back.plan.scheme.areas} == {area.units[LEFT] for area in grid(4, 1).areas}
 
 
 def test_fig_9_copies_rows_to_the_new_column_and_cuts_the_other_two() -> None:
@@ -76,12 +76,12 @@ def test_fig_9_copies_rows_to_the_new_column_and_cuts_the_other_two() -> None:
 
 
 def units_to_try(schemes: list[Scheme]) -> list[int]:
-    spans = [span for scheme in schemes for area in scheme.areas for span in (area.left_units, area.right_units)]
+    spans = [span for scheme in schemes for area in scheme.areas for span in area.units]
     return sorted({end for span in spans for part in span.parts for end in part} - {UNITS})
 
 
 def keys_to_try(schemes: list[Scheme], side: int) -> list[int]:
-    ranges = [area.left_keys if side == LEFT else area.right_keys for scheme in schemes for area in scheme.areas]
+    ranges = [area.keys[side] for scheme in schemes for area in scheme.areas]
     bounds = {bound for keys in ranges for bound in (keys.low, keys.high) if bound is not None}
     return sorted({bound - 1 for bound in bounds} | bounds | {0})
 
@@ -89,8 +89,7 @@ def keys_to_try(schemes: list[Scheme], side: int) -> list[int]:
 def holds(scheme: Scheme, task: int, side: int, key: int, unit: int) -> bool:
     """Straight from the areas."""
     for area in scheme.areas:
-        keys, units, held = (area.left_keys, area.left_units, area.holds_left) if side == LEFT else (
-            area.right_keys, area.right_units, area.holds_right)  # fmt: skip
+        keys, units, held = area.keys[side], area.units[side], area.holds[side]
         inside = (keys.low is None or key >= keys.low) and (keys.high is None or key < keys.high)
         if area.task == task and held and inside and any(low <= unit < high for low, high in units.parts):
             return True
@@ -228,7 +227,7 @@ def test_a_sequence_of_plans_that_comes_back_stays_in_few_parts() -> None:
     current = Plan.initial(grid(6, 2))
     for step in range(40):
         current = follow(current, grid(6 + step % 3, 2 + step % 2), statistics, ALL).plan
-        assert max(len(area.left_units.parts) for area in current.scheme.areas) <= 12, f"step {step}"
+        assert max(len(area.units[LEFT].parts) for area in current.scheme.areas) <= 12, f"step {step}"
 
 
 def test_a_tiling_that_is_no_varietal_matrix_is_not_aligned() -> None:
@@ -241,7 +240,7 @@ def test_a_tiling_that_is_no_varietal_matrix_is_not_aligned() -> None:
         (UnitRange(first, second), UnitRange(first, second)): (keys, keys),
     }
     pinwheel = Scheme(
-        "adsp", 5, tuple(Area(task, 0, keys, left, keys, right, *writes) for task, ((left, right), writes) in enumerate(spans.items())), ""
+        "adsp", 5, tuple(Area(task, 0, (keys, keys), units, writes) for task, (units, writes) in enumerate(spans.items())), ""
     )
     pinwheel.check(ALL)
     assert align(pinwheel, grid(2, 1), unknown()) == grid(2, 1)

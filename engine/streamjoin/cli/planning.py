@@ -221,7 +221,7 @@ def _table(scheme: Scheme, statistics: Statistics, main: MainPredicate, names: t
     areas = coverage_areas(scheme)
     for number, parts in list(areas.items())[:MOST_LINES]:
         tasks = sorted({area.task for area in parts})
-        left, right = parts[0].left_keys, parts[0].right_keys
+        left, right = parts[0].keys
         rows.append(
             (
                 f"{tasks[0]}" if len(tasks) == 1 else f"{tasks[0]}-{tasks[-1]}" if tasks[-1] - tasks[0] < len(tasks) else f"in {number}",

@@ -22,7 +22,7 @@ import numpy as np
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.region import high_of, low_of
 from streamjoin.scheme.statistics import SideStatistics, Statistics
-from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
+from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -144,11 +144,7 @@ _Holding = tuple[KeyRange, UnitRange, int]
 
 def _holdings(scheme: Scheme, side: int) -> list[_Holding]:
     """The key range, units and task of everything that an area holds of this side."""
-    return [(*_of_side(area, side), area.task) for area in scheme.areas if (area.holds_left if side == LEFT else area.holds_right)]
-
-
-def _of_side(area: Area, side: int) -> tuple[KeyRange, UnitRange]:
-    return (area.left_keys, area.left_units) if side == LEFT else (area.right_keys, area.right_units)
+    return [(area.keys[side], area.units[side], area.task) for area in scheme.areas if area.holds[side]]
 
 
 def _volumes(side: SideStatistics, bounds: list[int | float]) -> list[float]:

@@ -183,13 +183,13 @@ class Statistics:
 def loads(scheme: Scheme, statistics: Statistics) -> Array:
     """How many tuples each task would hold, both sides together: float64, one per task. O(areas * log buckets)."""
     held = np.zeros(scheme.tasks)
-    volumes: dict[tuple[bool, KeyRange], float] = {}
+    volumes: dict[tuple[int, KeyRange], float] = {}
     for area in scheme.areas:
-        sides = ((area.holds_left, True, area.left_keys, area.left_units), (area.holds_right, False, area.right_keys, area.right_units))
-        for holds, left, keys, units in sides:
-            if not holds:
+        for side, of_side in enumerate((statistics.left, statistics.right)):
+            if not area.holds[side]:
                 continue
-            if (left, keys) not in volumes:
-                volumes[left, keys] = (statistics.left if left else statistics.right).volume(keys)
-            held[area.task] += volumes[left, keys] * (units.size / UNITS)
+            place = side, area.keys[side]
+            if place not in volumes:
+                volumes[place] = of_side.volume(area.keys[side])
+            held[area.task] += volumes[place] * (area.units[side].size / UNITS)
     return held
