@@ -29,7 +29,7 @@ ALL = MainPredicate(MainKind.ALL)
 def known(left: float = 3000, right: float = 2000) -> Statistics:
     rng = np.random.default_rng(50)
     sides = (SideStatistics(tuples, Histogram.from_sample(rng.normal(0, 1000, 5000).astype(np.int64), 200)) for tuples in (left, right))
-    return Statistics(*sides)
+    return Statistics(tuple(sides))
 
 
 def texts(svg: bytes) -> list[str]:
@@ -46,8 +46,8 @@ def pixels(png: bytes) -> np.ndarray:
     [
         (BAND, known()),
         (MainPredicate(MainKind.RANGE, KEY, KEY, 1, None), known()),
-        (MainPredicate(MainKind.RANGE, HASH, HASH, 0, 0), Statistics(SideStatistics(70), SideStatistics(99))),
-        (ALL, Statistics(SideStatistics(0), SideStatistics(0))),
+        (MainPredicate(MainKind.RANGE, HASH, HASH, 0, 0), Statistics((SideStatistics(70), SideStatistics(99)))),
+        (ALL, Statistics((SideStatistics(0), SideStatistics(0)))),
     ],
 )
 def test_every_task_has_its_number_in_the_matrix_and_beside_its_bar(tasks: int, main: MainPredicate, statistics: Statistics) -> None:

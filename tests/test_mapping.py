@@ -169,7 +169,7 @@ def test_what_a_task_holds_is_disjoint_and_what_all_write_is_everything_once() -
     for case in range(25):
         scheme, _, statistics, _ = random_pair(rng)
         written = [region for area in scheme.areas for region in written_by(area)]
-        total = statistics.left.tuples + statistics.right.tuples
+        total = sum(side.tuples for side in statistics.sides)
         assert volume(written, statistics) == pytest.approx(total, rel=1e-6), f"seed 55, case {case}"
         for task in range(scheme.tasks):
             held = held_regions(scheme, task)

@@ -127,7 +127,7 @@ def integer_case(rng: np.random.Generator) -> tuple[Statistics, Statistics, Main
         keys = [np.round(rng.normal(rng.normal(0, spread / 4), spread, int(rng.integers(50, 300)))).astype(np.int64) for _ in range(2)]
         sides = sampled(*keys, buckets=int(rng.choice([5, 60])))
         if main is ALL or (main is EQUAL and rng.random() < 0.5):
-            sides = unknown(sides.left.tuples, sides.right.tuples)
+            sides = unknown(*(side.tuples for side in sides.sides))
         found.append(sides)
     return found[0], found[1], main
 
@@ -191,7 +191,7 @@ def test_lines_that_come_or_go_move_what_they_must_and_no_more(before: tuple[int
 def test_keys_of_an_equality_are_aligned_as_units_are(model: str) -> None:
     keys = np.random.default_rng(67).integers(0, 10**6, 20_000)
     for statistics, main in ((unknown(500, 500), EQUAL), (sampled(keys[:12_000], keys[12_000:], 400), ranged(0, 0))):
-        total = statistics.left.tuples + statistics.right.tuples
+        total = sum(side.tuples for side in statistics.sides)
         current = Plan.initial(plan_for_tasks(model, statistics, main, 4))
         for workers, least in ((5, 1 / 5), (6, 1 / 6), (5, 1 / 6), (4, 1 / 5)):
             after = plan_for_tasks(model, statistics, main, workers)
@@ -342,7 +342,7 @@ def test_sixteen_tasks_are_planned_in_a_fraction_of_a_second() -> None:
     statistics = sampled(rng.normal(0, 1e6, 20_000).astype(np.int64), rng.normal(0, 1e6, 20_000).astype(np.int64), 1000)
     main = ranged(-50_000, 50_000)
     current = planned(None, statistics, main, "adsp", 12).plan
-    heavier = Statistics(replace(statistics.left, tuples=50_000), SideStatistics(20_000, statistics.right.histogram))
+    heavier = Statistics((replace(statistics.sides[LEFT], tuples=50_000), SideStatistics(20_000, statistics.sides[RIGHT].histogram)))
     begun = time.perf_counter()
     planned(current, heavier, main, "adsp", 16)
     # A few times what it takes, as the machine may be busy.

@@ -115,7 +115,7 @@ def next_plan(rng: random.Random, driver: Driver) -> Plan:
         keys = values.astype(np.float64) if driver.predicate.main.is_float else values
         keyed = driver.predicate.main.left is not None and driver.predicate.main.left.encoding not in ("hash",)
         histogram = Histogram.from_sample(keys) if keyed else None
-        found = Statistics(SideStatistics(rng.randint(1, 99), histogram), SideStatistics(rng.randint(1, 99), histogram))
+        found = Statistics(tuple(SideStatistics(rng.randint(1, 99), histogram) for _ in SIDES))
     status = driver.plan_status()
     assert status is not None
     newest = status.generation if status.wanted is None else status.wanted.generation

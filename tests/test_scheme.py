@@ -31,12 +31,12 @@ EQUAL = ranged(0, 0, Encoding.HASH)
 
 
 def unknown(left: float = 1000, right: float = 1000) -> Statistics:
-    return Statistics(SideStatistics(left), SideStatistics(right))
+    return Statistics((SideStatistics(left), SideStatistics(right)))
 
 
 def sampled(left: np.ndarray, right: np.ndarray, buckets: int = 100) -> Statistics:
     sides = (SideStatistics(len(keys), Histogram.from_sample(keys, buckets)) for keys in (left, right))
-    return Statistics(*sides)
+    return Statistics(tuple(sides))
 
 
 def random_keys(rng: np.random.Generator, encoding: Encoding) -> np.ndarray:
@@ -82,7 +82,7 @@ def random_case(rng: np.random.Generator) -> tuple[Statistics, MainPredicate]:
         tuples = float(rng.choice([0, 1, 1000, 1e6]))
         histogram = Histogram.from_sample(random_keys(rng, encoding), int(rng.choice([1, 4, 30, 200])))
         sides.append(SideStatistics(tuples, None if rng.random() < 0.15 or main is ALL else histogram))
-    return Statistics(*sides), main
+    return Statistics(tuple(sides)), main
 
 
 def test_every_plan_is_a_tiling_whatever_the_statistics() -> None:
@@ -105,7 +105,7 @@ def test_no_task_exceeds_the_capacity() -> None:
     rng = np.random.default_rng(31)
     for case in range(60):
         statistics, main = random_case(rng)
-        total = statistics.left.tuples + statistics.right.tuples
+        total = sum(side.tuples for side in statistics.sides)
         capacity = max(1.0, total / float(rng.uniform(0.5, 8)))
         for model in ("adsp", "square", "dynamic", "biclique", "chain"):
             message = f"seed 31, case {case}, {model}, {capacity=}, {main}, {statistics}"
@@ -227,8 +227,8 @@ def test_a_biclique_holds_every_tuple_once_and_groups_are_sent_only_what_they_ma
         held = loads(scheme, statistics)
         assert held.sum() == pytest.approx(8000)
         assert held.max() <= 1.05 * held.mean()
-        to_left = [statistics.right.volume(area.keys[RIGHT]) for area in scheme.areas if area.holds[LEFT]]
-        to_right = [statistics.left.volume(area.keys[LEFT]) for area in scheme.areas if area.holds[RIGHT]]
+        to_left = [statistics.sides[RIGHT].volume(area.keys[RIGHT]) for area in scheme.areas if area.holds[LEFT]]
+        to_right = [statistics.sides[LEFT].volume(area.keys[LEFT]) for area in scheme.areas if area.holds[RIGHT]]
         sent.append(sum(to_left) + sum(to_right))
     assert sent[1] == pytest.approx(sent[0] / 2, rel=0.05)
     assert sent[2] == pytest.approx(sent[0] / 4, rel=0.05)

@@ -84,7 +84,7 @@ def main() -> None:
 def statistics(left: float, right: float, predicate: MainPredicate) -> Statistics:
     keys = np.linspace(0, KEYS, 10_000).astype(np.int64)
     histogram = Histogram.from_sample(keys) if predicate.kind is MainKind.RANGE else None
-    return Statistics(SideStatistics(left, histogram), SideStatistics(right, histogram))
+    return Statistics((SideStatistics(left, histogram), SideStatistics(right, histogram)))
 
 
 def tasks_needed(predicate: MainPredicate) -> str:

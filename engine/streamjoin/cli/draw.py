@@ -116,7 +116,7 @@ def _render(
 ) -> bytes:
     settings = {"font.size": 9, "font.family": "DejaVu Sans", "svg.fonttype": "none", "svg.hashsalt": "scheme", "axes.edgecolor": MUTED}
     with mpl.rc_context(settings):
-        ratio = min(2.0, max(0.5, (statistics.left.tuples or 1) / (statistics.right.tuples or 1)))
+        ratio = min(2.0, max(0.5, (statistics.sides[LEFT].tuples or 1) / (statistics.sides[RIGHT].tuples or 1)))
         height, width = (MATRIX_INCHES, MATRIX_INCHES / ratio) if ratio >= 1 else (MATRIX_INCHES * ratio, MATRIX_INCHES)
         panel = LEFT_MARGIN + width + BARS_WIDTH + 0.95
         figure = Figure(figsize=(panel * len(parts), TOP_MARGIN + height + BOTTOM_MARGIN), dpi=150)
@@ -125,8 +125,8 @@ def _render(
         largest = max(float(loads(scheme, statistics).max()) for scheme, _ in parts)
         for number, (scheme, colours) in enumerate(parts):
             begin = panel * number
-            rows = _Axis(statistics.left, [area.keys[LEFT] for area in scheme.areas], main.left, names[LEFT])
-            columns = _Axis(statistics.right, [area.keys[RIGHT] for area in scheme.areas], main.right, names[RIGHT])
+            rows = _Axis(statistics.sides[LEFT], [area.keys[LEFT] for area in scheme.areas], main.left, names[LEFT])
+            columns = _Axis(statistics.sides[RIGHT], [area.keys[RIGHT] for area in scheme.areas], main.right, names[RIGHT])
             bars_height = min(height, 0.35 * scheme.tasks + 0.15)
             axes = figure.add_axes(_box(size, begin + LEFT_MARGIN, BOTTOM_MARGIN, width, height))
             bars_box = _box(size, begin + LEFT_MARGIN + width + 0.7, BOTTOM_MARGIN + height - bars_height, BARS_WIDTH, bars_height)

@@ -118,12 +118,12 @@ def align_keys(before: Scheme, after: Scheme, statistics: Statistics, main: Main
     kind = np.float64 if main.is_float else np.int64
     # Keys of unknown spread are hashes, which lie evenly between the ends.
     ends = np.array([] if main.is_float else [INT64_MIN, INT64_MAX], kind)
-    spread = [ends if side.histogram is None else side.histogram.bounds for side in (statistics.left, statistics.right)]
+    spread = [ends if side.histogram is None else side.histogram.bounds for side in statistics.sides]
     keys = np.unique(np.concatenate([np.array(held, kind), *(bounds.astype(kind) for bounds in spread)]))
-    total = statistics.left.tuples + statistics.right.tuples
+    total = sum(side.tuples for side in statistics.sides)
     if not total > 0 or not len(keys):
         return None
-    places = np.rint((statistics.left.below(keys) + statistics.right.below(keys)) * (UNITS / total)).astype(np.int64)
+    places = np.rint(sum(side.below(keys) for side in statistics.sides) * (UNITS / total)).astype(np.int64)
     place_of = dict(zip(keys.tolist(), places.tolist(), strict=True))
     lines = [_owned(scheme, place_of) for scheme in (before, after)]
     if not all(len(line) == scheme.tasks for line, scheme in zip(lines, (before, after), strict=True)):
@@ -191,7 +191,7 @@ def _coverages(scheme: Scheme) -> list[list[Area]]:
 def _shared(one: Area, other: Area, statistics: Statistics) -> float:
     """The tuples that fall into the key ranges of both and are held by both."""
     shared = 0.0
-    for side, of_side in enumerate((statistics.left, statistics.right)):
+    for side, of_side in enumerate(statistics.sides):
         both = one.keys[side], other.keys[side]
         keys = KeyRange(max(both, key=low_of).low, min(both, key=high_of).high)
         if one.holds[side] and other.holds[side] and low_of(keys) < high_of(keys):

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.region import high_of, low_of
 from streamjoin.scheme.statistics import SideStatistics, Statistics
 from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
@@ -115,7 +114,7 @@ def overlaps(before: Scheme, after: Scheme, statistics: Statistics) -> Array:
     a set of units. O(key cells * (tasks there * unit bounds there + their pairs)).
     """
     shared = np.zeros((before.tasks, after.tasks))
-    for side, statistic in ((LEFT, statistics.left), (RIGHT, statistics.right)):
+    for side, statistic in enumerate(statistics.sides):
         old, new = _holdings(before, side), _holdings(after, side)
         bounds = sorted({bound for keys, _, _ in (*old, *new) for bound in (keys.low, keys.high) if bound is not None})
         if not old or not new:

@@ -424,7 +424,7 @@ class Driver:
             SideStatistics(float(sum(block.rows for block in blocks if block.side == side)), histograms[side] if keyed else None)
             for side in SIDES
         )
-        return Statistics(left, right)
+        return Statistics((left, right))
 
     def rates(self) -> tuple[float, float]:
         """Tuples accepted per second of each stream, over the last epochs. Any thread may call this."""
@@ -611,7 +611,7 @@ class Driver:
         left, right = (
             SideStatistics(volumes[side], Histogram.from_sample(keys[side]) if len(keys[side]) and main.left else None) for side in SIDES
         )
-        scheme = plan_for_tasks(job.model, Statistics(left, right), main, workers, options=job.scheme_options)
+        scheme = plan_for_tasks(job.model, Statistics((left, right)), main, workers, options=job.scheme_options)
         scheme.check(main)
         if self.checkpoint.scheme is not None:
             before = Scheme.from_json(self.checkpoint.scheme)

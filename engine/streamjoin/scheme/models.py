@@ -99,7 +99,7 @@ def plan_for_capacity(
         running = current.tasks if current is not None and current.model == model else 1
         shape = dynamic.grid_for(matrix, capacity_tuples, running)
         fitted = None if shape is None else Cutting.whole(matrix, shape)
-    elif hashed(main) and statistics.left.histogram is None and statistics.right.histogram is None:
+    elif hashed(main) and all(side.histogram is None for side in statistics.sides):
         # Any number of equal parts can be had, and nothing need be replicated.
         if fewest <= MOST_TASKS:
             return plan_for_tasks(model, statistics, main, fewest)

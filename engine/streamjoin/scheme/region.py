@@ -105,7 +105,7 @@ def merged(parts: Iterable[Region]) -> tuple[Region, ...]:
 def volume(parts: Iterable[Region], statistics: Statistics) -> float:
     """The tuples that these regions are expected to hold."""
     return math.fsum(
-        (statistics.left, statistics.right)[part.side].volume(part.keys) * (part.units.size / UNITS) for part in parts
+        statistics.sides[part.side].volume(part.keys) * (part.units.size / UNITS) for part in parts
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN, Bound
+from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme
 
 DEFAULT_BUCKETS = 1000
@@ -163,21 +164,19 @@ def _side_of(value: Any) -> SideStatistics:
 class Statistics:
     """Both sides of a join."""
 
-    left: SideStatistics
-    right: SideStatistics
+    sides: tuple[SideStatistics, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The statistics as a value that ``json`` writes and reads back without loss."""
-        return {name: _side_json(side) for name, side in (("left", self.left), ("right", self.right))}
+        return {name: _side_json(side) for name, side in zip(SIDE_NAMES, self.sides, strict=True)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Statistics:
         """The inverse of :meth:`to_json`. Raises ValueError for what is not such a value."""
         try:
-            left, right = (_side_of(value[name]) for name in ("left", "right"))
+            return cls(tuple(_side_of(value[name]) for name in SIDE_NAMES))
         except (KeyError, TypeError) as error:
             raise ValueError(f"this is not a join's statistics: {type(error).__name__}: {error}") from error
-        return cls(left, right)
 
 
 def loads(scheme: Scheme, statistics: Statistics) -> Array:
@@ -185,7 +184,7 @@ def loads(scheme: Scheme, statistics: Statistics) -> Array:
     held = np.zeros(scheme.tasks)
     volumes: dict[tuple[int, KeyRange], float] = {}
     for area in scheme.areas:
-        for side, of_side in enumerate((statistics.left, statistics.right)):
+        for side, of_side in enumerate(statistics.sides):
             if not area.holds[side]:
                 continue
             place = side, area.keys[side]
