@@ -365,10 +365,8 @@ def admitted(predicate: Predicate, left: pa.RecordBatch, right: pa.RecordBatch) 
     main = predicate.main
     pairs = [(a, b) for a in range(left.num_rows) for b in range(right.num_rows)]
     if main.kind is not MainKind.ALL:
-        assert main.left is not None
-        assert main.right is not None
         keys = []
-        for side, key in ((left, main.left), (right, main.right)):
+        for side, key in zip((left, right), main.keys, strict=True):
             values, valid = encode_keys(side, key, SCHEMA)
             assert values.dtype == (np.float64 if main.is_float else np.int64)
             assert not np.isnan(values[slice(None) if valid is None else valid]).any()
@@ -419,9 +417,10 @@ def test_every_candidate_admits_exactly_the_pairs_that_satisfy_the_condition(blo
 
 def shown(main: MainPredicate) -> str:
     """A main predicate in short: left key, right key, encoding, bounds."""
-    if main.left is None or main.right is None:
+    if not main.keys:
         return main.kind.value
-    keys = f"{', '.join(main.left.sql)} | {', '.join(main.right.sql)} | {main.left.encoding.value}"
+    left, right = main.keys
+    keys = f"{', '.join(left.sql)} | {', '.join(right.sql)} | {left.encoding.value}"
     if main.kind is MainKind.NOT_EQUAL:
         return f"{keys} | differ"
     low = "" if main.low is None else f"{main.low} {'<' if main.low_strict else '<='} "
@@ -521,12 +520,12 @@ def chosen(on: str, left: dict[str, list[Any]], right: dict[str, list[Any]]) -> 
     """The main predicate that is chosen by samples of these columns."""
     parsed = parse_condition(on, "l", SCHEMA, "r", SCHEMA)
     samples: list[list[Any]] = []
-    for side, columns in (("left", left), ("right", right)):
+    for side, columns in enumerate((left, right)):
         names = [name for name in SCHEMA.names if name in columns]
         sample = pa.RecordBatch.from_arrays([pa.array(columns[name], arrow_schema(SCHEMA).field(name).type) for name in names], names)
-        keys = [getattr(candidate.main, side) for candidate in parsed.candidates]
+        keys = [candidate.main.key(side) for candidate in parsed.candidates]
         samples.append([np.empty(0) if key is None else valid_keys(sample, key) for key in keys])
-    return shown(choose(parsed, samples[0], samples[1]).main).split(" | ", 1)[0]
+    return shown(choose(parsed, samples).main).split(" | ", 1)[0]
 
 
 def valid_keys(sample: pa.RecordBatch, key: KeyExpression) -> Any:
@@ -577,7 +576,7 @@ def test_the_reach_of_a_float_band_holds_every_key_that_it_admits() -> None:
     tried = 0
     while tried < 5000:
         low, slack, left = number(), rng.choice([0.0, 2.0**-50]), number()
-        main = MainPredicate(MainKind.RANGE, key, key, low=low, slack=slack)
+        main = MainPredicate(MainKind.RANGE, (key, key), low=low, slack=slack)
         right = (left + low) * (1 + rng.choice([0, 1, -1]) * 2.0**-52 * rng.randint(0, 12))
         if not math.isfinite(right) or not admits(main, left, right):
             continue

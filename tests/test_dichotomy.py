@@ -21,7 +21,7 @@ KEY = KeyExpression(("k",), (), Encoding.INTEGER)
 
 
 def band(low: int | None, high: int | None) -> MainPredicate:
-    return MainPredicate(MainKind.RANGE, KEY, KEY, low, high)
+    return MainPredicate(MainKind.RANGE, (KEY, KEY), low, high)
 
 
 def side(keys: list[int]) -> SideStatistics:
@@ -57,7 +57,7 @@ def test_figure_2_by_model() -> None:
 
 
 def test_an_unequal_join_is_one_coverage_area() -> None:
-    scheme = plan_for_capacity("adsp", FIGURE_2_STATISTICS, MainPredicate(MainKind.NOT_EQUAL, KEY, KEY), 8)
+    scheme = plan_for_capacity("adsp", FIGURE_2_STATISTICS, MainPredicate(MainKind.NOT_EQUAL, (KEY, KEY)), 8)
     assert scheme.tasks == 9
     assert {area.coverage for area in scheme.areas} == {0}
 

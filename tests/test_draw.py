@@ -22,7 +22,7 @@ from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 
 KEY = KeyExpression(("k",), (DataType(TypeName.BIGINT),), Encoding.INTEGER)
 HASH = KeyExpression(("k",), (DataType(TypeName.BIGINT),), Encoding.HASH)
-BAND = MainPredicate(MainKind.RANGE, KEY, KEY, -50, 50, text="abs(l.k - r.k) <= 50")
+BAND = MainPredicate(MainKind.RANGE, (KEY, KEY), -50, 50, text="abs(l.k - r.k) <= 50")
 ALL = MainPredicate(MainKind.ALL)
 
 
@@ -45,8 +45,8 @@ def pixels(png: bytes) -> np.ndarray:
     ("main", "statistics"),
     [
         (BAND, known()),
-        (MainPredicate(MainKind.RANGE, KEY, KEY, 1, None), known()),
-        (MainPredicate(MainKind.RANGE, HASH, HASH, 0, 0), Statistics((SideStatistics(70), SideStatistics(99)))),
+        (MainPredicate(MainKind.RANGE, (KEY, KEY), 1, None), known()),
+        (MainPredicate(MainKind.RANGE, (HASH, HASH), 0, 0), Statistics((SideStatistics(70), SideStatistics(99)))),
         (ALL, Statistics((SideStatistics(0), SideStatistics(0)))),
     ],
 )

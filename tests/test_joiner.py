@@ -22,7 +22,7 @@ SCHEMAS = {
     "payments": parse_schema("id BIGINT, price BIGINT, currency STRING"),
 }
 PRICE = KeyExpression(("price",), (), Encoding.INTEGER)
-CLOSE = MainPredicate(MainKind.RANGE, PRICE, PRICE, -2, 3)
+CLOSE = MainPredicate(MainKind.RANGE, (PRICE, PRICE), -2, 3)
 WINDOW = Window(WindowKind.RANGE, before_micros=20, after_micros=30)
 UNBOUNDED = Window(WindowKind.UNBOUNDED)
 

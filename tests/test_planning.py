@@ -20,7 +20,7 @@ from streamjoin.scheme.models import plan_for_tasks
 
 def main_of(encoding: Encoding, *types: DataType, low: float | None = 0, high: float | None = 0) -> MainPredicate:
     key = KeyExpression(tuple(f"k{number}" for number in range(len(types))), types, encoding)
-    return MainPredicate(MainKind.RANGE, key, key, low, high, text="l.k = r.k")
+    return MainPredicate(MainKind.RANGE, (key, key), low, high, text="l.k = r.k")
 
 
 BIGINT = DataType(TypeName.BIGINT)
@@ -67,9 +67,9 @@ def test_a_histogram_is_taken_as_it_is() -> None:
 )
 def test_keys_are_encoded_as_the_joins_tuples_are(encoding: Encoding, type_: DataType, values: list[object], column: pa.Array) -> None:
     main = main_of(encoding, type_)
-    assert main.left is not None
+    assert main.keys
     batch, schema = pa.RecordBatch.from_arrays([column], ["k0"]), Schema((Column("k0", type_),))
-    expected, _ = encode_keys(batch, main.left, schema)
+    expected, _ = encode_keys(batch, main.keys[LEFT], schema)
     histogram = read_stats(stats(left={"tuples": 10, "keys": values}), main).statistics.sides[LEFT].histogram
     assert histogram is not None
     assert set(expected.tolist()) <= set(histogram.bounds.tolist())

@@ -113,7 +113,7 @@ def next_plan(rng: random.Random, driver: Driver) -> Plan:
     if rng.random() < 0.3:  # statistics say how even a plan is, never whether it is right
         values = np.sort(np.array([rng.randint(0, 40) for _ in range(50)]))
         keys = values.astype(np.float64) if driver.predicate.main.is_float else values
-        keyed = driver.predicate.main.left is not None and driver.predicate.main.left.encoding not in ("hash",)
+        keyed = driver.predicate.main.keys and driver.predicate.main.keys[0].encoding not in ("hash",)
         histogram = Histogram.from_sample(keys) if keyed else None
         found = Statistics(tuple(SideStatistics(rng.randint(1, 99), histogram) for _ in SIDES))
     status = driver.plan_status()

@@ -22,11 +22,11 @@ def key(encoding: Encoding) -> KeyExpression:
 
 
 def ranged(low: float | None, high: float | None, encoding: Encoding = Encoding.INTEGER, slack: float = 0.0) -> MainPredicate:
-    return MainPredicate(MainKind.RANGE, key(encoding), key(encoding), low, high, slack=slack)
+    return MainPredicate(MainKind.RANGE, (key(encoding), key(encoding)), low, high, slack=slack)
 
 
 ALL = MainPredicate(MainKind.ALL)
-NOT_EQUAL = MainPredicate(MainKind.NOT_EQUAL, key(Encoding.INTEGER), key(Encoding.INTEGER))
+NOT_EQUAL = MainPredicate(MainKind.NOT_EQUAL, (key(Encoding.INTEGER), key(Encoding.INTEGER)))
 EQUAL = ranged(0, 0, Encoding.HASH)
 
 
@@ -73,7 +73,7 @@ def random_case(rng: np.random.Generator) -> tuple[Statistics, MainPredicate]:
         ranged(0, 0, encoding),
         ranged(unit(-5), unit(5), encoding, slack=2.0**-50 if encoding is Encoding.FLOAT else 0.0),
         ranged(unit(5), unit(-5), encoding),
-        MainPredicate(MainKind.NOT_EQUAL, key(encoding), key(encoding)),
+        MainPredicate(MainKind.NOT_EQUAL, (key(encoding), key(encoding))),
         ALL,
     ]
     main = EQUAL if encoding is Encoding.HASH else kinds[rng.integers(len(kinds))]

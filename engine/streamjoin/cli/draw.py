@@ -125,8 +125,8 @@ def _render(
         largest = max(float(loads(scheme, statistics).max()) for scheme, _ in parts)
         for number, (scheme, colours) in enumerate(parts):
             begin = panel * number
-            rows = _Axis(statistics.sides[LEFT], [area.keys[LEFT] for area in scheme.areas], main.left, names[LEFT])
-            columns = _Axis(statistics.sides[RIGHT], [area.keys[RIGHT] for area in scheme.areas], main.right, names[RIGHT])
+            rows = _Axis(statistics.sides[LEFT], [area.keys[LEFT] for area in scheme.areas], main.key(LEFT), names[LEFT])
+            columns = _Axis(statistics.sides[RIGHT], [area.keys[RIGHT] for area in scheme.areas], main.key(RIGHT), names[RIGHT])
             bars_height = min(height, 0.35 * scheme.tasks + 0.15)
             axes = figure.add_axes(_box(size, begin + LEFT_MARGIN, BOTTOM_MARGIN, width, height))
             bars_box = _box(size, begin + LEFT_MARGIN + width + 0.7, BOTTOM_MARGIN + height - bars_height, BARS_WIDTH, bars_height)

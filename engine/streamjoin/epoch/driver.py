@@ -51,7 +51,7 @@ from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.language.condition import choose
 from streamjoin.language.predicate import KeyExpression, MainPredicate, Predicate
-from streamjoin.language.sides import LEFT, SIDES
+from streamjoin.language.sides import SIDES
 from streamjoin.language.window import WindowKind
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.scheme.sketch import Sketch
@@ -419,7 +419,7 @@ class Driver:
         blocks = self.checkpoint.blocks
         with self._lock:
             histograms = [sketch.histogram() for sketch in self._sketches]
-        keyed = self.predicate is not None and self.predicate.main.left is not None
+        keyed = self.predicate is not None and bool(self.predicate.main.keys)
         left, right = (
             SideStatistics(float(sum(block.rows for block in blocks if block.side == side)), histograms[side] if keyed else None)
             for side in SIDES
@@ -579,7 +579,7 @@ class Driver:
         samples = [_sample(self._sources[side], plans[side], self._clock()) for side in SIDES]
         candidates = self.job.condition.candidates
         by_candidate = [[_encoded(samples[side], key_of(c.main, side), streams[side]) for c in candidates] for side in SIDES]
-        predicate = choose(self.job.condition, by_candidate[0], by_candidate[1])
+        predicate = choose(self.job.condition, by_candidate)
         chosen = candidates.index(predicate)
         rates = [stream.expected_rate for stream in streams]
         volumes = rates if all(rates) else [max(1, plan.records) for plan in plans]
@@ -609,7 +609,7 @@ class Driver:
             maximum=job.max_workers,
         )
         left, right = (
-            SideStatistics(volumes[side], Histogram.from_sample(keys[side]) if len(keys[side]) and main.left else None) for side in SIDES
+            SideStatistics(volumes[side], Histogram.from_sample(keys[side]) if len(keys[side]) and main.keys else None) for side in SIDES
         )
         scheme = plan_for_tasks(job.model, Statistics((left, right)), main, workers, options=job.scheme_options)
         scheme.check(main)
@@ -895,7 +895,7 @@ def _check_keep(plan: Plan, running: Scheme) -> None:
 
 
 def key_of(main: MainPredicate, side: int) -> KeyExpression | None:
-    return main.left if side == LEFT else main.right
+    return main.key(side)
 
 
 def _sample(source: Source, plan: SourcePlan, now: float) -> list[pa.RecordBatch]:
@@ -928,7 +928,7 @@ def _encoded(sample: list[pa.RecordBatch], key: KeyExpression | None, stream: St
 
 def _block_keys(storage: Storage, blocks: list[Block], main: MainPredicate) -> np.ndarray:
     """An even sample of the keys in these blocks."""
-    if main.left is None or not blocks:
+    if not main.keys or not blocks:
         return np.empty(0, dtype=np.int64)
     every = max(1, sum(block.rows for block in blocks) // SAMPLE_RECORDS)
     loaded = load_all(storage, [block.name for block in blocks])

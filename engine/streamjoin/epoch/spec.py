@@ -240,7 +240,7 @@ class Compiled:
             left.name,
             right.name,
         )
-        self.sides = (Side(left, config.window, main.left), Side(right, config.window, main.right))
+        self.sides = tuple(Side(stream, config.window, main.key(side)) for side, stream in enumerate(config.streams))
 
 
 class Side:

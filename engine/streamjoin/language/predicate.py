@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from streamjoin.language.schema import DataType
+from streamjoin.language.sides import LEFT
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
@@ -64,8 +65,8 @@ class MainPredicate:
     """
 
     kind: MainKind
-    left: KeyExpression | None = None
-    right: KeyExpression | None = None
+    keys: tuple[KeyExpression, ...] = ()
+    """By side, of one encoding; empty for ALL."""
     low: Bound = None
     high: Bound = None
     low_strict: bool = False
@@ -75,9 +76,13 @@ class MainPredicate:
     text: str = ""
     """The conjunct(s) it came from, for people."""
 
+    def key(self, side: int) -> KeyExpression | None:
+        """None for ALL."""
+        return self.keys[side] if self.keys else None
+
     @property
     def is_float(self) -> bool:
-        return self.left is not None and self.left.encoding is Encoding.FLOAT
+        return bool(self.keys) and self.keys[LEFT].encoding is Encoding.FLOAT
 
     @property
     def is_equality(self) -> bool:

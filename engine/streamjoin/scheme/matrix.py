@@ -117,7 +117,7 @@ class Matrix:
 
 def hashed(main: MainPredicate) -> bool:
     """Whether keys are spread evenly over int64 when nothing else is known of them."""
-    return main.is_equality and main.left is not None and main.left.encoding is Encoding.HASH
+    return main.is_equality and bool(main.keys) and main.keys[LEFT].encoding is Encoding.HASH
 
 
 def _typed(histogram: Histogram, main: MainPredicate) -> Histogram:
