@@ -108,8 +108,8 @@ class Run:
         spec = job.manifest.spec
         limits = spec.workers.model_copy(update={"max": most})
         manifest = job.manifest.model_copy(update={"spec": spec.model_copy(update={"workers": limits})})
-        left, right = (replace(one, expected_rate=None) for one in (job.left, job.right))  # begin with one worker
-        self.job = replace(job, max_workers=most, manifest=manifest, left=left, right=right)
+        streams = tuple(replace(stream, expected_rate=None) for stream in job.streams)  # begin with one worker
+        self.job = replace(job, max_workers=most, manifest=manifest, streams=streams)
         self.storage = ObjectStorage(str(root / "state"))
         self.driver: Driver = driver_for(self.job, inputs, self.storage, runner or Late(), clock=self.clock)
         self.decisions: list[Decision] = []

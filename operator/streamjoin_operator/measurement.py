@@ -99,12 +99,12 @@ def measure(
     *,
     generation: int,
     workers: int,
-    streams: tuple[str, str],
+    streams: Sequence[str],
     now: float,
     bound: float,
     is_retrying: bool = False,
 ) -> Sample | Distrusted:
-    """The sample that the newest scrape gives of plan ``generation`` with ``workers`` workers; ``streams``: left and right.
+    """The sample that the newest scrape gives of plan ``generation`` with ``workers`` workers; ``streams``: their names, by side.
 
     ``bound``: from this age on, in seconds, no scrape is believed. ``is_retrying``: epochs fail, so that what is shown is of the last one
     that did not. The sample's time is that of the epoch, which may be older than the scrape: the core judges that. O(points).
@@ -149,7 +149,7 @@ class _Scraped:
         numbers = [value for _, value in self._now(EPOCH) if math.isfinite(value)]
         return max(numbers, default=-1.0)
 
-    def sample(self, generation: int, workers: int, streams: tuple[str, str], is_retrying: bool) -> Sample:
+    def sample(self, generation: int, workers: int, streams: Sequence[str], is_retrying: bool) -> Sample:
         check_plan(self._one(GENERATION), generation)
         tau = checked_tau({series.labels.get("task", ""): value for series, value in self._now(TAU)}, workers)
         arrived, shed = self._arrived(streams)
@@ -176,7 +176,7 @@ class _Scraped:
             raise Doubt(Reason.MetricsIncomplete, f"the {side} tuples of {len(found)} of {workers} workers are known")
         return math.fsum(_sound(value, f"the {side} tuples of worker {task}") for task, value in found.items())
 
-    def _arrived(self, streams: tuple[str, str]) -> tuple[list[float], float]:
+    def _arrived(self, streams: Sequence[str]) -> tuple[list[float], float]:
         """Tuples per second of each stream, those shed included; and the part of all that was shed."""
         rates, accepted, shed = [], 0.0, 0.0
         for stream in streams:

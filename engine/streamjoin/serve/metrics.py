@@ -32,7 +32,7 @@ from streamjoin.epoch.ports import EpochResult
 from streamjoin.epoch.replan import PlanPhase, PlanStatus, Switched
 from streamjoin.io.base import Traffic
 from streamjoin.job import Job
-from streamjoin.language.sides import SIDE_NAMES, SIDES
+from streamjoin.language.sides import LEFT, RIGHT, SIDE_NAMES, SIDES
 from streamjoin.manifest.model import KafkaSink, KafkaSource
 from streamjoin.serve.catalogue import CATALOGUE, KAFKA_PREFIX, Kind
 from streamjoin.state.log import Checkpoint
@@ -121,7 +121,7 @@ class Metrics(Collector):
         self._source_errors = [0, 0]
         """What tasks got over; the driver's are in the traffic."""
         self._traffic = (Traffic(), Traffic(), Traffic())
-        self._kafka_sides = [side for side in SIDES if isinstance((job.left, job.right)[side].source, KafkaSource)]
+        self._kafka_sides = [side for side in SIDES if isinstance(job.streams[side].source, KafkaSource)]
         self._last_error: str | None = None
         self._running_since: float | None = None
         self._epochs = _histogram("streamjoin_epoch_duration_seconds")
@@ -316,7 +316,7 @@ class Metrics(Collector):
 
     @property
     def _streams(self) -> tuple[str, str]:
-        return self._job.left.name, self._job.right.name
+        return self._job.streams[LEFT].name, self._job.streams[RIGHT].name
 
     def _add_committed(self, page: Page, committed: Committed, now: float) -> None:
         name, result = self._job.name, committed.result
