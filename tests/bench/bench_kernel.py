@@ -176,7 +176,7 @@ def joining(board: Board, rows: int) -> None:
         main = MainPredicate(MainKind.RANGE, (INTEGER, INTEGER), low, high)
         condition = None if residual is None else parse_boolean(residual, SCHEMAS)
         output = [parse_projection(text, SCHEMAS) for text in OUTPUT]
-        joiner = Joiner(main, MOST_OF_AN_HOUR, condition, None, output, "l", "r")
+        joiner = Joiner(main, MOST_OF_AN_HOUR, condition, None, output, ("l", "r"))
         title = f"join: {name}{'' if residual is None else f', {residual}'}, window, 4 columns"
         found = joined(joiner, left, right)
         size = left.key.nbytes + right.key.nbytes + OUTPUT_BYTES * found

@@ -683,7 +683,7 @@ class Driver:
             generation=last.generation if switching is None else switching.plan.generation,
             splits=splits,
             late_before=watermarks if ranged else (None, None),
-            expired_before=job.window.expired_before(left_mark=marks[0], right_mark=marks[1]),
+            expired_before=job.window.expired_before(marks),
             records_before=head.records,
             records_after=(plans[0].end_record, plans[1].end_record),
             shed=tuple(
@@ -937,4 +937,4 @@ def _block_keys(storage: Storage, blocks: list[Block], main: MainPredicate) -> n
 
 def _output_schema(job: Job) -> pa.Schema:
     main = job.condition.candidates[0].main
-    return Joiner(main, job.window, None, job.where, job.output, job.left.name, job.right.name).output_schema
+    return Joiner(main, job.window, None, job.where, job.output, (job.left.name, job.right.name)).output_schema

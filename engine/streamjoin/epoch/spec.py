@@ -237,8 +237,7 @@ class Compiled:
             parse_boolean(residual, schemas) if residual else None,
             config.where,
             config.output,
-            left.name,
-            right.name,
+            (left.name, right.name),
         )
         self.sides = tuple(Side(stream, config.window, main.key(side)) for side, stream in enumerate(config.streams))
 

@@ -239,7 +239,7 @@ class Clairvoyant:
         step = traffic.step_seconds
         self._held = tuple(
             held_by_window(rates * step, span / step, join.most_held)
-            for rates, span in zip((traffic.left, traffic.right), join.window_seconds, strict=True)
+            for rates, span in zip(traffic.rates, join.window_seconds, strict=True)
         )
         need = needs(self._held[0], self._held[1], join, self._level)
         prices = join.prices
