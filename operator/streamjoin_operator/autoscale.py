@@ -35,7 +35,7 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Mode, Rule, Settings
-from streamjoin.elastic.shell import Shell
+from streamjoin.elastic.shell import Progress, Shell
 from streamjoin.job import Job
 from streamjoin.manifest import Manifest
 from streamjoin.scheme.statistics import Statistics
@@ -56,33 +56,33 @@ DIRECTIONS = {"in": (Rule.DEALLOCATE,), "out": (Rule.ALLOCATE, Rule.KEEP_UP)}
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
-    """How far a driver is with its plans: what of ``GET /v1/plan`` is needed."""
+class Applied(Progress):
+    """What of ``GET /v1/plan`` is needed."""
 
-    generation: int
-    workers: int
     newest: int
     """The generation of the plan that is being applied, or else of the one that runs."""
     wanted_workers: int | None
     starting: int
     """Workers that were asked for and hold nothing yet."""
-    is_migrating: bool
     dropped: str | None
-    switched: Mapping[str, Any] | None
 
     @classmethod
     def of(cls, plan: Mapping[str, Any]) -> Applied:
-        wanted = plan.get("wanted")
+        wanted, switched, generation = plan.get("wanted"), plan.get("switched"), int(plan["generation"])
+        if switched is not None and switched["generation"] == generation:
+            took = Realised(float(switched["at"]), generation, None, float(switched["movedTuples"]), float(switched["pauseSeconds"]))
+        else:
+            took = None
         waits = plan.get("phase") == "WaitingForWorkers"
         return cls(
-            generation=int(plan["generation"]),
+            generation=generation,
             workers=int(plan["workers"]),
             newest=int((wanted or plan)["generation"]),
             wanted_workers=None if wanted is None else int(wanted["workers"]),
             starting=(wanted.get("keep") or []).count(None) if wanted is not None and waits else 0,
-            is_migrating=wanted is not None and not waits,
+            migrating_to=int(wanted["workers"]) if wanted is not None and not waits else None,
             dropped=plan.get("dropped"),
-            switched=plan.get("switched"),
+            switched=took,
         )
 
 
@@ -183,16 +183,7 @@ class Autoscaler:
         settings = settings_of(manifest, pause)
         if self._shell.core is None:
             self._shell.core = self._restored(settings, now)
-        switched = plan.switched if plan.switched is not None and plan.switched["generation"] == plan.generation else None
-        noted = self._shell.follow(
-            now,
-            settings,
-            generation=plan.generation,
-            workers=plan.workers,
-            since=None if switched is None else switched["at"],
-            migrating_to=(plan.wanted_workers or plan.workers) if plan.is_migrating else None,
-            realised=None if switched is None else self._realised(plan, switched),
-        )
+        noted = self._shell.follow(now, settings, plan, self._realised(plan))
         self.is_new = self.is_new or noted is not None
         core = self._shell.core
         assert core is not None, "follow() makes one"
@@ -213,11 +204,11 @@ class Autoscaler:
         core.handle(Resumed(now))
         return core
 
-    def _realised(self, plan: Applied, switched: Mapping[str, Any]) -> Realised | None:
+    def _realised(self, plan: Applied) -> Realised | None:
         """What the switch to the plan that runs took, where a decision led to it: this operator's, or that of one before."""
         made = (record for record in reversed(list(self.ledger)) if record.decision.enforced)
         record = next((record for record in made if record.decision.generation < plan.generation), None)
-        if record is None:
+        if record is None or plan.switched is None:
             return None
         known, decision = record.realised, record.decision
         if known is not None and (known.generation != plan.generation or known.tau_max is not None):
@@ -225,19 +216,14 @@ class Autoscaler:
         tasks = decision.target if decision.prediction is None else decision.prediction.tasks
         if known is None and plan.workers not in (decision.target, tasks):
             return None  # somebody else's plan
-        at = max(float(switched["at"]), record.first_at)
-        return Realised(at, plan.generation, None, float(switched["movedTuples"]), float(switched["pauseSeconds"]))
+        return replace(plan.switched, at=max(plan.switched.at, record.first_at))
 
     def _given_up(self, plan: Applied, now: float) -> list[Told]:
-        if self._made is None:
-            return []
-        if plan.generation >= self._made:
-            self._made = None
-            return []
-        if plan.newest == self._made:
-            return []
+        made = self._made
+        if made is None or plan.generation < made == plan.newest:
+            return []  # nothing was put, or it is on its way
         self._made = None
-        return self.failed(plan.dropped or "another plan came first", now)
+        return [] if plan.generation >= made else self.failed(plan.dropped or "another plan came first", now)
 
     def suspend(self, now: float) -> None:
         """The join stands still: what was measured counts no more when it goes on."""
@@ -252,7 +238,7 @@ class Autoscaler:
             self.distrusted = found
             return []
         self.distrusted, self.trusted_at = None, found.taken_at
-        record = self._shell.take(replace(found, starting=plan.starting, migrating=plan.is_migrating))
+        record = self._shell.take(replace(found, starting=plan.starting))
         if record is None:
             return []
         self.is_new = True

@@ -9,7 +9,7 @@ plan's was measured after the plan's first epoch.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from streamjoin.elastic.arbitration import Prices
 from streamjoin.elastic.core import DecisionCore
@@ -21,6 +21,19 @@ from streamjoin.elastic.pause import Pause
 from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a join is with its plans."""
+
+    generation: int
+    workers: int
+    """Of the plan that runs."""
+    migrating_to: int | None
+    """The workers of the plan to which state is on the move."""
+    switched: Realised | None
+    """What the switch to the plan that runs took, without tau; None where that is not known."""
 
 
 class Shell:
@@ -36,42 +49,35 @@ class Shell:
         """Of the last plan that a decision led to; without a tau while none was measured."""
         self._is_migrating = False
 
-    def follow(
-        self,
-        now: float,
-        settings: Settings,
-        *,
-        generation: int,
-        workers: int,
-        since: float | None = None,
-        migrating_to: int | None = None,
-        realised: Realised | None = None,
-    ) -> Record | None:
-        """Take in how far the join is: plan ``generation`` with ``workers`` workers runs, ``since`` then or only now.
+    def follow(self, now: float, settings: Settings, plan: Progress, realised: Realised | None = None) -> Record | None:
+        """Take in how far the join is.
 
-        ``migrating_to``: the workers of the plan to which state is on the move. ``realised``: what the switch to the running plan took,
-        if a decision led to it; may be said again. Returns that decision's record the first time.
+        ``realised``: what the switch to the plan that runs took, if a decision led to it; may be said again. Returns the record of that
+        decision the first time.
         """
         core = self.core
         if core is None:
-            core = self.core = DecisionCore(settings, at=now, generation=generation, workers=workers, prices=self._prices)
+            core = self.core = DecisionCore(settings, at=now, generation=plan.generation, workers=plan.workers, prices=self._prices)
         if settings != core.settings:
             core.handle(SettingsChanged(now, settings))
-        if generation != core.generation:
-            core.handle(PlanApplied(now if since is None else since, generation, workers))
+        if plan.generation != core.generation:
+            core.handle(PlanApplied(now if plan.switched is None else plan.switched.at, plan.generation, plan.workers))
             self.pause.forget()
-        if migrating_to is not None and not self._is_migrating:
-            core.handle(MigrationBegun(now, migrating_to))
-        if migrating_to is None and self._is_migrating:
+        if plan.migrating_to is not None and not self._is_migrating:
+            core.handle(MigrationBegun(now, plan.migrating_to))
+        if plan.migrating_to is None and self._is_migrating:
             core.handle(MigrationFinished(now))
-        self._is_migrating = migrating_to is not None
+        self._is_migrating = plan.migrating_to is not None
         last = self._realised
         return None if realised is None or (last is not None and last.generation == realised.generation) else self._note(realised)
 
     def take(self, sample: Sample) -> Record | None:
-        """Give the core a sample. Returns a decision's record when this is the first sample to show the tau that it led to."""
+        """Give the core a sample, and say in it whether state migrates.
+
+        Returns a decision's record when this is the first sample to show the tau that it led to.
+        """
         assert self.core is not None, "follow() comes first"
-        self.core.handle(sample)
+        self.core.handle(replace(sample, migrating=self._is_migrating))
         realised, taus = self._realised, [tau for tau in sample.tau.values() if tau is not None]
         if realised is None or realised.tau_max is not None or not taus:
             return None

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from streamjoin.elastic.decision import Decision
@@ -20,7 +19,7 @@ from streamjoin.elastic.ledger import Ledger, Realised
 from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
-from streamjoin.elastic.shell import Shell
+from streamjoin.elastic.shell import Progress, Shell
 from streamjoin.epoch.ports import EpochResult
 from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus
 from streamjoin.job import Job
@@ -45,17 +44,8 @@ class Scaled(Planning, Protocol):
     checkpoint: Checkpoint
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A plan that was put: of which decision, and what was expected of it."""
-
-    generation: int
-    expected_tuples: float
-    naive_tuples: float
-
-
 class Autoscaler:
-    """See the module. One thread tells it what happens; any may read ``decision`` and ``made``."""
+    """See the module. One thread tells it what happens; any may read ``decision``."""
 
     def __init__(
         self,
@@ -72,8 +62,8 @@ class Autoscaler:
         self._shell = Shell(Ledger())
         self.decision: Decision | None = None
         """The last one."""
-        self.made: Made | None = None
-        """The last plan that came of a decision."""
+        self._made: int | None = None
+        """The generation of the last plan that came of a decision."""
         self._job, self._join, self._storage, self._clock, self._tell, self._decided = job, join, storage, clock, tell, decided
         self._writer: LedgerWriter | None = None
         self._written: tuple[int, int] | None = None
@@ -135,18 +125,12 @@ class Autoscaler:
 
     def _follow(self, status: PlanStatus, now: float) -> None:
         """Take in what has become of plans since the last epoch, whoever put them."""
-        switched, realised = status.switched, None
-        if switched is not None and self.made is not None and self.made.generation == switched.generation:
-            realised = Realised(switched.at, switched.generation, None, switched.moved_tuples, switched.pause_seconds)
-        self._shell.follow(
-            now,
-            self.settings,
-            generation=status.generation,
-            workers=status.workers,
-            since=None if switched is None else switched.at,
-            migrating_to=_migrating_to(status),
-            realised=realised,
-        )
+        took, switched = None, status.switched
+        if switched is not None:
+            took = Realised(switched.at, switched.generation, None, switched.moved_tuples, switched.pause_seconds)
+        migrating_to = None if status.wanted is None or status.phase is PlanPhase.WAITING else status.wanted.workers
+        plan = Progress(status.generation, status.workers, migrating_to, took)
+        self._shell.follow(now, self.settings, plan, took if took is not None and took.generation == self._made else None)
         if self._drops is not None and status.drops > self._drops:
             self._tell(f"warning: a plan was given up: {status.dropped}")
             self._shell.pause.begin(now)
@@ -180,7 +164,6 @@ class Autoscaler:
                 epoch_seconds=0.0 if result is None else result.duration,
                 backlog_records=0 if result is None else sum(result.backlog),
                 shed_fraction=self._shed_fraction,
-                migrating=_migrating_to(status) is not None,
             )
         )
 
@@ -225,7 +208,7 @@ class Autoscaler:
             self._tell(f"warning: a plan for {decision.target} workers was refused: {error}")
             self._shell.pause.begin(now)
             return
-        self.made = Made(made.plan.generation, made.migration.moved_tuples, made.migration.naive_tuples)
+        self._made = made.plan.generation
 
     def _keep(self, now: float) -> None:
         """Have the ledger written where there is something new in it."""
@@ -234,11 +217,6 @@ class Autoscaler:
         if self._writer is not None and marks != self._written and now - self._written_at >= WRITE_SECONDS:
             self._writer.write(self.ledger)
             self._written, self._written_at = marks, now
-
-
-def _migrating_to(status: PlanStatus) -> int | None:
-    """The workers of the plan to which state is on the move."""
-    return None if status.wanted is None or status.phase is PlanPhase.WAITING else status.wanted.workers
 
 
 class Steps(Protocol):

@@ -23,7 +23,7 @@ from streamjoin.elastic.forecast import AnalyticForecast, load_of
 from streamjoin.elastic.ledger import Ledger, Realised
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
-from streamjoin.elastic.shell import Shell
+from streamjoin.elastic.shell import Progress, Shell
 from streamjoin.simulation.run import HOT_WIDTH, Ask, SimulatedJoin
 from streamjoin.simulation.traffic import Traffic
 
@@ -42,7 +42,7 @@ class StreamJoin:
     def step(self, now: float, sample: Sample, forecast: AnalyticForecast) -> Ask | None:
         if self._shell.core is None:
             # The plan is as old as the simulation, or the first sample would count as taken before it.
-            self._shell.follow(0.0, self._settings, generation=sample.generation, workers=sample.workers)
+            self._shell.follow(0.0, self._settings, Progress(sample.generation, sample.workers, None, None))
         self._shell.take(sample)
         decision = self._shell.decide(now, forecast)
         return Ask(decision.target) if decision.enforced else None
@@ -50,11 +50,11 @@ class StreamJoin:
     def begun(self, now: float, workers: int) -> None:
         core = self._shell.core
         if core is not None:
-            self._shell.follow(now, self._settings, generation=core.generation, workers=core.workers, migrating_to=workers)
+            self._shell.follow(now, self._settings, Progress(core.generation, core.workers, workers, None))
 
     def applied(self, now: float, generation: int, workers: int, moved_tuples: float, pause_seconds: float) -> None:
         realised = Realised(now, generation, None, moved_tuples, pause_seconds)
-        self._shell.follow(now, self._settings, generation=generation, workers=workers, realised=realised)
+        self._shell.follow(now, self._settings, Progress(generation, workers, None, realised), realised)
 
 
 class Hpa:
