@@ -30,6 +30,7 @@ DDL = (
     "x DOUBLE, y DOUBLE, f FLOAT, s STRING, z BINARY, d DATE, e DATE, t TIMESTAMP, u TIMESTAMP, n TIMESTAMP_NTZ, k BOOLEAN"
 )
 SCHEMA = parse_schema(DDL)
+STREAMS = (("l", SCHEMA), ("r", SCHEMA))
 DAY = 86_400_000_000
 Row = dict[str, Any]
 Value = Any
@@ -395,7 +396,7 @@ def check(seed: int, count: int = 10) -> Condition:
         expected = {(a, b) for a in range(count) for b in range(count) if wanted.value(tables[0][a], tables[1][b]) is True}
     except OverflowError:
         pytest.skip("the oracle's floats overflow")
-    parsed = parse_condition(wanted.sql, "l", SCHEMA, "r", SCHEMA)
+    parsed = parse_condition(wanted.sql, STREAMS)
     batches = [batch(table) for table in tables]
     for predicate in (*parsed.candidates, Predicate(MainPredicate(MainKind.ALL), wanted.sql)):
         found = admitted(predicate, *batches)
@@ -468,13 +469,13 @@ def shown(main: MainPredicate) -> str:
     ],
 )
 def test_a_comparison_becomes_bounds_on_the_difference_of_two_keys(on: str, main: str) -> None:
-    best = parse_condition(on, "l", SCHEMA, "r", SCHEMA).candidates[0]
+    best = parse_condition(on, STREAMS).candidates[0]
     assert shown(best.main) == main
     assert (best.residual is not None) == best.main.recheck
 
 
 def test_conjuncts_that_the_main_predicate_does_not_state_are_the_residual() -> None:
-    parsed = parse_condition("abs(l.x - r.x) <= 1 AND l.s = r.s AND l.i4 < r.i4 AND l.k", "l", SCHEMA, "r", SCHEMA)
+    parsed = parse_condition("abs(l.x - r.x) <= 1 AND l.s = r.s AND l.i4 < r.i4 AND l.k", STREAMS)
     assert [(shown(candidate.main), candidate.residual) for candidate in parsed.candidates] == [
         ("s | s | hash | 0 <= r-l <= 0 recheck", "abs(l.x - r.x) <= 1 AND l.s = r.s AND l.i4 < r.i4 AND l.k"),
         ("x | x | float | -1.0 <= r-l <= 1.0", "l.s = r.s AND l.i4 < r.i4 AND l.k"),
@@ -496,29 +497,29 @@ def test_conjuncts_that_the_main_predicate_does_not_state_are_the_residual() -> 
     ],
 )
 def test_what_no_key_can_serve_is_compared_pair_by_pair_and_says_why(on: str, reason: str) -> None:
-    parsed = parse_condition(on, "l", SCHEMA, "r", SCHEMA)
+    parsed = parse_condition(on, STREAMS)
     assert [candidate.main.kind for candidate in parsed.candidates] == [MainKind.ALL]
     assert parsed.candidates[0].residual is not None
     assert reason in [unmatched.reason for unmatched in parsed.unmatched]
 
 
 def test_a_condition_that_is_always_true_leaves_nothing_to_check() -> None:
-    assert parse_condition("TRUE", "l", SCHEMA, "r", SCHEMA).candidates == (Predicate(MainPredicate(MainKind.ALL)),)
+    assert parse_condition("TRUE", STREAMS).candidates == (Predicate(MainPredicate(MainKind.ALL)),)
 
 
 def test_streams_whose_names_differ_only_in_case_are_refused() -> None:
     with pytest.raises(SqlError, match="give them different names"):
-        parse_condition("A.i4 = a.i4", "A", SCHEMA, "a", SCHEMA)
+        parse_condition("A.i4 = a.i4", (("A", SCHEMA), ("a", SCHEMA)))
 
 
 def test_a_condition_that_is_no_condition_is_refused() -> None:
     with pytest.raises(SqlError, match="not a condition"):
-        parse_condition("l.i4 + r.i4", "l", SCHEMA, "r", SCHEMA)
+        parse_condition("l.i4 + r.i4", STREAMS)
 
 
 def chosen(on: str, left: dict[str, list[Any]], right: dict[str, list[Any]]) -> str:
     """The main predicate that is chosen by samples of these columns."""
-    parsed = parse_condition(on, "l", SCHEMA, "r", SCHEMA)
+    parsed = parse_condition(on, STREAMS)
     samples: list[list[Any]] = []
     for side, columns in enumerate((left, right)):
         names = [name for name in SCHEMA.names if name in columns]

@@ -40,7 +40,7 @@ from streamjoin.language.predicate import (
     Predicate,
 )
 from streamjoin.language.schema import DataType, Schema, TypeName
-from streamjoin.language.sides import SIDES
+from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.language.sql import (
     BIGINT,
     BINARY,
@@ -100,17 +100,18 @@ class Condition:
     unmatched: tuple[Unmatched, ...] = ()
 
 
-def parse_condition(on: str, left_name: str, left: Schema, right_name: str, right: Schema) -> Condition:
-    """The main predicates that could serve ``on``, each with its residual.
+def parse_condition(on: str, streams: Sequence[tuple[str, Schema]]) -> Condition:
+    """The main predicates that could serve ``on``, each with its residual. ``streams``: names and schemas, by side.
 
     Raises SqlError when ``on`` does not parse, is not a condition, or names what does not exist. Where nothing can
     serve, the only candidate is ALL with ``on`` as its residual, and ``unmatched`` says why for each conjunct.
     """
-    if left_name.casefold() == right_name.casefold():
-        raise SqlError(f"both streams are called {left_name}", "give them different names")
-    tree = parse_boolean(on, {left_name: left, right_name: right}).tree
+    names = tuple(name for name, _ in streams)
+    if names[LEFT].casefold() == names[RIGHT].casefold():
+        raise SqlError(f"both streams are called {names[LEFT]}", "give them different names")
+    tree = parse_boolean(on, dict(streams)).tree
     parts = [part for part in conjuncts(tree) if part != Literal(True, BOOLEAN)]
-    reader = _Reader(left_name, right_name)
+    reader = _Reader(names)
     readings = [reader.conjunct(part) for part in parts]
     candidates = sorted(_candidates(parts, readings), key=_static_order)
     if not candidates:
@@ -397,8 +398,8 @@ def _stored(node: Node) -> Node:
 class _Reader:
     """Turns conjuncts into statements about keys."""
 
-    def __init__(self, left_name: str, right_name: str) -> None:
-        self._names = (left_name, right_name)
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
 
     def conjunct(self, part: Node) -> _Reading:
         reading = _Reading()
