@@ -57,7 +57,7 @@ def main() -> int:
     if not log:
         print(f"{job.checkpoint}: there is no run to look at; run `make demo` first")
         return 1
-    streams = {stream.name: tuples(stream, rows) for stream, rows in zip((job.left, job.right), log[-1].records, strict=True)}
+    streams = {stream.name: tuples(stream, rows) for stream, rows in zip(job.streams, log[-1].records, strict=True)}
     drawn = draw(job, log, streams)
     good = check(streams, log[-1])
     print(f"picture   {OUT / 'run.png'}" + (f", {drawn}" if drawn else ""))
@@ -152,7 +152,7 @@ def draw(job: Job, log: list[Checkpoint], streams: dict[str, pa.Table]) -> Path 
     main = next(candidate.main for candidate in condition.candidates if str(candidate.main) == after.main)
     held = [statistics(table, mark) for table, mark in zip(streams.values(), after.watermarks, strict=True)]
     path = OUT / "scheme.png"
-    draw_change(path, old, plan, Statistics(held[0], held[1]), main, (job.left.name, job.right.name), job.capacity_tuples)
+    draw_change(path, old, plan, Statistics((held[0], held[1])), main, (job.streams[0].name, job.streams[1].name), job.capacity_tuples)
     return path
 
 

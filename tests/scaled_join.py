@@ -71,7 +71,7 @@ class ScaledJoin:
 
     @property
     def statistics_now(self) -> Statistics:
-        return Statistics(SideStatistics(self.tuples), SideStatistics(self.tuples))
+        return Statistics((SideStatistics(self.tuples), SideStatistics(self.tuples)))
 
     @property
     def workers(self) -> int:

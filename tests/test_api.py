@@ -54,7 +54,7 @@ class Served:
         self.root, self.inputs = root, (stream(), stream())
         spec = {"on": "abs(l.k - r.k) <= 5", "types": ("BIGINT", "BIGINT"), "window": {"within": "5s"}, "watermark": "1s"}
         job = make_job(root, **(spec | options))
-        self.job = replace(job, min_workers=1, max_workers=4, left=_quiet(job.left), right=_quiet(job.right))
+        self.job = replace(job, min_workers=1, max_workers=4, streams=tuple(map(_quiet, job.streams)))
         self.driver: Driver = driver_for(self.job, self.inputs, ObjectStorage(str(root / "state")), InlineRunner())
         self.metrics = Metrics(self.job)
         self.watched = Watched(self.driver, self.metrics)

@@ -108,8 +108,8 @@ class Run:
         spec = job.manifest.spec
         limits = spec.workers.model_copy(update={"max": most})
         manifest = job.manifest.model_copy(update={"spec": spec.model_copy(update={"workers": limits})})
-        left, right = (replace(one, expected_rate=None) for one in (job.left, job.right))  # begin with one worker
-        self.job = replace(job, max_workers=most, manifest=manifest, left=left, right=right)
+        streams = tuple(replace(stream, expected_rate=None) for stream in job.streams)  # begin with one worker
+        self.job = replace(job, max_workers=most, manifest=manifest, streams=streams)
         self.storage = ObjectStorage(str(root / "state"))
         self.driver: Driver = driver_for(self.job, inputs, self.storage, runner or Late(), clock=self.clock)
         self.decisions: list[Decision] = []
@@ -135,6 +135,14 @@ class Run:
 
     def expected(self) -> Any:
         return oracle(self.inputs, (pa.int64(), pa.int64()), ON, f"abs(l.at - r.at) <= {WITHIN * SECOND}", SECOND)
+
+
+def put(run: Run, workers: int) -> None:
+    """Somebody else's plan for so many workers."""
+    status, predicate = run.driver.plan_status(), run.driver.predicate
+    assert status is not None
+    assert predicate is not None
+    run.driver.put_plan(plan_for_workers(status, run.driver.statistics(), predicate, run.job, workers).plan)
 
 
 def workers_of(results: list[EpochResult]) -> list[int]:
@@ -213,10 +221,7 @@ def test_a_plan_that_somebody_else_puts_is_followed_and_belongs_to_no_decision(t
     run = Run(tmp_path, (stream([60] * 20, 1), stream([60] * 20, 2)), capacity=1500)
     run.elastic.start()
     run.steps(4)
-    status, predicate = run.driver.plan_status(), run.driver.predicate
-    assert status is not None
-    assert predicate is not None
-    run.driver.put_plan(plan_for_workers(status, run.driver.statistics(), predicate, run.job, 3).plan)
+    put(run, 3)
     results = run.steps(4)
     run.elastic.stop()
     assert len(results[-1].held) == 3
@@ -248,6 +253,33 @@ def test_a_plan_whose_epoch_fails_is_not_tried_again_at_once(tmp_path: Path) -> 
     run.elastic.stop()
     assert failures == runner.tried > 0
     assert failures <= 3, "fifteen seconds, then thirty"
+
+
+def test_why_a_plan_was_given_up_is_told_even_when_another_has_been_switched_to_since(tmp_path: Path) -> None:
+    class FailingOnce(Late):
+        has_failed = False
+
+        def submit(self, spec: EpochSpec, workers: Sequence[int]) -> Any:
+            if spec.generation > 1 and not self.has_failed:
+                self.has_failed = True
+                return FailedEpoch()
+            return super().submit(spec, workers)
+
+    run = Run(tmp_path, (stream(RAMP[:40], 1), stream(RAMP[:40], 2)), FailingOnce(), scaling=SCALING | {"mode": "Recommend"})
+
+    run.elastic.start()
+    run.steps(5)
+    put(run, 2)
+    with pytest.raises(EpochFailed):
+        run.steps(1)
+    assert not run.told
+    put(run, 3)
+    run.steps(1)
+    run.elastic.stop()
+    status = run.driver.plan_status()
+    assert status is not None
+    assert (status.workers, status.drops, status.dropped) == (3, 1, None)
+    assert run.told == ["warning: a plan was given up: generation 2: its first epoch failed: no room for another worker"]
 
 
 def test_planning_that_fails_is_told_once_and_the_join_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from streamjoin.elastic.migration import plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
 from streamjoin.language.predicate import MainPredicate
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.dichotomy import TooManyTasksError
 from streamjoin.scheme.models import MODELS, Options, plan_for_tasks
 from streamjoin.scheme.statistics import Statistics, loads
@@ -50,7 +51,7 @@ def least_by_trying_all(before: Scheme, lefts: int, rights: int, tasks: int, mos
     def as_bits(task: int) -> int:
         (area,) = (area for area in before.areas if area.task == task)
         units = [(number + 0.5) / count * 2**32 for count in (lefts, rights) for number in range(count)]
-        ranges = [area.left_units] * lefts + [area.right_units] * rights
+        ranges = [area.units[LEFT]] * lefts + [area.units[RIGHT]] * rights
         return sum(1 << bit for bit, (unit, inside) in enumerate(zip(units, ranges, strict=True)) if inside.low <= unit < inside.high)
 
     def pairs_of(held: int) -> int:

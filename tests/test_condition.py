@@ -30,6 +30,7 @@ DDL = (
     "x DOUBLE, y DOUBLE, f FLOAT, s STRING, z BINARY, d DATE, e DATE, t TIMESTAMP, u TIMESTAMP, n TIMESTAMP_NTZ, k BOOLEAN"
 )
 SCHEMA = parse_schema(DDL)
+STREAMS = (("l", SCHEMA), ("r", SCHEMA))
 DAY = 86_400_000_000
 Row = dict[str, Any]
 Value = Any
@@ -365,10 +366,8 @@ def admitted(predicate: Predicate, left: pa.RecordBatch, right: pa.RecordBatch) 
     main = predicate.main
     pairs = [(a, b) for a in range(left.num_rows) for b in range(right.num_rows)]
     if main.kind is not MainKind.ALL:
-        assert main.left is not None
-        assert main.right is not None
         keys = []
-        for side, key in ((left, main.left), (right, main.right)):
+        for side, key in zip((left, right), main.keys, strict=True):
             values, valid = encode_keys(side, key, SCHEMA)
             assert values.dtype == (np.float64 if main.is_float else np.int64)
             assert not np.isnan(values[slice(None) if valid is None else valid]).any()
@@ -397,7 +396,7 @@ def check(seed: int, count: int = 10) -> Condition:
         expected = {(a, b) for a in range(count) for b in range(count) if wanted.value(tables[0][a], tables[1][b]) is True}
     except OverflowError:
         pytest.skip("the oracle's floats overflow")
-    parsed = parse_condition(wanted.sql, "l", SCHEMA, "r", SCHEMA)
+    parsed = parse_condition(wanted.sql, STREAMS)
     batches = [batch(table) for table in tables]
     for predicate in (*parsed.candidates, Predicate(MainPredicate(MainKind.ALL), wanted.sql)):
         found = admitted(predicate, *batches)
@@ -419,9 +418,10 @@ def test_every_candidate_admits_exactly_the_pairs_that_satisfy_the_condition(blo
 
 def shown(main: MainPredicate) -> str:
     """A main predicate in short: left key, right key, encoding, bounds."""
-    if main.left is None or main.right is None:
+    if not main.keys:
         return main.kind.value
-    keys = f"{', '.join(main.left.sql)} | {', '.join(main.right.sql)} | {main.left.encoding.value}"
+    left, right = main.keys
+    keys = f"{', '.join(left.sql)} | {', '.join(right.sql)} | {left.encoding.value}"
     if main.kind is MainKind.NOT_EQUAL:
         return f"{keys} | differ"
     low = "" if main.low is None else f"{main.low} {'<' if main.low_strict else '<='} "
@@ -469,13 +469,13 @@ def shown(main: MainPredicate) -> str:
     ],
 )
 def test_a_comparison_becomes_bounds_on_the_difference_of_two_keys(on: str, main: str) -> None:
-    best = parse_condition(on, "l", SCHEMA, "r", SCHEMA).candidates[0]
+    best = parse_condition(on, STREAMS).candidates[0]
     assert shown(best.main) == main
     assert (best.residual is not None) == best.main.recheck
 
 
 def test_conjuncts_that_the_main_predicate_does_not_state_are_the_residual() -> None:
-    parsed = parse_condition("abs(l.x - r.x) <= 1 AND l.s = r.s AND l.i4 < r.i4 AND l.k", "l", SCHEMA, "r", SCHEMA)
+    parsed = parse_condition("abs(l.x - r.x) <= 1 AND l.s = r.s AND l.i4 < r.i4 AND l.k", STREAMS)
     assert [(shown(candidate.main), candidate.residual) for candidate in parsed.candidates] == [
         ("s | s | hash | 0 <= r-l <= 0 recheck", "abs(l.x - r.x) <= 1 AND l.s = r.s AND l.i4 < r.i4 AND l.k"),
         ("x | x | float | -1.0 <= r-l <= 1.0", "l.s = r.s AND l.i4 < r.i4 AND l.k"),
@@ -497,36 +497,52 @@ def test_conjuncts_that_the_main_predicate_does_not_state_are_the_residual() -> 
     ],
 )
 def test_what_no_key_can_serve_is_compared_pair_by_pair_and_says_why(on: str, reason: str) -> None:
-    parsed = parse_condition(on, "l", SCHEMA, "r", SCHEMA)
+    parsed = parse_condition(on, STREAMS)
     assert [candidate.main.kind for candidate in parsed.candidates] == [MainKind.ALL]
     assert parsed.candidates[0].residual is not None
     assert reason in [unmatched.reason for unmatched in parsed.unmatched]
 
 
 def test_a_condition_that_is_always_true_leaves_nothing_to_check() -> None:
-    assert parse_condition("TRUE", "l", SCHEMA, "r", SCHEMA).candidates == (Predicate(MainPredicate(MainKind.ALL)),)
+    assert parse_condition("TRUE", STREAMS).candidates == (Predicate(MainPredicate(MainKind.ALL)),)
+
+
+def test_a_main_predicate_is_written_as_the_checkpoints_that_there_are_have_it() -> None:
+    """Another text for the same predicate, and a join could not go on from its checkpoint."""
+    key = (
+        "KeyExpression(sql=('{}',), types=(DataType(name=<TypeName.BIGINT: 'BIGINT'>, precision=0, scale=0),), "
+        "encoding=<Encoding.INTEGER: 'integer'>)"
+    )
+    assert str(parse_condition("r.i8 - l.i4 <= 5", STREAMS).candidates[0].main) == (
+        f"MainPredicate(kind=<MainKind.RANGE: 'range'>, left={key.format('i4')}, right={key.format('i8')}, low=None, high=5, "
+        "low_strict=False, high_strict=False, slack=0.0, recheck=False, text='r.i8 - l.i4 <= 5')"
+    )
+    assert str(MainPredicate(MainKind.ALL)) == (
+        "MainPredicate(kind=<MainKind.ALL: 'all'>, left=None, right=None, low=None, high=None, "
+        "low_strict=False, high_strict=False, slack=0.0, recheck=False, text='')"
+    )
 
 
 def test_streams_whose_names_differ_only_in_case_are_refused() -> None:
     with pytest.raises(SqlError, match="give them different names"):
-        parse_condition("A.i4 = a.i4", "A", SCHEMA, "a", SCHEMA)
+        parse_condition("A.i4 = a.i4", (("A", SCHEMA), ("a", SCHEMA)))
 
 
 def test_a_condition_that_is_no_condition_is_refused() -> None:
     with pytest.raises(SqlError, match="not a condition"):
-        parse_condition("l.i4 + r.i4", "l", SCHEMA, "r", SCHEMA)
+        parse_condition("l.i4 + r.i4", STREAMS)
 
 
 def chosen(on: str, left: dict[str, list[Any]], right: dict[str, list[Any]]) -> str:
     """The main predicate that is chosen by samples of these columns."""
-    parsed = parse_condition(on, "l", SCHEMA, "r", SCHEMA)
+    parsed = parse_condition(on, STREAMS)
     samples: list[list[Any]] = []
-    for side, columns in (("left", left), ("right", right)):
+    for side, columns in enumerate((left, right)):
         names = [name for name in SCHEMA.names if name in columns]
         sample = pa.RecordBatch.from_arrays([pa.array(columns[name], arrow_schema(SCHEMA).field(name).type) for name in names], names)
-        keys = [getattr(candidate.main, side) for candidate in parsed.candidates]
+        keys = [candidate.main.key(side) for candidate in parsed.candidates]
         samples.append([np.empty(0) if key is None else valid_keys(sample, key) for key in keys])
-    return shown(choose(parsed, samples[0], samples[1]).main).split(" | ", 1)[0]
+    return shown(choose(parsed, samples).main).split(" | ", 1)[0]
 
 
 def valid_keys(sample: pa.RecordBatch, key: KeyExpression) -> Any:
@@ -577,7 +593,7 @@ def test_the_reach_of_a_float_band_holds_every_key_that_it_admits() -> None:
     tried = 0
     while tried < 5000:
         low, slack, left = number(), rng.choice([0.0, 2.0**-50]), number()
-        main = MainPredicate(MainKind.RANGE, key, key, low=low, slack=slack)
+        main = MainPredicate(MainKind.RANGE, (key, key), low=low, slack=slack)
         right = (left + low) * (1 + rng.choice([0, 1, -1]) * 2.0**-52 * rng.randint(0, 12))
         if not math.isfinite(right) or not admits(main, left, right):
             continue

@@ -21,7 +21,7 @@ KEY = KeyExpression(("k",), (), Encoding.INTEGER)
 
 
 def band(low: int | None, high: int | None) -> MainPredicate:
-    return MainPredicate(MainKind.RANGE, KEY, KEY, low, high)
+    return MainPredicate(MainKind.RANGE, (KEY, KEY), low, high)
 
 
 def side(keys: list[int]) -> SideStatistics:
@@ -30,7 +30,7 @@ def side(keys: list[int]) -> SideStatistics:
 
 # Twelve tuples a side with |R.k - S.k| <= 2, the first five of which all join each other. Key 20 is between the seventh and the eighth.
 FIGURE_2 = [4, 4, 5, 5, 6, 17, 18, 22, 23, 30, 31, 32]
-FIGURE_2_STATISTICS = Statistics(side(FIGURE_2), side(FIGURE_2))
+FIGURE_2_STATISTICS = Statistics((side(FIGURE_2), side(FIGURE_2)))
 
 
 def test_figure_2_takes_four_tasks_by_area_dichotomy() -> None:
@@ -57,7 +57,7 @@ def test_figure_2_by_model() -> None:
 
 
 def test_an_unequal_join_is_one_coverage_area() -> None:
-    scheme = plan_for_capacity("adsp", FIGURE_2_STATISTICS, MainPredicate(MainKind.NOT_EQUAL, KEY, KEY), 8)
+    scheme = plan_for_capacity("adsp", FIGURE_2_STATISTICS, MainPredicate(MainKind.NOT_EQUAL, (KEY, KEY)), 8)
     assert scheme.tasks == 9
     assert {area.coverage for area in scheme.areas} == {0}
 
@@ -172,7 +172,7 @@ def test_the_coverage_areas_of_large_matrices_cover_every_result_once() -> None:
         volumes = rng.exponential(1, len(rows) + 1), rng.exponential(1, len(columns) + 1)
         width = int(rng.integers(0, 10**6))
         main = [band(-width, width), band(1, None), band(None, width)][case % 3]
-        statistics = Statistics(SideStatistics(1000, Histogram(rows, volumes[0])), SideStatistics(700, Histogram(columns, volumes[1])))
+        statistics = Statistics((SideStatistics(1000, Histogram(rows, volumes[0])), SideStatistics(700, Histogram(columns, volumes[1]))))
         matrix = Matrix.of(statistics, main)
         capacity = float(rng.uniform(100, 1000))
         found = dichotomy.partition(matrix, capacity)
@@ -201,7 +201,7 @@ def test_a_capacity_far_too_small_is_refused() -> None:
 def test_a_thousand_buckets_a_side_are_planned_quickly() -> None:
     rng = np.random.default_rng(23)
     sides = [SideStatistics(1e6, Histogram.from_sample(rng.normal(0, 1e6, 50_000).astype(np.int64))) for _ in range(2)]
-    statistics = Statistics(*sides)
+    statistics = Statistics(tuple(sides))
     main = band(-50_000, 50_000)
     plan_for_capacity("adsp", statistics, main, 250_000)
     started = time.process_time()

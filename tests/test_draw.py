@@ -16,19 +16,20 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate
 from streamjoin.language.schema import DataType, TypeName
+from streamjoin.language.sides import LEFT
 from streamjoin.scheme.models import MODELS, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 
 KEY = KeyExpression(("k",), (DataType(TypeName.BIGINT),), Encoding.INTEGER)
 HASH = KeyExpression(("k",), (DataType(TypeName.BIGINT),), Encoding.HASH)
-BAND = MainPredicate(MainKind.RANGE, KEY, KEY, -50, 50, text="abs(l.k - r.k) <= 50")
+BAND = MainPredicate(MainKind.RANGE, (KEY, KEY), -50, 50, text="abs(l.k - r.k) <= 50")
 ALL = MainPredicate(MainKind.ALL)
 
 
 def known(left: float = 3000, right: float = 2000) -> Statistics:
     rng = np.random.default_rng(50)
     sides = (SideStatistics(tuples, Histogram.from_sample(rng.normal(0, 1000, 5000).astype(np.int64), 200)) for tuples in (left, right))
-    return Statistics(*sides)
+    return Statistics(tuple(sides))
 
 
 def texts(svg: bytes) -> list[str]:
@@ -44,9 +45,9 @@ def pixels(png: bytes) -> np.ndarray:
     ("main", "statistics"),
     [
         (BAND, known()),
-        (MainPredicate(MainKind.RANGE, KEY, KEY, 1, None), known()),
-        (MainPredicate(MainKind.RANGE, HASH, HASH, 0, 0), Statistics(SideStatistics(70), SideStatistics(99))),
-        (ALL, Statistics(SideStatistics(0), SideStatistics(0))),
+        (MainPredicate(MainKind.RANGE, (KEY, KEY), 1, None), known()),
+        (MainPredicate(MainKind.RANGE, (HASH, HASH), 0, 0), Statistics((SideStatistics(70), SideStatistics(99)))),
+        (ALL, Statistics((SideStatistics(0), SideStatistics(0)))),
     ],
 )
 def test_every_task_has_its_number_in_the_matrix_and_beside_its_bar(tasks: int, main: MainPredicate, statistics: Statistics) -> None:
@@ -68,7 +69,7 @@ def test_every_model_is_drawn(model: str, main: MainPredicate) -> None:
 def test_a_change_is_drawn_as_both_schemes_and_who_goes_on_keeps_the_colour() -> None:
     first = Plan.initial(plan_for_tasks("square", known(1000, 0), ALL, 4))
     plan = follow(first, plan_for_tasks("square", known(1000, 0), ALL, 5), known(1000, 0), ALL).plan
-    assert any(area.left_units.gaps for area in plan.scheme.areas)
+    assert any(area.units[LEFT].gaps for area in plan.scheme.areas)
     picture = render_change("svg", first.scheme, plan, known(1000, 0), ALL)
     found = texts(picture)
     assert "left ⋈ right by square: 4 tasks" in found

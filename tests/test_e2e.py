@@ -337,7 +337,7 @@ def check_results(join: Join, directory: Path) -> None:
     job = compile_job(load(yaml.safe_dump(body)))
     connection = duckdb.connect()
     connection.execute("SET threads = 1")
-    for stream, rows in zip((job.left, job.right), last.records, strict=True):
+    for stream, rows in zip(job.streams, last.records, strict=True):
         connection.register(stream.name, tuples(stream, rows, directory))
     connection.execute(
         """CREATE TABLE expected AS

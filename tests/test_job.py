@@ -10,6 +10,7 @@ import yaml
 
 from streamjoin.job import Job, compile_job
 from streamjoin.language.predicate import MainKind
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest import ManifestError, check
 from streamjoin.manifest.model import ConsoleSink, FilesSink, FilesSource, GeneratorSource, SchemeSpec
@@ -66,8 +67,8 @@ def test_a_job_holds_what_the_manifest_says() -> None:
     assert (made.scale_up_after_micros, made.scale_down_after_micros) == (30_000_000, 600_000_000)
     assert (made.shedding_model, made.shedding_base) == ("off", 0)
     assert (made.interval_micros, made.max_tuples) == (1_000_000, 2_000_000)
-    assert (made.left.watermark_micros, made.right.watermark_micros) == (10_000_000, 0)
-    assert (made.left.expected_rate, made.right.expected_rate) == (200, None)
+    assert (made.streams[LEFT].watermark_micros, made.streams[RIGHT].watermark_micros) == (10_000_000, 0)
+    assert (made.streams[LEFT].expected_rate, made.streams[RIGHT].expected_rate) == (200, None)
     assert made.window == Window(WindowKind.RANGE, before_micros=180_000_000, after_micros=180_000_000)
 
 
@@ -80,17 +81,17 @@ def test_a_job_can_be_pickled_and_compared() -> None:
 
 def test_names_are_as_the_schema_declares_them() -> None:
     made = job(join={"on": "abs(ORDERS.AMOUNT - payments.amount) <= 1 AND orders.CURRENCY = payments.currency"})
-    assert (made.left.name, made.left.event_time) == ("Orders", "at")
-    assert made.left.payload == ("id", "Amount", "currency")
+    assert (made.streams[LEFT].name, made.streams[LEFT].event_time) == ("Orders", "at")
+    assert made.streams[LEFT].payload == ("id", "Amount", "currency")
     assert made.output[1][1].columns == {("Orders", "id")}
 
 
 def test_paths_are_plain_and_local() -> None:
     made = job()
-    assert isinstance(made.left.source, FilesSource)
-    assert isinstance(made.right.source, GeneratorSource)
+    assert isinstance(made.streams[LEFT].source, FilesSource)
+    assert isinstance(made.streams[RIGHT].source, GeneratorSource)
     assert isinstance(made.sink, FilesSink)
-    assert (made.left.source.path, made.sink.path) == ("in/orders", "/tmp/out")
+    assert (made.streams[LEFT].source.path, made.sink.path) == ("in/orders", "/tmp/out")
     assert (made.checkpoint, made.dead_letter) == ("/tmp/state", "/tmp/state/dead-letters")
     assert job(deadLetter={"location": "dead/"}).dead_letter == "dead"
 
@@ -112,8 +113,8 @@ def test_compression_is_always_settled(files: dict[str, str], compression: str) 
 
 def test_columns_that_only_make_up_the_key_are_not_held() -> None:
     made = job()
-    assert made.left.payload == ("id",)
-    assert made.right.payload == ("id",)
+    assert made.streams[LEFT].payload == ("id",)
+    assert made.streams[RIGHT].payload == ("id",)
 
 
 def test_columns_of_residuals_outputs_and_output_filters_are_held_in_the_schemas_order() -> None:
@@ -121,18 +122,18 @@ def test_columns_of_residuals_outputs_and_output_filters_are_held_in_the_schemas
         join={"on": "abs(orders.amount - payments.amount) <= 1 AND (orders.note LIKE 'a%' OR payments.id > 3)"}
         | output(select=["Orders.at"], where="orders.currency = 'EUR' OR payments.currency = 'EUR'")
     )
-    assert made.left.payload == ("currency", "note", "at")
-    assert made.right.payload == ("id", "currency")
+    assert made.streams[LEFT].payload == ("currency", "note", "at")
+    assert made.streams[RIGHT].payload == ("id", "currency")
 
 
 def test_whichever_predicate_is_chosen_later_its_residual_can_be_evaluated() -> None:
     made = job(join={"on": "abs(orders.amount - payments.amount) <= 1 AND orders.currency = payments.currency"})
     assert len(made.condition.candidates) > 1
-    assert made.left.payload == ("id", "Amount", "currency")
+    assert made.streams[LEFT].payload == ("id", "Amount", "currency")
 
 
 def test_a_select_says_which_columns_are_held_and_in_which_order() -> None:
-    assert job(stream={"select": ["note", "ID"]}).left.payload == ("note", "id")
+    assert job(stream={"select": ["note", "ID"]}).streams[LEFT].payload == ("note", "id")
 
 
 def test_without_an_output_select_all_held_columns_are_written() -> None:
@@ -146,16 +147,16 @@ def test_without_an_output_select_all_held_columns_are_written() -> None:
         "payments_note",
         "payments_at",
     ]
-    assert made.right.payload == ("id", "amount", "currency", "note", "at")
+    assert made.streams[RIGHT].payload == ("id", "amount", "currency", "note", "at")
     assert isinstance(made.sink, ConsoleSink)
 
 
 def test_where_is_parsed_over_its_stream_alone() -> None:
     made = job(stream={"where": "amount > 0"})
-    assert made.left.where is not None
-    assert made.left.where.columns == {("Orders", "Amount")}
-    assert made.left.payload == ("id",), "what only where reads is not held"
-    assert made.right.where is None
+    assert made.streams[LEFT].where is not None
+    assert made.streams[LEFT].where.columns == {("Orders", "Amount")}
+    assert made.streams[LEFT].payload == ("id",), "what only where reads is not held"
+    assert made.streams[RIGHT].where is None
 
 
 def test_the_hash_model_runs_on_predicates_that_bound_keys_alone() -> None:
@@ -178,7 +179,7 @@ def test_the_manifest_offers_the_models_that_there_are() -> None:
 def test_a_predicate_without_an_index_holds_all_that_it_reads() -> None:
     made = job(join={"on": "orders.amount > payments.amount OR orders.note = payments.note"})
     assert [candidate.main.kind for candidate in made.condition.candidates] == [MainKind.ALL]
-    assert made.left.payload == ("id", "Amount", "note")
+    assert made.streams[LEFT].payload == ("id", "Amount", "note")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ SCHEMAS = {
     "payments": parse_schema("id BIGINT, price BIGINT, currency STRING"),
 }
 PRICE = KeyExpression(("price",), (), Encoding.INTEGER)
-CLOSE = MainPredicate(MainKind.RANGE, PRICE, PRICE, -2, 3)
+CLOSE = MainPredicate(MainKind.RANGE, (PRICE, PRICE), -2, 3)
 WINDOW = Window(WindowKind.RANGE, before_micros=20, after_micros=30)
 UNBOUNDED = Window(WindowKind.UNBOUNDED)
 
@@ -39,7 +39,7 @@ def joiner(
 ) -> Joiner:
     recheck, filter_ = (None if text is None else parse_boolean(text, SCHEMAS) for text in (residual, where))
     output = [parse_projection(text, SCHEMAS) for text in select]
-    return Joiner(main, window, recheck, filter_, output, "orders", "payments", chunk_pairs)
+    return Joiner(main, window, recheck, filter_, output, ("orders", "payments"), chunk_pairs)
 
 
 def some_rows(rng: random.Random, count: int) -> list[Row]:
@@ -177,11 +177,11 @@ def test_a_joiner_survives_pickling() -> None:
     [
         ({"chunk_pairs": 0}, "chunk_pairs: 0 must be at least 1"),
         ({"output": ()}, "output: no columns"),
-        ({"right_name": "orders"}, "another name"),
+        ({"streams": ("orders", "orders")}, "another name"),
     ],
 )
 def test_a_joiner_that_cannot_work_is_refused(change: dict[str, object], complaint: str) -> None:
     output = [parse_projection("orders.id", SCHEMAS)]
-    arguments = {"output": output, "left_name": "orders", "right_name": "payments", **change}
+    arguments = {"output": output, "streams": ("orders", "payments"), **change}
     with pytest.raises(ValueError, match=complaint):
         Joiner(CLOSE, WINDOW, None, None, **arguments)  # type: ignore[arg-type]

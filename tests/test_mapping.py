@@ -12,8 +12,9 @@ import pytest
 from streamjoin.elastic.mapping import assign, choose, greedy, map_tasks, overlaps
 from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.models import MODELS, plan_for_tasks
-from streamjoin.scheme.region import LEFT, Region, difference, held_regions, intersection, volume, written_by
+from streamjoin.scheme.region import Region, difference, held_regions, intersection, volume, written_by
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
 from test_scheme import ALL, random_case, unknown
@@ -24,8 +25,9 @@ def grid(rows: int, columns: int) -> Scheme:
     cuts = [[UNITS * number // count for number in range(count + 1)] for count in (rows, columns)]
     areas = tuple(
         Area(
-            row * columns + column, 0, KeyRange(), UnitRange(*cuts[0][row : row + 2]), KeyRange(), UnitRange(*cuts[1][column : column + 2]),
-            KeyRange() if column == 0 else None, KeyRange() if row == 0 else None,
+            row * columns + column, 0, (KeyRange(), KeyRange()),
+            (UnitRange(*cuts[0][row : row + 2]), UnitRange(*cuts[1][column : column + 2])),
+            (KeyRange() if column == 0 else None, KeyRange() if row == 0 else None),
         )
         for row in range(rows)
         for column in range(columns)
@@ -80,7 +82,7 @@ def test_fig_8a_moves_three_tenths() -> None:
 def test_fig_9_pairs_the_outer_columns_and_inserts_the_middle_one() -> None:
     scheme, keep = map_tasks(grid(2, 2), grid(2, 3), unknown())
     assert keep == (0, 1, 2, 3, None, None)
-    columns = {area.task: area.right_units for area in scheme.areas}
+    columns = {area.task: area.units[RIGHT] for area in scheme.areas}
     third = UNITS // 3
     assert [columns[worker].low for worker in range(4)] == [0, 2 * third, 0, 2 * third]
     assert {columns[4].low, columns[5].low} == {third}
@@ -167,7 +169,7 @@ def test_what_a_task_holds_is_disjoint_and_what_all_write_is_everything_once() -
     for case in range(25):
         scheme, _, statistics, _ = random_pair(rng)
         written = [region for area in scheme.areas for region in written_by(area)]
-        total = statistics.left.tuples + statistics.right.tuples
+        total = sum(side.tuples for side in statistics.sides)
         assert volume(written, statistics) == pytest.approx(total, rel=1e-6), f"seed 55, case {case}"
         for task in range(scheme.tasks):
             held = held_regions(scheme, task)

@@ -140,7 +140,7 @@ def as_if_from_kafka(run: Run) -> Metrics:
     """What a join with the same results would serve whose streams and sink were topics."""
     given = {"bootstrapServers": "b:9092", "topic": "t"}
     source, sink = KafkaSource.model_validate(given), KafkaSink.model_validate(given)
-    job = replace(run.job, left=replace(run.job.left, source=source), right=replace(run.job.right, source=source), sink=sink)
+    job = replace(run.job, streams=tuple(replace(stream, source=source) for stream in run.job.streams), sink=sink)
     return Metrics(job, clock=run.clock)
 
 

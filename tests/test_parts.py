@@ -27,9 +27,10 @@ from streamjoin.elastic.planner import follow
 from streamjoin.epoch.driver import Driver
 from streamjoin.kernel.run import Run
 from streamjoin.language.predicate import MainKind, MainPredicate
+from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import plan_for_tasks
-from streamjoin.scheme.region import LEFT, RIGHT, Region
+from streamjoin.scheme.region import Region
 from streamjoin.scheme.routing import Router
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
@@ -252,15 +253,17 @@ def test_what_was_fetched_of_a_block_serves_whoever_needs_no_more_of_it(s3: S3Se
     storage = ObjectStorage(str(s3.bucket()))
     batch = tuples(np.random.default_rng(9), 50_000)
     block = put(storage, "blocks/b", batch, AXES[1])
-    third, half = (Area(0, 0, KeyRange(), UnitRange(0, UNITS // part), *EVERYTHING, None, None, True, False) for part in (3, 2))
+    third, half = (
+        Area(0, 0, (KeyRange(), KeyRange()), (UnitRange(0, UNITS // part), UnitRange()), (None, None), (True, False)) for part in (3, 2)
+    )
     store = RunStore()
     store.fetch(storage, missing([block], [], [half]))
     wait(store._fetching.values())
     before = sum(fetched)
-    for area, again in ((third, False), (half, False), (dataclasses.replace(half, left_units=UnitRange()), True)):
+    for area, again in ((third, False), (half, False), (dataclasses.replace(half, units=(UnitRange(), UnitRange())), True)):
         gathered = read_back(storage, [block], {0: area}, 1, (None, None), fetched=store.fetched())
         found = [row for held in gathered.runs[0, LEFT] for row in rows_of(held.run.batch)]
-        assert sorted(found, key=repr) == inside(batch, [Region(LEFT, KeyRange(), area.left_units)])
+        assert sorted(found, key=repr) == inside(batch, [Region(LEFT, KeyRange(), area.units[LEFT])])
         assert (sum(fetched) > before) is again
 
 
@@ -282,7 +285,7 @@ EPOCHS, EPOCH_TUPLES = 2, 100_000
 def test_a_change_of_plans_fetches_little_more_than_moves(case: str, s3: S3Server, fetched: list[int]) -> None:
     model, main, kind, most = CASES[case]
     rng, ratios = np.random.default_rng(10), {}
-    sides = [[tuples(rng, EPOCH_TUPLES, kind or "int") for _ in range(EPOCHS)] for _ in (LEFT, RIGHT)]
+    sides = [[tuples(rng, EPOCH_TUPLES, kind or "int") for _ in range(EPOCHS)] for _ in SIDES]
     for old, new in CHANGES:
         moved, fetched_bytes = change(model, main, kind, old, new, sides, s3, fetched)
         if moved:
@@ -304,7 +307,7 @@ def change(
     """The tuples that move from one plan to the next, and the bytes that are fetched for them. What is held then is checked."""
     storage = ObjectStorage(str(s3.bucket()))
     histograms = [None if kind is None else Histogram.from_sample(side[0].column("_key").to_numpy()[::10]) for side in sides]
-    statistics = Statistics(*(SideStatistics(EPOCHS * EPOCH_TUPLES, histogram) for histogram in histograms))
+    statistics = Statistics(tuple(SideStatistics(EPOCHS * EPOCH_TUPLES, histogram) for histogram in histograms))
     current = Plan.initial(plan_for_tasks(model, statistics, main, old))
     planned = follow(current, plan_for_tasks(model, statistics, main, new), statistics, main)
     if not planned.changed:
@@ -315,7 +318,7 @@ def change(
     for task, worker in enumerate(planned.plan.keep):
         areas = {index: after.areas[index] for index in after.areas_of(task)}
         held = [] if worker is None else [before.areas[index] for index in before.areas_of(worker)]
-        here = [(area, {side: runs_of(area, side, sides[side]) for side in (LEFT, RIGHT)}) for area in held]
+        here = [(area, {side: runs_of(area, side, sides[side]) for side in SIDES}) for area in held]
         store, begun = RunStore(), len(fetched)
         wanted = missing(stored, held, areas.values())
         store.fetch(storage, wanted)
@@ -337,10 +340,9 @@ def stored_under(scheme: Scheme, sides: Sequence[Sequence[pa.RecordBatch]], stor
     for side, epochs in enumerate(sides):
         for epoch, batch in enumerate(epochs):
             for index, area in enumerate(scheme.areas):
-                keys = area.left_writes if side == LEFT else area.right_writes
+                keys = area.writes[side]
                 if keys is not None:
-                    units = area.left_units if side == LEFT else area.right_units
-                    own = select(batch, [Region(side, keys, UnitRange(*part)) for part in units.parts])
+                    own = select(batch, [Region(side, keys, UnitRange(*part)) for part in area.units[side].parts])
                     found.append(put(storage, f"blocks/{side}-{epoch}-{index}", own, axes[index], side=side, area=index))
     return found
 
@@ -351,11 +353,11 @@ def runs_of(area: Area, side: int, batches: Sequence[pa.RecordBatch]) -> tuple[H
 
 def part_of(area: Area, side: int, batch: pa.RecordBatch) -> pa.RecordBatch:
     """What routing sends to the area, of what it holds."""
-    if not (area.holds_left if side == LEFT else area.holds_right):
+    if not area.holds[side]:
         return batch.slice(0, 0)
-    lone = Scheme("adsp", 1, (dataclasses.replace(area, task=0, left_writes=None, right_writes=None),), "")
+    lone = Scheme("adsp", 1, (dataclasses.replace(area, task=0, writes=(None, None)),), "")
     by_area: dict[int, pa.RecordBatch] = defaultdict(lambda: batch.slice(0, 0))
-    for index, rows in Router(lone, left=side == LEFT).route(batch.column("_key").to_numpy(), batch.column("_unit").to_numpy()):
+    for index, rows in Router(lone, side).route(batch.column("_key").to_numpy(), batch.column("_unit").to_numpy()):
         by_area[index] = batch.slice(rows.start, rows.stop - rows.start) if isinstance(rows, slice) else batch.take(pa.array(rows))
     return by_area[0]
 

@@ -14,8 +14,9 @@ from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned, follow, make_plan, prospects
 from streamjoin.language.predicate import MainPredicate
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.models import MODELS, Options, plan_for_tasks
-from streamjoin.scheme.region import LEFT, RIGHT, held_regions, volume
+from streamjoin.scheme.region import held_regions, volume
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
 from test_mapping import contains, grid
@@ -42,8 +43,8 @@ def test_fig_8_moves_a_fifth_with_aligned_start_points_and_three_tenths_without(
     aligned.check(ALL)
     assert moved(before, aligned, statistics) == pytest.approx(200, abs=1e-3)
     scheme = follow(Plan.initial(before), after, statistics, ALL).plan.scheme
-    starts = {area.task: area.left_units.low for area in scheme.areas}
-    assert [starts[task] for task in range(4)] == [area.left_units.low for area in before.areas]
+    starts = {area.task: area.units[LEFT].low for area in scheme.areas}
+    assert [starts[task] for task in range(4)] == [area.units[LEFT].low for area in before.areas]
 
 
 def test_fig_8_the_other_way_moves_only_what_the_leaving_worker_held() -> None:
@@ -51,7 +52,7 @@ def test_fig_8_the_other_way_moves_only_what_the_leaving_worker_held() -> None:
     aligned = follow(Plan.initial(grid(4, 1)), grid(5, 1), statistics, ALL).plan
     back = follow(aligned, grid(4, 1), statistics, ALL)
     assert back.migration.moved_tuples == pytest.approx(200, abs=1e-3)
-    assert {area.left_units for area in back.plan.scheme.areas} == {area.left_units for area in grid(4, 1).areas}
+    assert {area.units[LEFT] for area in back.plan.scheme.areas} == {area.units[LEFT] for area in grid(4, 1).areas}
 
 
 def test_fig_9_copies_rows_to_the_new_column_and_cuts_the_other_two() -> None:
@@ -76,12 +77,12 @@ def test_fig_9_copies_rows_to_the_new_column_and_cuts_the_other_two() -> None:
 
 
 def units_to_try(schemes: list[Scheme]) -> list[int]:
-    spans = [span for scheme in schemes for area in scheme.areas for span in (area.left_units, area.right_units)]
+    spans = [span for scheme in schemes for area in scheme.areas for span in area.units]
     return sorted({end for span in spans for part in span.parts for end in part} - {UNITS})
 
 
 def keys_to_try(schemes: list[Scheme], side: int) -> list[int]:
-    ranges = [area.left_keys if side == LEFT else area.right_keys for scheme in schemes for area in scheme.areas]
+    ranges = [area.keys[side] for scheme in schemes for area in scheme.areas]
     bounds = {bound for keys in ranges for bound in (keys.low, keys.high) if bound is not None}
     return sorted({bound - 1 for bound in bounds} | bounds | {0})
 
@@ -89,8 +90,7 @@ def keys_to_try(schemes: list[Scheme], side: int) -> list[int]:
 def holds(scheme: Scheme, task: int, side: int, key: int, unit: int) -> bool:
     """Straight from the areas."""
     for area in scheme.areas:
-        keys, units, held = (area.left_keys, area.left_units, area.holds_left) if side == LEFT else (
-            area.right_keys, area.right_units, area.holds_right)  # fmt: skip
+        keys, units, held = area.keys[side], area.units[side], area.holds[side]
         inside = (keys.low is None or key >= keys.low) and (keys.high is None or key < keys.high)
         if area.task == task and held and inside and any(low <= unit < high for low, high in units.parts):
             return True
@@ -128,7 +128,7 @@ def integer_case(rng: np.random.Generator) -> tuple[Statistics, Statistics, Main
         keys = [np.round(rng.normal(rng.normal(0, spread / 4), spread, int(rng.integers(50, 300)))).astype(np.int64) for _ in range(2)]
         sides = sampled(*keys, buckets=int(rng.choice([5, 60])))
         if main is ALL or (main is EQUAL and rng.random() < 0.5):
-            sides = unknown(sides.left.tuples, sides.right.tuples)
+            sides = unknown(*(side.tuples for side in sides.sides))
         found.append(sides)
     return found[0], found[1], main
 
@@ -195,7 +195,7 @@ def test_lines_that_come_or_go_move_what_they_must_and_no_more(before: tuple[int
 def test_keys_of_an_equality_are_aligned_as_units_are(model: str) -> None:
     keys = np.random.default_rng(67).integers(0, 10**6, 20_000)
     for statistics, main in ((unknown(500, 500), EQUAL), (sampled(keys[:12_000], keys[12_000:], 400), ranged(0, 0))):
-        total = statistics.left.tuples + statistics.right.tuples
+        total = sum(side.tuples for side in statistics.sides)
         current = Plan.initial(plan_for_tasks(model, statistics, main, 4))
         for workers, least in ((5, 1 / 5), (6, 1 / 6), (5, 1 / 6), (4, 1 / 5)):
             after = plan_for_tasks(model, statistics, main, workers)
@@ -231,7 +231,7 @@ def test_a_sequence_of_plans_that_comes_back_stays_in_few_parts() -> None:
     current = Plan.initial(grid(6, 2))
     for step in range(40):
         current = follow(current, grid(6 + step % 3, 2 + step % 2), statistics, ALL).plan
-        assert max(len(area.left_units.parts) for area in current.scheme.areas) <= 12, f"step {step}"
+        assert max(len(area.units[LEFT].parts) for area in current.scheme.areas) <= 12, f"step {step}"
 
 
 def test_a_tiling_that_is_no_varietal_matrix_is_not_aligned() -> None:
@@ -244,7 +244,7 @@ def test_a_tiling_that_is_no_varietal_matrix_is_not_aligned() -> None:
         (UnitRange(first, second), UnitRange(first, second)): (keys, keys),
     }
     pinwheel = Scheme(
-        "adsp", 5, tuple(Area(task, 0, keys, left, keys, right, *writes) for task, ((left, right), writes) in enumerate(spans.items())), ""
+        "adsp", 5, tuple(Area(task, 0, (keys, keys), units, writes) for task, (units, writes) in enumerate(spans.items())), ""
     )
     pinwheel.check(ALL)
     assert align(pinwheel, grid(2, 1), unknown()) == grid(2, 1)
@@ -346,7 +346,7 @@ def test_sixteen_tasks_are_planned_in_a_fraction_of_a_second() -> None:
     statistics = sampled(rng.normal(0, 1e6, 20_000).astype(np.int64), rng.normal(0, 1e6, 20_000).astype(np.int64), 1000)
     main = ranged(-50_000, 50_000)
     current = planned(None, statistics, main, "adsp", 12).plan
-    heavier = Statistics(replace(statistics.left, tuples=50_000), SideStatistics(20_000, statistics.right.histogram))
+    heavier = Statistics((replace(statistics.sides[LEFT], tuples=50_000), SideStatistics(20_000, statistics.sides[RIGHT].histogram)))
     begun = time.perf_counter()
     planned(current, heavier, main, "adsp", 16)
     # A few times what it takes, as the machine may be busy.

@@ -13,13 +13,14 @@ from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate
 from streamjoin.language.schema import Column, DataType, Schema, TypeName
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.scheme.models import plan_for_tasks
 
 
 def main_of(encoding: Encoding, *types: DataType, low: float | None = 0, high: float | None = 0) -> MainPredicate:
     key = KeyExpression(tuple(f"k{number}" for number in range(len(types))), types, encoding)
-    return MainPredicate(MainKind.RANGE, key, key, low, high, text="l.k = r.k")
+    return MainPredicate(MainKind.RANGE, (key, key), low, high, text="l.k = r.k")
 
 
 BIGINT = DataType(TypeName.BIGINT)
@@ -34,19 +35,19 @@ def stats(**changes: object) -> str:
 
 def test_volumes_alone_are_enough() -> None:
     read = read_stats(stats(capacity=30), BAND)
-    assert (read.statistics.left.tuples, read.statistics.right.tuples, read.capacity_tuples) == (100, 50, 30)
-    assert read.statistics.left.histogram is None
+    assert (read.statistics.sides[LEFT].tuples, read.statistics.sides[RIGHT].tuples, read.capacity_tuples) == (100, 50, 30)
+    assert read.statistics.sides[LEFT].histogram is None
     assert read_stats(stats(), BAND).capacity_tuples is None
 
 
 def test_sides_may_be_called_by_their_streams() -> None:
     text = json.dumps({"orders": {"tuples": 1}, "payments": {"tuples": 2}})
-    assert read_stats(text, BAND, ("orders", "payments")).statistics.right.tuples == 2
+    assert read_stats(text, BAND, ("orders", "payments")).statistics.sides[RIGHT].tuples == 2
 
 
 def test_a_histogram_is_taken_as_it_is() -> None:
     left = {"tuples": 9, "histogram": {"bounds": [20, 40], "counts": [1, 2, 3]}}
-    histogram = read_stats(stats(left=left), BAND).statistics.left.histogram
+    histogram = read_stats(stats(left=left), BAND).statistics.sides[LEFT].histogram
     assert histogram is not None
     assert (histogram.bounds.tolist(), histogram.counts.tolist()) == ([20, 40], [1, 2, 3])
 
@@ -66,21 +67,21 @@ def test_a_histogram_is_taken_as_it_is() -> None:
 )
 def test_keys_are_encoded_as_the_joins_tuples_are(encoding: Encoding, type_: DataType, values: list[object], column: pa.Array) -> None:
     main = main_of(encoding, type_)
-    assert main.left is not None
+    assert main.keys
     batch, schema = pa.RecordBatch.from_arrays([column], ["k0"]), Schema((Column("k0", type_),))
-    expected, _ = encode_keys(batch, main.left, schema)
-    histogram = read_stats(stats(left={"tuples": 10, "keys": values}), main).statistics.left.histogram
+    expected, _ = encode_keys(batch, main.keys[LEFT], schema)
+    histogram = read_stats(stats(left={"tuples": 10, "keys": values}), main).statistics.sides[LEFT].histogram
     assert histogram is not None
     assert set(expected.tolist()) <= set(histogram.bounds.tolist())
 
 
 def test_decimals_and_composite_keys_are_encoded() -> None:
     main = main_of(Encoding.INTEGER, DataType(TypeName.DECIMAL, 10, 2))
-    histogram = read_stats(stats(left={"tuples": 10, "keys": [1.25, "3", None]}), main).statistics.left.histogram
+    histogram = read_stats(stats(left={"tuples": 10, "keys": [1.25, "3", None]}), main).statistics.sides[LEFT].histogram
     assert histogram is not None
     assert histogram.bounds.tolist() == [125, 126, 300, 301]
     both = main_of(Encoding.HASH, BIGINT, DataType(TypeName.STRING))
-    assert read_stats(stats(left={"tuples": 10, "keys": [[1, "a"], [2, "b"]]}), both).statistics.left.histogram is not None
+    assert read_stats(stats(left={"tuples": 10, "keys": [[1, "a"], [2, "b"]]}), both).statistics.sides[LEFT].histogram is not None
 
 
 @pytest.mark.parametrize(
@@ -141,11 +142,11 @@ def test_the_report_says_loads_replication_and_every_coverage_area() -> None:
 def test_what_the_manifest_says_is_what_the_window_holds_at_the_expected_rates() -> None:
     window = Window(WindowKind.RANGE, before_micros=10_000_000, after_micros=60_000_000)
     found = expected_statistics((100, 200), window)
-    assert (found.left.tuples, found.right.tuples) == (6000, 2000)
+    assert (found.sides[LEFT].tuples, found.sides[RIGHT].tuples) == (6000, 2000)
     found = expected_statistics((100, None), window)
-    assert (found.left.tuples, found.right.tuples) == (6000, 6000)
-    assert expected_statistics((None, None), Window(WindowKind.ROWS, rows=7)).left.tuples == 7
-    assert expected_statistics((3, 4), Window(WindowKind.UNBOUNDED)).right.tuples == 4
+    assert (found.sides[LEFT].tuples, found.sides[RIGHT].tuples) == (6000, 6000)
+    assert expected_statistics((None, None), Window(WindowKind.ROWS, rows=7)).sides[LEFT].tuples == 7
+    assert expected_statistics((3, 4), Window(WindowKind.UNBOUNDED)).sides[RIGHT].tuples == 4
 
 
 @pytest.mark.parametrize(

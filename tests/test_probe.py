@@ -24,7 +24,7 @@ INTEGER = KeyExpression(("k",), (), Encoding.INTEGER)
 FLOAT = KeyExpression(("k",), (), Encoding.FLOAT)
 UNBOUNDED = Window(WindowKind.UNBOUNDED)
 ALL = MainPredicate(MainKind.ALL)
-NOT_EQUAL = MainPredicate(MainKind.NOT_EQUAL, INTEGER, INTEGER)
+NOT_EQUAL = MainPredicate(MainKind.NOT_EQUAL, (INTEGER, INTEGER))
 
 Key = int | float
 Pair = tuple[int, int]
@@ -32,7 +32,7 @@ Pair = tuple[int, int]
 
 def between(low: Key | None, high: Key | None, *, low_strict: bool = False, high_strict: bool = False, slack: float = 0.0) -> MainPredicate:
     key = FLOAT if isinstance(low, float) or isinstance(high, float) else INTEGER
-    return MainPredicate(MainKind.RANGE, key, key, low, high, low_strict, high_strict, slack)
+    return MainPredicate(MainKind.RANGE, (key, key), low, high, low_strict, high_strict, slack)
 
 
 def run_of(keys: list[Key], times: list[int] | None = None, others: list[int] | None = None) -> Run:
@@ -152,13 +152,13 @@ def some_main(rng: random.Random, bounds: tuple[Key | None, ...]) -> MainPredica
     key = FLOAT if isinstance(bounds[1], float) else INTEGER
     kind = rng.choice((MainKind.ALL, MainKind.NOT_EQUAL, *[MainKind.RANGE] * 8))
     if kind is not MainKind.RANGE:
-        return MainPredicate(kind, key, key)
+        return MainPredicate(kind, (key, key))
     if rng.random() < 0.2:
-        return MainPredicate(kind, key, key, bounds[1], bounds[1])
+        return MainPredicate(kind, (key, key), bounds[1], bounds[1])
     low, high = rng.choice(bounds), rng.choice(bounds)
     if low is not None and high is not None and low > high and rng.random() < 0.9:
         low, high = high, low
-    return MainPredicate(kind, key, key, low, high, rng.random() < 0.3, rng.random() < 0.3)
+    return MainPredicate(kind, (key, key), low, high, rng.random() < 0.3, rng.random() < 0.3)
 
 
 def some_window(rng: random.Random) -> Window:

@@ -29,10 +29,11 @@ from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.replan import PlanRefused
 from streamjoin.epoch.spec import EpochSpec, TaskReport
+from streamjoin.language.sides import SIDES
 from streamjoin.runner.inline import InlineEpoch, InlineRunner
 from streamjoin.scheme.models import MODELS, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
-from streamjoin.state.blocks import SIDES, load
+from streamjoin.state.blocks import load
 from streamjoin.state.storage import ObjectStorage
 from streamjoin.state.store import held_on, select
 
@@ -112,9 +113,9 @@ def next_plan(rng: random.Random, driver: Driver) -> Plan:
     if rng.random() < 0.3:  # statistics say how even a plan is, never whether it is right
         values = np.sort(np.array([rng.randint(0, 40) for _ in range(50)]))
         keys = values.astype(np.float64) if driver.predicate.main.is_float else values
-        keyed = driver.predicate.main.left is not None and driver.predicate.main.left.encoding not in ("hash",)
+        keyed = driver.predicate.main.keys and driver.predicate.main.keys[0].encoding not in ("hash",)
         histogram = Histogram.from_sample(keys) if keyed else None
-        found = Statistics(SideStatistics(rng.randint(1, 99), histogram), SideStatistics(rng.randint(1, 99), histogram))
+        found = Statistics(tuple(SideStatistics(rng.randint(1, 99), histogram) for _ in SIDES))
     status = driver.plan_status()
     assert status is not None
     newest = status.generation if status.wanted is None else status.wanted.generation

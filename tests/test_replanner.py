@@ -52,7 +52,7 @@ COMMITTED = FirstEpochCommitted(epoch=9, began_at=107.0, at=108.0, pause_seconds
 def scheme_of(tasks: int) -> Scheme:
     job = make_job(Path("unused"), on=ON, types=("BIGINT", "BIGINT"), window={"within": "100s"})
     even = SideStatistics(100.0, None)
-    return plan_for_tasks("adsp", Statistics(even, even), job.condition.candidates[0].main, tasks)
+    return plan_for_tasks("adsp", Statistics((even, even)), job.condition.candidates[0].main, tasks)
 
 
 def growing(generation: int, tasks: int, kept: int = 2) -> Plan:

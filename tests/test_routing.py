@@ -9,18 +9,19 @@ import pytest
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN, MainKind, MainPredicate
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.models import MODELS, plan_for_tasks
 from streamjoin.scheme.routing import Router
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
-from streamjoin.state.blocks import LEFT, RIGHT, describe
+from streamjoin.state.blocks import describe
 from streamjoin.state.store import held_on, select
 from test_scheme import ALL, random_case, unknown
 
 
-def random_tuples(rng: np.random.Generator, scheme: Scheme, left: bool, is_float: bool) -> tuple[np.ndarray, np.ndarray]:
+def random_tuples(rng: np.random.Generator, scheme: Scheme, side: int, is_float: bool) -> tuple[np.ndarray, np.ndarray]:
     """Sorted keys on, beside and between the scheme's bounds, and units likewise."""
-    ranges = [area.left_keys if left else area.right_keys for area in scheme.areas]
-    spans = [area.left_units if left else area.right_units for area in scheme.areas]
+    ranges = [area.keys[side] for area in scheme.areas]
+    spans = [area.units[side] for area in scheme.areas]
     bounds = sorted({bound for keys in ranges for bound in (keys.low, keys.high) if bound is not None} | {0})
     if is_float:
         near = np.concatenate([np.nextafter(bounds, -np.inf), bounds, np.nextafter(bounds, np.inf), [-np.inf, np.inf, 1e9, -1e9]])
@@ -56,9 +57,9 @@ def test_every_admitted_pair_meets_once_and_every_tuple_is_written_once() -> Non
             scheme = follow(Plan.initial(scheme), after, statistics, main).plan.scheme
         message = f"seed 40, case {case}, {main}, {scheme}"
         received = []
-        for left in (True, False):
-            keys, units = random_tuples(rng, scheme, left, main.is_float)
-            router = Router(scheme, left)
+        for side in (LEFT, RIGHT):
+            keys, units = random_tuples(rng, scheme, side, main.is_float)
+            router = Router(scheme, side)
             at = np.zeros((len(keys), len(scheme.areas)), np.int64)
             written = np.zeros(len(keys), np.int64)
             for area, selection in router.route(keys, units):
@@ -71,50 +72,50 @@ def test_every_admitted_pair_meets_once_and_every_tuple_is_written_once() -> Non
             received.append((keys, at))
         (left_keys, left_at), (right_keys, right_at) = received
         # Whichever comes first is found where it is held.
-        for holds in ([area.holds_left for area in scheme.areas], [area.holds_right for area in scheme.areas]):
-            met = (left_at * np.array(holds)) @ right_at.T
+        for side in (LEFT, RIGHT):
+            met = (left_at * np.array([area.holds[side] for area in scheme.areas])) @ right_at.T
             assert (met <= 1).all(), message
             assert (met[pairs_of(main, left_keys, right_keys)] == 1).all(), message
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float64])
 def test_routing_nothing_reaches_no_area(dtype: type) -> None:
-    assert list(Router(plan_for_tasks("adsp", unknown(), ALL, 6), left=True).route(np.empty(0, dtype), np.empty(0, np.uint32))) == []
+    assert list(Router(plan_for_tasks("adsp", unknown(), ALL, 6), LEFT).route(np.empty(0, dtype), np.empty(0, np.uint32))) == []
 
 
 def test_areas_of_a_row_share_one_selection_and_uncut_units_are_slices() -> None:
     scheme = plan_for_tasks("square", unknown(), ALL, 6)
     keys, units = np.zeros(1000, np.int64), np.arange(0, UNITS, UNITS // 1000, dtype=np.uint64)[:1000].astype(np.uint32)
-    selections = [selection for _, selection in Router(scheme, left=True).route(keys, units)]
+    selections = [selection for _, selection in Router(scheme, LEFT).route(keys, units)]
     assert len(selections) == 6
     assert len({id(selection) for selection in selections}) == 2
     whole = plan_for_tasks("adsp", unknown(), ALL, 1)
-    assert list(Router(whole, left=True).route(keys, units)) == [(0, slice(0, 1000))]
+    assert list(Router(whole, LEFT).route(keys, units)) == [(0, slice(0, 1000))]
 
 
 def test_a_key_equal_to_a_bound_goes_to_the_upper_area_only() -> None:
     lower, upper = KeyRange(None, 5), KeyRange(5, None)
-    units = UnitRange()
-    areas = (Area(0, 0, lower, units, lower, units, lower, lower), Area(1, 1, upper, units, upper, units, upper, upper))
-    router = Router(Scheme("hash", 2, areas, ""), left=True)
+    units = (UnitRange(), UnitRange())
+    areas = tuple(Area(task, task, (keys, keys), units, (keys, keys)) for task, keys in enumerate((lower, upper)))
+    router = Router(Scheme("hash", 2, areas, ""), LEFT)
     keys = np.array([4, 5, 5, 6])
     assert list(router.route(keys, np.zeros(4, np.uint32))) == [(0, slice(0, 1)), (1, slice(1, 4))]
 
 
 def test_an_area_that_writes_a_part_of_its_keys_says_which() -> None:
     held = KeyRange(0, 10)
-    area = Area(0, 0, held, UnitRange(), held, UnitRange(), KeyRange(4, 10), None)
+    area = Area(0, 0, (held, held), (UnitRange(), UnitRange()), (KeyRange(4, 10), None))
     scheme = Scheme("adsp", 1, (area,), "")
     keys = np.array([0, 3, 4, 4, 9])
-    assert Router(scheme, left=True).writes(0, keys) == slice(2, 5)
-    assert Router(scheme, left=False).writes(0, keys) == slice(0, 0)
+    assert Router(scheme, LEFT).writes(0, keys) == slice(2, 5)
+    assert Router(scheme, RIGHT).writes(0, keys) == slice(0, 0)
 
 
 def test_integer_bounds_above_2_to_the_53_are_exact() -> None:
     bound = 2**60 + 1
     lower = KeyRange(None, bound)
-    scheme = Scheme("hash", 1, (Area(0, 0, lower, UnitRange(), lower, UnitRange(), lower, lower),), "")
-    assert list(Router(scheme, left=True).route(np.array([bound - 1, bound]), np.zeros(2, np.uint32))) == [(0, slice(0, 1))]
+    scheme = Scheme("hash", 1, (Area(0, 0, (lower, lower), (UnitRange(), UnitRange()), (lower, lower)),), "")
+    assert list(Router(scheme, LEFT).route(np.array([bound - 1, bound]), np.zeros(2, np.uint32))) == [(0, slice(0, 1))]
 
 
 def test_what_is_read_back_of_a_block_is_what_routing_sends_to_the_area() -> None:
@@ -129,7 +130,7 @@ def test_what_is_read_back_of_a_block_is_what_routing_sends_to_the_area() -> Non
                     [pa.array(np.arange(len(units))), pa.array(units.astype(np.uint32))], names=["_key", "_unit"]
                 )
                 block = describe(batch, name="b", side=side, generation=1, area=0, nbytes=0)
-                sent = {area: np.arange(len(units))[rows] for area, rows in Router(plan.scheme, side == LEFT).route(
+                sent = {area: np.arange(len(units))[rows] for area, rows in Router(plan.scheme, side).route(
                     np.arange(len(units)), units.astype(np.uint32))}  # fmt: skip
                 for index, area in enumerate(plan.scheme.areas):
                     part = select(batch, held_on(area, side), (block.unit_min, block.unit_max))

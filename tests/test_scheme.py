@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN, Encoding, KeyExpression, MainKind, MainPredicate
+from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.scheme.models import MODELS, Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, SchemeError, UnitRange
@@ -21,21 +22,21 @@ def key(encoding: Encoding) -> KeyExpression:
 
 
 def ranged(low: float | None, high: float | None, encoding: Encoding = Encoding.INTEGER, slack: float = 0.0) -> MainPredicate:
-    return MainPredicate(MainKind.RANGE, key(encoding), key(encoding), low, high, slack=slack)
+    return MainPredicate(MainKind.RANGE, (key(encoding), key(encoding)), low, high, slack=slack)
 
 
 ALL = MainPredicate(MainKind.ALL)
-NOT_EQUAL = MainPredicate(MainKind.NOT_EQUAL, key(Encoding.INTEGER), key(Encoding.INTEGER))
+NOT_EQUAL = MainPredicate(MainKind.NOT_EQUAL, (key(Encoding.INTEGER), key(Encoding.INTEGER)))
 EQUAL = ranged(0, 0, Encoding.HASH)
 
 
 def unknown(left: float = 1000, right: float = 1000) -> Statistics:
-    return Statistics(SideStatistics(left), SideStatistics(right))
+    return Statistics((SideStatistics(left), SideStatistics(right)))
 
 
 def sampled(left: np.ndarray, right: np.ndarray, buckets: int = 100) -> Statistics:
     sides = (SideStatistics(len(keys), Histogram.from_sample(keys, buckets)) for keys in (left, right))
-    return Statistics(*sides)
+    return Statistics(tuple(sides))
 
 
 def random_keys(rng: np.random.Generator, encoding: Encoding) -> np.ndarray:
@@ -72,7 +73,7 @@ def random_case(rng: np.random.Generator) -> tuple[Statistics, MainPredicate]:
         ranged(0, 0, encoding),
         ranged(unit(-5), unit(5), encoding, slack=2.0**-50 if encoding is Encoding.FLOAT else 0.0),
         ranged(unit(5), unit(-5), encoding),
-        MainPredicate(MainKind.NOT_EQUAL, key(encoding), key(encoding)),
+        MainPredicate(MainKind.NOT_EQUAL, (key(encoding), key(encoding))),
         ALL,
     ]
     main = EQUAL if encoding is Encoding.HASH else kinds[rng.integers(len(kinds))]
@@ -81,7 +82,7 @@ def random_case(rng: np.random.Generator) -> tuple[Statistics, MainPredicate]:
         tuples = float(rng.choice([0, 1, 1000, 1e6]))
         histogram = Histogram.from_sample(random_keys(rng, encoding), int(rng.choice([1, 4, 30, 200])))
         sides.append(SideStatistics(tuples, None if rng.random() < 0.15 or main is ALL else histogram))
-    return Statistics(*sides), main
+    return Statistics(tuple(sides)), main
 
 
 def test_every_plan_is_a_tiling_whatever_the_statistics() -> None:
@@ -104,7 +105,7 @@ def test_no_task_exceeds_the_capacity() -> None:
     rng = np.random.default_rng(31)
     for case in range(60):
         statistics, main = random_case(rng)
-        total = statistics.left.tuples + statistics.right.tuples
+        total = sum(side.tuples for side in statistics.sides)
         capacity = max(1.0, total / float(rng.uniform(0.5, 8)))
         for model in ("adsp", "square", "dynamic", "biclique", "chain"):
             message = f"seed 31, case {case}, {model}, {capacity=}, {main}, {statistics}"
@@ -129,7 +130,7 @@ def test_adsp_never_plans_a_larger_load_than_the_other_models() -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_one_task_holds_everything(model: str) -> None:
     scheme = plan_for_tasks(model, sampled(np.arange(100), np.arange(100)), ranged(-2, 2), 1)
-    assert scheme.areas == (Area(0, 0, KeyRange(), UnitRange(), KeyRange(), UnitRange(), KeyRange(), KeyRange()),)
+    assert scheme.areas == (Area(0, 0, (KeyRange(), KeyRange()), (UnitRange(), UnitRange()), (KeyRange(), KeyRange())),)
 
 
 @pytest.mark.parametrize("model", ["adsp", "hash"])
@@ -139,8 +140,8 @@ def test_hashed_keys_of_unknown_spread_are_cut_evenly(model: str, tasks: int) ->
     scheme = plan_for_tasks(model, statistics, EQUAL, tasks)
     scheme.check(EQUAL)
     assert scheme.tasks == tasks
-    lows = [area.left_keys.low for area in scheme.areas if area.left_keys.low is not None]
-    assert lows == [area.right_keys.low for area in scheme.areas if area.right_keys.low is not None]
+    lows = [area.keys[LEFT].low for area in scheme.areas if area.keys[LEFT].low is not None]
+    assert lows == [area.keys[RIGHT].low for area in scheme.areas if area.keys[RIGHT].low is not None]
     widths = [high - low for low, high in pairwise([INT64_MIN, *lows, INT64_MAX + 1])]
     assert max(widths) - min(widths) <= max(widths) * 1e-9
     assert plan_for_capacity(model, statistics, EQUAL, 4000 / tasks).tasks == tasks
@@ -162,7 +163,7 @@ def test_a_frequent_key_is_cut_by_a_grid_inside_its_coverage_area() -> None:
     statistics = sampled(keys, keys, 500)
     scheme = plan_for_tasks("adsp", statistics, ranged(0, 0), 12)
     scheme.check(ranged(0, 0))
-    held = [area for area in scheme.areas if area.left_keys == KeyRange(77, 78)]
+    held = [area for area in scheme.areas if area.keys[LEFT] == KeyRange(77, 78)]
     assert len(held) > 1
     assert max(loads(scheme, statistics)) < 0.6 * max(loads(plan_for_tasks("hash", statistics, ranged(0, 0), 12), statistics))
 
@@ -207,12 +208,12 @@ def test_readj_moves_only_keys_of_the_fullest_and_nothing_below_sigma() -> None:
         within = [
             after.areas[index].task
             for index in range(len(after.areas))
-            if (after.areas[index].left_keys.low or 0) <= (area.left_keys.low or 0)
-            and (area.left_keys.high or 10**6) <= (after.areas[index].left_keys.high or 10**6)
+            if (after.areas[index].keys[LEFT].low or 0) <= (area.keys[LEFT].low or 0)
+            and (area.keys[LEFT].high or 10**6) <= (after.areas[index].keys[LEFT].high or 10**6)
         ]
         assert within == [area.task] or area.task == before.argmax()
     tolerant = plan_for_tasks("readj", shifted, ranged(0, 0), 8, options=Options(sigma=2.0), current=first)
-    assert [area.left_keys for area in tolerant.areas] == [area.left_keys for area in first.areas]
+    assert [area.keys[LEFT] for area in tolerant.areas] == [area.keys[LEFT] for area in first.areas]
 
 
 def test_a_biclique_holds_every_tuple_once_and_groups_are_sent_only_what_they_may_match() -> None:
@@ -226,8 +227,8 @@ def test_a_biclique_holds_every_tuple_once_and_groups_are_sent_only_what_they_ma
         held = loads(scheme, statistics)
         assert held.sum() == pytest.approx(8000)
         assert held.max() <= 1.05 * held.mean()
-        to_left = [statistics.right.volume(area.right_keys) for area in scheme.areas if area.holds_left]
-        to_right = [statistics.left.volume(area.left_keys) for area in scheme.areas if area.holds_right]
+        to_left = [statistics.sides[RIGHT].volume(area.keys[RIGHT]) for area in scheme.areas if area.holds[LEFT]]
+        to_right = [statistics.sides[LEFT].volume(area.keys[LEFT]) for area in scheme.areas if area.holds[RIGHT]]
         sent.append(sum(to_left) + sum(to_right))
     assert sent[1] == pytest.approx(sent[0] / 2, rel=0.05)
     assert sent[2] == pytest.approx(sent[0] / 4, rel=0.05)
@@ -326,7 +327,7 @@ def is_tiling(scheme: Scheme, main: MainPredicate) -> bool:
     """Def. 3 and Alg. 5 by enumerating keys and unit coordinates; no shared code. A pair is found where the earlier of the two is held."""
     if {area.task for area in scheme.areas} != set(range(scheme.tasks)):
         return False
-    spans = [span for area in scheme.areas for span in (area.left_units, area.right_units)]
+    spans = [span for area in scheme.areas for span in area.units]
     units = sorted({unit for span in spans for unit in (span.low, span.high, *(end for gap in span.gaps for end in gap))} - {UNITS})
     if any(span.low >= span.high for span in spans):
         return False
@@ -339,27 +340,29 @@ def is_tiling(scheme: Scheme, main: MainPredicate) -> bool:
 
     for left in range(DOMAIN.start * 2, DOMAIN.stop * 2):
         for unit in units:
-            for keys, span, held in (("left_writes", "left_units", "holds_left"), ("right_writes", "right_units", "holds_right")):
-                writers = [
-                    area
-                    for area in scheme.areas
-                    if holds(getattr(area, keys), left) and within(getattr(area, span), unit)
-                ]
-                if len(writers) != 1 or not getattr(writers[0], held):
+            for side in SIDES:
+                writers = [area for area in scheme.areas if holds(area.writes[side], left) and within(area.units[side], unit)]
+                if len(writers) != 1 or not writers[0].holds[side]:
                     return False
-                if not holds(getattr(writers[0], keys.replace("writes", "keys")), left):
+                if not holds(writers[0].keys[side], left):
                     return False
     for left in DOMAIN:
-        rows = [area for area in scheme.areas if holds(area.left_keys, left)]
+        rows = [area for area in scheme.areas if holds(area.keys[LEFT], left)]
         for right in DOMAIN:
-            areas = [area for area in rows if holds(area.right_keys, right)]
+            areas = [area for area in rows if holds(area.keys[RIGHT], right)]
             for row in units:
                 for column in units:
-                    here = [area for area in areas if within(area.left_units, row) and within(area.right_units, column)]
-                    for times in (sum(area.holds_left for area in here), sum(area.holds_right for area in here)):
+                    here = [area for area in areas if within(area.units[LEFT], row) and within(area.units[RIGHT], column)]
+                    for times in (sum(area.holds[side] for area in here) for side in SIDES):
                         if times > 1 or (times == 0 and admits(main, left, right)):
                             return False
     return True
+
+
+def with_side(area: Area, name: str, side: int, value: object) -> Area:
+    """The area with another value in one of its tuples by side."""
+    values = getattr(area, name)
+    return replace(area, **{name: (*values[:side], value, *values[side + 1 :])})
 
 
 def damaged(scheme: Scheme, rng: np.random.Generator) -> Scheme:
@@ -367,41 +370,41 @@ def damaged(scheme: Scheme, rng: np.random.Generator) -> Scheme:
     areas = list(scheme.areas)
     index = int(rng.integers(len(areas)))
     area = areas[index]
-    sides = [f"{side}_{part}" for side in ("left", "right") for part in ("keys", "writes", "units", "gaps")]
-    name = str(rng.choice([*sides, "holds_left", "holds_right", "drop", "copy", "task"]))
+    parts = [f"{part} {side}" for side in SIDES for part in ("keys", "writes", "units", "gaps")]
+    name, _, number = str(rng.choice([*parts, "holds 0", "holds 1", "drop", "copy", "task"])).partition(" ")
+    side = int(number or 0)
     if name == "drop":
         del areas[index]
     elif name == "copy":
         areas.append(area)
     elif name == "task":
         areas[index] = replace(area, task=int(rng.integers(scheme.tasks + 1)))
-    elif name.startswith("holds"):
-        areas[index] = replace(area, **{name: not getattr(area, name)})
-    elif name.endswith("gaps"):
+    elif name == "holds":
+        areas[index] = with_side(area, name, side, not area.holds[side])
+    elif name == "gaps":
         # The gap goes to another area that had no such unit, or to none.
-        name = name.replace("gaps", "units")
-        span, other = getattr(area, name), int(rng.integers(len(areas)))
+        span, other = area.units[side], int(rng.integers(len(areas)))
         third = (span.high - span.low) // 3
         gap = (span.low + third, span.high - third)
-        taker = getattr(areas[other], name)
-        areas[index] = replace(area, **{name: UnitRange.of([(span.low, gap[0]), (gap[1], span.high)])})
+        taker = areas[other].units[side]
+        areas[index] = with_side(area, "units", side, UnitRange.of([(span.low, gap[0]), (gap[1], span.high)]))
         if gap[0] >= taker.high or gap[1] <= taker.low:
-            areas[other] = replace(areas[other], **{name: UnitRange.of([*taker.parts, gap])})
+            areas[other] = with_side(areas[other], "units", side, UnitRange.of([*taker.parts, gap]))
     else:
-        part = getattr(area, name)
+        part = getattr(area, name)[side]
         if part is None:
             part = KeyRange()
-        elif name.endswith("writes") and rng.random() < 0.3:
+        elif name == "writes" and rng.random() < 0.3:
             part = None
-        elif name.endswith("units"):
+        elif name == "units":
             part = UnitRange(*(min(UNITS, max(0, end + int(rng.choice([-1, 0, 1])) * 2**29)) for end in (part.low, part.high)))
         else:
             part = KeyRange(*(None if end is None else end + int(rng.integers(-2, 3)) for end in (part.low, part.high)))
         coverage = area.coverage
         for other, held in enumerate(areas):
             # Areas of a coverage area change their keys together, or else the harm is plain to see.
-            if other == index or (name.endswith("keys") and held.coverage == coverage):
-                areas[other] = replace(held, **{name: part})
+            if other == index or (name == "keys" and held.coverage == coverage):
+                areas[other] = with_side(held, name, side, part)
     return Scheme(scheme.model, scheme.tasks, tuple(areas), scheme.summary)
 
 
@@ -431,9 +434,12 @@ def test_check_agrees_with_enumerating_all_keys_and_units() -> None:
     assert min(found.values()) > 10
 
 
-def whole(**changes: object) -> Scheme:
-    area = Area(0, 0, KeyRange(), UnitRange(), KeyRange(), UnitRange(), KeyRange(), KeyRange())
-    return Scheme("adsp", 1, (replace(area, **changes),), "")
+def whole(coverage: int = 0, **left: object) -> Scheme:
+    """One area; ``left``: what is said of its left side instead."""
+    area = Area(0, coverage, (KeyRange(), KeyRange()), (UnitRange(), UnitRange()), (KeyRange(), KeyRange()))
+    for name, value in left.items():
+        area = with_side(area, name, LEFT, value)
+    return Scheme("adsp", 1, (area,), "")
 
 
 @pytest.mark.parametrize(
@@ -442,14 +448,14 @@ def whole(**changes: object) -> Scheme:
         (Scheme("adsp", 0, (), ""), "areas: there are none"),
         (replace(whole(), tasks=2), r"areas\[\].task: \[0\] must be exactly 0..1"),
         (whole(coverage=-1), "must not be negative"),
-        (whole(left_keys=KeyRange(5, 5)), "is empty; low must be below high"),
-        (whole(left_keys=KeyRange(0.5, None)), "must be a 64-bit integer"),
-        (whole(left_keys=KeyRange(2**63, None)), "must be a 64-bit integer"),
-        (whole(left_units=UnitRange(0, UNITS + 1)), "must be integers with 0 <= low < high"),
-        (whole(left_keys=KeyRange(0, None), left_writes=KeyRange(0, None)), "no area covers every pair"),
-        (whole(left_units=UnitRange(0, 10)), "no area covers every pair"),
-        (whole(left_writes=None), "written by no area"),
-        (whole(left_keys=KeyRange(0, None)), "must lie within the keys that the area holds"),
+        (whole(keys=KeyRange(5, 5)), "is empty; low must be below high"),
+        (whole(keys=KeyRange(0.5, None)), "must be a 64-bit integer"),
+        (whole(keys=KeyRange(2**63, None)), "must be a 64-bit integer"),
+        (whole(units=UnitRange(0, UNITS + 1)), "must be integers with 0 <= low < high"),
+        (whole(keys=KeyRange(0, None), writes=KeyRange(0, None)), "no area covers every pair"),
+        (whole(units=UnitRange(0, 10)), "no area covers every pair"),
+        (whole(writes=None), "written by no area"),
+        (whole(keys=KeyRange(0, None)), "must lie within the keys that the area holds"),
     ],
 )
 def test_check_says_what_is_wrong(scheme: Scheme, message: str) -> None:
@@ -462,15 +468,15 @@ def test_check_names_areas_that_overlap_and_tuples_written_twice() -> None:
     with pytest.raises(SchemeError, match=r"areas\[0\] and areas\[1\] overlap"):
         twice.check(ranged(-2, 2))
     grid = plan_for_tasks("square", unknown(), ALL, 4)
-    all_write = replace(grid, areas=tuple(replace(area, left_writes=KeyRange()) for area in grid.areas))
+    all_write = replace(grid, areas=tuple(with_side(area, "writes", LEFT, KeyRange()) for area in grid.areas))
     with pytest.raises(SchemeError, match="written twice"):
         all_write.check(ALL)
 
 
 def test_check_sees_one_missing_pair_at_the_ends_of_int64() -> None:
     low, high = KeyRange(None, INT64_MAX), KeyRange(INT64_MAX, None)
-    units = UnitRange()
-    areas = (Area(0, 0, low, units, low, units, low, low), Area(1, 1, high, units, high, units, high, high))
+    units = (UnitRange(), UnitRange())
+    areas = tuple(Area(task, task, (keys, keys), units, (keys, keys)) for task, keys in enumerate((low, high)))
     Scheme("hash", 2, areas, "").check(ranged(0, 0))
     with pytest.raises(SchemeError, match="no area covers"):
         Scheme("hash", 2, areas, "").check(ranged(0, 1))
@@ -478,8 +484,8 @@ def test_check_sees_one_missing_pair_at_the_ends_of_int64() -> None:
 
 def test_check_sees_one_missing_ulp() -> None:
     keys, beyond = KeyRange(None, 1.0), KeyRange(1.0, None)
-    units = UnitRange()
-    areas = (Area(0, 0, keys, units, keys, units, keys, keys), Area(1, 1, beyond, units, beyond, units, beyond, beyond))
+    units = (UnitRange(), UnitRange())
+    areas = tuple(Area(task, task, (held, held), units, (held, held)) for task, held in enumerate((keys, beyond)))
     Scheme("hash", 2, areas, "").check(ranged(0.0, 0.0, Encoding.FLOAT))
     with pytest.raises(SchemeError, match="no area covers"):
         Scheme("hash", 2, areas, "").check(ranged(0.0, 5e-324, Encoding.FLOAT))

@@ -20,6 +20,7 @@ from streamjoin.elastic.decision import Kind
 from streamjoin.elastic.forecast import AnalyticForecast
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.simulation.rivals import Clairvoyant, FlinkAutoscaler, Hpa, StreamJoin, held_by_window, largest_ahead, needs
 from streamjoin.simulation.run import Ask, Decider, Outcome, SimulatedJoin, simulate, table
 from streamjoin.simulation.traffic import KINDS, TraceError, Traffic, generate, read_trace
@@ -66,7 +67,7 @@ class Planned(Still):
 def constant(rate: float, hours: float = 1.0, step: float = 15.0, skew: float = 1.0) -> Traffic:
     steps = round(hours * 3600 / step)
     ones = np.ones(steps)
-    return Traffic(step, rate * ones, rate * ones, skew * ones, 0 * ones)
+    return Traffic(step, (rate * ones, rate * ones), skew * ones, 0 * ones)
 
 
 def everyone(join: SimulatedJoin, traffic: Traffic) -> list[Decider]:
@@ -141,7 +142,7 @@ def test_a_plan_knows_the_skew_that_it_was_made_for() -> None:
     steps = 240
     ones = np.ones(steps)
     hot = np.where(np.arange(steps) < 120, 0.2, 0.8)
-    traffic = Traffic(15.0, RATE / 2 * ones, RATE / 2 * ones, 2.0 * ones, hot)
+    traffic = Traffic(15.0, (RATE / 2 * ones, RATE / 2 * ones), 2.0 * ones, hot)
     planned = Planned({120 * 15 + 600.0: 4})
     outcome = simulate(replace(JOIN, workers=4, share=0.0), traffic, planned)
     mean = RATE * 600 / 4 / 100_000
@@ -285,7 +286,7 @@ def test_the_largest_ahead_is_the_largest_ahead(values: list[float], steps: int)
 @given(st.lists(st.floats(0, 100), min_size=2, max_size=30), st.floats(0.1, 40))
 def test_what_the_clairvoyant_foresees_is_what_is_held(rates: list[float], span: float) -> None:
     ones = np.ones(len(rates))
-    traffic = Traffic(1.0, np.array(rates), np.array(rates), ones, 0 * ones)
+    traffic = Traffic(1.0, (np.array(rates), np.array(rates)), ones, 0 * ones)
     still = Still()
     join = replace(JOIN, window_seconds=(span, span), workers=1, worker_rate=1e9, settings=replace(SETTINGS, shedding_model="off"))
     simulate(join, traffic, still)
@@ -332,39 +333,40 @@ def test_made_up_traffic_follows_from_its_seed(kind: str) -> None:
     one, same, other = (generate(kind, days=2, step_seconds=60, seed=seed, rates=(100.0, 300.0)) for seed in (4, 4, 5))
     assert one.steps == 2880
     assert one.seconds == 2 * 86400
-    for name in ("left", "right", "skew", "hot"):
-        values = getattr(one, name)
-        assert (values == getattr(same, name)).all()
+    for name, values, others in zip(
+        ("left", "right", "skew", "hot"), (*one.rates, one.skew, one.hot), (*same.rates, same.skew, same.hot), strict=True
+    ):
+        assert (values == others).all()
         assert values.shape == (2880,)
         assert np.isfinite(values).all()
         assert (values >= (1 if name == "skew" else 0)).all()
-    assert (one.left != other.left).any()
-    assert 30 < one.left.mean() < 300
-    assert 90 < one.right.mean() < 900
+    assert (one.rates[LEFT] != other.rates[LEFT]).any()
+    assert 30 < one.rates[LEFT].mean() < 300
+    assert 90 < one.rates[RIGHT].mean() < 900
 
 
 def test_each_kind_of_traffic_does_what_its_name_says() -> None:
     made = {kind: generate(kind, days=7, step_seconds=60, seed=1, rates=(100.0, 100.0)) for kind in KINDS}
-    day = made["diurnal"].left.reshape(7, 24, 60).mean(axis=2)
+    day = made["diurnal"].rates[LEFT].reshape(7, 24, 60).mean(axis=2)
     assert day[:5].max() > 4 * day[:5].min()
     assert day[5:].mean() < 0.8 * day[:5].mean()
-    usual, most = np.quantile(made["spike"].left, [0.8, 0.999])
+    usual, most = np.quantile(made["spike"].rates[LEFT], [0.8, 0.999])
     assert usual < 120
     assert most > 280
-    ramp = made["ramp"].left
+    ramp = made["ramp"].rates[LEFT]
     assert ramp[: len(ramp) // 20].mean() < 25
     assert ramp[int(0.52 * len(ramp)) : int(0.58 * len(ramp))].mean() > 190
     assert len(set(made["skew-shift"].hot.tolist())) == 21
-    share = made["ratio-shift"].left / (made["ratio-shift"].left + made["ratio-shift"].right)
+    share = made["ratio-shift"].rates[LEFT] / (made["ratio-shift"].rates[LEFT] + made["ratio-shift"].rates[RIGHT])
     assert share.min() < 0.15
     assert share.max() > 0.85
-    assert made["random"].left.max() > 2 * np.median(made["random"].left)
+    assert made["random"].rates[LEFT].max() > 2 * np.median(made["random"].rates[LEFT])
 
 
 def test_a_trace_is_read_with_rates_that_change_evenly() -> None:
     traffic = read_trace("time_s,left_rate,right_rate\n0,0,100\n40,40,100\n\n", 10.0)
-    assert traffic.left.tolist() == [5, 15, 25, 35]
-    assert traffic.right.tolist() == [100] * 4
+    assert traffic.rates[LEFT].tolist() == [5, 15, 25, 35]
+    assert traffic.rates[RIGHT].tolist() == [100] * 4
     assert (traffic.skew.tolist(), traffic.hot.tolist()) == ([1] * 4, [0] * 4)
     traffic = read_trace("hot, skew, right_rate, left_rate, time_s\n0.1,1,1,1,0\n0.9,3,1,1,20\n0.9,3,1,1,40\n", 10.0)
     assert (traffic.skew.tolist(), traffic.hot.tolist()) == ([1, 1, 3, 3], [0.1, 0.1, 0.9, 0.9])

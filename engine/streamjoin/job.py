@@ -66,8 +66,8 @@ class Job:
     """A join of two streams, ready to run."""
 
     name: str
-    left: StreamJob
-    right: StreamJob
+    streams: tuple[StreamJob, ...]
+    """By side."""
     condition: Condition
     """With a model that cuts along keys, only what bounds a key."""
     window: Window
@@ -106,7 +106,7 @@ class Job:
     def fingerprint(self) -> dict[str, str]:
         """What may not change under an existing checkpoint, by field: held tuples and positions would no longer fit."""
         prints: dict[str, str] = {}
-        for index, stream in enumerate((self.left, self.right)):
+        for index, stream in enumerate(self.streams):
             field = f"spec.streams[{index}]"
             prints[f"{field}.name"] = stream.name
             prints[f"{field}.source"] = _source_identity(stream.source)
@@ -143,11 +143,9 @@ def compile_job(manifest: Manifest) -> Job:
     if spec.scheme.model in KEYED:
         by_key = tuple(candidate for candidate in condition.candidates if candidate.main.kind is MainKind.RANGE)
         condition = dataclasses.replace(condition, candidates=by_key)
-    left, right = (_stream_job(stream, schemas[stream.name], needs) for stream in spec.streams)
     return Job(
         name=manifest.metadata.name,
-        left=left,
-        right=right,
+        streams=tuple(_stream_job(stream, schemas[stream.name], needs) for stream in spec.streams),
         condition=condition,
         window=resolve.window(join.window),
         output=output,

@@ -1,7 +1,7 @@
 """The closed loop on Kubernetes: samples to the decision core, its decisions to the driver's plan API, and what came of them to the ledger.
 
-The core (``streamjoin.elastic.core``) decides when, the driver makes the plan. This is what one operator remembers of one StreamJoin; it
-does no I/O, which ``reconcile`` does in the order that matters: the ledger and the status first, then the plan.
+The core (``streamjoin.elastic.core``, in its ``shell``) decides when, the driver makes the plan. This is what one operator remembers of
+one StreamJoin; it does no I/O, which ``reconcile`` does in the order that matters: the ledger and the status first, then the plan.
 
 Always holds: a decision is carried out at most once for each plan that it is about, whichever operator makes it and whenever one is killed
 (the wish names the plan that it follows, and the driver refuses it for any other); while a sample cannot be trusted nothing is decided;
@@ -23,22 +23,19 @@ from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.elastic.decision import Reason as Why
 from streamjoin.elastic.events import (
     LimitsSet,
-    MigrationBegun,
     MigrationFinished,
     Paused,
-    PlanApplied,
     Resumed,
-    SettingsChanged,
     Suspended,
     Unpaused,
 )
 from streamjoin.elastic.forecast import Forecast, Prospect
-from streamjoin.elastic.ledger import Ledger, Record
-from streamjoin.elastic.pause import Pause
+from streamjoin.elastic.ledger import Ledger, Realised, Record
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Mode, Rule, Settings
+from streamjoin.elastic.shell import Progress, Shell
 from streamjoin.job import Job
 from streamjoin.manifest import Manifest
 from streamjoin.scheme.statistics import Statistics
@@ -59,33 +56,33 @@ DIRECTIONS = {"in": (Rule.DEALLOCATE,), "out": (Rule.ALLOCATE, Rule.KEEP_UP)}
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
-    """How far a driver is with its plans: what of ``GET /v1/plan`` is needed."""
+class Applied(Progress):
+    """What of ``GET /v1/plan`` is needed."""
 
-    generation: int
-    workers: int
     newest: int
     """The generation of the plan that is being applied, or else of the one that runs."""
     wanted_workers: int | None
     starting: int
     """Workers that were asked for and hold nothing yet."""
-    is_migrating: bool
     dropped: str | None
-    switched: Mapping[str, Any] | None
 
     @classmethod
     def of(cls, plan: Mapping[str, Any]) -> Applied:
-        wanted = plan.get("wanted")
+        wanted, switched, generation = plan.get("wanted"), plan.get("switched"), int(plan["generation"])
+        if switched is not None and switched["generation"] == generation:
+            took = Realised(float(switched["at"]), generation, None, float(switched["movedTuples"]), float(switched["pauseSeconds"]))
+        else:
+            took = None
         waits = plan.get("phase") == "WaitingForWorkers"
         return cls(
-            generation=int(plan["generation"]),
+            generation=generation,
             workers=int(plan["workers"]),
             newest=int((wanted or plan)["generation"]),
             wanted_workers=None if wanted is None else int(wanted["workers"]),
             starting=(wanted.get("keep") or []).count(None) if wanted is not None and waits else 0,
-            is_migrating=wanted is not None and not waits,
+            migrating_to=int(wanted["workers"]) if wanted is not None and not waits else None,
             dropped=plan.get("dropped"),
-            switched=plan.get("switched"),
+            switched=took,
         )
 
 
@@ -126,8 +123,7 @@ class Autoscaler:
 
     def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
         """``stored``: what :meth:`document` gave. One that cannot be read is begun anew."""
-        self.ledger = Ledger(RECORDS)
-        self.core: DecisionCore | None = None
+        self._shell = Shell(Ledger(RECORDS))
         self.distrusted: Distrusted | None = None
         """Why the last sample was no number."""
         self.trusted_at: float | None = None
@@ -142,21 +138,27 @@ class Autoscaler:
         self._saved: Mapping[str, Any] | None = None
         self._made: int | None = None
         """The generation of the plan that was put and neither runs yet nor was given up."""
-        self._is_migrating = False
-        self._pause = Pause()
-        self._forecast: PlannedForecast | None = None
         self.adopt(stored)
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._shell.ledger
+
+    @property
+    def core(self) -> DecisionCore | None:
+        """None before the first :meth:`follow`."""
+        return self._shell.core
 
     def adopt(self, stored: Mapping[str, Any] | None) -> None:
         """Take over what is stored, as another operator has written it."""
         if stored is None:
             return
         try:
-            self.ledger = Ledger.from_json(stored["ledger"])
+            self._shell.ledger = Ledger.from_json(stored["ledger"])
             self._failed = {float(at): str(text) for at, text in dict(stored["failed"]).items()}
             self._saved = stored["core"]
         except (ValueError, KeyError, TypeError):
-            self.ledger, self._failed, self._saved = Ledger(RECORDS), {}, None
+            self._shell.ledger, self._failed, self._saved = Ledger(RECORDS), {}, None
         self.is_new = self.has_holds = False
 
     def document(self) -> Object:
@@ -174,104 +176,85 @@ class Autoscaler:
         kept = self.ledger.to_json()
         dropped = max(1, len(kept["records"]) // 4)
         kept["records"], kept["forgotten"] = kept["records"][dropped:], kept["forgotten"] + dropped
-        self.ledger = Ledger.from_json(kept)
+        self._shell.ledger = Ledger.from_json(kept)
 
     def follow(self, manifest: Manifest, pause: str, plan: Applied, now: float) -> list[Told]:
         """Take in what the manifest, its annotation ``pause`` and the driver say; events of plans that were given up."""
         settings = settings_of(manifest, pause)
-        core = self.core
-        if core is None:
-            core = self.core = self._begun(settings, plan, now)
-        if settings != core.settings:
-            core.handle(SettingsChanged(now, settings))
+        if self._shell.core is None:
+            self._shell.core = self._restored(settings, now)
+        noted = self._shell.follow(now, settings, plan, self._realised(plan))
+        self.is_new = self.is_new or noted is not None
+        core = self._shell.core
+        assert core is not None, "follow() makes one"
         core.handle(LimitsSet(now, floor=manifest.spec.workers.floor or None))
         core.handle(Paused(now, f"the annotation of the StreamJoin ({pause})") if pause and pause not in DIRECTIONS else Unpaused(now))
-        if plan.generation != core.generation:
-            at = plan.switched["at"] if plan.switched is not None and plan.switched["generation"] == plan.generation else now
-            core.handle(PlanApplied(at, plan.generation, plan.workers))
-        if plan.is_migrating and not self._is_migrating:
-            core.handle(MigrationBegun(now, plan.wanted_workers or plan.workers))
-        if self._is_migrating and not plan.is_migrating:
-            core.handle(MigrationFinished(now))
-        self._is_migrating = plan.is_migrating
-        self._realise(plan, None)
         return self._given_up(plan, now)
 
-    def _begun(self, settings: Settings, plan: Applied, now: float) -> DecisionCore:
-        """The core of an operator before, without what it had measured; a new one where there is none."""
-        if self._saved is not None:
-            try:
-                core = DecisionCore.from_json(settings, self._saved)
-                core.handle(MigrationFinished(now))
-                core.handle(Resumed(now))
-                return core
-            except (ValueError, TypeError):
-                self._saved = None
-        return DecisionCore(settings, at=now, generation=plan.generation, workers=plan.workers)
+    def _restored(self, settings: Settings, now: float) -> DecisionCore | None:
+        """The core of an operator before, without what it had measured."""
+        if self._saved is None:
+            return None
+        try:
+            core = DecisionCore.from_json(settings, self._saved)
+        except (ValueError, TypeError):
+            self._saved = None
+            return None
+        core.handle(MigrationFinished(now))
+        core.handle(Resumed(now))
+        return core
+
+    def _realised(self, plan: Applied) -> Realised | None:
+        """What the switch to the plan that runs took, where a decision led to it: this operator's, or that of one before."""
+        made = (record for record in reversed(list(self.ledger)) if record.decision.enforced)
+        record = next((record for record in made if record.decision.generation < plan.generation), None)
+        if record is None or plan.switched is None:
+            return None
+        known, decision = record.realised, record.decision
+        if known is not None and (known.generation != plan.generation or known.tau_max is not None):
+            return None
+        tasks = decision.target if decision.prediction is None else decision.prediction.tasks
+        if known is None and plan.workers not in (decision.target, tasks):
+            return None  # somebody else's plan
+        return replace(plan.switched, at=max(plan.switched.at, record.first_at))
 
     def _given_up(self, plan: Applied, now: float) -> list[Told]:
-        if self._made is None:
-            return []
-        if plan.generation >= self._made:
-            self._made = None
-            self._pause.forget()
-            return []
-        if plan.newest == self._made:
-            return []
+        made = self._made
+        if made is None or plan.generation < made == plan.newest:
+            return []  # nothing was put, or it is on its way
         self._made = None
-        return self.failed(plan.dropped or "another plan came first", now)
+        return [] if plan.generation >= made else self.failed(plan.dropped or "another plan came first", now)
 
     def suspend(self, now: float) -> None:
         """The join stands still: what was measured counts no more when it goes on."""
-        if self.core is not None:
-            self.core.handle(Suspended(now))
-            self.core.handle(Resumed(now))
+        core = self._shell.core
+        if core is not None:
+            core.handle(Suspended(now))
+            core.handle(Resumed(now))
 
     def take(self, found: Sample | Distrusted, plan: Applied) -> list[Told]:
         """A sample, or why there is none; the event of a plan of which it shows what came true."""
-        assert self.core is not None, "follow() comes first"
         if isinstance(found, Distrusted):
             self.distrusted = found
             return []
         self.distrusted, self.trusted_at = None, found.taken_at
-        self.core.handle(replace(found, starting=plan.starting, migrating=plan.is_migrating))
-        if plan.switched is not None and found.taken_at <= plan.switched["at"]:
-            return []
-        record = self._realise(plan, max(value for value in found.tau.values() if value is not None))
-        return [] if record is None else [("Normal", Reason.Scaled, _outcome(record))]
-
-    def _realise(self, plan: Applied, tau_max: float | None) -> Record | None:
-        """Note down what came true of the decision that led to the plan that runs; the record, when its tau is new."""
-        switched = plan.switched
-        if switched is None or switched["generation"] != plan.generation:
-            return None
-        made = (record for record in reversed(list(self.ledger)) if record.decision.enforced)
-        record = next((record for record in made if record.decision.generation < plan.generation), None)
+        record = self._shell.take(replace(found, starting=plan.starting))
         if record is None:
-            return None
-        known, decision = record.realised, record.decision
-        if known is None:
-            tasks = decision.target if decision.prediction is None else decision.prediction.tasks
-            if plan.workers not in (decision.target, tasks):
-                return None  # somebody else's plan
-        elif known.generation != plan.generation or known.tau_max is not None or tau_max is None:
-            return None
-        at = max(float(switched["at"]), record.first_at)
-        self.ledger.realised(plan.generation, tau_max, float(switched["movedTuples"]), float(switched["pauseSeconds"]), at)
+            return []
         self.is_new = True
-        return record if tau_max is not None else None
+        return [("Normal", Reason.Scaled, _outcome(record))]
 
     async def decide(self, plan: Mapping[str, Any], job: Job, statistics: Callable[[], Awaitable[Object | None]], now: float) -> Decision:
         """What to do, noted down. ``statistics`` asks the driver, when a rule wants to know what a change would do."""
-        assert self.core is not None, "follow() comes first"
-        probe = _Asked()
-        decision = self.core.decide(now, probe)
+        core, probe = self._shell.core, _Asked()
+        assert core is not None, "follow() comes first"
+        decision = core.decide(now, probe)
         if self.distrusted is not None and decision.reason not in (Why.PAUSED, Why.OFF, Why.MIGRATING):
             decision = _held(decision, self.distrusted)
         elif probe.was_asked:
             forecast = await self._forecast_of(plan, job, statistics, decision)
             if forecast is not None:
-                decision = await asyncio.to_thread(self.core.decide, now, forecast)
+                decision = await asyncio.to_thread(core.decide, now, forecast)
         last = self.ledger.last
         record = self.ledger.record(decision)
         if record is not last:
@@ -282,17 +265,17 @@ class Autoscaler:
     async def _forecast_of(
         self, plan: Mapping[str, Any], job: Job, statistics: Callable[[], Awaitable[Object | None]], decision: Decision
     ) -> Forecast | None:
-        last = self._forecast
-        if last is not None and last.generation == plan["generation"] and last.serves():
+        last = self._shell.reusable_forecast()
+        if last is not None:
             return last
         asked = await statistics()
         shed = 0.0 if decision.inputs is None else decision.inputs.shed_fraction or 0.0
-        self._forecast = None if asked is None else forecast_of(plan, asked, job, shed)
-        return self._forecast
+        self._shell.forecast = None if asked is None else forecast_of(plan, asked, job, shed)
+        return self._shell.forecast
 
     def wish(self, decision: Decision, plan: Applied, model: str, now: float) -> Object | None:
         """What to put to the driver; None where there is nothing to carry out, or not yet."""
-        if not decision.enforced or self._pause.lasts(now) or decision.generation != plan.generation:
+        if not self._shell.due(decision, now) or decision.generation != plan.generation:
             return None
         if plan.wanted_workers is not None and (decision.kind is not Kind.ALLOCATE or plan.wanted_workers >= decision.target):
             return None
@@ -304,7 +287,7 @@ class Autoscaler:
         if status == 202:
             self._made = plan.newest + 1
         elif status == 200:
-            self._pause.begin(now)  # no plan is any better, and none will be in a moment
+            self._shell.pause.begin(now)  # no plan is any better, and none will be in a moment
         elif status in (400, 403, 422):
             return self.failed(text, now)
         return []
@@ -315,7 +298,7 @@ class Autoscaler:
         if record is not None:
             self._failed[record.first_at] = why[:500]
             self.is_new = True
-        self._pause.begin(now)
+        self._shell.pause.begin(now)
         return [("Warning", Reason.ScalingFailed, why)]
 
     def recent(self, generation: int, most: int) -> list[tuple[Record, str]]:

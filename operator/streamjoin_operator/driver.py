@@ -7,22 +7,16 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
 
 from streamjoin_operator.answers import read_at_most
-from streamjoin_operator.measurement import number_of
+from streamjoin_operator.measurement import ACCEPTED, GENERATION, SHED, SHED_RATIO, TAU, Doubt, check_plan, checked_tau, exposition
 
 TIMEOUT_SECONDS = 5.0
 LARGEST_ANSWER = 8 << 20
-_SAMPLE = re.compile(
-    r'^streamjoin_(worker_utilization_ratio|worker_shed_ratio|plan_generation)\{([^}]*)\} (\S+)$', re.MULTILINE
-)
-_TASK = re.compile(r'task="(\d+)"')
-_SHED = re.compile(r'^streamjoin_(shed_tuples_total|accepted_tuples_total)\{[^}]*stream="([^"]*)"[^}]*\} (\S+)$', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +29,6 @@ class Measured:
     shed: dict[int, float]
     counts: dict[str, tuple[float, float]]
     """By stream: tuples shed and accepted so far."""
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,41 +122,32 @@ class DriverClient:
 
 def measure(text: str) -> Measured | None:
     """The metrics of one exposition; None where it has no plan."""
-    by_name: dict[str, dict[int, float]] = {}
-    generation = None
-    for name, labels, value in _SAMPLE.findall(text):
-        number = number_of(value)
-        if name == "plan_generation":
-            generation = number
-            continue
-        task = _TASK.search(labels)
-        if task:
-            values = by_name.setdefault(name, {})
-            values[int(task[1])] = values.get(int(task[1]), 0.0) + number
-    if generation is None or not math.isfinite(generation):
+    generation = math.nan
+    workers: dict[str, dict[int, float]] = {TAU: {}, SHED_RATIO: {}}
+    streams: dict[str, dict[str, float]] = {SHED: {}, ACCEPTED: {}}
+    for pairs, value in exposition(text):
+        labels = dict(pairs)
+        name = labels["__name__"]
+        if name == GENERATION:
+            generation = value
+        elif name in workers and labels.get("task", "").isdigit():
+            workers[name][int(labels["task"])] = value
+        elif name in streams and "stream" in labels:
+            streams[name][labels["stream"]] = value
+    if not math.isfinite(generation):
         return None
-    counted: dict[str, dict[str, float]] = {}
-    for name, stream, value in _SHED.findall(text):
-        counted.setdefault(stream, {})[name] = number_of(value)
-    return Measured(
-        generation=int(generation),
-        utilization=by_name.get("worker_utilization_ratio", {}),
-        shed=by_name.get("worker_shed_ratio", {}),
-        counts={
-            stream: (values.get("shed_tuples_total", 0.0), values.get("accepted_tuples_total", 0.0)) for stream, values in counted.items()
-        },
-    )
+    shed, accepted = streams[SHED], streams[ACCEPTED]
+    counts = {stream: (shed.get(stream, 0.0), accepted.get(stream, 0.0)) for stream in shed | accepted}
+    return Measured(int(generation), workers[TAU], workers[SHED_RATIO], counts)
 
 
 def distrust(measured: Measured | None, plan: dict[str, Any]) -> str | None:
     """Why measurements are incomplete, not finite, or of another plan than the one that runs; None where they can be trusted."""
     if measured is None:
         return "the metrics name no plan"
-    if measured.generation != plan["generation"]:
-        return f"the metrics are of plan {measured.generation}, and plan {plan['generation']} runs"
-    workers = int(plan.get("workers", 0))
-    if len(measured.utilization) != workers:
-        return f"{len(measured.utilization)} of {workers} workers are measured"
-    if not all(map(math.isfinite, measured.utilization.values())):
-        return "a worker's utilization is not a number"
+    try:
+        check_plan(measured.generation, plan["generation"])
+        checked_tau({str(task): tau for task, tau in measured.utilization.items()}, int(plan.get("workers", 0)))
+    except Doubt as doubt:
+        return doubt.found.text
     return None

@@ -112,7 +112,7 @@ class WorkerMemory:
 
 def worker_memory(job: Job, measured_tuple_bytes: float | None = None) -> WorkerMemory:
     """The needs of one worker of this job. ``measured_tuple_bytes``: of held tuples on average, where they were measured."""
-    tuple_bytes = measured_tuple_bytes or max(_tuple_bytes(stream) for stream in (job.left, job.right))
+    tuple_bytes = measured_tuple_bytes or max(_tuple_bytes(stream) for stream in job.streams)
     held = int(job.capacity_tuples * tuple_bytes)
     arriving = int(min(job.max_tuples, job.capacity_tuples) * tuple_bytes)
     return WorkerMemory(

@@ -24,6 +24,7 @@ from streamjoin.elastic.deployment import initial_workers
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Mode, Rule
 from streamjoin.job import Job, compile_job
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.manifest import Manifest, check
 from streamjoin_operator import api as kinds
 from streamjoin_operator import children, cost, names, status
@@ -671,7 +672,7 @@ class Reconciler:
             found,
             generation=plan.generation,
             workers=plan.workers,
-            streams=(now.derived.job.left.name, now.derived.job.right.name),
+            streams=tuple(stream.name for stream in now.derived.job.streams),
             now=at,
             bound=bound,
             is_retrying=now.report.health.get("state") == "retrying",
@@ -908,7 +909,7 @@ def derive(body: Object) -> Derived:
     job = compile_job(located)
     memory = worker_memory(job)
     workers = initial_workers(
-        rates=(job.left.expected_rate, job.right.expected_rate),
+        rates=(job.streams[LEFT].expected_rate, job.streams[RIGHT].expected_rate),
         window=job.window,
         capacity_tuples=job.capacity_tuples,
         tau1=job.tau1,

@@ -142,20 +142,21 @@ def candidates(board: Board, name: str, main: MainPredicate, window: Window, lef
 
 
 def probing(board: Board, rows: int) -> None:
-    few = MainPredicate(MainKind.RANGE, INTEGER, INTEGER, -5, 5)
+    few = MainPredicate(MainKind.RANGE, (INTEGER, INTEGER), -5, 5)
     for ratio in (1, 8, 64, 512, 8192):
         large = min(8 * rows, ratio * rows)
         left, right = run_of(keys(large // ratio, 100 * rows)), run_of(keys(large, 100 * rows))
         candidates(board, f"probe: few matches, run {ratio} times the probes", few, UNBOUNDED, left, right)
     dense = run_of(keys(rows, rows)), run_of(keys(rows, rows))
     for low, high in ((0, 0), (-2, 2), (-50, 50)):
-        main = MainPredicate(MainKind.RANGE, INTEGER, INTEGER, low, high)
+        main = MainPredicate(MainKind.RANGE, (INTEGER, INTEGER), low, high)
         candidates(board, f"probe and expand: {high - low + 1} a probe", main, UNBOUNDED, *dense)
         candidates(board, "  with the window check", main, MOST_OF_AN_HOUR, *dense)
     real = run_of(np.sort(rng.random(rows)) * rows), run_of(np.sort(rng.random(rows)) * rows)
-    candidates(board, "probe and expand: floats, 4 a probe", MainPredicate(MainKind.RANGE, FLOAT, FLOAT, -2.0, 2.0), MOST_OF_AN_HOUR, *real)
+    near = MainPredicate(MainKind.RANGE, (FLOAT, FLOAT), -2.0, 2.0)
+    candidates(board, "probe and expand: floats, 4 a probe", near, MOST_OF_AN_HOUR, *real)
     small = run_of(keys(rows // 64, rows)), run_of(keys(rows // 64, rows))
-    candidates(board, "expand: inequality", MainPredicate(MainKind.RANGE, INTEGER, INTEGER, 1, None), MOST_OF_AN_HOUR, *small)
+    candidates(board, "expand: inequality", MainPredicate(MainKind.RANGE, (INTEGER, INTEGER), 1, None), MOST_OF_AN_HOUR, *small)
     candidates(board, "expand: all", MainPredicate(MainKind.ALL), MOST_OF_AN_HOUR, *small)
 
 
@@ -172,10 +173,10 @@ def joining(board: Board, rows: int) -> None:
     left, right = run_of(keys(rows, rows)), run_of(keys(rows, rows))
     shifted = [run.batch.drop_columns(["_key", "_unit"]) for run in (left, right)]
     for name, low, high, residual in (("equality", 0, 0, None), ("band of 11", -5, 5, None), ("equality", 0, 0, "l.amount < r.amount")):
-        main = MainPredicate(MainKind.RANGE, INTEGER, INTEGER, low, high)
+        main = MainPredicate(MainKind.RANGE, (INTEGER, INTEGER), low, high)
         condition = None if residual is None else parse_boolean(residual, SCHEMAS)
         output = [parse_projection(text, SCHEMAS) for text in OUTPUT]
-        joiner = Joiner(main, MOST_OF_AN_HOUR, condition, None, output, "l", "r")
+        joiner = Joiner(main, MOST_OF_AN_HOUR, condition, None, output, ("l", "r"))
         title = f"join: {name}{'' if residual is None else f', {residual}'}, window, 4 columns"
         found = joined(joiner, left, right)
         size = left.key.nbytes + right.key.nbytes + OUTPUT_BYTES * found

@@ -34,12 +34,13 @@ from streamjoin.elastic.mapping import greedy, kept_by, overlaps
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
 from streamjoin.language.predicate import MainKind, MainPredicate
+from streamjoin.language.sides import SIDES
 from streamjoin.scheme.dichotomy import TooManyTasksError
 from streamjoin.scheme.models import Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.region import difference, held_by, written_by
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import UNITS, Scheme
-from streamjoin.state.blocks import SIDES, axes_of, describe, encode_in_parts
+from streamjoin.state.blocks import axes_of, describe, encode_in_parts
 from streamjoin.state.store import missing, select
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,7 +110,7 @@ def main() -> None:
 def statistics(left: float, right: float, predicate: MainPredicate) -> Statistics:
     keys = np.linspace(0, KEYS, 10_000).astype(np.int64)
     histogram = Histogram.from_sample(keys) if predicate.kind is MainKind.RANGE else None
-    return Statistics(SideStatistics(left, histogram), SideStatistics(right, histogram))
+    return Statistics((SideStatistics(left, histogram), SideStatistics(right, histogram)))
 
 
 def tasks_needed(predicate: MainPredicate) -> str:

@@ -25,6 +25,7 @@ from streamjoin.cli import wording
 from streamjoin.cli.planning import coverage_areas, key_text
 from streamjoin.elastic.plan import Plan
 from streamjoin.language.predicate import Bound, KeyExpression, MainPredicate
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.matrix import Matrix
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
@@ -115,7 +116,7 @@ def _render(
 ) -> bytes:
     settings = {"font.size": 9, "font.family": "DejaVu Sans", "svg.fonttype": "none", "svg.hashsalt": "scheme", "axes.edgecolor": MUTED}
     with mpl.rc_context(settings):
-        ratio = min(2.0, max(0.5, (statistics.left.tuples or 1) / (statistics.right.tuples or 1)))
+        ratio = min(2.0, max(0.5, (statistics.sides[LEFT].tuples or 1) / (statistics.sides[RIGHT].tuples or 1)))
         height, width = (MATRIX_INCHES, MATRIX_INCHES / ratio) if ratio >= 1 else (MATRIX_INCHES * ratio, MATRIX_INCHES)
         panel = LEFT_MARGIN + width + BARS_WIDTH + 0.95
         figure = Figure(figsize=(panel * len(parts), TOP_MARGIN + height + BOTTOM_MARGIN), dpi=150)
@@ -124,8 +125,8 @@ def _render(
         largest = max(float(loads(scheme, statistics).max()) for scheme, _ in parts)
         for number, (scheme, colours) in enumerate(parts):
             begin = panel * number
-            rows = _Axis(statistics.left, [area.left_keys for area in scheme.areas], main.left, names[0])
-            columns = _Axis(statistics.right, [area.right_keys for area in scheme.areas], main.right, names[1])
+            rows = _Axis(statistics.sides[LEFT], [area.keys[LEFT] for area in scheme.areas], main.key(LEFT), names[LEFT])
+            columns = _Axis(statistics.sides[RIGHT], [area.keys[RIGHT] for area in scheme.areas], main.key(RIGHT), names[RIGHT])
             bars_height = min(height, 0.35 * scheme.tasks + 0.15)
             axes = figure.add_axes(_box(size, begin + LEFT_MARGIN, BOTTOM_MARGIN, width, height))
             bars_box = _box(size, begin + LEFT_MARGIN + width + 0.7, BOTTOM_MARGIN + height - bars_height, BARS_WIDTH, bars_height)
@@ -221,16 +222,16 @@ def _areas(
     digits = len(str(scheme.tasks - 1))
     for parts in coverage_areas(scheme).values():
         for area in parts:
-            down, across = rows.parts(area.left_keys, area.left_units), columns.parts(area.right_keys, area.right_units)
-            both = area.holds_left and area.holds_right
+            down, across = (axis.parts(area.keys[side], area.units[side]) for side, axis in enumerate((rows, columns)))
+            both = all(area.holds)
             look: Any = {"facecolor": colours[area.task], "edgecolor": "white", "linewidth": 1.0, "zorder": 1, "alpha": 1 if both else 0.5}
             for (top, bottom), (begin, end) in itertools.product(down, across):
                 axes.add_patch(Rectangle((begin, top), end - begin, bottom - top, **look))
             # The number stands in the largest part.
             (top, bottom), (begin, end) = (max(parts_, key=lambda part: part[1] - part[0]) for parts_ in (down, across))
             if not both:
-                end = begin + (end - begin) * (0.1 if area.holds_left else 1)
-                bottom = top + (bottom - top) * (0.1 if area.holds_right else 1)
+                end = begin + (end - begin) * (0.1 if area.holds[LEFT] else 1)
+                bottom = top + (bottom - top) * (0.1 if area.holds[RIGHT] else 1)
             # As large as fits, in points; bold digits are about 0.7 as wide as high.
             room = 72 * min((bottom - top) * inches[0], (end - begin) * inches[1] / (0.7 * digits))
             size = min(20.0, 0.62 * room)
@@ -244,8 +245,8 @@ def _areas(
                 right = begin < 0.1
                 place, side = (end + 0.006, "left") if right else (begin - 0.006, "right")
                 axes.text(place, middle, str(area.task), fontsize=6, color=INK, ha=side, va="center", zorder=4)
-        top, bottom = rows.ends(parts[0].left_keys)
-        begin, end = columns.ends(parts[0].right_keys)
+        top, bottom = rows.ends(parts[0].keys[LEFT])
+        begin, end = columns.ends(parts[0].keys[RIGHT])
         width = 1.4 if len(scheme.areas) <= 40 else 0.7
         axes.add_patch(Rectangle((begin, top), end - begin, bottom - top, fill=False, edgecolor=INK, linewidth=width, zorder=3))
 

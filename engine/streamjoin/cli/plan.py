@@ -14,6 +14,7 @@ from streamjoin.cli.validate import Unreadable, read_text, refusing
 from streamjoin.elastic.deployment import initial_workers
 from streamjoin.elastic.plan import PlanError
 from streamjoin.job import Job, compile_job
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.manifest.model import Checkpoint, Manifest
 from streamjoin.manifest.validate import load
 
@@ -51,9 +52,9 @@ def with_checkpoint(manifest: Manifest) -> Manifest:
 
 
 def _plan(job: Job, options: Options) -> None:
-    names = (job.left.name, job.right.name)
+    names = (job.streams[LEFT].name, job.streams[RIGHT].name)
     main = job.condition.candidates[0].main
-    rates = (job.left.expected_rate, job.right.expected_rate)
+    rates = (job.streams[LEFT].expected_rate, job.streams[RIGHT].expected_rate)
     given = Stats(expected_statistics(rates, job.window), None)
     if options.stats is not None:
         try:

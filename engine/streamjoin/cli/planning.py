@@ -35,6 +35,7 @@ from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_type
 from streamjoin.language.predicate import Bound, Encoding, KeyExpression, MainPredicate
 from streamjoin.language.schema import Column, DataType, Schema, TypeName
+from streamjoin.language.sides import LEFT, RIGHT, SIDE_NAMES
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.scheme.models import DEFAULTS, Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics, loads
@@ -67,15 +68,15 @@ def read_stats(text: str, main: MainPredicate, names: tuple[str, str] = ("left",
         unknown = sorted(set(value) - allowed) if isinstance(value, dict) else []
         raise StatsError(f"{', '.join(unknown) or 'the file'}: must be an object of left, right and capacity")
     sides = []
-    for side, name, key in (("left", names[0], main.left), ("right", names[1], main.right)):
-        given = value.get(side, value.get(name))
+    for side, name in enumerate(SIDE_NAMES):
+        given = value.get(name, value.get(names[side]))
         if given is None:
-            raise StatsError(f"{side}: is missing; give at least {{\"tuples\": ...}}")
-        sides.append(_side(side, given, key))
+            raise StatsError(f"{name}: is missing; give at least {{\"tuples\": ...}}")
+        sides.append(_side(name, given, main.key(side)))
     capacity = value.get("capacity")
     if capacity is not None and not (_is_number(capacity) and capacity > 0):
         raise StatsError(f"capacity: {capacity!r} must be a positive number of tuples")
-    return Stats(Statistics(*sides), capacity)
+    return Stats(Statistics(tuple(sides)), capacity)
 
 
 def expected_statistics(rates: tuple[float | None, float | None], window: Window) -> Statistics:
@@ -84,10 +85,10 @@ def expected_statistics(rates: tuple[float | None, float | None], window: Window
     Of an unbounded window, which holds ever more, those of one second: their proportion decides the scheme.
     """
     if window.kind is WindowKind.ROWS:
-        return Statistics(SideStatistics(window.rows), SideStatistics(window.rows))
+        return Statistics((SideStatistics(window.rows), SideStatistics(window.rows)))
     spans = (window.after_micros, window.before_micros) if window.kind is WindowKind.RANGE else (1e6, 1e6)
     left, right = ((rate or 0.0) * max(0, span) / 1e6 for rate, span in zip(rates, spans, strict=True))
-    return Statistics(SideStatistics(left or right), SideStatistics(right or left))
+    return Statistics((SideStatistics(left or right), SideStatistics(right or left)))
 
 
 def make_plan(
@@ -165,12 +166,12 @@ def report(
 ) -> str:
     """The scheme in words: what it is made for, what a task holds, and every coverage area. Ends with a newline."""
     held = loads(scheme, statistics)
-    volumes = (statistics.left.tuples, statistics.right.tuples)
+    volumes = tuple(side.tuples for side in statistics.sides)
     lines = [
         f"{scheme.model}: {wording.plural(scheme.tasks, 'task')}, {scheme.summary}",
-        f"main predicate: {main.text or main.kind} ({main.kind})" + ("" if main.left else ", which no key serves: blocks are compared"),
-        f"{names[0]}: {wording.count(volumes[0])} tuples ({_spread(statistics.left, main)}), "
-        f"{names[1]}: {wording.count(volumes[1])} tuples ({_spread(statistics.right, main)})",
+        f"main predicate: {main.text or main.kind} ({main.kind})" + ("" if main.keys else ", which no key serves: blocks are compared"),
+        f"{names[0]}: {wording.count(volumes[0])} tuples ({_spread(statistics.sides[LEFT], main)}), "
+        f"{names[1]}: {wording.count(volumes[1])} tuples ({_spread(statistics.sides[RIGHT], main)})",
     ]
     if sum(volumes) > 0:
         line = f"load: at most {wording.count(held.max())} tuples a task, {wording.count(held.mean())} on average"
@@ -222,14 +223,14 @@ def _table(scheme: Scheme, statistics: Statistics, main: MainPredicate, names: t
     areas = coverage_areas(scheme)
     for number, parts in list(areas.items())[:MOST_LINES]:
         tasks = sorted({area.task for area in parts})
-        left, right = parts[0].left_keys, parts[0].right_keys
+        left, right = parts[0].keys
         rows.append(
             (
                 f"{tasks[0]}" if len(tasks) == 1 else f"{tasks[0]}-{tasks[-1]}" if tasks[-1] - tasks[0] < len(tasks) else f"in {number}",
-                _range_text(left, main.left),
-                _range_text(right, main.right),
-                wording.count(statistics.left.volume(left)),
-                wording.count(statistics.right.volume(right)),
+                _range_text(left, main.key(LEFT)),
+                _range_text(right, main.key(RIGHT)),
+                wording.count(statistics.sides[LEFT].volume(left)),
+                wording.count(statistics.sides[RIGHT].volume(right)),
                 wording.count(max(held[task] for task in tasks)),
             )
         )
@@ -253,11 +254,11 @@ def _range_text(keys: KeyRange, key: KeyExpression | None) -> str:
 
 
 def _spread(side: SideStatistics, main: MainPredicate) -> str:
-    if main.left is None:
+    if not main.keys:
         return "keys do not matter"
     if side.histogram is not None:
         return wording.plural(len(side.histogram.counts), "bucket") + " of keys"
-    return "hashed evenly" if main.left.encoding is Encoding.HASH else "keys unknown"
+    return "hashed evenly" if main.keys[LEFT].encoding is Encoding.HASH else "keys unknown"
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -121,8 +121,7 @@ def anchored(job: Job) -> Job:
 
     return replace(
         job,
-        left=replace(job.left, source=absolute(job.left.source)),
-        right=replace(job.right, source=absolute(job.right.source)),
+        streams=tuple(replace(stream, source=absolute(stream.source)) for stream in job.streams),
         sink=absolute(job.sink),
         checkpoint=anchor(job.checkpoint),
         dead_letter=anchor(job.dead_letter),

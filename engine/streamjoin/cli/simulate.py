@@ -20,6 +20,7 @@ from streamjoin.elastic.forecast import best_grid, load_of
 from streamjoin.elastic.settings import Settings
 from streamjoin.job import Job, compile_job
 from streamjoin.language.predicate import MainKind, MainPredicate
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import WindowKind
 from streamjoin.manifest.validate import load
 from streamjoin.simulation.rivals import Clairvoyant, FlinkAutoscaler, Hpa, StreamJoin
@@ -133,7 +134,7 @@ def _rates(options: Options, job: Job, join: SimulatedJoin, days: float) -> tupl
     """What was asked for, else what the manifest expects, else so much that a third of the workers are filled to tau1."""
     if options.rate is not None:
         return options.rate, options.rate
-    expected = job.left.expected_rate, job.right.expected_rate
+    expected = job.streams[LEFT].expected_rate, job.streams[RIGHT].expected_rate
     if expected[0] is not None and expected[1] is not None:
         return expected[0], expected[1]
     settings = join.settings

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from streamjoin.cli.picture import HOT, LEFT, QUIET, RIGHT, STYLE, WARM
+from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.simulation.run import Outcome, SimulatedJoin
 from streamjoin.simulation.traffic import Traffic
 
@@ -33,8 +34,8 @@ def draw(path: Path, title: str, join: SimulatedJoin, traffic: Traffic, outcomes
         figure.suptitle(title, fontsize=11, x=0.01, ha="left")
         rates, workers, *taus = grid
         times = _times(traffic, size)
-        rates.plot(times, _peaks(traffic.left), color=LEFT, linewidth=1, label="left")
-        rates.plot(times, _peaks(traffic.right), color=RIGHT, linewidth=1, label="right")
+        for of_side, colour, name in zip(traffic.rates, (LEFT, RIGHT), SIDE_NAMES, strict=True):
+            rates.plot(times, _peaks(of_side), color=colour, linewidth=1, label=name)
         rates.set_ylabel("tuples/s")
         rates.yaxis.set_major_formatter(EngFormatter(sep=""))
         workers.set_ylabel("workers")

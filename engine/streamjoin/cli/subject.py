@@ -8,6 +8,7 @@ from typing import Protocol
 from streamjoin.cli import wording
 from streamjoin.job import Job
 from streamjoin.language.predicate import Predicate
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest.model import ConsoleSink, KafkaSink
 from streamjoin.scheme.tiling import Scheme
@@ -36,7 +37,7 @@ class Subject:
 
     @property
     def streams(self) -> tuple[str, str]:
-        return self.job.left.name, self.job.right.name
+        return self.job.streams[LEFT].name, self.job.streams[RIGHT].name
 
     @property
     def on(self) -> str:

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN, MainPredicate
+from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.scheme.models import PRECISION
-from streamjoin.scheme.region import LEFT, RIGHT, high_of, low_of
+from streamjoin.scheme.region import high_of, low_of
 from streamjoin.scheme.statistics import Statistics, loads
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
 
@@ -53,11 +54,11 @@ class _Grid:
     @classmethod
     def of(cls, areas: Sequence[Area]) -> _Grid | None:
         """None for a tiling that is no varietal matrix; such a scheme was written by hand."""
-        for major in (LEFT, RIGHT):
+        for major in SIDES:
             lines: dict[UnitRange, tuple[Area, ...]] = {}
             for area in areas:
-                lines[_units(area, major)] = (*lines.get(_units(area, major), ()), area)
-            crossed = ([_units(area, 1 - major) for area in line] for line in lines.values())
+                lines[area.units[major]] = (*lines.get(area.units[major], ()), area)
+            crossed = ([area.units[1 - major] for area in line] for line in lines.values())
             if all(sum(units.size for units in cut) == UNITS for cut in (list(lines), *crossed)):
                 return cls(tuple(areas), major, lines)
         return None
@@ -70,7 +71,7 @@ class _Grid:
         return [tuple((units, count) for units in cut) for cut, count in alike.items()]
 
     def cut_of(self, line: Sequence[Area]) -> tuple[UnitRange, ...]:
-        return tuple(_units(area, 1 - self.major) for area in line)
+        return tuple(area.units[1 - self.major] for area in line)
 
     def like(self, old: _Grid) -> dict[Area, Area]:
         """The areas of this grid, each with its units where ``old`` has them."""
@@ -79,8 +80,7 @@ class _Grid:
         moved: dict[Area, Area] = {}
         for units, line in zip(lines, self.lines.values(), strict=True):
             for across, area in zip(crossed[self.cut_of(line)], line, strict=True):
-                left, right = (units, across) if self.major == LEFT else (across, units)
-                moved[area] = replace(area, left_units=left, right_units=right)
+                moved[area] = replace(area, units=(units, across) if self.major == LEFT else (across, units))
         return moved
 
 
@@ -100,7 +100,7 @@ def align(before: Scheme, after: Scheme, statistics: Statistics) -> Scheme:
         nearest = int(np.argmax(shared))
         if shared[nearest] > 0:
             moved |= grid.like(old[nearest][1])
-    if any(len(units.gaps) >= MOST_PARTS for area in moved.values() for units in (area.left_units, area.right_units)):
+    if any(len(units.gaps) >= MOST_PARTS for area in moved.values() for units in area.units):
         return after
     return replace(after, areas=tuple(moved.get(area, area) for area in after.areas))
 
@@ -114,16 +114,16 @@ def align_keys(before: Scheme, after: Scheme, statistics: Statistics, main: Main
     """
     if not (main.is_equality and not main.slack and _owns_ranges(before) and _owns_ranges(after)):
         return None
-    held = sorted({bound for scheme in (before, after) for area in scheme.areas for bound in _bounds(area.left_keys)})
+    held = sorted({bound for scheme in (before, after) for area in scheme.areas for bound in _bounds(area.keys[LEFT])})
     kind = np.float64 if main.is_float else np.int64
     # Keys of unknown spread are hashes, which lie evenly between the ends.
     ends = np.array([] if main.is_float else [INT64_MIN, INT64_MAX], kind)
-    spread = [ends if side.histogram is None else side.histogram.bounds for side in (statistics.left, statistics.right)]
+    spread = [ends if side.histogram is None else side.histogram.bounds for side in statistics.sides]
     keys = np.unique(np.concatenate([np.array(held, kind), *(bounds.astype(kind) for bounds in spread)]))
-    total = statistics.left.tuples + statistics.right.tuples
+    total = sum(side.tuples for side in statistics.sides)
     if not total > 0 or not len(keys):
         return None
-    places = np.rint((statistics.left.below(keys) + statistics.right.below(keys)) * (UNITS / total)).astype(np.int64)
+    places = np.rint(sum(side.below(keys) for side in statistics.sides) * (UNITS / total)).astype(np.int64)
     place_of = dict(zip(keys.tolist(), places.tolist(), strict=True))
     lines = [_owned(scheme, place_of) for scheme in (before, after)]
     if not all(len(line) == scheme.tasks for line, scheme in zip(lines, (before, after), strict=True)):
@@ -139,7 +139,7 @@ def align_keys(before: Scheme, after: Scheme, statistics: Statistics, main: Main
     for (_, task), low, high in zip(parts, [None, *cuts], [*cuts, None], strict=True):
         if low is None or high is None or low < high:
             owns = KeyRange(low, high)
-            areas.append(Area(task, len(areas), owns, UnitRange(), owns, UnitRange(), owns, owns))
+            areas.append(Area(task, len(areas), (owns, owns), (UnitRange(), UnitRange()), (owns, owns)))
     if {area.task for area in areas} != set(range(after.tasks)) or any(a >= b for a, b in pairwise(cuts) if a != b):
         return None
     scheme = replace(after, areas=tuple(areas), summary=f"{len(areas)} coverage areas: {len(areas)} x <1,1,0>")
@@ -149,10 +149,7 @@ def align_keys(before: Scheme, after: Scheme, statistics: Statistics, main: Main
 def _owns_ranges(scheme: Scheme) -> bool:
     """Whether every area is all tuples of one range of keys."""
     return all(
-        area.left_keys == area.right_keys
-        and area.left_units.size == area.right_units.size == UNITS
-        and area.holds_left
-        and area.holds_right
+        area.keys[LEFT] == area.keys[RIGHT] and all(units.size == UNITS for units in area.units) and all(area.holds)
         for area in scheme.areas
     )
 
@@ -165,8 +162,9 @@ def _owned(scheme: Scheme, place_of: dict[int | float, int]) -> dict[int, UnitRa
     """Per task that owns tuples, where those lie when all are laid out by their keys."""
     parts: dict[int, list[tuple[int, int]]] = {}
     for area in scheme.areas:
-        low = 0 if area.left_keys.low is None else place_of[area.left_keys.low]
-        high = UNITS if area.left_keys.high is None else place_of[area.left_keys.high]
+        keys = area.keys[LEFT]
+        low = 0 if keys.low is None else place_of[keys.low]
+        high = UNITS if keys.high is None else place_of[keys.high]
         if low < high:
             parts.setdefault(area.task, []).append((low, high))
     return {task: UnitRange.of(of_task) for task, of_task in sorted(parts.items())}
@@ -183,10 +181,6 @@ def _key_at(place: int, keys: Array, places: Array) -> int | float:
     return int(low + round((int(high) - int(low)) * share))
 
 
-def _units(area: Area, side: int) -> UnitRange:
-    return area.left_units if side == LEFT else area.right_units
-
-
 def _coverages(scheme: Scheme) -> list[list[Area]]:
     found: dict[int, list[Area]] = {}
     for area in scheme.areas:
@@ -197,13 +191,11 @@ def _coverages(scheme: Scheme) -> list[list[Area]]:
 def _shared(one: Area, other: Area, statistics: Statistics) -> float:
     """The tuples that fall into the key ranges of both and are held by both."""
     shared = 0.0
-    for side, a, b, held in (
-        (statistics.left, one.left_keys, other.left_keys, one.holds_left and other.holds_left),
-        (statistics.right, one.right_keys, other.right_keys, one.holds_right and other.holds_right),
-    ):
-        keys = KeyRange(max(a, b, key=low_of).low, min(a, b, key=high_of).high)
-        if held and low_of(keys) < high_of(keys):
-            shared += side.volume(keys)
+    for side, of_side in enumerate(statistics.sides):
+        both = one.keys[side], other.keys[side]
+        keys = KeyRange(max(both, key=low_of).low, min(both, key=high_of).high)
+        if one.holds[side] and other.holds[side] and low_of(keys) < high_of(keys):
+            shared += of_side.volume(keys)
     return shared
 
 

@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 
 from streamjoin.language.predicate import Bound, MainKind, MainPredicate
-from streamjoin.scheme.region import LEFT, RIGHT, held_regions, volume
+from streamjoin.language.sides import LEFT, RIGHT, SIDES
+from streamjoin.scheme.region import held_regions, volume
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import Scheme, after, before
 
@@ -51,14 +52,14 @@ def least_moved(old: Scheme | None, new: Scheme, statistics: Statistics, main: M
     workers = [] if old is None else [_held(old, task, statistics) for task in range(old.tasks)]
     # As a rule many hold alike. Any number may begin anew, with nothing.
     held, alike = np.unique(np.array([*workers, *[(0.0, 0.0)] * new.tasks]), axis=0, return_counts=True)
-    both = all(area.holds_left and area.holds_right for area in new.areas)
+    both = all(all(area.holds) for area in new.areas)
     problem = _Problem(
         held=held,
         alike=alike,
         tasks=new.tasks,
         capacity=float(loads(new, statistics).max()),
-        left=statistics.left.tuples,
-        right=statistics.right.tuples,
+        left=statistics.sides[LEFT].tuples,
+        right=statistics.sides[RIGHT].tuples,
         pairs=pairs_that_match(statistics, main) if both else 0.0,
     )
     return problem.solve()
@@ -69,7 +70,7 @@ def pairs_that_match(statistics: Statistics, main: MainPredicate) -> float:
 
     Where keys say nothing (no main predicate, and != for want of knowing which are equal), all pairs; of keys of unknown spread none.
     """
-    left, right = statistics.left, statistics.right
+    left, right = statistics.sides
     if main.kind is not MainKind.RANGE:
         return left.tuples * right.tuples
     if left.histogram is None or right.histogram is None or len(left.histogram.bounds) < 2:
@@ -91,7 +92,7 @@ def _below(side: SideStatistics, bounds: Sequence[Bound], without: float) -> Arr
 
 def _held(scheme: Scheme, task: int, statistics: Statistics) -> tuple[float, float]:
     held = held_regions(scheme, task)
-    left, right = (volume((region for region in held if region.side == side), statistics) for side in (LEFT, RIGHT))
+    left, right = (volume((region for region in held if region.side == side), statistics) for side in SIDES)
     return left, right
 
 

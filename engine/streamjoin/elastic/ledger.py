@@ -79,8 +79,8 @@ class Ledger:
             self._drop()
         return self._records[-1]
 
-    def realised(self, generation: int, tau_max: float | None, moved_tuples: float, pause_seconds: float, at: float) -> bool:
-        """Complete the record of the decision that led to plan ``generation``; whether there was one.
+    def realised(self, generation: int, tau_max: float | None, moved_tuples: float, pause_seconds: float, at: float) -> Record | None:
+        """Complete the record of the decision that led to plan ``generation``, and return it; None where there is none.
 
         That is the last enforced decision about an older plan, made before ``at``. Said again of the same generation, it replaces what was
         said: tau is known only when the new plan has run for a while.
@@ -92,11 +92,11 @@ class Ledger:
             if record.decision.enforced and known is None and record.decision.generation < generation and record.first_at <= at:
                 break
             if known is not None and known.generation < generation:
-                return False
+                return None
         else:
-            return False
+            return None
         record.realised = Realised(at, generation, tau_max, moved_tuples, pause_seconds)
-        return True
+        return record
 
     def _drop(self) -> None:
         """The oldest hold goes first; actions, which are few and tell most, only when there is nothing else."""

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.scheme.region import LEFT, RIGHT, high_of, low_of
+from streamjoin.scheme.region import high_of, low_of
 from streamjoin.scheme.statistics import SideStatistics, Statistics
-from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
+from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -114,7 +114,7 @@ def overlaps(before: Scheme, after: Scheme, statistics: Statistics) -> Array:
     a set of units. O(key cells * (tasks there * unit bounds there + their pairs)).
     """
     shared = np.zeros((before.tasks, after.tasks))
-    for side, statistic in ((LEFT, statistics.left), (RIGHT, statistics.right)):
+    for side, statistic in enumerate(statistics.sides):
         old, new = _holdings(before, side), _holdings(after, side)
         bounds = sorted({bound for keys, _, _ in (*old, *new) for bound in (keys.low, keys.high) if bound is not None})
         if not old or not new:
@@ -143,11 +143,7 @@ _Holding = tuple[KeyRange, UnitRange, int]
 
 def _holdings(scheme: Scheme, side: int) -> list[_Holding]:
     """The key range, units and task of everything that an area holds of this side."""
-    return [(*_of_side(area, side), area.task) for area in scheme.areas if (area.holds_left if side == LEFT else area.holds_right)]
-
-
-def _of_side(area: Area, side: int) -> tuple[KeyRange, UnitRange]:
-    return (area.left_keys, area.left_units) if side == LEFT else (area.right_keys, area.right_units)
+    return [(area.keys[side], area.units[side], area.task) for area in scheme.areas if area.holds[side]]
 
 
 def _volumes(side: SideStatistics, bounds: list[int | float]) -> list[float]:

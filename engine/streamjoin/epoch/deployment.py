@@ -26,11 +26,12 @@ from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.language.condition import choose
 from streamjoin.language.predicate import KeyExpression, MainPredicate, Predicate
+from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.language.window import WindowKind
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import Scheme
-from streamjoin.state.blocks import LEFT, SIDES, Block, load_all
+from streamjoin.state.blocks import Block, load_all
 from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
 
@@ -51,13 +52,12 @@ def first_plan(
     job: Job, checkpoint: Checkpoint, sources: tuple[Source, Source], inputs: tuple[SourcePlan, SourcePlan], now: float
 ) -> Checkpoint:
     """The checkpoint with the main predicate and the first plan, chosen from a sample of the first input."""
-    streams = (job.left, job.right)
     samples = [_sample(sources[side], inputs[side], now) for side in SIDES]
     candidates = job.condition.candidates
-    by_candidate = [[_encoded(samples[side], _key_of(c.main, side), streams[side]) for c in candidates] for side in SIDES]
-    predicate = choose(job.condition, by_candidate[0], by_candidate[1])
+    by_candidate = [[_encoded(samples[side], c.main.key(side), job.streams[side]) for c in candidates] for side in SIDES]
+    predicate = choose(job.condition, by_candidate)
     chosen = candidates.index(predicate)
-    rates = [stream.expected_rate for stream in streams]
+    rates = [stream.expected_rate for stream in job.streams]
     volumes = rates if all(rates) else [max(1, plan.records) for plan in inputs]
     return _plan_anew(
         job, checkpoint, predicate.main, [float(volume or 1) for volume in volumes], [of_side[chosen] for of_side in by_candidate]
@@ -83,17 +83,17 @@ def _plan_anew(
 ) -> Checkpoint:
     """The checkpoint with a plan for as many workers as the expected rates ask for (ESJ)."""
     workers = initial_workers(
-        rates=(job.left.expected_rate, job.right.expected_rate),
+        rates=(job.streams[LEFT].expected_rate, job.streams[RIGHT].expected_rate),
         window=job.window,
         capacity_tuples=job.capacity_tuples,
         tau1=job.tau1,
         minimum=job.min_workers,
         maximum=job.max_workers,
     )
-    left, right = (
-        SideStatistics(volumes[side], Histogram.from_sample(keys[side]) if len(keys[side]) and main.left else None) for side in SIDES
+    of_sides = (
+        SideStatistics(volumes[side], Histogram.from_sample(keys[side]) if len(keys[side]) and main.keys else None) for side in SIDES
     )
-    scheme = plan_for_tasks(job.model, Statistics(left, right), main, workers, options=job.scheme_options)
+    scheme = plan_for_tasks(job.model, Statistics(tuple(of_sides)), main, workers, options=job.scheme_options)
     scheme.check(main)
     if checkpoint.scheme is not None:
         before = Scheme.from_json(checkpoint.scheme)
@@ -123,7 +123,7 @@ def make_config(
     dead_letters: DeadLetters,
 ) -> Config:
     """What the tasks of all epochs must know. ``query`` is unique to the driver."""
-    left, right = (Stream(each.name, each.schema, each.payload, each.where, each.event_time) for each in (job.left, job.right))
+    left, right = (Stream(each.name, each.schema, each.payload, each.where, each.event_time) for each in job.streams)
     return Config(
         query=query,
         streams=(left, right),
@@ -147,17 +147,13 @@ def make_sources(job: Job, storage: Storage) -> tuple[Source, Source]:
             stream.source, stream.schema, stream.event_time, snapshots=snapshots, exact_counts=exact, stream=stream.name, query=job.name
         )
 
-    return source(job.left), source(job.right)
+    return source(job.streams[LEFT]), source(job.streams[RIGHT])
 
 
 def output_schema(job: Job) -> pa.Schema:
     """The columns of the results."""
     main = job.condition.candidates[0].main
-    return Joiner(main, job.window, None, job.where, job.output, job.left.name, job.right.name).output_schema
-
-
-def _key_of(main: MainPredicate, side: int) -> KeyExpression | None:
-    return main.left if side == LEFT else main.right
+    return Joiner(main, job.window, None, job.where, job.output, (job.streams[LEFT].name, job.streams[RIGHT].name)).output_schema
 
 
 def _sample(source: Source, plan: SourcePlan, now: float) -> list[pa.RecordBatch]:
@@ -190,7 +186,7 @@ def _encoded(sample: list[pa.RecordBatch], key: KeyExpression | None, stream: St
 
 def _block_keys(storage: Storage, blocks: list[Block], main: MainPredicate) -> np.ndarray:
     """An even sample of the keys in these blocks."""
-    if main.left is None or not blocks:
+    if not main.keys or not blocks:
         return np.empty(0, dtype=np.int64)
     every = max(1, sum(block.rows for block in blocks) // SAMPLE_RECORDS)
     loaded = load_all(storage, [block.name for block in blocks])

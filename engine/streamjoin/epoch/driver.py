@@ -58,9 +58,9 @@ from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink
 from streamjoin.job import Job
 from streamjoin.language.predicate import Predicate
+from streamjoin.language.sides import SIDES
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme, SchemeError
-from streamjoin.state.blocks import SIDES
 from streamjoin.state.log import Checkpoint, CommitLog, path_of
 from streamjoin.state.storage import Storage, retries
 
@@ -385,7 +385,7 @@ class Driver:
 
     def statistics(self) -> Statistics:
         """What the join holds, as plans are made from: each side's stored tuples and the spread of their keys. Any thread may call this."""
-        keyed = self.predicate is not None and self.predicate.main.left is not None
+        keyed = self.predicate is not None and bool(self.predicate.main.keys)
         return self._observations.statistics(self.checkpoint.blocks, keyed=keyed)
 
     def rates(self) -> tuple[float, float]:

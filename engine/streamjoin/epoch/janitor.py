@@ -17,7 +17,7 @@ from streamjoin.epoch.snapshots import FOLDER, snapshot_path
 from streamjoin.epoch.spec import TaskReport, is_attempt_of
 from streamjoin.io.base import Sink, Source
 from streamjoin.io.deadletter import DeadLetters
-from streamjoin.state.blocks import SIDES
+from streamjoin.language.sides import SIDES
 from streamjoin.state.log import Checkpoint, CommitLog
 from streamjoin.state.storage import Storage
 

@@ -39,8 +39,9 @@ from streamjoin.epoch.spec import (
     sample_of,
 )
 from streamjoin.kernel.run import Run, merge_runs, tiers
+from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.scheme.tiling import Area
-from streamjoin.state.blocks import LEFT, RIGHT, SIDES, Block, axes_of, describe, encode, encode_in_parts, load
+from streamjoin.state.blocks import Block, axes_of, describe, encode, encode_in_parts, load
 from streamjoin.state.log import Entry
 from streamjoin.state.storage import Storage, retries
 from streamjoin.state.store import (
@@ -153,7 +154,7 @@ class BlockWriter:
     def write(self, key: tuple[int, int], run: Run) -> tuple[str, ...]:
         """Begin to write the tuples of a run that this area stores; the block's name, or nothing when there are none."""
         area, side = key
-        keys = self._areas[area].left_writes if side == LEFT else self._areas[area].right_writes
+        keys = self._areas[area].writes[side]
         if keys is None:
             return ()
         batch = slice_keys(run.batch, keys)
@@ -209,7 +210,7 @@ def _open(spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], st
     report.held_sample = [
         sample_of(side, slice_keys(held.run.batch, keys), held.run.time_max)
         for (index, side), of_area in runs.items()
-        if report.read_back and (keys := areas[index].left_writes if side == LEFT else areas[index].right_writes) is not None
+        if report.read_back and (keys := areas[index].writes[side]) is not None
         for held in of_area
     ]
     return runs
@@ -280,7 +281,7 @@ def _pairs(index: int, area: Area, runs: TaskRuns, fresh: dict[tuple[int, int], 
         yield from ((left.run, held.run) for held in runs[index, RIGHT])
     if right is not None:
         yield from ((held.run, right.run) for held in runs[index, LEFT])
-        if left is not None and area.holds_left:
+        if left is not None and area.holds[LEFT]:
             yield left.run, right.run
 
 

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 from streamjoin.epoch.outcome import counts_of
 from streamjoin.epoch.spec import TaskReport
+from streamjoin.language.sides import SIDES
 from streamjoin.scheme.sketch import Sketch
 from streamjoin.scheme.statistics import SideStatistics, Statistics
-from streamjoin.state.blocks import SIDES, Block
+from streamjoin.state.blocks import Block
 
 RECENT_EPOCHS = 30
 """Over how many epochs rates are taken."""
@@ -59,11 +60,11 @@ class Observations:
         """Each side's stored tuples, by the last commit's blocks, and the spread of their keys where the join has keys (``keyed``)."""
         with self._lock:
             histograms = [sketch.histogram() for sketch in self._sketches]
-        left, right = (
+        of_sides = (
             SideStatistics(float(sum(block.rows for block in blocks if block.side == side)), histograms[side] if keyed else None)
             for side in SIDES
         )
-        return Statistics(left, right)
+        return Statistics(tuple(of_sides))
 
     def rates(self) -> tuple[float, float]:
         """Tuples accepted per second of each stream; 0 while fewer than two epochs are known."""

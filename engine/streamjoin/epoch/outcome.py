@@ -16,7 +16,8 @@ from streamjoin.epoch.spec import TaskReport
 from streamjoin.epoch.watermark import advance
 from streamjoin.io.base import SourcePlan
 from streamjoin.job import Job
-from streamjoin.state.blocks import SIDES, Block
+from streamjoin.language.sides import SIDES
+from streamjoin.state.blocks import Block
 from streamjoin.state.log import Checkpoint, Newest
 
 COUNTERS = (
@@ -79,7 +80,7 @@ def _advance(
     job: Job, last: Checkpoint, side: int, reports: Sequence[TaskReport], now: float
 ) -> tuple[int | None, dict[int, Newest]]:
     """A stream's watermark and partitions after the epoch."""
-    stream = (job.left, job.right)[side]
+    stream = job.streams[side]
     return advance(
         last.watermarks[side],
         last.partitions[side],

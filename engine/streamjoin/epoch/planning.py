@@ -13,8 +13,8 @@ from streamjoin.epoch.events import EpochPlans
 from streamjoin.epoch.spec import EpochSpec, Handover, Shared, Upcoming
 from streamjoin.io.base import Position, Source, SourcePlan
 from streamjoin.job import Job
+from streamjoin.language.sides import SIDES
 from streamjoin.language.window import WindowKind
-from streamjoin.state.blocks import SIDES
 from streamjoin.state.log import Checkpoint
 
 
@@ -117,7 +117,7 @@ def make_spec(
         generation=current.generation,
         splits=tuple((side, split) for side in SIDES for split in inputs[side].splits),
         late_before=watermarks if ranged else (None, None),
-        expired_before=job.window.expired_before(left_mark=marks[0], right_mark=marks[1]),
+        expired_before=job.window.expired_before(marks),
         records_before=head.records,
         records_after=(inputs[0].end_record, inputs[1].end_record),
         shed=tuple(

@@ -37,8 +37,8 @@ from streamjoin.epoch.spec import (
 from streamjoin.io.base import Records, Rejected
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.run import sort_order
+from streamjoin.language.sides import LEFT
 from streamjoin.language.window import WindowKind
-from streamjoin.state.blocks import LEFT
 from streamjoin.state.storage import retries
 
 

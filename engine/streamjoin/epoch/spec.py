@@ -24,6 +24,7 @@ from streamjoin.kernel.keys import mix
 from streamjoin.kernel.types import arrow_schema
 from streamjoin.language.predicate import KeyExpression, Predicate
 from streamjoin.language.schema import Schema
+from streamjoin.language.sides import SIDES
 from streamjoin.language.sql import Expression, parse_boolean
 from streamjoin.language.window import Window
 from streamjoin.scheme.routing import Router
@@ -236,10 +237,9 @@ class Compiled:
             parse_boolean(residual, schemas) if residual else None,
             config.where,
             config.output,
-            left.name,
-            right.name,
+            (left.name, right.name),
         )
-        self.sides = (Side(left, config.window, main.left), Side(right, config.window, main.right))
+        self.sides = tuple(Side(stream, config.window, main.key(side)) for side, stream in enumerate(config.streams))
 
 
 class Side:
@@ -270,7 +270,7 @@ class Plan:
 
     def __init__(self, scheme: Scheme) -> None:
         self.scheme = scheme
-        self.routers = (Router(scheme, left=True), Router(scheme, left=False))
+        self.routers = tuple(Router(scheme, side) for side in SIDES)
 
     @cached_property
     def areas(self) -> dict[int, dict[int, Area]]:

@@ -19,6 +19,7 @@ from streamjoin.kernel.probe import Candidates
 from streamjoin.kernel.run import Run, take
 from streamjoin.kernel.types import arrow_type
 from streamjoin.language.predicate import MainPredicate
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.sql import Expression
 from streamjoin.language.window import Window
 
@@ -41,18 +42,17 @@ class Joiner:
         residual: Expression | None,
         where: Expression | None,
         output: Sequence[tuple[str, Expression]],
-        left_name: str,
-        right_name: str,
+        streams: tuple[str, str],
         chunk_pairs: int = 1 << 17,
     ) -> None:
         if chunk_pairs < 1:
             raise ValueError(f"chunk_pairs: {chunk_pairs} must be at least 1")
-        if left_name == right_name:
-            raise ValueError(f"stream {left_name}: joined with itself under one name; give it another name on one side")
+        if streams[LEFT] == streams[RIGHT]:
+            raise ValueError(f"stream {streams[LEFT]}: joined with itself under one name; give it another name on one side")
         if not output:
             raise ValueError("output: no columns; name at least one")
         self._main, self._window, self._chunk_pairs = main, window, chunk_pairs
-        self._streams = left_name, right_name
+        self._streams = streams
         self._filters = [Evaluator(condition) for condition in (residual, where) if condition is not None]
         self._output = [Evaluator(expression) for _, expression in output]
         self.output_schema = pa.schema([pa.field(name, arrow_type(expression.type)) for name, expression in output])

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from streamjoin.kernel.native import native, read, write
 from streamjoin.kernel.run import Run
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN, Bound, MainKind, MainPredicate
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import Window, WindowKind
 
 BLOCK = 1 << 15
@@ -235,7 +236,7 @@ def expand_between(
 @native(
     (
         *(read("int32"), read("int32"), write("int64"), "int64", "int64", write("int32"), write("int32")),
-        *(read("int64"), read("int64"), read("int64"), read("int64"), "int64", "boolean"),
+        *(read("int64"), read("int64"), read("int64"), read("int64"), "int64", "int64"),
     )
 )
 def expand_rows(
@@ -251,7 +252,7 @@ def expand_rows(
     run_time: Any,
     run_aux: Any,
     window_rows: int,
-    probe_is_left: bool,
+    probe_side: int,
 ) -> int:
     """:func:`expand`, of the pairs alone in a rows window: the earlier is among its stream's last when the later arrives."""
     capacity, count = np.uint64(len(run_rows)), np.uint64(filled)
@@ -265,7 +266,7 @@ def expand_rows(
             while j < burst:
                 probe_held = time >= run_aux[j] - window_rows
                 run_held = run_time[j] >= aux - window_rows
-                run_is_later = time < run_aux[j] if probe_is_left else run_time[j] >= aux
+                run_is_later = time < run_aux[j] if probe_side == LEFT else run_time[j] >= aux
                 probe_rows[count] = row
                 run_rows[count] = j
                 count += np.uint64(probe_held if run_is_later else run_held)
@@ -290,27 +291,27 @@ class Candidates:
 
     def __init__(self, main: MainPredicate, window: Window, left: Run, right: Run, chunk_pairs: int) -> None:
         self._main, self._window, self._chunk_pairs = main, window, chunk_pairs
-        self._left, self._right = left, right
+        self._runs = left, right
         self.seen = 0
 
     def __iter__(self) -> Iterator[tuple[Indices, Indices]]:
-        if not self._left.rows or not self._right.rows:
+        if not all(run.rows for run in self._runs):
             return
-        coverage = _coverage(self._window, self._left, self._right)
+        coverage = _coverage(self._window, *self._runs)
         if coverage is Coverage.NONE:
             return
         # Few rows probe many: ranges are longer, and there are fewer of them.
-        probe_is_left = self._left.rows <= self._right.rows
-        probe, run = (self._left, self._right) if probe_is_left else (self._right, self._left)
+        probe_side = LEFT if self._runs[LEFT].rows <= self._runs[RIGHT].rows else RIGHT
+        probe, run = self._runs[probe_side], self._runs[1 - probe_side]
         size = min(self._chunk_pairs, probe.rows * run.rows)
         chunk_probe, chunk_run = np.empty(size, np.int32), np.empty(size, np.int32)
-        chunk = (chunk_probe, chunk_run) if probe_is_left else (chunk_run, chunk_probe)
+        chunk = (chunk_probe, chunk_run) if probe_side == LEFT else (chunk_run, chunk_probe)
         filled = 0
-        for offset, first, last, pairs in _blocks(self._main, probe.key, run.key, probe_is_left):
+        for offset, first, last, pairs in _blocks(self._main, probe.key, run.key, probe_side):
             self.seen += pairs
             if not pairs:
                 continue
-            kernel, arguments = _expansion(self._window, coverage, probe, run, probe_is_left, slice(offset, offset + len(first)))
+            kernel, arguments = _expansion(self._window, coverage, probe, run, probe_side, slice(offset, offset + len(first)))
             state = np.zeros(2, np.int64)
             while state[0] < len(first):
                 filled = kernel(first, last, state, offset, filled, chunk_probe, chunk_run, *arguments)
@@ -321,11 +322,11 @@ class Candidates:
             yield chunk[0][:filled], chunk[1][:filled]
 
 
-def _blocks(main: MainPredicate, probe: Keys, run: Keys, probe_is_left: bool) -> Iterator[Block]:
+def _blocks(main: MainPredicate, probe: Keys, run: Keys, probe_side: int) -> Iterator[Block]:
     """What each probing row admits by the main predicate. The arrays of a block are overwritten by the next."""
     low, high = main.low, main.high
     low_strict, high_strict = main.low_strict and low is not None, main.high_strict and high is not None
-    if not probe_is_left:
+    if probe_side == RIGHT:
         low, high = (None if high is None else -high), (None if low is None else -low)
         low_strict, high_strict = high_strict, low_strict
     is_float = probe.dtype == np.float64
@@ -515,7 +516,7 @@ def _ceil(time: int, slide: int) -> int:
 
 
 def _expansion(
-    window: Window, coverage: Coverage, probe: Run, run: Run, probe_is_left: bool, rows: slice
+    window: Window, coverage: Coverage, probe: Run, run: Run, probe_side: int, rows: slice
 ) -> tuple[Callable[..., int], tuple[Any, ...]]:
     """The kernel that expands a block of probing rows, and the arguments that it needs besides the ranges and the chunk."""
     if coverage is Coverage.ALL:
@@ -525,10 +526,10 @@ def _expansion(
     time = probe.time[rows]
     if window.kind is WindowKind.ROWS:
         assert probe.aux is not None
-        return expand_rows, (time, probe.aux[rows], run.time, run.aux, window.rows, probe_is_left)
+        return expand_rows, (time, probe.aux[rows], run.time, run.aux, window.rows, probe_side)
     (lowest, highest), slide = _known(probe.time_min, probe.time_max), window.slide_micros
     back, forth = window.before_micros, window.after_micros
-    if not probe_is_left:
+    if probe_side == RIGHT:
         back, forth = forth, back
     earliest = _add(time, -back, lowest, highest)
     if not slide:
@@ -538,6 +539,6 @@ def _expansion(
     assert probe.aux is not None
     earliest += (slide - earliest % slide) % slide
     latest = _add(probe.aux[rows], forth, lowest - slide, highest)
-    if probe_is_left:
+    if probe_side == LEFT:
         return expand_between, (np.minimum(earliest, time), np.maximum(latest, time - 1), run.time)
     return expand_between, (np.minimum(earliest, time + 1), np.maximum(latest, time), run.time)

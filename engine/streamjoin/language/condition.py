@@ -40,6 +40,7 @@ from streamjoin.language.predicate import (
     Predicate,
 )
 from streamjoin.language.schema import DataType, Schema, TypeName
+from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.language.sql import (
     BIGINT,
     BINARY,
@@ -99,17 +100,18 @@ class Condition:
     unmatched: tuple[Unmatched, ...] = ()
 
 
-def parse_condition(on: str, left_name: str, left: Schema, right_name: str, right: Schema) -> Condition:
-    """The main predicates that could serve ``on``, each with its residual.
+def parse_condition(on: str, streams: Sequence[tuple[str, Schema]]) -> Condition:
+    """The main predicates that could serve ``on``, each with its residual. ``streams``: names and schemas, by side.
 
     Raises SqlError when ``on`` does not parse, is not a condition, or names what does not exist. Where nothing can
     serve, the only candidate is ALL with ``on`` as its residual, and ``unmatched`` says why for each conjunct.
     """
-    if left_name.casefold() == right_name.casefold():
-        raise SqlError(f"both streams are called {left_name}", "give them different names")
-    tree = parse_boolean(on, {left_name: left, right_name: right}).tree
+    names = tuple(name for name, _ in streams)
+    if names[LEFT].casefold() == names[RIGHT].casefold():
+        raise SqlError(f"both streams are called {names[LEFT]}", "give them different names")
+    tree = parse_boolean(on, dict(streams)).tree
     parts = [part for part in conjuncts(tree) if part != Literal(True, BOOLEAN)]
-    reader = _Reader(left_name, right_name)
+    reader = _Reader(names)
     readings = [reader.conjunct(part) for part in parts]
     candidates = sorted(_candidates(parts, readings), key=_static_order)
     if not candidates:
@@ -131,8 +133,7 @@ def _text(parts: Sequence[Node]) -> str | None:
 class _Band:
     """low <= right key - left key <= high."""
 
-    left: KeyExpression
-    right: KeyExpression
+    keys: tuple[KeyExpression, ...]
     low: Bound = None
     high: Bound = None
     low_strict: bool = False
@@ -161,8 +162,8 @@ def _tighter(first: tuple[Bound, bool], second: tuple[Bound, bool], *, upper: bo
 class _Equal:
     """The two keys are equal: one part of the hash."""
 
-    left: str
-    right: str
+    sql: tuple[str, ...]
+    """The keys' expressions, by side."""
     type: DataType
 
     @property
@@ -175,8 +176,7 @@ class _Equal:
 class _Differ:
     """The two keys differ."""
 
-    left: KeyExpression
-    right: KeyExpression
+    keys: tuple[KeyExpression, ...]
 
 
 _Statement = _Band | _Equal | _Differ
@@ -202,23 +202,24 @@ class _UnusableError(Exception):
 def _candidates(parts: Sequence[Node], readings: Sequence[_Reading]) -> Iterator[Predicate]:
     """One per hash, pair of keys in bands, and pair of keys that differ."""
     equals: dict[int, list[_Equal]] = {}
-    bands: dict[tuple[KeyExpression, KeyExpression, float], dict[int, list[_Band]]] = {}
+    bands: dict[tuple[tuple[KeyExpression, ...], float], dict[int, list[_Band]]] = {}
     for index, reading in enumerate(readings):
         for statement in (statement for alternative in reading.alternatives for statement in alternative):
             if isinstance(statement, _Equal):
                 equals.setdefault(index, []).append(statement)
             elif isinstance(statement, _Band):
-                group = bands.setdefault((statement.left, statement.right, statement.slack), {})
+                group = bands.setdefault((statement.keys, statement.slack), {})
                 group.setdefault(index, []).append(statement)
             else:
-                main = MainPredicate(MainKind.NOT_EQUAL, statement.left, statement.right)
+                main = MainPredicate(MainKind.NOT_EQUAL, statement.keys)
                 yield _predicate(main, parts, [index], [index])
     if equals:
         distinct = tuple(dict.fromkeys(statement for group in equals.values() for statement in group))
         main = MainPredicate(
             MainKind.RANGE,
-            KeyExpression(tuple(s.left for s in distinct), tuple(s.type for s in distinct), Encoding.HASH),
-            KeyExpression(tuple(s.right for s in distinct), tuple(s.type for s in distinct), Encoding.HASH),
+            tuple(
+                KeyExpression(tuple(s.sql[side] for s in distinct), tuple(s.type for s in distinct), Encoding.HASH) for side in SIDES
+            ),
             low=0,
             high=0,
         )
@@ -236,8 +237,7 @@ def _candidates(parts: Sequence[Node], readings: Sequence[_Reading]) -> Iterator
         ]
         main = MainPredicate(
             MainKind.RANGE,
-            together.left,
-            together.right,
+            together.keys,
             together.low,
             together.high,
             together.low_strict,
@@ -398,8 +398,8 @@ def _stored(node: Node) -> Node:
 class _Reader:
     """Turns conjuncts into statements about keys."""
 
-    def __init__(self, left_name: str, right_name: str) -> None:
-        self._names = (left_name, right_name)
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
 
     def conjunct(self, part: Node) -> _Reading:
         reading = _Reading()
@@ -483,7 +483,7 @@ class _Reader:
     def _of_plain_values(self, function: str, first: Node, second: Node) -> _Statement:
         function, left, right = self._separated(function, first, second)
         if function == "eq":
-            return _Equal(_sql(left), _sql(right), left.type)
+            return _Equal((_sql(left), _sql(right)), left.type)
         if function == "ne" or left.type == BOOLEAN:
             raise _UnusableError(f"no key tells values of type {left.type} apart and orders them")
         first_key, second_key = (KeyExpression((_sql(node),), (node.type,), Encoding.PREFIX) for node in (left, right))
@@ -495,9 +495,9 @@ class _Reader:
         except _UnusableError:
             return self._of_float_difference(function, first, second)
         if function == "eq":
-            return _Equal(_sql(left), _sql(right), DOUBLE)
+            return _Equal((_sql(left), _sql(right)), DOUBLE)
         keys = _float_key(left), _float_key(right)
-        return _Differ(*keys) if function == "ne" else _band(*keys, _FLIPPED[function], 0.0)
+        return _Differ(keys) if function == "ne" else _band(*keys, _FLIPPED[function], 0.0)
 
     def _of_float_difference(self, function: str, first: Node, second: Node) -> _Band:
         """A difference, or a sum, of the two streams' values against a constant.
@@ -689,7 +689,7 @@ def _integer_band(left: KeyExpression, right: KeyExpression, function: str, boun
     """In whole units: strict bounds become closed ones."""
     low = {"ge": math.ceil(bound), "gt": math.floor(bound) + 1, "eq": math.ceil(bound)}.get(function)
     high = {"le": math.floor(bound), "lt": math.ceil(bound) - 1, "eq": math.floor(bound)}.get(function)
-    return _Band(left, right, None if low is None else low + shift, None if high is None else high + shift)
+    return _Band((left, right), None if low is None else low + shift, None if high is None else high + shift)
 
 
 def _equality(left: _Key, right: _Key, bound: Fraction, scale: int) -> _Equal | None:
@@ -704,14 +704,14 @@ def _equality(left: _Key, right: _Key, bound: Fraction, scale: int) -> _Equal | 
     if left.kind != right.kind:
         left, right = left.as_number(), right.as_number()
     if right.kind is not None:
-        return _Equal(_sql(left.tree), _sql(right.tree), right.kind)
+        return _Equal((_sql(left.tree), _sql(right.tree)), right.kind)
     scale = max(scale, left.extent.scale, right.extent.scale)
     types = [BIGINT] if scale == 0 else []
     types += [decimal_type(digits, scale) for digits in (_LONG_DIGITS, MAX_PRECISION) if digits >= scale]
     for type_ in types:
         holds = _type_extent(type_)
         if left.extent.within(holds) or right.extent.within(holds):
-            return _Equal(_sql(left.tree), _sql(right.tree), type_)
+            return _Equal((_sql(left.tree), _sql(right.tree)), type_)
     return None
 
 
@@ -728,14 +728,14 @@ def _difference(left: _Key, right: _Key, bound: Fraction, scale: int) -> _Differ
     if shift is None:
         raise _UnusableError("its values are too long for a key that tells them apart")
     by = Fraction(shift, unit)
-    return _Differ(_integer_key(left.shifted(by), scale), _integer_key(right.shifted(by), scale))
+    return _Differ((_integer_key(left.shifted(by), scale), _integer_key(right.shifted(by), scale)))
 
 
 def _band(left: KeyExpression, right: KeyExpression, function: str, bound: Bound) -> _Band:
     """``right - left function bound``."""
     low = bound if function in ("ge", "gt", "eq") else None
     high = bound if function in ("le", "lt", "eq") else None
-    return _Band(left, right, low, high, low_strict=function == "gt", high_strict=function == "lt")
+    return _Band((left, right), low, high, low_strict=function == "gt", high_strict=function == "lt")
 
 
 def _float_key(node: Node) -> KeyExpression:
@@ -758,16 +758,15 @@ _RESIDUAL_COST = 8.0
 """Of taking a candidate's columns and evaluating the residual on them."""
 
 
-def choose(condition: Condition, left_keys: Sequence[Array], right_keys: Sequence[Array]) -> Predicate:
+def choose(condition: Condition, keys: Sequence[Sequence[Array]]) -> Predicate:
     """The candidate that is expected to cost least, by samples of both streams; among equals the first.
 
-    ``left_keys`` and ``right_keys`` hold for each candidate the valid encoded keys of the sampled tuples (nothing for
-    ALL). The cost is the pairs that the main predicate admits, each dearer where a residual remains. O(n log n) for
-    samples of n.
+    ``keys`` has for each side and candidate the valid encoded keys of the sampled tuples (nothing for ALL). The cost is the
+    pairs that the main predicate admits, each dearer where a residual remains. O(n log n) for samples of n.
     """
     costs = [
         _admitted(predicate.main, left, right) * (_PROBE_COST + (_RESIDUAL_COST if predicate.residual else 0.0))
-        for predicate, left, right in zip(condition.candidates, left_keys, right_keys, strict=True)
+        for predicate, left, right in zip(condition.candidates, *keys, strict=True)
     ]
     return condition.candidates[costs.index(min(costs))]
 

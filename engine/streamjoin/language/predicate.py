@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from streamjoin.language.schema import DataType
+from streamjoin.language.sides import LEFT
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
@@ -64,8 +65,8 @@ class MainPredicate:
     """
 
     kind: MainKind
-    left: KeyExpression | None = None
-    right: KeyExpression | None = None
+    keys: tuple[KeyExpression, ...] = ()
+    """By side, of one encoding; empty for ALL."""
     low: Bound = None
     high: Bound = None
     low_strict: bool = False
@@ -75,9 +76,22 @@ class MainPredicate:
     text: str = ""
     """The conjunct(s) it came from, for people."""
 
+    def __str__(self) -> str:
+        """The predicate as a checkpoint has it (``Checkpoint.main``). It never changes: a join finds its predicate again by this text."""
+        left, right = self.keys or (None, None)
+        return (
+            f"MainPredicate(kind={self.kind!r}, left={left!r}, right={right!r}, low={self.low!r}, high={self.high!r}, "
+            f"low_strict={self.low_strict!r}, high_strict={self.high_strict!r}, slack={self.slack!r}, recheck={self.recheck!r}, "
+            f"text={self.text!r})"
+        )
+
+    def key(self, side: int) -> KeyExpression | None:
+        """None for ALL."""
+        return self.keys[side] if self.keys else None
+
     @property
     def is_float(self) -> bool:
-        return self.left is not None and self.left.encoding is Encoding.FLOAT
+        return bool(self.keys) and self.keys[LEFT].encoding is Encoding.FLOAT
 
     @property
     def is_equality(self) -> bool:

@@ -50,16 +50,15 @@ class Window:
         """Whether held tuples carry ``_aux``: the slide's multiple at or before the event time, or the count of the other stream."""
         return self.kind is WindowKind.ROWS or self.slide_micros > 0
 
-    def expired_before(self, *, left_mark: int | None, right_mark: int | None) -> tuple[int | None, int | None]:
-        """The ``_time`` below which a held left, and a held right, tuple can match nothing that is still to come.
+    def expired_before(self, marks: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+        """By side, the ``_time`` below which a held tuple can match nothing that is still to come; None: nothing has expired.
 
-        ``left_mark`` and ``right_mark`` bound the future of each stream from below: its watermark in microseconds (range), or the
-        number of its records that have arrived (rows); None: not known yet. A None in the answer means that nothing has expired.
+        ``marks`` bound the future of each stream from below: its watermark in microseconds (range), or the number of its records that
+        have arrived (rows); None: not known yet.
         """
+        left, right = marks
         if self.kind is WindowKind.RANGE:
-            left = None if right_mark is None else right_mark - self.after_micros
-            right = None if left_mark is None else left_mark - self.before_micros
-            return left, right
+            return None if right is None else right - self.after_micros, None if left is None else left - self.before_micros
         if self.kind is WindowKind.ROWS:
-            return (None if left_mark is None else left_mark - self.rows, None if right_mark is None else right_mark - self.rows)
+            return None if left is None else left - self.rows, None if right is None else right - self.rows
         return None, None

@@ -60,8 +60,7 @@ def window(spec: model.Window) -> Window:
 
 def condition(on: str, schemas: Mapping[str, Schema]) -> Condition:
     """``on`` over two streams, the left one first."""
-    (left_name, left), (right_name, right) = schemas.items()
-    return parse_condition(on, left_name, left, right_name, right)
+    return parse_condition(on, tuple(schemas.items()))
 
 
 def default_output(selects: Mapping[str, tuple[str, ...] | None], schemas: Mapping[str, Schema]) -> Output:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from streamjoin.language.sides import LEFT
 from streamjoin.scheme.matrix import Matrix
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
 from streamjoin.scheme.varietal import EPSILON, even_parts
@@ -50,11 +51,11 @@ def chain(tasks: int) -> Scheme:
     """ESJ's chain of ``tasks`` >= 2 workers."""
     whole, everything = UnitRange(), KeyRange()
     areas = [
-        Area(task, 0, everything, part, everything, whole, everything, None, holds_right=False)
+        Area(task, 0, (everything, everything), (part, whole), (everything, None), (True, False))
         for task, part in enumerate(even_parts(0, UNITS, tasks))
     ]
     areas += [
-        Area(task, 1, everything, whole, everything, part, None, everything, holds_left=False)
+        Area(task, 1, (everything, everything), (whole, part), (None, everything), (False, True))
         for task, part in enumerate(even_parts(0, UNITS, tasks))
     ]
     return Scheme("chain", tasks, tuple(areas), f"{tasks} workers, each with a part of both sides")
@@ -108,9 +109,9 @@ def _scheme(matrix: Matrix, sides: list[_Side]) -> Scheme:
     areas: list[Area] = []
     tasks = coverage = 0
     whole = UnitRange()
-    for number, side in enumerate(sides):
-        for begin, end, count in zip(side.cuts[:-1], side.cuts[1:], side.workers, strict=True):
-            if number == 0:
+    for side, groups in enumerate(sides):
+        for begin, end, count in zip(groups.cuts[:-1], groups.cuts[1:], groups.workers, strict=True):
+            if side == LEFT:
                 left = matrix.row_keys(begin, end)
                 right = matrix.column_keys(int(matrix.first[begin]), int(matrix.last[end - 1]) + 1)
             else:
@@ -118,9 +119,9 @@ def _scheme(matrix: Matrix, sides: list[_Side]) -> Scheme:
                 left = matrix.row_keys(int(matrix.first_row[begin]), int(matrix.last_row[end - 1]) + 1)
             for part in even_parts(0, UNITS, count):
                 areas.append(
-                    Area(tasks, coverage, left, part, right, whole, left, None, holds_right=False)
-                    if number == 0
-                    else Area(tasks, coverage, left, whole, right, part, None, right, holds_left=False)
+                    Area(tasks, coverage, (left, right), (part, whole), (left, None), (True, False))
+                    if side == LEFT
+                    else Area(tasks, coverage, (left, right), (whole, part), (None, right), (False, True))
                 )
                 tasks += 1
             coverage += 1

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.dichotomy import Rectangle
 from streamjoin.scheme.matrix import Matrix
 from streamjoin.scheme.tiling import Area, KeyRange, Scheme
@@ -40,22 +41,19 @@ class Cutting:
         rows_written = columns_written = 0
         for coverage, (held, shape) in enumerate(self.areas):
             # On either side the areas before hold a prefix of the keys, so that what is left to write is one range.
-            left_writes = _unwritten(held.top, held.bottom, rows_written, self.matrix.row_keys)
-            right_writes = _unwritten(held.begin, held.end, columns_written, self.matrix.column_keys)
+            rows = _unwritten(held.top, held.bottom, rows_written, self.matrix.row_keys)
+            columns = _unwritten(held.begin, held.end, columns_written, self.matrix.column_keys)
             rows_written, columns_written = max(rows_written, held.bottom), max(columns_written, held.end)
-            left_keys, right_keys = self.matrix.row_keys(held.top, held.bottom), self.matrix.column_keys(held.begin, held.end)
+            keys = self.matrix.row_keys(held.top, held.bottom), self.matrix.column_keys(held.begin, held.end)
             areas += [
                 Area(
                     task=len(areas) + number if self.owners is None else self.owners[coverage],
                     coverage=coverage,
-                    left_keys=left_keys,
-                    left_units=left_units,
-                    right_keys=right_keys,
-                    right_units=right_units,
-                    left_writes=left_writes if right_units.low == 0 else None,
-                    right_writes=right_writes if left_units.low == 0 else None,
+                    keys=keys,
+                    units=units,
+                    writes=(rows if units[RIGHT].low == 0 else None, columns if units[LEFT].low == 0 else None),
                 )
-                for number, (left_units, right_units) in enumerate(shape.areas())
+                for number, units in enumerate(shape.areas())
             ]
         return Scheme(model, self.tasks, tuple(areas), _summary([shape for _, shape in self.areas]))
 

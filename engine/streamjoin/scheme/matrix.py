@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from streamjoin.language.predicate import INT64_MIN, Bound, Encoding, MainKind, MainPredicate
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.statistics import DEFAULT_BUCKETS, Histogram, Statistics
 from streamjoin.scheme.tiling import KeyRange, after, before
 
@@ -73,7 +74,7 @@ class Matrix:
         at ``left_cuts`` and ``right_cuts``, where a running scheme is cut.
         O(buckets * log buckets).
         """
-        left, right = statistics.left.histogram, statistics.right.histogram
+        left, right = (side.histogram for side in statistics.sides)
         if hashed(main):
             left, right = left or Histogram.even(buckets), right or Histogram.even(buckets)
         empty = main.low is not None and main.high is not None and main.low > main.high
@@ -84,7 +85,7 @@ class Matrix:
             columns = _reached_bounds(left.bounds, main, main.reach)
             rows = _reached_bounds(right.bounds, main, main.reach_back)
             left, right = left.refined(rows), right.refined(columns)
-        return cls.between(left, statistics.left.tuples, right, statistics.right.tuples, main)
+        return cls.between(left, statistics.sides[LEFT].tuples, right, statistics.sides[RIGHT].tuples, main)
 
     @classmethod
     def between(cls, left: Histogram, left_tuples: float, right: Histogram, right_tuples: float, main: MainPredicate) -> Matrix:
@@ -116,7 +117,7 @@ class Matrix:
 
 def hashed(main: MainPredicate) -> bool:
     """Whether keys are spread evenly over int64 when nothing else is known of them."""
-    return main.is_equality and main.left is not None and main.left.encoding is Encoding.HASH
+    return main.is_equality and bool(main.keys) and main.keys[LEFT].encoding is Encoding.HASH
 
 
 def _typed(histogram: Histogram, main: MainPredicate) -> Histogram:

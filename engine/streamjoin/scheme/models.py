@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from streamjoin.language.predicate import MainPredicate
+from streamjoin.language.sides import LEFT
 from streamjoin.scheme import biclique, dichotomy, dynamic, readj, varietal
 from streamjoin.scheme.cutting import Cutting
 from streamjoin.scheme.dichotomy import MOST_TASKS, Rectangle, TooManyTasksError
@@ -98,7 +99,7 @@ def plan_for_capacity(
         running = current.tasks if current is not None and current.model == model else 1
         shape = dynamic.grid_for(matrix, capacity_tuples, running)
         fitted = None if shape is None else Cutting.whole(matrix, shape)
-    elif hashed(main) and statistics.left.histogram is None and statistics.right.histogram is None:
+    elif hashed(main) and all(side.histogram is None for side in statistics.sides):
         # Any number of equal parts can be had, and nothing need be replicated.
         if fewest <= MOST_TASKS:
             return plan_for_tasks(model, statistics, main, fewest)
@@ -158,13 +159,13 @@ def _cuts_keys_only(model: str, matrix: Matrix) -> bool:
 
 
 def _readjusted(statistics: Statistics, main: MainPredicate, tasks: int, options: Options, current: Scheme) -> Scheme:
-    left = readj.owned_left(current)
-    bounds = readj.bounds_of(current, left=left)
-    matrix = Matrix.of(statistics, main, tasks * -(-DEFAULT_BUCKETS // tasks), *((bounds, []) if left else ([], bounds)))
+    owned = readj.owned_side(current)
+    bounds = readj.bounds_of(current, owned)
+    matrix = Matrix.of(statistics, main, tasks * -(-DEFAULT_BUCKETS // tasks), *((bounds, []) if owned == LEFT else ([], bounds)))
     if not _cuts_keys_only(current.model, matrix):
         return plan_for_tasks(current.model, statistics, main, tasks, options=options)
-    side = readj.Side.of(matrix, left=left)
-    owners = readj.owners_of(current, matrix.row_bounds if left else matrix.column_bounds, left=left)
+    side = readj.Side.of(matrix, owned)
+    owners = readj.owners_of(current, matrix.row_bounds if owned == LEFT else matrix.column_bounds, owned)
     return readj.cutting(matrix, side, readj.readjusted(side, owners, tasks, options.sigma)).scheme(current.model)
 
 

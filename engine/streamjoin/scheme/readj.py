@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.cutting import Cutting
 from streamjoin.scheme.dichotomy import Rectangle
 from streamjoin.scheme.matrix import Matrix
@@ -30,17 +31,17 @@ Run = tuple[int, int]
 class Side:
     """The side whose keys are owned, and what they reach on the other."""
 
-    left: bool
+    side: int
     sums: Array
     other_sums: Array
     first: Array
     last: Array
 
     @classmethod
-    def of(cls, matrix: Matrix, *, left: bool) -> Side:
-        if left:
-            return cls(left, matrix.row_sums, matrix.column_sums, matrix.first, matrix.last)
-        return cls(left, matrix.column_sums, matrix.row_sums, matrix.first_row, matrix.last_row)
+    def of(cls, matrix: Matrix, side: int) -> Side:
+        if side == LEFT:
+            return cls(side, matrix.row_sums, matrix.column_sums, matrix.first, matrix.last)
+        return cls(side, matrix.column_sums, matrix.row_sums, matrix.first_row, matrix.last_row)
 
     def held(self, begin: Array | int, end: Array | int) -> Any:
         """The tuples of both sides that buckets [begin, end) bring to their owner; begin < end."""
@@ -51,25 +52,25 @@ class Side:
         return float(sum(self.held(*run) for run in runs))
 
 
-def owned_left(scheme: Scheme) -> bool:
+def owned_side(scheme: Scheme) -> int:
     """Which side's keys a running scheme cuts without repeating any."""
-    return all(area.left_writes == area.left_keys for area in scheme.areas)
+    return LEFT if all(area.writes[LEFT] == area.keys[LEFT] for area in scheme.areas) else RIGHT
 
 
-def bounds_of(scheme: Scheme, *, left: bool) -> list[int | float]:
+def bounds_of(scheme: Scheme, side: int) -> list[int | float]:
     """Where a running scheme cuts the keys of the side that it owns."""
-    lows = [(area.left_keys if left else area.right_keys).low for area in scheme.areas]
+    lows = [area.keys[side].low for area in scheme.areas]
     return sorted(low for low in lows if low is not None)
 
 
-def owners_of(scheme: Scheme, bounds: Array, *, left: bool) -> list[int]:
+def owners_of(scheme: Scheme, bounds: Array, side: int) -> list[int]:
     """Per bucket between these bounds, which include all of the scheme's, the task that owns it."""
-    ranges = [(area.left_keys if left else area.right_keys, area.task) for area in scheme.areas]
     owners = [0] * (len(bounds) + 1)
-    for keys, task in ranges:
+    for area in scheme.areas:
+        keys = area.keys[side]
         begin = 0 if keys.low is None else int(np.searchsorted(bounds, keys.low)) + 1
         end = len(owners) if keys.high is None else int(np.searchsorted(bounds, keys.high)) + 1
-        owners[begin:end] = [task] * (end - begin)
+        owners[begin:end] = [area.task] * (end - begin)
     return owners
 
 
@@ -115,7 +116,7 @@ def cutting(matrix: Matrix, side: Side, owned: Sequence[Sequence[Run]]) -> Cutti
     areas = []
     for (begin, end), _ in parts:
         reached = int(side.first[begin]), int(side.last[end - 1]) + 1
-        areas.append(Rectangle(begin, end, *reached) if side.left else Rectangle(*reached, begin, end))
+        areas.append(Rectangle(begin, end, *reached) if side.side == LEFT else Rectangle(*reached, begin, end))
     return Cutting(matrix, tuple((area, Shape(1, 1)) for area in areas), tuple(task for _, task in parts))
 
 

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from streamjoin.language.sides import SIDES
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
-
-LEFT, RIGHT = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +43,18 @@ def held_by(areas: Iterable[Area]) -> tuple[Region, ...]:
     """What these areas hold together."""
     found: list[Region] = []
     for area in areas:
-        for side, keys, units, holds in (
-            (LEFT, area.left_keys, area.left_units, area.holds_left),
-            (RIGHT, area.right_keys, area.right_units, area.holds_right),
-        ):
-            if holds:
-                found += difference(regions(side, keys, units), found) if found else regions(side, keys, units)
+        for side in SIDES:
+            if area.holds[side]:
+                mine = regions(side, area.keys[side], area.units[side])
+                found += difference(mine, found) if found else mine
     return merged(found)
 
 
 def written_by(area: Area) -> tuple[Region, ...]:
     """What the area stores durably for everyone. Over all areas of a scheme: every tuple once."""
-    left = () if area.left_writes is None else regions(LEFT, area.left_writes, area.left_units)
-    right = () if area.right_writes is None else regions(RIGHT, area.right_writes, area.right_units)
-    return (*left, *right)
+    return tuple(
+        region for side, keys in enumerate(area.writes) if keys is not None for region in regions(side, keys, area.units[side])
+    )
 
 
 def regions(side: int, keys: KeyRange, units: UnitRange) -> tuple[Region, ...]:
@@ -108,7 +105,7 @@ def merged(parts: Iterable[Region]) -> tuple[Region, ...]:
 def volume(parts: Iterable[Region], statistics: Statistics) -> float:
     """The tuples that these regions are expected to hold."""
     return math.fsum(
-        (statistics.left, statistics.right)[part.side].volume(part.keys) * (part.units.size / UNITS) for part in parts
+        statistics.sides[part.side].volume(part.keys) * (part.units.size / UNITS) for part in parts
     )
 
 

@@ -22,13 +22,12 @@ Selection = slice | np.ndarray
 class Router:
     """Routes one side's tuples of a scheme. Areas that share a row (or column) of a grid share its selection."""
 
-    def __init__(self, scheme: Scheme, left: bool) -> None:
+    def __init__(self, scheme: Scheme, side: int) -> None:
         self._groups: dict[KeyRange, dict[UnitRange, list[int]]] = {}
         self._writes: list[KeyRange | None] = []
         for index, area in enumerate(scheme.areas):
-            keys, units = (area.left_keys, area.left_units) if left else (area.right_keys, area.right_units)
-            self._groups.setdefault(keys, {}).setdefault(units, []).append(index)
-            self._writes.append(area.left_writes if left else area.right_writes)
+            self._groups.setdefault(area.keys[side], {}).setdefault(area.units[side], []).append(index)
+            self._writes.append(area.writes[side])
         self._keys = list(self._groups)
 
     def route(self, keys_sorted: np.ndarray, units: np.ndarray) -> Iterator[tuple[int, Selection]]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN, Bound
+from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme
 
 DEFAULT_BUCKETS = 1000
@@ -163,33 +164,31 @@ def _side_of(value: Any) -> SideStatistics:
 class Statistics:
     """Both sides of a join."""
 
-    left: SideStatistics
-    right: SideStatistics
+    sides: tuple[SideStatistics, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The statistics as a value that ``json`` writes and reads back without loss."""
-        return {name: _side_json(side) for name, side in (("left", self.left), ("right", self.right))}
+        return {name: _side_json(side) for name, side in zip(SIDE_NAMES, self.sides, strict=True)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Statistics:
         """The inverse of :meth:`to_json`. Raises ValueError for what is not such a value."""
         try:
-            left, right = (_side_of(value[name]) for name in ("left", "right"))
+            return cls(tuple(_side_of(value[name]) for name in SIDE_NAMES))
         except (KeyError, TypeError) as error:
             raise ValueError(f"this is not a join's statistics: {type(error).__name__}: {error}") from error
-        return cls(left, right)
 
 
 def loads(scheme: Scheme, statistics: Statistics) -> Array:
     """How many tuples each task would hold, both sides together: float64, one per task. O(areas * log buckets)."""
     held = np.zeros(scheme.tasks)
-    volumes: dict[tuple[bool, KeyRange], float] = {}
+    volumes: dict[tuple[int, KeyRange], float] = {}
     for area in scheme.areas:
-        sides = ((area.holds_left, True, area.left_keys, area.left_units), (area.holds_right, False, area.right_keys, area.right_units))
-        for holds, left, keys, units in sides:
-            if not holds:
+        for side, of_side in enumerate(statistics.sides):
+            if not area.holds[side]:
                 continue
-            if (left, keys) not in volumes:
-                volumes[left, keys] = (statistics.left if left else statistics.right).volume(keys)
-            held[area.task] += volumes[left, keys] * (units.size / UNITS)
+            place = side, area.keys[side]
+            if place not in volumes:
+                volumes[place] = of_side.volume(area.keys[side])
+            held[area.task] += volumes[place] * (area.units[side].size / UNITS)
     return held

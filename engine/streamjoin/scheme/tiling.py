@@ -1,14 +1,14 @@
 """The one abstraction: a scheme is a tiling of the tuple matrix, and every model of the papers is a scheme.
 
-An :class:`Area` is a rectangle: the left tuples whose key lies in ``left_keys`` and whose unit coordinate lies in ``left_units``, against
-the right tuples of ``right_keys`` and ``right_units``. A *coverage area* is the set of areas with one pair of key ranges.
+An :class:`Area` is a rectangle: the left tuples whose key lies in ``keys[LEFT]`` and whose unit coordinate lies in ``units[LEFT]``,
+against the right tuples of ``keys[RIGHT]`` and ``units[RIGHT]``. A *coverage area* is the set of areas with one pair of key ranges.
 
 An area usually holds both of its sides. One that holds a single side is only probed by the other, whose tuples pass through: so are the
 workers of a join-biclique. A pair is found in an area when the later of the two arrives and the earlier is held there.
 
 Always holds, and ``Scheme.check`` proves (A-DSP, Def. 3): no two areas find the same pair of tuples; every pair that the main
 predicate admits is found in an area, whichever tuple comes first; every tuple of a side is written durably by exactly one area, which
-holds it (``left_writes`` / ``right_writes``).
+holds it (``writes``).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN, Bound, MainKind, MainPredicate
+from streamjoin.language.sides import SIDE_NAMES, SIDES
 
 UNITS = 1 << 32
 """Unit coordinates are integers in [0, UNITS): u = coordinate / UNITS. Integers keep range arithmetic exact."""
@@ -81,23 +82,17 @@ class UnitRange:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A rectangle of the tuple matrix joined by one task (TaskA in A-DSP).
-
-    ``left_writes`` / ``right_writes``: the keys of this area's left / right tuples that it stores durably for everyone (within its
-    unit range), or None when another area does: the first column's areas write the rows, the first row's the columns (Alg. 5).
-    """
+    """A rectangle of the tuple matrix joined by one task (TaskA in A-DSP). Its tuples are by side."""
 
     task: int
     coverage: int
-    left_keys: KeyRange
-    left_units: UnitRange
-    right_keys: KeyRange
-    right_units: UnitRange
-    left_writes: KeyRange | None
-    right_writes: KeyRange | None
-    holds_left: bool = True
-    """Whether left tuples stay for right ones to come, or only probe. Pairs that arrive together belong to the areas that hold left."""
-    holds_right: bool = True
+    keys: tuple[KeyRange, ...]
+    units: tuple[UnitRange, ...]
+    writes: tuple[KeyRange | None, ...]
+    """The keys of this area's tuples that it stores durably for everyone (within its unit range), or None when another area does: the
+    first column's areas write the rows, the first row's the columns (Alg. 5)."""
+    holds: tuple[bool, ...] = (True, True)
+    """Whether tuples stay for the other side's to come, or only probe. Pairs that arrive together belong to the areas that hold left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +118,7 @@ class Scheme:
             "tasks": self.tasks,
             "summary": self.summary,
             "areas": [
-                {
-                    "task": area.task,
-                    "coverage": area.coverage,
-                    "left": _side_json(area.left_keys, area.left_units, area.left_writes, area.holds_left),
-                    "right": _side_json(area.right_keys, area.right_units, area.right_writes, area.holds_right),
-                }
+                {"task": area.task, "coverage": area.coverage, **{name: _side_json(area, side) for side, name in enumerate(SIDE_NAMES)}}
                 for area in self.areas
             ],
         }
@@ -137,19 +127,7 @@ class Scheme:
     def from_json(cls, value: Any) -> Scheme:
         """The inverse of :meth:`to_json`. Raises SchemeError for what is not such a value; it does not ``check``."""
         try:
-            areas = tuple(
-                Area(
-                    int(area["task"]),
-                    int(area["coverage"]),
-                    *_side_of(area["left"])[:2],
-                    *_side_of(area["right"])[:2],
-                    _side_of(area["left"])[2],
-                    _side_of(area["right"])[2],
-                    _holds(area["left"]),
-                    _holds(area["right"]),
-                )
-                for area in value["areas"]
-            )
+            areas = tuple(_area_of(area) for area in value["areas"])
             return cls(str(value["model"]), int(value["tasks"]), areas, str(value["summary"]))
         except (KeyError, TypeError, ValueError) as error:
             raise SchemeError(f"this is not a scheme: {type(error).__name__}: {error}") from error
@@ -161,8 +139,7 @@ class Scheme:
         cell. O(areas² + left cells * right cells): milliseconds for a hundred areas.
         """
         self._check_numbers()
-        left = _Axis.of(self.areas, left=True, is_float=main.is_float)
-        right = _Axis.of(self.areas, left=False, is_float=main.is_float)
+        left, right = (_Axis.of(self.areas, side, main.is_float) for side in SIDES)
         self._check_disjoint(left, right)
         self._check_complete(left, right, main)
         for axis in (left, right):
@@ -174,12 +151,11 @@ class Scheme:
         tasks = {area.task for area in self.areas}
         if tasks != set(range(self.tasks)):
             raise SchemeError(f"areas[].task: {sorted(tasks)} must be exactly 0..{self.tasks - 1}, as the scheme has {self.tasks} tasks")
-        keys: dict[int, tuple[KeyRange, KeyRange]] = {}
+        keys: dict[int, tuple[KeyRange, ...]] = {}
         for index, area in enumerate(self.areas):
             if area.coverage < 0:
                 raise SchemeError(f"areas[{index}].coverage: {area.coverage} must not be negative")
-            mine = (area.left_keys, area.right_keys)
-            if keys.setdefault(area.coverage, mine) != mine:
+            if keys.setdefault(area.coverage, area.keys) != area.keys:
                 raise SchemeError(f"areas[{index}]: its key ranges differ from those of coverage area {area.coverage}, to which it belongs")
 
     def _check_disjoint(self, left: _Axis, right: _Axis) -> None:
@@ -230,23 +206,38 @@ def _text(keys: KeyRange) -> str:
     return f"[{'-inf' if keys.low is None else keys.low}, {'inf' if keys.high is None else keys.high})"
 
 
-def _side_json(keys: KeyRange, units: UnitRange, writes: KeyRange | None, holds: bool) -> dict[str, Any]:
+def _side_json(area: Area, side: int) -> dict[str, Any]:
+    keys, writes = area.keys[side], area.writes[side]
     return {
-        "holds": holds,
+        "holds": area.holds[side],
         "keys": [keys.low, keys.high],
-        "units": [end for part in units.parts for end in part],
+        "units": [end for part in area.units[side].parts for end in part],
         "writes": None if writes is None else [writes.low, writes.high],
     }
 
 
-def _side_of(value: Any) -> tuple[KeyRange, UnitRange, KeyRange | None]:
-    keys, units, writes = value["keys"], value["units"], value["writes"]
-    for bound in (*keys, *(writes or ())):
+def _area_of(value: Any) -> Area:
+    sides = [value[name] for name in SIDE_NAMES]
+    return Area(
+        task=int(value["task"]),
+        coverage=int(value["coverage"]),
+        keys=tuple(_keys(side["keys"]) for side in sides),
+        units=tuple(_units(side["units"]) for side in sides),
+        writes=tuple(None if side["writes"] is None else _keys(side["writes"]) for side in sides),
+        holds=tuple(_holds(side) for side in sides),
+    )
+
+
+def _keys(value: Any) -> KeyRange:
+    for bound in value:
         if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float)):
             raise TypeError(f"{bound!r} is not a key")
-    low, *ends, high = map(int, units)
-    span = UnitRange(low, high, tuple(zip(ends[::2], ends[1::2], strict=True)))
-    return KeyRange(*keys), span, None if writes is None else KeyRange(*writes)
+    return KeyRange(*value)
+
+
+def _units(value: Any) -> UnitRange:
+    low, *ends, high = map(int, value)
+    return UnitRange(low, high, tuple(zip(ends[::2], ends[1::2], strict=True)))
 
 
 def _holds(value: Any) -> bool:
@@ -286,26 +277,24 @@ class _Axis:
         return len(self.bounds) + 1
 
     @classmethod
-    def of(cls, areas: Sequence[Area], *, left: bool, is_float: bool) -> _Axis:
-        name = "left" if left else "right"
-        keys = [area.left_keys if left else area.right_keys for area in areas]
-        units = [area.left_units if left else area.right_units for area in areas]
-        writes = [area.left_writes if left else area.right_writes for area in areas]
-        holds = [area.holds_left if left else area.holds_right for area in areas]
+    def of(cls, areas: Sequence[Area], side: int, is_float: bool) -> _Axis:
+        name = SIDE_NAMES[side]
+        keys, units = [area.keys[side] for area in areas], [area.units[side] for area in areas]
+        writes, holds = [area.writes[side] for area in areas], [area.holds[side] for area in areas]
         for index, (held, span, written) in enumerate(zip(keys, units, writes, strict=True)):
             where = f"areas[{index}].{name}"
-            _check_range(f"{where}_keys", held, is_float)
+            _check_range(f"{where}.keys", held, is_float)
             if not (isinstance(span.low, int) and isinstance(span.high, int) and 0 <= span.low < span.high <= UNITS):
-                raise SchemeError(f"{where}_units: [{span.low}, {span.high}) must be integers with 0 <= low < high <= {UNITS}")
+                raise SchemeError(f"{where}.units: [{span.low}, {span.high}) must be integers with 0 <= low < high <= {UNITS}")
             ends = [span.low, *(end for gap in span.gaps for end in gap), span.high]
             if not all(isinstance(end, int) for end in ends) or any(low >= high for low, high in pairwise(ends)):
-                raise SchemeError(f"{where}_units: its gaps {span.gaps} must be integers that ascend from {span.low} to {span.high}")
+                raise SchemeError(f"{where}.units: its gaps {span.gaps} must be integers that ascend from {span.low} to {span.high}")
             if written is not None:
-                _check_range(f"{where}_writes", written, is_float)
+                _check_range(f"{where}.writes", written, is_float)
                 if not _within(written, held):
-                    raise SchemeError(f"{where}_writes: {_text(written)} must lie within the keys that the area holds, {_text(held)}")
+                    raise SchemeError(f"{where}.writes: {_text(written)} must lie within the keys that the area holds, {_text(held)}")
                 if not holds[index]:
-                    raise SchemeError(f"{where}_writes: {_text(written)} must be left to an area that holds {name} tuples")
+                    raise SchemeError(f"{where}.writes: {_text(written)} must be left to an area that holds {name} tuples")
         # Python's numbers compare exactly, whatever their size.
         bounds = sorted({bound for held in (*keys, *writes) if held is not None for bound in (held.low, held.high) if bound is not None})
         number = {bound: index + 1 for index, bound in enumerate(bounds)}
@@ -369,7 +358,7 @@ class _Axis:
                 at = int(wrong[0])
                 kind = "twice" if begins[at] < ends[at] else "by no area"
                 raise SchemeError(
-                    f"areas[].{self.name}_writes: tuples with keys {_text(self.cell(cell))} and units from "
+                    f"areas[].{self.name}.writes: tuples with keys {_text(self.cell(cell))} and units from "
                     f"{min(begins[at], ends[at])} to {max(begins[at], ends[at])} are written {kind}; exactly one area must"
                 )
 

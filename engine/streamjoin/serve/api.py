@@ -16,6 +16,7 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.replan import PlanOutdated, PlanRefused, PlanStatus
 from streamjoin.job import Job
 from streamjoin.language.predicate import Predicate
+from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.scheme.statistics import SideStatistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.serve.messages import (
@@ -200,7 +201,7 @@ class PlanApi:
     def _statistics(self) -> Answer:
         _, predicate = self._running()
         found, rates = self._join.statistics(), self._join.rates()
-        sides = {"left": _side(found.left, rates[0]), "right": _side(found.right, rates[1])}
+        sides = {name: _side(found.sides[side], rates[side]) for side, name in enumerate(SIDE_NAMES)}
         return Answer(200, StatisticsAnswer(predicate=predicate.main.text, **sides))
 
     def _healthy(self) -> Answer:

@@ -1,7 +1,7 @@
 """The closed loop on one machine: after each epoch a sample goes to the decision core, and what it decides becomes a plan.
 
-The core (``elastic.core``) decides when, the planner (``elastic.planner``) how; this is the thin shell between them and the driver. It
-knows the time only by the clock that it is given.
+The core (``elastic.core``, in its ``elastic.shell``) decides when, the planner (``elastic.planner``) how; this is what connects them with
+the driver. It knows the time only by the clock that it is given.
 
 Always holds: at most one plan of its own is on its way; a plan that somebody else puts is followed all the same; whatever goes wrong here
 is told once and the join goes on under the plan that it has. A plan that is dropped, refused or changes nothing is not tried again at once.
@@ -9,26 +9,24 @@ is told once and the join goes on under the plan that it has. A plan that is dro
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
-from streamjoin.elastic.core import DecisionCore
 from streamjoin.elastic.decision import Decision
-from streamjoin.elastic.events import MigrationBegun, MigrationFinished, PlanApplied
-from streamjoin.elastic.ledger import Ledger
-from streamjoin.elastic.pause import Pause
+from streamjoin.elastic.ledger import Ledger, Realised
 from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
+from streamjoin.elastic.shell import Progress, Shell
 from streamjoin.epoch.ports import EpochResult
-from streamjoin.epoch.replan import Fate, PlanPhase, PlanRefused, PlanStatus, Switched
+from streamjoin.epoch.replan import Fate, PlanPhase, PlanRefused, PlanStatus
 from streamjoin.job import Job
 from streamjoin.language.predicate import Predicate
+from streamjoin.language.sides import SIDES
 from streamjoin.serve.decisions import LedgerError, LedgerWriter, load_ledger
 from streamjoin.serve.wishes import Planning, plan_for_workers, running_plan
-from streamjoin.state.blocks import SIDES
 from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
 
@@ -46,17 +44,8 @@ class Scaled(Planning, Protocol):
     checkpoint: Checkpoint
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A plan that was put: of which decision, and what was expected of it."""
-
-    generation: int
-    expected_tuples: float
-    naive_tuples: float
-
-
 class Autoscaler:
-    """See the module. One thread tells it what happens; any may read ``decision`` and ``made``."""
+    """See the module. One thread tells it what happens; any may read ``decision``."""
 
     def __init__(
         self,
@@ -70,32 +59,30 @@ class Autoscaler:
     ) -> None:
         """``tell`` gets lines for whoever watches, ``decided`` every decision."""
         self.settings = Settings.of(job.manifest.spec)
-        self.ledger = Ledger()
+        self._shell = Shell(Ledger())
         self.decision: Decision | None = None
         """The last one."""
-        self.made: Made | None = None
-        """The last plan that came of a decision."""
+        self._made: int | None = None
+        """The generation of the last plan that came of a decision."""
         self._job, self._join, self._storage, self._clock, self._tell, self._decided = job, join, storage, clock, tell, decided
-        self._core: DecisionCore | None = None
         self._writer: LedgerWriter | None = None
         self._written: tuple[int, int] | None = None
         self._written_at = -WRITE_SECONDS
         self._arrived: deque[tuple[float, tuple[int, int]]] = deque(maxlen=RATE_EPOCHS + 1)
         """When the last epochs were committed, and the tuples that came with each, those shed included."""
         self._shed: deque[int] = deque(maxlen=RATE_EPOCHS + 1)
-        self._forecast: PlannedForecast | None = None
-        self._switched: Switched | None = None
-        self._drops = 0
-        self._migrating = False
-        self._untold_tau: Switched | None = None
-        """A switch whose plan has not been measured yet."""
-        self._pause = Pause()
+        self._drops: int | None = None
+        """Plans that were given up, as far as they are known here; None before the first epoch."""
         self._complaint: str | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._shell.ledger
 
     def begin(self) -> None:
         """The checkpoint is claimed: take its ledger up. Raises nothing: without one a new one is begun."""
         try:
-            self.ledger = load_ledger(self._storage) or Ledger()
+            self._shell.ledger = load_ledger(self._storage) or Ledger()
         except (LedgerError, OSError) as error:
             self._tell(f"warning: decisions are noted anew: {error}")
         self._writer = LedgerWriter(self._storage, lambda text: self._tell(f"warning: {text}"))
@@ -110,7 +97,7 @@ class Autoscaler:
             if complaint != self._complaint:
                 self._tell(complaint)
             self._complaint = complaint
-            self._pause.begin(self._clock())
+            self._shell.pause.begin(self._clock())
 
     def end(self) -> None:
         """The run is over: write what is not written."""
@@ -124,45 +111,33 @@ class Autoscaler:
         status, predicate = self._join.plan_status(), self._join.predicate
         if status is None or predicate is None:
             return
-        if self._core is None:
-            self._core = DecisionCore(self.settings, at=now, generation=status.generation, workers=status.workers)
-            self._switched, self._drops = status.switched, status.drops
-        core = self._core
-        self._follow(core, status, now)
-        self._measure(core, result, status, now)
-        forecast = self._forecast_now(status, predicate, result)
-        decision = core.decide(now, forecast)
+        self._follow(status, now)
+        self._measure(result, status, now)
+        # Of a join that has nothing to do the statistics stay as they are.
+        at_least = FORECAST_SECONDS if result is not None else math.inf
+        self._shell.forecast = self._shell.reusable_forecast(at_least) or self._new_forecast(status, predicate)
+        decision = self._shell.decide(now, self._shell.forecast)
         self.decision = decision
-        self.ledger.record(decision)
         self._decided(decision)
-        if decision.enforced and not self._pause.lasts(now):
+        if self._shell.due(decision, now):
             self._carry_out(decision, status, predicate, now)
         self._keep(now)
 
-    def _follow(self, core: DecisionCore, status: PlanStatus, now: float) -> None:
-        """Tell the core, and the ledger, what has become of plans since the last epoch, whoever put them."""
-        switched = status.switched
-        if status.generation != core.generation:
-            core.handle(PlanApplied(switched.at if switched is not None else now, status.generation, status.workers))
-        if switched is not None and switched != self._switched:
-            self._switched = switched
-            self._pause.forget()
-            if self.made is not None and self.made.generation == switched.generation:  # or it came of no decision
-                self._untold_tau = switched
-                self.ledger.realised(switched.generation, None, switched.moved_tuples, switched.pause_seconds, switched.at)
-        if status.drops > self._drops:
-            self._drops = status.drops
+    def _follow(self, status: PlanStatus, now: float) -> None:
+        """Take in what has become of plans since the last epoch, whoever put them."""
+        took, switched = None, status.switched
+        if switched is not None:
+            took = Realised(switched.at, switched.generation, None, switched.moved_tuples, switched.pause_seconds)
+        migrating_to = None if status.wanted is None or status.phase is PlanPhase.WAITING else status.wanted.workers
+        plan = Progress(status.generation, status.workers, migrating_to, took)
+        self._shell.follow(now, self.settings, plan, took if took is not None and took.generation == self._made else None)
+        if self._drops is not None and status.drops > self._drops:
             reasons = [ended.reason for ended in status.ended if ended.fate is Fate.DROPPED]  # a later plan clears ``dropped``
             self._tell(f"warning: a plan was given up: {reasons[-1] if reasons else status.dropped}")
-            self._pause.begin(now)
-        migrating = status.wanted is not None and status.phase is not PlanPhase.WAITING
-        if migrating and not self._migrating and status.wanted is not None:
-            core.handle(MigrationBegun(now, status.wanted.workers))
-        if self._migrating and not migrating:
-            core.handle(MigrationFinished(now))
-        self._migrating = migrating
+            self._shell.pause.begin(now)
+        self._drops = status.drops
 
-    def _measure(self, core: DecisionCore, result: EpochResult | None, status: PlanStatus, now: float) -> None:
+    def _measure(self, result: EpochResult | None, status: PlanStatus, now: float) -> None:
         """Give the core its sample; of a join that had nothing to do, too, for its workers may be too many."""
         checkpoint = self._join.checkpoint
         if result is None:
@@ -178,7 +153,7 @@ class Autoscaler:
             held[block.side] += block.rows
         tau = {task: sum(tuples) / self._job.capacity_tuples for task, tuples in checkpoint.held.items()}
         new = 0 if status.wanted is None or status.phase is not PlanPhase.WAITING else status.wanted.keep.count(None)
-        core.handle(
+        self._shell.take(
             Sample(
                 taken_at=taken_at,
                 generation=generation,
@@ -190,13 +165,8 @@ class Autoscaler:
                 epoch_seconds=0.0 if result is None else result.duration,
                 backlog_records=0 if result is None else sum(result.backlog),
                 shed_fraction=self._shed_fraction,
-                migrating=self._migrating,
             )
         )
-        untold = self._untold_tau
-        if untold is not None and generation == untold.generation and checkpoint.epoch > untold.epoch:
-            self.ledger.realised(untold.generation, max(tau.values(), default=None), untold.moved_tuples, untold.pause_seconds, untold.at)
-            self._untold_tau = None
 
     @property
     def _shed_fraction(self) -> float:
@@ -212,12 +182,10 @@ class Autoscaler:
         left, right = (sum(came[side] for _, came in list(self._arrived)[1:]) / seconds for side in SIDES)
         return left, right
 
-    def _forecast_now(self, status: PlanStatus, predicate: Predicate, result: EpochResult | None) -> PlannedForecast:
-        """The last forecast while it serves, else a new one; making it costs nothing until it is asked."""
-        last, job = self._forecast, self._job
-        if last is not None and last.generation == status.generation and (result is None or last.serves(FORECAST_SECONDS)):
-            return last
-        self._forecast = PlannedForecast(
+    def _new_forecast(self, status: PlanStatus, predicate: Predicate) -> PlannedForecast:
+        """It costs nothing until it is asked."""
+        job = self._job
+        return PlannedForecast(
             running_plan(status),
             self._join.statistics,
             predicate.main,
@@ -227,22 +195,21 @@ class Autoscaler:
             shed_fraction=self._shed_fraction,
             clock=self._clock,
         )
-        return self._forecast
 
     def _carry_out(self, decision: Decision, status: PlanStatus, predicate: Predicate, now: float) -> None:
         if status.wanted is not None and status.wanted.workers >= decision.target:
             return
         made = plan_for_workers(status, self._join.statistics(), predicate, self._job, decision.target)
         if not made.changed:
-            self._pause.begin(now)
+            self._shell.pause.begin(now)
             return
         try:
             self._join.put_plan(made.plan)
         except PlanRefused as error:
             self._tell(f"warning: a plan for {decision.target} workers was refused: {error}")
-            self._pause.begin(now)
+            self._shell.pause.begin(now)
             return
-        self.made = Made(made.plan.generation, made.migration.moved_tuples, made.migration.naive_tuples)
+        self._made = made.plan.generation
 
     def _keep(self, now: float) -> None:
         """Have the ledger written where there is something new in it."""

@@ -32,15 +32,14 @@ from streamjoin.epoch.ports import EpochResult
 from streamjoin.epoch.replan import PlanPhase, PlanStatus, Switched
 from streamjoin.io.base import Traffic
 from streamjoin.job import Job
+from streamjoin.language.sides import LEFT, RIGHT, SIDE_NAMES, SIDES
 from streamjoin.manifest.model import KafkaSink, KafkaSource
 from streamjoin.serve.catalogue import CATALOGUE, KAFKA_PREFIX, Kind
-from streamjoin.state.blocks import SIDES
 from streamjoin.state.log import Checkpoint
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Seconds. From a commit on a local disk to an epoch that reads a large state back."""
 STEPS = ("plan", "tasks", "commit", "publish", "clean")
-SIDE_NAMES = ("left", "right")
 DECISIONS = (
     *((kind, mode) for kind in (Action.ALLOCATE, Action.DEALLOCATE, Action.REPLAN) for mode in (Mode.ENFORCE, Mode.RECOMMEND)),
     (Action.HOLD, Mode.ENFORCE),
@@ -122,7 +121,7 @@ class Metrics(Collector):
         self._source_errors = [0, 0]
         """What tasks got over; the driver's are in the traffic."""
         self._traffic = (Traffic(), Traffic(), Traffic())
-        self._kafka_sides = [side for side in SIDES if isinstance((job.left, job.right)[side].source, KafkaSource)]
+        self._kafka_sides = [side for side in SIDES if isinstance(job.streams[side].source, KafkaSource)]
         self._last_error: str | None = None
         self._running_since: float | None = None
         self._epochs = _histogram("streamjoin_epoch_duration_seconds")
@@ -317,7 +316,7 @@ class Metrics(Collector):
 
     @property
     def _streams(self) -> tuple[str, str]:
-        return self._job.left.name, self._job.right.name
+        return self._job.streams[LEFT].name, self._job.streams[RIGHT].name
 
     def _add_committed(self, page: Page, committed: Committed, now: float) -> None:
         name, result = self._job.name, committed.result

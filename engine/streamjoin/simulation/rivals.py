@@ -19,12 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.elastic.core import DecisionCore
-from streamjoin.elastic.events import MigrationBegun, MigrationFinished, PlanApplied
 from streamjoin.elastic.forecast import AnalyticForecast, load_of
-from streamjoin.elastic.ledger import Ledger
+from streamjoin.elastic.ledger import Ledger, Realised
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
+from streamjoin.elastic.shell import Progress, Shell
 from streamjoin.simulation.run import HOT_WIDTH, Ask, SimulatedJoin
 from streamjoin.simulation.traffic import Traffic
 
@@ -37,35 +36,25 @@ class StreamJoin:
     name = "streamjoin"
 
     def __init__(self, join: SimulatedJoin) -> None:
-        self._join = join
-        self._core: DecisionCore | None = None
         self.ledger = Ledger()
-        self._await_tau: tuple[int, float, float] | None = None
-        """Of a new plan whose tau is not known yet: its generation, what moved, the pause."""
+        self._shell, self._settings = Shell(self.ledger, join.prices), join.settings
 
     def step(self, now: float, sample: Sample, forecast: AnalyticForecast) -> Ask | None:
-        if self._core is None:
-            self._core = DecisionCore(
-                self._join.settings, at=0.0, generation=sample.generation, workers=sample.workers, prices=self._join.prices
-            )
-        self._core.handle(sample)
-        if self._await_tau is not None and sample.generation == self._await_tau[0]:
-            generation, moved, pause = self._await_tau
-            self.ledger.realised(generation, max(tau for tau in sample.tau.values() if tau is not None), moved, pause, now)
-            self._await_tau = None
-        decision = self._core.decide(now, forecast)
-        self.ledger.record(decision)
+        if self._shell.core is None:
+            # The plan is as old as the simulation, or the first sample would count as taken before it.
+            self._shell.follow(0.0, self._settings, Progress(sample.generation, sample.workers, None, None))
+        self._shell.take(sample)
+        decision = self._shell.decide(now, forecast)
         return Ask(decision.target) if decision.enforced else None
 
     def begun(self, now: float, workers: int) -> None:
-        if self._core is not None:
-            self._core.handle(MigrationBegun(now, workers))
+        core = self._shell.core
+        if core is not None:
+            self._shell.follow(now, self._settings, Progress(core.generation, core.workers, workers, None))
 
     def applied(self, now: float, generation: int, workers: int, moved_tuples: float, pause_seconds: float) -> None:
-        if self._core is not None:
-            self._core.handle(PlanApplied(now, generation, workers))
-            self._core.handle(MigrationFinished(now))
-        self._await_tau = (generation, moved_tuples, pause_seconds)
+        realised = Realised(now, generation, None, moved_tuples, pause_seconds)
+        self._shell.follow(now, self._settings, Progress(generation, workers, None, realised), realised)
 
 
 class Hpa:
@@ -250,7 +239,7 @@ class Clairvoyant:
         step = traffic.step_seconds
         self._held = tuple(
             held_by_window(rates * step, span / step, join.most_held)
-            for rates, span in zip((traffic.left, traffic.right), join.window_seconds, strict=True)
+            for rates, span in zip(traffic.rates, join.window_seconds, strict=True)
         )
         need = needs(self._held[0], self._held[1], join, self._level)
         prices = join.prices

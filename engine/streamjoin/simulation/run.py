@@ -193,7 +193,7 @@ class _World:
     def __init__(self, join: SimulatedJoin, traffic: Traffic, decider: Decider) -> None:
         self.join, self.traffic, self.decider = join, traffic, decider
         self.step_seconds = step = traffic.step_seconds
-        rates = float(traffic.left[0]), float(traffic.right[0])
+        rates = [float(of_side[0]) for of_side in traffic.rates]
         self.sides = tuple(
             _Side(traffic.steps, span / step, join.most_held, rate * step) for span, rate in zip(join.window_seconds, rates, strict=True)
         )
@@ -211,7 +211,7 @@ class _World:
 
     def run(self) -> Outcome:
         traffic, outcome, step = self.traffic, self.outcome, self.step_seconds
-        columns = (traffic.left.tolist(), traffic.right.tolist())
+        columns = [of_side.tolist() for of_side in traffic.rates]
         for index in range(traffic.steps):
             now = (index + 1) * step
             arrived = (columns[0][index] * step, columns[1][index] * step)

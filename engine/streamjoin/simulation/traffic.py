@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from streamjoin.language.sides import LEFT, RIGHT
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 DAY = 86400.0
@@ -39,15 +41,14 @@ class Traffic:
     """One entry per step of ``step_seconds``: float64 arrays of equal length."""
 
     step_seconds: float
-    left: Array
-    """Tuples per second."""
-    right: Array
+    rates: tuple[Array, Array]
+    """Tuples per second, by side."""
     skew: Array
     hot: Array
 
     @property
     def steps(self) -> int:
-        return len(self.left)
+        return len(self.rates[LEFT])
 
     @property
     def seconds(self) -> float:
@@ -86,8 +87,7 @@ def read_trace(text: str, step_seconds: float) -> Traffic:
     row_of = np.searchsorted(times, at, side="right") - 1
     return Traffic(
         step_seconds,
-        np.interp(at, times, columns["left_rate"]),
-        np.interp(at, times, columns["right_rate"]),
+        (np.interp(at, times, columns["left_rate"]), np.interp(at, times, columns["right_rate"])),
         np.array(columns["skew"])[row_of] if "skew" in columns else np.ones(steps),
         np.array(columns["hot"])[row_of] if "hot" in columns else np.zeros(steps),
     )
@@ -131,8 +131,7 @@ def generate(kind: str, *, days: float, step_seconds: float, seed: int, rates: t
     noise = 1 + 0.03 * rng.standard_normal((2, steps))
     return Traffic(
         step_seconds,
-        np.maximum(0.0, rates[0] * left * noise[0]),
-        np.maximum(0.0, rates[1] * right * noise[1]),
+        (np.maximum(0.0, rates[LEFT] * left * noise[LEFT]), np.maximum(0.0, rates[RIGHT] * right * noise[RIGHT])),
         skew if isinstance(skew, np.ndarray) else np.full(steps, float(skew)),
         hot if isinstance(hot, np.ndarray) else np.full(steps, float(hot)),
     )

@@ -30,12 +30,10 @@ from pyarrow import ipc
 
 from streamjoin.kernel.run import sort_run, take
 from streamjoin.language.predicate import MainKind, MainPredicate
+from streamjoin.language.sides import SIDES
 from streamjoin.scheme.region import Region, high_of, low_of
 from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
 from streamjoin.state.storage import Missing, Storage, StorageError
-
-LEFT, RIGHT = 0, 1
-SIDES = (LEFT, RIGHT)
 
 DOWNLOADS = 8
 """So many blocks are fetched at once from an object store, where one connection gives a fraction of the bandwidth."""
@@ -194,11 +192,10 @@ def axes_of(scheme: Scheme, main: MainPredicate) -> tuple[Axes, ...]:
         return (Axes(keys=True, units=not main.is_equality or scheme.model == "biclique"),)
     both = (
         (main.low is None or main.high is None)
-        or any(area.left_units != UnitRange() or area.right_units != UnitRange() for area in areas)
-        or _three_meet({area.left_keys for area in areas})
-        or _three_meet({area.right_keys for area in areas})
+        or any(units != UnitRange() for area in areas for units in area.units)
+        or any(_three_meet({area.keys[side] for area in areas}) for side in SIDES)
     )
-    keyed = (area.left_keys != KeyRange() or area.right_keys != KeyRange() for area in areas)
+    keyed = (any(keys != KeyRange() for keys in area.keys) for area in areas)
     return tuple(Axes(keys, both or not keys) for keys in keyed)
 
 

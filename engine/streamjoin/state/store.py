@@ -19,9 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.kernel.run import Run
+from streamjoin.language.sides import SIDES
 from streamjoin.scheme.region import Region, difference, held_by, intersection, regions
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange
-from streamjoin.state.blocks import DOWNLOADS, LEFT, SIDES, Block, Excerpt, load_excerpt, load_excerpts, map_scratch
+from streamjoin.state.blocks import DOWNLOADS, Block, Excerpt, load_excerpt, load_excerpts, map_scratch
 from streamjoin.state.storage import Storage
 
 SCRATCH_BYTES = 1 << 20
@@ -183,14 +184,14 @@ def _loaded(storage: Storage, excerpts: Sequence[Excerpt], fetched: Mapping[Exce
 
 def holds(area: Area, side: int) -> bool:
     """Whether the area keeps this side's tuples, or is only probed by them."""
-    return area.holds_left if side == LEFT else area.holds_right
+    return area.holds[side]
 
 
 def held_on(area: Area, side: int) -> tuple[Region, ...]:
     """What the area keeps of this side."""
     if not holds(area, side):
         return ()
-    return regions(side, area.left_keys if side == LEFT else area.right_keys, area.left_units if side == LEFT else area.right_units)
+    return regions(side, area.keys[side], area.units[side])
 
 
 def select(batch: pa.RecordBatch, parts: Sequence[Region], unit_range: tuple[int, int] = (0, UNITS - 1)) -> pa.RecordBatch:
