@@ -66,7 +66,7 @@ def happening(event: Event, runner: str) -> str | None:
     if isinstance(event, Starting):
         if runner == "inline":
             return f"starting {wording.plural(event.tasks, 'worker')} in this process ..."
-        return f"starting Spark with {wording.plural(event.tasks, 'executor')} ..."
+        return f"starting Spark with {wording.plural(event.tasks, 'worker')} ..."
     if isinstance(event, Notice):
         return event.text
     if isinstance(event, Asked):
