@@ -19,14 +19,11 @@ streams, which have locks of their own.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -34,8 +31,9 @@ from pyarrow import flight
 
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.spec import EpochSpec, Shared, TaskReport
-from streamjoin.io.base import Split
 from streamjoin.runner.messages import Abandon, Assignment, Beat, Done, End, Failed, Hello, Work, decode, encode
+from streamjoin.runner.process import Place, Process
+from streamjoin.runner.reading import Reading
 from streamjoin.runner.security import Gate, Security, shut_down
 
 BEAT_SECONDS = 1.0
@@ -46,10 +44,6 @@ STALLED_SECONDS = 600.0
 ANSWER_SECONDS = 60.0
 """A process that was told to abandon an attempt may finish what it is writing."""
 REASON_SECONDS = 3.0
-DIRECT_BYTES = 32 << 10
-"""Half of the window that gRPC gives a stream from the start."""
-SMALL_RECORDS = 50_000
-"""So many records are read by one worker rather than spread: each sender costs every receiver a message."""
 _log = logging.getLogger("streamjoin.workers")
 
 
@@ -67,86 +61,6 @@ class Hosts(Protocol):
 
     def lost(self) -> str | None:
         """Why no process will ever come again; None: they may."""
-
-
-class _Process:
-    """A worker's process that is connected."""
-
-    def __init__(self, hello: Hello, writer: Any) -> None:
-        self.hello = hello
-        self.shared: set[str] = set()
-        """Identities of what it was sent."""
-        self.silent = 0
-        self.progress = 0
-        self.gone = False
-        """It is not asked and not heard any more."""
-        self._writer: Any | None = writer
-        self._lock = threading.Lock()
-        self._unheard = 0
-        """Bytes sent since it last said something."""
-        self._queued = 0
-        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._writing = threading.Thread(target=self._write_queued, name=f"to-{hello.place}", daemon=True)
-        self._writing.start()
-
-    @property
-    def address(self) -> str:
-        return self.hello.address
-
-    def tell(self, message: Any) -> None:
-        """Returns at once. What a connection's window has room for is written here, as a thread that must wake costs more than the writing;
-        all else by one of the process's own, since a process that hangs does not read."""
-        data = encode(message)
-        with self._lock:
-            if self._queued or self._unheard + len(data) > DIRECT_BYTES:
-                self._queued += 1
-                self._outbox.put(data)
-            else:
-                self._write(data)
-
-    def heard(self) -> None:
-        self.silent, self._unheard = 0, 0
-
-    def close(self) -> None:
-        """Tell nothing any more. NB: Flight frees the writer when the call that brought it returns, whoever may be writing."""
-        self.gone = True
-        self._outbox.put(None)
-        self._writing.join()
-        with self._lock:
-            self._writer = None
-
-    def _write_queued(self) -> None:
-        while (data := self._outbox.get()) is not None:
-            self._write(data)
-            with self._lock:
-                self._queued -= 1
-
-    def _write(self, data: bytes) -> None:
-        """Errors are left to who reads: the connection ends there too."""
-        self._unheard += len(data)
-        with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
-            if self._writer is not None:
-                self._writer.write_metadata(pa.py_buffer(data))
-
-    def __str__(self) -> str:
-        return f"worker at place {self.hello.place} (process {self.hello.pid} on {self.hello.host})"
-
-
-@dataclass
-class _Place:
-    number: int
-    process: _Process | None = None
-    deaths: int = 0
-    """Of its processes, as far as the reason is known."""
-    reason: str | None = None
-    """Of the last of these."""
-    is_unexplained: bool = False
-    """Its process is gone, and nobody has told why."""
-    empty_since: float = field(default_factory=time.monotonic)
-    """Where it has no process."""
-
-    def died(self, reason: str) -> None:
-        self.deaths, self.reason, self.is_unexplained = self.deaths + 1, reason, False
 
 
 class Pool:
@@ -167,7 +81,7 @@ class Pool:
         self._patience = patience_seconds
         self._beat_seconds = beat_seconds
         self._changed = threading.Condition()
-        self._places: dict[int, _Place] = {}
+        self._places: dict[int, Place] = {}
         self._numbers = itertools.count()
         self._attempts = itertools.count()
         self._place_of: dict[int, int] = {}
@@ -182,8 +96,7 @@ class Pool:
         self._server = _Server(self, f"{security.scheme}://{bracketed}:{port}", security.server(self.gate))
         self.address = f"{bracketed}:{self._server.port}"
         self._hosts = hosts(self)
-        self._last_split: dict[tuple[int, int], str] = {}
-        """By (side, partition), the process that read it last."""
+        self._reading = Reading()
         self._watch = threading.Thread(target=self._beat, name="watch", daemon=True)
         self._watch.start()
 
@@ -191,7 +104,7 @@ class Pool:
         """Have at least so many places."""
         with self._changed:
             fresh = [next(self._numbers) for _ in range(count - len(self._places))]
-            self._places |= {number: _Place(number) for number in fresh}
+            self._places |= {number: Place(number) for number in fresh}
         for number in fresh:
             self._hosts.bring(number)
 
@@ -285,7 +198,7 @@ class Pool:
     def serve(self, reader: Any, writer: Any) -> None:
         """A worker's connection, from its hello to its end. Called by the server, in a thread of the connection's own."""
         hello: Hello = decode(reader.read_chunk().app_metadata)
-        process = _Process(hello, writer)
+        process = Process(hello, writer)
         process.tell(Beat())
         try:
             self._attend(process, reader)
@@ -299,7 +212,7 @@ class Pool:
                 self._changed.notify_all()
             process.close()
 
-    def _attend(self, process: _Process, reader: Any) -> None:
+    def _attend(self, process: Process, reader: Any) -> None:
         """Hear a process for as long as its place is there. Raises what reading does when the connection ends."""
         hello = process.hello
         with self._changed:
@@ -317,7 +230,7 @@ class Pool:
         while True:
             self._hear(process, decode(reader.read_chunk().app_metadata))
 
-    def _hear(self, process: _Process, message: Any) -> None:
+    def _hear(self, process: Process, message: Any) -> None:
         with self._changed:
             if process.gone:  # it was given up, and is there again
                 process.tell(End())
@@ -335,7 +248,7 @@ class Pool:
                         if not attempt.pending:  # who waits need not look at each answer
                             self._changed.notify_all()
 
-    def _drop(self, place: _Place, why: str | None) -> None:
+    def _drop(self, place: Place, why: str | None) -> None:
         """Its process is gone; None: nobody has told why."""
         process, place.process = place.process, None
         if process is not None:
@@ -345,11 +258,11 @@ class Pool:
             for attempt in self._current:
                 attempt.lost(process, place, why)
 
-    def _process_of(self, worker: int) -> _Process | None:
+    def _process_of(self, worker: int) -> Process | None:
         place = self._places.get(self._place_of.get(worker, -1))
         return None if place is None else place.process
 
-    def _placed(self, spec: EpochSpec, workers: Sequence[int]) -> tuple[_Process, ...]:
+    def _placed(self, spec: EpochSpec, workers: Sequence[int]) -> tuple[Process, ...]:
         """By task, the process that gets it: the worker's own, or, where that has not come for long, one that has few tasks."""
         self._assign_places(workers)
         with self._changed:
@@ -363,7 +276,7 @@ class Pool:
                 if all(time.monotonic() > place.empty_since + self._patience for place in missing):
                     break
                 self._changed.wait(0.5)
-            tasks: dict[_Process, int] = {place.process: 0 for place in self._places.values() if place.process is not None}
+            tasks: dict[Process, int] = {place.process: 0 for place in self._places.values() if place.process is not None}
             if not tasks:
                 reasons = "; ".join(sorted({place.reason for place in self._places.values() if place.reason})) or "none has called yet"
                 raise EpochFailed(f"epoch {spec.epoch}: no worker is there: {reasons}")
@@ -388,18 +301,18 @@ class Pool:
             free.sort(key=lambda place: (place.process is None, place.number))
             self._place_of |= {worker: place.number for worker, place in zip(homeless, free, strict=False)}
 
-    def _begin(self, spec: EpochSpec, processes: Sequence[_Process], impossible: str | None = None) -> Attempt:
+    def _begin(self, spec: EpochSpec, processes: Sequence[Process], impossible: str | None = None) -> Attempt:
         attempt = Attempt(self, next(self._attempts), spec.epoch, tuple(processes))
         if impossible is not None:
             attempt.failure = EpochFailed(f"epoch {spec.epoch}: {impossible}")
             return attempt
-        tasks: dict[_Process, list[int]] = {}
+        tasks: dict[Process, list[int]] = {}
         for task, process in enumerate(processes):
             tasks.setdefault(process, []).append(task)
         assignment = Assignment(
             spec.with_shared(lambda shared: Shared(shared.identity, b"")),
             tuple(process.address for process in processes),
-            self._spread(spec, list(tasks)),
+            self._reading.spread(spec.splits, [process.address for process in tasks]),
         )
         body = encode(assignment)
         wanted: dict[str, Shared] = {}
@@ -422,27 +335,6 @@ class Pool:
             process.tell(Work(attempt.number, tuple(numbers), body, shares, stale))
         return attempt
 
-    def _spread(self, spec: EpochSpec, processes: Sequence[_Process]) -> dict[str, tuple[int, ...]]:
-        """Which process reads which splits: about as many records each; a partition stays where it was read before, if that is fair."""
-        splits = [split for _, split in spec.splits]
-        total = sum(_size(split) for split in splits)
-        # Tasks that only fetch for a plan to come are not bothered.
-        readers = [process.address for process in processes]
-        count = max(1, min(len(readers), len(splits), -(-total // SMALL_RECORDS)))
-        readers = readers[:count]
-        load = dict.fromkeys(readers, 0)
-        found: dict[str, list[int]] = {address: [] for address in readers}
-        fair = max(1.2 * total / count, 1)
-        for index in sorted(range(len(splits)), key=lambda index: -_size(splits[index])):
-            side, split = spec.splits[index]
-            usual = self._last_split.get((side, split.partition)) if split.partition is not None else None
-            address = usual if usual in load and load[usual] + _size(split) <= fair else min(readers, key=lambda one: load[one])
-            if split.partition is not None:
-                self._last_split[side, split.partition] = address
-            load[address] += _size(split)
-            found[address].append(index)
-        return {address: tuple(sorted(indexes)) for address, indexes in found.items() if indexes}
-
     def _require_hosts(self) -> None:
         lost = self._hosts.lost()
         if lost is not None:
@@ -464,7 +356,7 @@ class Pool:
             for process in hanging:
                 self.replace(process, f"it got nowhere for {STALLED_SECONDS:.0f} s")
 
-    def replace(self, process: _Process, why: str) -> None:
+    def replace(self, process: Process, why: str) -> None:
         """Take a process for dead, kill it, and bring another."""
         with self._changed:
             place = self._places.get(process.hello.place)
@@ -480,21 +372,21 @@ class Pool:
 class Attempt:
     """One attempt at an epoch (see :class:`streamjoin.epoch.ports.Running`). Its fields are guarded by the pool's lock."""
 
-    def __init__(self, pool: Pool, number: int, epoch: int, processes: tuple[_Process, ...]) -> None:
+    def __init__(self, pool: Pool, number: int, epoch: int, processes: tuple[Process, ...]) -> None:
         self._pool, self.number, self.epoch = pool, number, epoch
         self.processes = processes
         """By task."""
-        self.pending: set[_Process] = set()
+        self.pending: set[Process] = set()
         """Who has yet to answer."""
         self.reports: list[TaskReport] = []
         self.failure: EpochFailed | None = None
         self._symptom = False
         """The failure may only follow from another one, which is yet to be told."""
-        self._unexplained: tuple[_Process, _Place, int] | None = None
+        self._unexplained: tuple[Process, Place, int] | None = None
         """The process whose death is the failure, its place and how many deaths there were explained before."""
         self.moved_at = time.monotonic()
 
-    def answered(self, process: _Process, message: Done | Failed) -> None:
+    def answered(self, process: Process, message: Done | Failed) -> None:
         """A process has done its part, or failed."""
         if process not in self.pending:
             return
@@ -506,7 +398,7 @@ class Attempt:
             self._symptom = message.abandoned
             self._fail(EpochFailed(f"epoch {self.epoch}: {message.message}", message.detail, permanent=message.permanent))
 
-    def lost(self, process: _Process, place: _Place | None, why: str | None) -> None:
+    def lost(self, process: Process, place: Place | None, why: str | None) -> None:
         """A process is gone, before it has answered or after."""
         if process not in self.pending:
             return
@@ -517,7 +409,7 @@ class Attempt:
             if why is None and place is not None:
                 self._unexplained = process, place, place.deaths
 
-    def _death(self, process: _Process, why: str) -> EpochFailed:
+    def _death(self, process: Process, why: str) -> EpochFailed:
         return EpochFailed(f"epoch {self.epoch}: the {process} died: {why}", worker_died=True)
 
     def _fail(self, failure: EpochFailed) -> None:
@@ -579,7 +471,3 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         self._pool.serve(reader, writer)
-
-
-def _size(split: Split) -> int:
-    return max(1, split.records)
