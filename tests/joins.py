@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from harness import SECOND, START, Input, make_batch, oracle
+from harness import SECOND, START, Input, driver_for, make_batch, make_job, oracle, output_of, run_all
+from streamjoin.epoch.ports import Runner
+from streamjoin.state.storage import ObjectStorage
 
 LATE_MICROS = 2 * SECOND
 
@@ -55,6 +58,17 @@ CASES = {
     ),
     "disjunction": ("l.k = r.k OR l.v = r.v", "l.k = r.k OR l.v = r.v", "INT", pa.int32(), list(range(30)), "adsp", *RANGE3),
 }
+
+
+def check_case(case: str, runner: Runner, root: Path, workers: int) -> None:
+    """The results of a whole join of CASES equal the oracle's, and its workers go on with what they hold."""
+    on, expected, ddl, key_type, values, model, window, inside = CASES[case]
+    inputs = make_inputs(key_type, values, seed=len(case))
+    job = make_job(root, on=on, types=(ddl, ddl), window=window, model=model, workers=workers, watermark="2s")
+    results = run_all(driver_for(job, inputs, ObjectStorage(str(root / "state")), runner))
+    assert sum(result.read_back for result in results[1:]) == 0
+    late = None if "unbounded" in window or "rows" in window else LATE_MICROS
+    assert output_of(root) == oracle(inputs, (key_type, key_type), expected, inside, late)
 
 
 def band_inputs() -> tuple[Input, Input]:

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 from cable import Cable
-from harness import SECOND, Input, driver_for, make_job, oracle, output_of, run_all
-from joins import CASES, LATE_MICROS, band_expected, band_options, make_inputs
+from harness import SECOND, Input, driver_for, make_job, oracle, output_of
+from joins import CASES, band_expected, band_options, check_case, make_inputs
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.driver import Driver
@@ -82,14 +82,7 @@ def steps(driver: Driver) -> list[EpochResult]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_join_of_processes_equals_the_oracle(case: str, runner: ProcessRunner, tmp_path: Path) -> None:
-    on, expected, ddl, key_type, values, model, window, inside = CASES[case]
-    inputs = make_inputs(key_type, values, seed=len(case))
-    job = make_job(tmp_path, on=on, types=(ddl, ddl), window=window, model=model, workers=3, watermark="2s")
-    driver = driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), runner)
-    results = run_all(driver)
-    assert sum(result.read_back for result in results[1:]) == 0, "a worker goes on with what it holds"
-    late = None if "unbounded" in window or "rows" in window else LATE_MICROS
-    assert output_of(tmp_path) == oracle(inputs, (key_type, key_type), expected, inside, late)
+    check_case(case, runner, tmp_path, workers=3)
 
 
 def start(tmp_path: Path, runner: ProcessRunner, inputs: tuple[Input, Input], **options: Any) -> Driver:

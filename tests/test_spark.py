@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness import SECOND, START, driver_for, make_job, manifest_text, oracle, output_of, run_all
-from joins import CASES, LATE_MICROS, RANGE3, band_expected, band_inputs, band_options, make_inputs
+from harness import SECOND, START, driver_for, make_job, manifest_text, oracle, output_of
+from joins import CASES, RANGE3, band_expected, band_inputs, band_options, check_case, make_inputs
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.runner.spark import SparkRunner, SparkSettings, cause_of
@@ -43,14 +43,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRunner]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_join_on_spark_equals_the_oracle(case: str, runner: SparkRunner, tmp_path: Path) -> None:
-    on, expected, ddl, key_type, values, model, window, inside = CASES[case]
-    inputs = make_inputs(key_type, values, seed=len(case))
-    job = make_job(tmp_path, on=on, types=(ddl, ddl), window=window, model=model, workers=2, watermark="2s")
-    driver = driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), runner)
-    results = run_all(driver)
-    assert sum(result.read_back for result in results[1:]) == 0, "a worker goes on with what it holds"
-    late = None if "unbounded" in window or "rows" in window else LATE_MICROS
-    assert output_of(tmp_path) == oracle(inputs, (key_type, key_type), expected, inside, late)
+    check_case(case, runner, tmp_path, workers=2)
 
 
 def steps(driver: Driver) -> list[EpochFailed]:
