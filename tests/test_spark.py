@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,6 +21,7 @@ from streamjoin.epoch.ports import EpochFailed
 from streamjoin.runner.spark import SparkRunner, SparkSettings, cause_of
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage, StorageError
+from worker_processes import executors
 
 pytestmark = pytest.mark.spark
 HERE = Path(__file__).parent
@@ -63,8 +63,7 @@ def test_each_workers_job_is_named_on_sparks_pages(runner: SparkRunner) -> None:
     tracker = runner.context.statusTracker()
     jobs = [tracker.getJobIdsForGroup(f"streamjoin-worker-{place}") for place in runner.pool.pids]
     assert [len(found) for found in jobs] == [1, 1]
-    commands = [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
-    assert not [command for command in commands if "ExecutorBackend" in command], "on a machine of one's own there is one Java"
+    assert not executors(), "on a machine of one's own there is one Java"
 
 
 class FailsInTasks:

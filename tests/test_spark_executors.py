@@ -5,14 +5,12 @@ NB: a process has one Spark at a time, so that these have a module of their own.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pyarrow as pa
 import pytest
 
@@ -23,6 +21,7 @@ from streamjoin.state.storage import ObjectStorage
 from test_replan_spark import Join
 from test_spark import start_spark, steps
 from waiting import wait_for
+from worker_processes import executor_of, executors
 
 pytestmark = pytest.mark.spark
 CLUSTER = "local-cluster[3,1,512]"
@@ -35,15 +34,6 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRunner]:
     runner.stop()
 
 
-def executors() -> list[psutil.Process]:
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it may end while it is looked at
-            if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
-                found.append(process)
-    return found
-
-
 def test_executors_and_workers_that_are_killed_lose_nothing(runner: SparkRunner, tmp_path: Path) -> None:
     inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=14)
     epochs = iter(range(1000))
@@ -53,11 +43,11 @@ def test_executors_and_workers_that_are_killed_lose_nothing(runner: SparkRunner,
             return
         epoch = next(epochs)
         if epoch == 3:
-            executors()[-1].kill()
+            executor_of(runner.pool.pids[1]).kill()
         if epoch == 6:  # in the middle of the epoch that has begun
-            os.kill(min(runner.pool.pids.values()), signal.SIGKILL)
+            os.kill(runner.pool.pids[0], signal.SIGKILL)
         if epoch == 10:
-            runner.hosts.replace(min(runner.pool.pids), executor="")  # as when it hangs
+            runner.hosts.replace(0, executor="")  # as when it hangs
 
     driver = driver_for(make_job(tmp_path, **band_options()), inputs, ObjectStorage(str(tmp_path / "state")), runner, at=kill)
     driver.start()

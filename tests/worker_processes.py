@@ -140,5 +140,16 @@ class ProcessRunner:
         return pid
 
 
-def descendants() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+def executors() -> list[psutil.Process]:
+    """Spark's, among this process's descendants."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it may end while it is looked at
+            if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+def executor_of(worker: int) -> psutil.Process:
+    """The executor that this process belongs to."""
+    return next(executor for executor in executors() if executor in psutil.Process(worker).parents())
