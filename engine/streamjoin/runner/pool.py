@@ -127,9 +127,11 @@ class Pool:
 
     @property
     def settled(self) -> bool:
-        """Whether every worker has its process and its task, so that an attempt may follow another."""
+        """Whether every worker has its process and its task, so that an attempt may follow another; and none that is in flight is lost: who
+        has done its part of that would go on from there, and need what is committed again."""
         with self._changed:
-            return not self._lent and all(self._process_of(worker) is not None for worker in self._place_of)
+            lost = any(attempt.failure is not None or any(process.gone for process in attempt.processes) for attempt in self._current)
+            return not lost and not self._lent and all(self._process_of(worker) is not None for worker in self._place_of)
 
     def await_connected(self, count: int, seconds: float) -> int:
         """Wait until there are so many, or the time is over; how many there are. Raises EpochFailed when none will ever come."""
