@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from harness import SECOND, START, Input, driver_for, make_batch, make_job, oracle, output_of, run_all
-from streamjoin.epoch.ports import Runner
+from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner
 from streamjoin.state.storage import ObjectStorage
 
 LATE_MICROS = 2 * SECOND
@@ -69,6 +70,24 @@ def check_case(case: str, runner: Runner, root: Path, workers: int) -> None:
     assert sum(result.read_back for result in results[1:]) == 0
     late = None if "unbounded" in window or "rows" in window else LATE_MICROS
     assert output_of(root) == oracle(inputs, (key_type, key_type), expected, inside, late)
+
+
+def step(driver: Driver, failures: list[EpochFailed], most: int = 8) -> EpochResult | None:
+    """An epoch, tried again as often as it fails; the failures are added to the list, which may not have so many."""
+    while len(failures) < most:
+        try:
+            return driver.step(final=True)
+        except EpochFailed as failure:
+            failures.append(failure)
+    raise AssertionError(f"epochs failed again and again: {failures[-5:]}")
+
+
+def steps(driver: Driver) -> tuple[list[EpochResult], list[EpochFailed]]:
+    """Run to the end of the input; the failures on the way."""
+    results, failures = [], list[EpochFailed]()
+    while (result := step(driver, failures)) is not None:
+        results.append(result)
+    return results, failures
 
 
 def band_inputs() -> tuple[Input, Input]:

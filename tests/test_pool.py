@@ -19,7 +19,7 @@ import pytest
 
 from cable import Cable
 from harness import SECOND, Input, driver_for, make_job, oracle, output_of
-from joins import CASES, band_expected, band_options, check_case, make_inputs
+from joins import CASES, band_expected, band_options, check_case, make_inputs, step, steps
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.driver import Driver
@@ -55,29 +55,10 @@ def own_runner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Proces
         one.stop()
 
 
-def step(driver: Driver, failures: list[EpochFailed]) -> EpochResult | None:
-    """An epoch, tried again as often as it fails; the failures are added to the list."""
-    while len(failures) < 200:
-        try:
-            return driver.step(final=True)
-        except EpochFailed as failure:
-            failures.append(failure)
-    raise AssertionError(f"epochs failed again and again: {failures[-5:]}")
-
-
 def step_until_it_fails(driver: Driver) -> None:
     """An attempt may be over before its worker is killed, but not each."""
     for _ in range(10):
         driver.step()
-
-
-def steps(driver: Driver) -> list[EpochResult]:
-    """Run to the end."""
-    results, failures = [], list[EpochFailed]()
-    while (result := step(driver, failures)) is not None:
-        results.append(result)
-    assert len(failures) < 8, failures
-    return results
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -88,6 +69,16 @@ def test_a_join_of_processes_equals_the_oracle(case: str, runner: ProcessRunner,
 def start(tmp_path: Path, runner: ProcessRunner, inputs: tuple[Input, Input], **options: Any) -> Driver:
     job = make_job(tmp_path, **(band_options() | options))
     return driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), runner)
+
+
+def running(tmp_path: Path, runner: ProcessRunner, epochs: int = 6) -> tuple[Driver, tuple[Input, Input]]:
+    """A join with so many epochs of input, two of which are over."""
+    inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=epochs)
+    driver = start(tmp_path, runner, inputs)
+    driver.start()
+    for _ in range(2):
+        driver.step()
+    return driver, inputs
 
 
 def test_a_worker_that_is_killed_is_back_at_once_and_says_what_killed_it(runner: ProcessRunner, tmp_path: Path) -> None:
@@ -153,7 +144,7 @@ def test_fifty_kills_at_random_moments_lose_nothing(runner: ProcessRunner, tmp_p
     while kills < 50 or result is not None:
         killer = threading.Thread(target=kill_one, args=(rng.random() * 0.03, rng.random()))
         killer.start()
-        result = step(driver, failures)
+        result = step(driver, failures, most=200)
         killer.join()
         if result is None:
             break
@@ -164,11 +155,7 @@ def test_fifty_kills_at_random_moments_lose_nothing(runner: ProcessRunner, tmp_p
 
 def test_a_worker_that_is_stopped_is_replaced(own_runner: Callable[..., ProcessRunner], tmp_path: Path) -> None:
     runner = own_runner()
-    inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=6)
-    driver = start(tmp_path, runner, inputs)
-    driver.start()
-    for _ in range(2):
-        driver.step()
+    driver, inputs = running(tmp_path, runner)
     place = max(runner.pool.pids)
     stopped = runner.kill(place, signal.SIGSTOP)
     steps(driver)
@@ -185,11 +172,7 @@ def is_zombie(pid: int) -> bool:
 
 
 def test_a_host_that_is_killed_takes_its_worker_along_and_is_replaced(runner: ProcessRunner, tmp_path: Path) -> None:
-    inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=6)
-    driver = start(tmp_path, runner, inputs)
-    driver.start()
-    for _ in range(2):
-        driver.step()
+    driver, inputs = running(tmp_path, runner)
     place = max(runner.pool.pids)
     worker = runner.pool.pids[place]
     runner.hosts.kill(place)
@@ -203,11 +186,7 @@ def test_a_task_whose_worker_does_not_come_is_done_by_another_and_goes_back(
     own_runner: Callable[..., ProcessRunner], tmp_path: Path
 ) -> None:
     runner = own_runner(patience_seconds=1.0)
-    inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=10)
-    driver = start(tmp_path, runner, inputs)
-    driver.start()
-    for _ in range(2):
-        driver.step()
+    driver, inputs = running(tmp_path, runner, epochs=10)
     place = max(runner.pool.pids)
     runner.hosts.may_bring.clear()
     runner.hosts.kill(place)
@@ -230,18 +209,14 @@ def test_a_worker_whose_connection_to_the_driver_breaks_comes_back_with_its_runs
     runner = own_runner()
     with Cable(runner.pool.address) as cable:
         runner.hosts.driver[0] = cable.address
-        inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=6)
-        driver = start(tmp_path, runner, inputs)
-        driver.start()
-        for _ in range(2):
-            driver.step()
+        driver, inputs = running(tmp_path, runner)
         before = runner.pool.pids
         cable.cut()
         wait_for("the connection's end", lambda: 0 not in runner.pool.pids)
         cable.mend()
         wait_for("the worker's call", lambda: 0 in runner.pool.pids)
         assert runner.pool.pids == before, "the same processes"
-        results = steps(driver)
+        results, _ = steps(driver)
         assert sum(result.read_back for result in results) == 0
     assert output_of(tmp_path) == band_expected(inputs)
 

@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness import SECOND, START, driver_for, make_job, manifest_text, oracle, output_of
-from joins import CASES, RANGE3, band_expected, band_inputs, band_options, check_case, make_inputs
-from streamjoin.epoch.driver import Driver
+from joins import CASES, RANGE3, band_expected, band_inputs, band_options, check_case, make_inputs, steps
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.runner.spark import SparkRunner, SparkSettings, cause_of
 from streamjoin.state.log import read_latest
@@ -44,18 +43,6 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRunner]:
 @pytest.mark.parametrize("case", CASES)
 def test_a_join_on_spark_equals_the_oracle(case: str, runner: SparkRunner, tmp_path: Path) -> None:
     check_case(case, runner, tmp_path, workers=2)
-
-
-def steps(driver: Driver) -> list[EpochFailed]:
-    """Run to the end of the input; the failures on the way."""
-    failures: list[EpochFailed] = []
-    while len(failures) < 8:
-        try:
-            if driver.step(final=True) is None:
-                return failures
-        except EpochFailed as failure:
-            failures.append(failure)
-    raise AssertionError(f"an epoch failed again and again: {failures}")
 
 
 def test_each_workers_job_is_named_on_sparks_pages(runner: SparkRunner) -> None:
@@ -92,7 +79,7 @@ def test_an_epoch_in_which_a_block_write_fails_is_done_again(runner: SparkRunner
     storage = FailsInTasks(str(tmp_path / "state"), str(tmp_path / "marker"))
     driver = driver_for(make_job(tmp_path, **band_options()), inputs, storage, runner)
     driver.start()
-    failures = steps(driver)
+    _, failures = steps(driver)
     assert ["injected failure" in str(failure) for failure in failures] == [True]
     assert (tmp_path / "marker").exists()
     assert output_of(tmp_path) == band_expected(inputs)

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 
 from harness import driver_for, make_job, output_of
-from joins import band_expected, band_options, make_inputs
+from joins import band_expected, band_options, make_inputs, steps
 from streamjoin.runner.spark import SparkRunner
 from streamjoin.state.storage import ObjectStorage
 from test_replan_spark import Join
-from test_spark import start_spark, steps
+from test_spark import start_spark
 from waiting import wait_for
 from worker_processes import executor_of, executors
 

@@ -79,7 +79,7 @@ def answer_at_once(address: str, security: Security, workers: int, report: TaskR
 
 def _answer(address: str, security: Security, place: int, report: TaskReport) -> None:
     writer, reader = security.client(address).do_exchange(flight.FlightDescriptor.for_command(b"worker"), security.call())
-    writer.write_metadata(pa.py_buffer(encode(Hello(place, str(place), f"10.0.0.{place}:1", place, "host", "", None))))
+    writer.write_metadata(pa.py_buffer(encode(Hello(place, f"10.0.0.{place}:1", place, "host", "", None))))
     while True:
         message = decode(reader.read_chunk().app_metadata)
         if isinstance(message, End):

@@ -19,8 +19,6 @@ class Hello:
     """A worker's first words on each connection."""
 
     place: int
-    incarnation: str
-    """Of the process: one that says hello again under the same has its runs still."""
     address: str
     """Where it takes pieces."""
     pid: int

@@ -157,7 +157,6 @@ class SparkRunner:
     def _start(self, workers: int) -> None:
         settings = self._settings
         self._spark = self._session(workers)
-        # Task and driver must agree on who they are; the pool is there first, as workers call it.
         self._pool = Pool(
             self._bring_hosts,
             settings.security,

@@ -17,7 +17,6 @@ import socket
 import threading
 import time
 import traceback
-import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -64,14 +63,12 @@ class Worker:
         """``host``: the address to take pieces at. ``worked`` is called when a part of an epoch is done. Raises OSError when no port of
         the settings is free."""
         self._settings, self._executor, self._died, self._worked = settings, executor, died, worked
-        self._incarnation = uuid.uuid4().hex
         self._exchange = Exchange(host, settings.security, ports=settings.ports)
         self._store = RunStore()
         self._shared: dict[str, Shared] = {}
         """By identity, as the driver has sent them."""
         self._routing = ThreadPoolExecutor(1, thread_name_prefix="routing")
         self._joining = ThreadPoolExecutor(1, thread_name_prefix="joining")
-        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._heard = time.monotonic()
         self._done = 0
         self._ended = False
@@ -98,33 +95,33 @@ class Worker:
             writer.write_metadata(pa.py_buffer(encode(self._hello())))
         except (flight.FlightError, pa.ArrowException, OSError):
             return False
-        self._answers = queue.SimpleQueue()  # with the connection before, the driver has given up what we had to answer
+        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()  # with the connection before, the driver has given up what was to be answered
         self._exchange.fail_all(Abandoned("the connection to the driver broke"))
         self._heard = time.monotonic()
-        speaking = threading.Thread(target=self._speak, args=(writer, reader, self._answers), name="answers", daemon=True)
+        speaking = threading.Thread(target=self._speak, args=(writer, reader, answers), name="answers", daemon=True)
         speaking.start()
         try:
             while not self._ended:
                 message = decode(reader.read_chunk().app_metadata)
                 self._heard, greeted = time.monotonic(), True
                 self._died = None  # the driver knows
-                self._hear(message)
+                self._hear(message, answers)
         except (flight.FlightError, pa.ArrowException, OSError, StopIteration):
             pass
-        self._answers.put(None)
+        answers.put(None)
         speaking.join(BEAT_SECONDS)
         return greeted
 
     def _hello(self) -> Hello:
         place, address = self._settings.place, self._exchange.address
-        return Hello(place, self._incarnation, address, os.getpid(), socket.gethostname(), self._executor, self._died)
+        return Hello(place, address, os.getpid(), socket.gethostname(), self._executor, self._died)
 
-    def _hear(self, message: Any) -> None:
+    def _hear(self, message: Any, answers: queue.SimpleQueue[Any]) -> None:
         if isinstance(message, Work):
             assignment = self._assignment(message)
             self._exchange.begin(message.attempt, list(assignment.splits))
             routed = self._routing.submit(self._route, message, assignment)
-            self._joining.submit(self._join, message, assignment, routed, self._answers)
+            self._joining.submit(self._join, message, assignment, routed, answers)
         elif isinstance(message, Abandon):
             self._exchange.fail(message.attempt, Abandoned(f"attempt {message.attempt} was abandoned"))
         self._ended = isinstance(message, End)
@@ -159,14 +156,13 @@ class Worker:
     def _route(self, work: Work, assignment: Assignment) -> None:
         """Send the pieces of our splits. A failure is the join's, which waits for them."""
         exchange, attempt, own = self._exchange, work.attempt, self._exchange.address
-        mine = assignment.splits.get(own, ())
         try:
             receivers = list(dict.fromkeys(assignment.addresses))
             exchange.keep_links(receivers)
             if own not in assignment.splits:
                 return
             exchange.connect(receivers)
-            for index in mine:
+            for index in assignment.splits[own]:
                 for piece in route(assignment.spec, index):
                     if piece.area < 0:  # the split's report goes with ours
                         exchange.send(attempt, own, replace(piece, task=work.tasks[0]))
