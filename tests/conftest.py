@@ -56,3 +56,13 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.A
     """A real Kubernetes API server for tests that carry the mark ``apiserver``."""
     with apiserver.running(tmp_path_factory.mktemp("apiserver")) as server:
         yield server
+
+
+@pytest.fixture(params=["with the commit", "gathered", "in files"])
+def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What becomes of small blocks and results: the commit keeps them; so it does, and results wait for the input's end; each is a file."""
+    if request.param == "in files":
+        monkeypatch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
+    elif request.param == "gathered":
+        monkeypatch.setattr("streamjoin.io.sinks.FilesSink.gather_seconds", 1e9)
+    return str(request.param)

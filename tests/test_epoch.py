@@ -227,7 +227,7 @@ def test_blocks_expire_merge_and_stay_few(tmp_path: Path) -> None:
     stored = list((tmp_path / "state" / "blocks").rglob("*.arrow"))
     assert len(stored) < len(blocks) + 20
     assert len(list((tmp_path / "state" / "log").glob("*"))) <= 200
-    assert all(load(ObjectStorage(str(tmp_path / "state")), block.name).num_rows == block.rows for block in blocks)
+    assert all(load(ObjectStorage(str(tmp_path / "state")), block).num_rows == block.rows for block in blocks)
 
 
 def test_a_source_that_cannot_be_read_is_a_permanent_failure(tmp_path: Path) -> None:

@@ -190,8 +190,9 @@ def test_counters_are_the_sums_of_all_epochs(run: Run) -> None:
     assert all(seconds > 0 for seconds in seen["worker_busy_seconds_total"].values())
 
 
-def test_bytes_are_those_of_the_files(run: Run, tmp_path: Path) -> None:
+def test_bytes_are_those_of_the_files(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All blocks that were ever written are still there: none is obsolete for long enough."""
+    monkeypatch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
     run.watched.start()
     run.steps(3)
     seen = run.scrape()
@@ -372,7 +373,8 @@ def test_epochs_are_counted_by_step(run: Run) -> None:
     assert list(buckets.values()) == sorted(buckets.values())
 
 
-def test_failures_and_retries_are_counted_and_nothing_that_they_did(tmp_path: Path) -> None:
+def test_failures_and_retries_are_counted_and_nothing_that_they_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
     failing: list[str] = []
 
     def chooser(name: str, path: str) -> str | None:

@@ -151,7 +151,7 @@ def test_an_excerpt_has_every_tuple_of_its_regions_and_is_one_sorted_run(axes: A
         batch = tuples(rng, rows, kind, wide=rows < 5000)
         block = put(storage, f"blocks/{number}", batch, axes)
         assert block == Block.from_json(json.loads(json.dumps(block.to_json())))
-        whole = load(storage, block.name)
+        whole = load(storage, block)
         Run.of(whole).check()
         assert rows_of(whole) == rows_of(batch)
         for _ in range(6):
@@ -187,7 +187,7 @@ def test_a_small_block_is_one_part_and_its_record_as_short_as_ever() -> None:
         assert parts is None
         assert data.equals(encode(batch))
     block = describe(batch, name="b", side=LEFT, generation=1, area=0, nbytes=data.size)
-    assert len(block.to_json()) == len(dataclasses.fields(Block)) - 1
+    assert len(block.to_json()) == len(dataclasses.fields(Block)) - 2
 
 
 def test_the_record_of_a_large_block_stays_short() -> None:
@@ -201,8 +201,9 @@ def test_the_record_of_a_large_block_stays_short() -> None:
 def test_blocks_that_were_written_as_one_part_are_read(s3: S3Server, tmp_path: Path) -> None:
     batch, regions = tuples(np.random.default_rng(5), 20_000), [Region(LEFT, KeyRange(10, 5000), UnitRange())]
     for storage in (ObjectStorage(str(s3.bucket())), ObjectStorage(str(tmp_path))):
-        storage.put("blocks/old", memoryview(encode(batch)))
-        old = describe(batch, name="blocks/old", side=LEFT, generation=1, area=0, nbytes=1)
+        data = encode(batch)
+        storage.put("blocks/old", memoryview(data))
+        old = describe(batch, name="blocks/old", side=LEFT, generation=1, area=0, nbytes=data.size)
         excerpt = Block.from_json(old.to_json()).excerpt(regions)
         assert excerpt == Excerpt(old, (0,))
         assert rows_of(select(load_excerpt(storage, excerpt), regions)) == inside(batch, regions)
@@ -213,7 +214,7 @@ def test_blocks_in_parts_that_were_copied_to_a_file_system_are_read(tmp_path: Pa
     block = put(storage, "blocks/copied", batch, AXES[1])
     excerpt = block.excerpt([Region(LEFT, KeyRange(), UnitRange(0, UNITS // 7))])
     assert excerpt is not None
-    assert rows_of(load_excerpt(storage, excerpt)) == rows_of(load(storage, block.name)) == rows_of(batch)
+    assert rows_of(load_excerpt(storage, excerpt)) == rows_of(load(storage, block)) == rows_of(batch)
 
 
 def test_neighbouring_parts_come_in_one_request_and_the_schema_with_them(s3: S3Server) -> None:
@@ -414,5 +415,5 @@ def switch(driver: Driver, tasks: int, storage: ObjectStorage, fetched: list[int
     fetched_bytes, switched = sum(fetched), driver.plan_status().switched  # type: ignore[union-attr]
     assert switched is not None
     assert switched.moved_tuples == pytest.approx(planned.migration.moved_tuples, rel=0.05)
-    tuple_bytes = sum(field.type.bit_width for field in load(storage, driver.checkpoint.blocks[0].name).schema) / 8
+    tuple_bytes = sum(field.type.bit_width for field in load(storage, driver.checkpoint.blocks[0]).schema) / 8
     assert 1 < fetched_bytes / (switched.moved_tuples * tuple_bytes) < 1.1

@@ -96,7 +96,7 @@ def test_a_reader_sees_files_when_they_are_published_and_not_before(tmp_path: Pa
     staged = writer.close()
     assert visible(tmp_path) == []
     assert [(file.rows, file.final) for file in staged] == [(2, f"part-e1-t0-000.{kind}")]
-    assert staged[0].bytes == (tmp_path / staged[0].path).stat().st_size
+    assert staged[0].nbytes == (tmp_path / staged[0].path).stat().st_size
     target.publish(staged)
     assert visible(tmp_path) == [f"part-e1-t0-000.{kind}"]
     assert rows(tmp_path, kind) == [(1, "n1"), (2, "n2")]

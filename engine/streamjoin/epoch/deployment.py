@@ -189,5 +189,5 @@ def _block_keys(storage: Storage, blocks: list[Block], main: MainPredicate) -> n
     if not main.keys or not blocks:
         return np.empty(0, dtype=np.int64)
     every = max(1, sum(block.rows for block in blocks) // SAMPLE_RECORDS)
-    loaded = load_all(storage, [block.name for block in blocks])
+    loaded = load_all(storage, blocks)
     return np.concatenate([batch.column("_key").to_numpy()[::every] for batch in loaded])

@@ -4,11 +4,13 @@ An epoch, and what a crash at each line leaves::
 
     plan       sources say what is new since the last commit           nothing
     tasks      the runner carries out route and join                   blocks and staged outputs that no commit names: swept
+    gather     small results are made one file, if they are due        a staged file that no commit names: swept
     commit     one entry in the log                                    the epoch happened
     publish    staged outputs become visible                           published again from the entry by whoever claims the log
     clean      replaced blocks and old entries are removed             swept by the next driver
 
-When nothing is new, nothing is written. When a commit's outcome is unknown, or another driver holds the log, this one stops.
+When nothing is new, nothing is written, but once what still waited to be visible. When a commit's outcome is unknown, or another driver
+holds the log, this one stops.
 
 Two epochs may be in flight: while a source has more input waiting, the next epoch is planned and handed to the runner before this one's
 tasks are over, so that its routing fills the time in which workers would wait for each other, for the commit and for the next plan. What
@@ -28,7 +30,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.deployment import first_plan, make_config, make_sources, output_schema, plan_as_asked, predicate_of, require_same_join
@@ -52,6 +54,7 @@ from streamjoin.epoch.outcome import checkpoint_after, result_of
 from streamjoin.epoch.planning import Head, PlannedEpoch, make_spec, plan_inputs, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner, Running
 from streamjoin.epoch.replan import PlanRefused, PlanStatus, Replanner
+from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import Shared, TaskReport, share
 from streamjoin.io.base import Counting, Follower, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
@@ -61,6 +64,8 @@ from streamjoin.language.predicate import Predicate
 from streamjoin.language.sides import SIDES
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme, SchemeError
+from streamjoin.state.blocks import FOLDER
+from streamjoin.state.extent import Segment
 from streamjoin.state.log import Checkpoint, CommitLog, path_of
 from streamjoin.state.storage import Storage, retries
 
@@ -120,11 +125,13 @@ class Driver:
         self._sink = make_sink(job.sink, output_schema(job), storage=storage, query=job.name)
         self._dead_letters = DeadLetters(job.dead_letter)
         self._janitor = Janitor(storage, self._log, self._sources, self._sink, self._dead_letters)
-        self._replanner = Replanner(self._query, fetches=storage.local_path("blocks") is None)
+        self._replanner = Replanner(self._query, fetches=storage.local_path(FOLDER) is None)
         self._observations = Observations()
         # None until a plan is adopted.
         self._config: Shared | None = None
         self._published = False
+        # Of the last commit, with their data.
+        self._results = Results()
         # The epoch after the last commit, where it was begun before that commit.
         self._next: _Flight | None = None
         # Repeated storage requests of tasks that run in this process: their reports have them too.
@@ -138,6 +145,7 @@ class Driver:
         self._at("claim")
         self.checkpoint = self._log.claim()
         require_same_join(self.job, self.checkpoint, self._storage.url)
+        self._results = Results.of(self.checkpoint, self._storage)
         self._at("republish")
         try:
             self._publish(again=True)
@@ -150,9 +158,13 @@ class Driver:
             self._adopt(plan_as_asked(self.job, self.checkpoint, self._storage))
 
     def stop(self) -> None:
-        """Give up what is in flight, which the next start does again, and end the workers."""
+        """Give up what is in flight, which the next start does again, make visible what waits for that, and end the workers."""
         self._abandon()
-        self._runner.stop()
+        try:
+            if self._published and self._results.waiting:
+                self._publish_waiting()
+        finally:
+            self._runner.stop()
 
     @_trying_again
     def step(self, *, final: bool = False) -> EpochResult | None:
@@ -170,12 +182,11 @@ class Driver:
             steps = Steps()
             flight = flight or self._begin(Head.after(self.checkpoint), steps, final)
             if flight is None:
+                if self._results.waiting and (final or self.exhausted or self._results.are_due(self._sink, self._clock(), 0.0)):
+                    self._publish_waiting()
                 return None
             epoch, reports = self._finish(flight, steps, final)
-            before, after = self.checkpoint, checkpoint_after(self.job, self.checkpoint, epoch, reports, self._clock())
-            self._at("commit")
-            self._log.commit(after)
-            self.checkpoint, self._published = after, False
+            before, after = self.checkpoint, self._commit(epoch, reports)
             self._learn(epoch, reports, steps)
             steps.lap("commit")
             self._at("publish")
@@ -284,6 +295,31 @@ class Driver:
             flight.running.cancel()
             self._janitor.has_leftovers = True
 
+    def _commit(self, epoch: PlannedEpoch, reports: list[TaskReport]) -> Checkpoint:
+        """Make the epoch the truth, with what it makes visible."""
+        now = self._clock()
+        results = self._results.with_epoch([staged for report in reports for staged in report.staged], now)
+        if results.are_due(self._sink, now, self.job.interval_micros / 1e6):
+            results = results.gathered(self._sink, self.checkpoint.identity, self._log.incarnation, epoch.spec.epoch)
+        segment = Segment(self._log.next_path)
+        results = results.kept_in(segment)
+        after = checkpoint_after(self.job, self.checkpoint, epoch, reports, now, results, segment)
+        self._at("commit")
+        self._log.commit(after, segment.data)
+        self.checkpoint, self._results, self._published = after, results, False
+        return after
+
+    def _publish_waiting(self) -> None:
+        """Make what waits visible, by a commit of its own. What the last one staged is visible by now."""
+        self._at("gather")
+        waiting = replace(self._results, staged=())
+        segment = Segment(self._log.next_path)
+        results = waiting.gathered(self._sink, self.checkpoint.identity, self._log.incarnation, self.checkpoint.epoch).kept_in(segment)
+        after = results.committed_by(replace(self.checkpoint, staged={}))
+        self._log.commit(after, segment.data)
+        self.checkpoint, self._results, self._published = after, results, False
+        self._publish()
+
     def _learn(self, epoch: PlannedEpoch, reports: list[TaskReport], steps: Steps) -> None:
         """Take over what the epoch that was just committed has changed: the plan, and the statistics for the next one."""
         now, seconds = self._clock(), sum(steps.seconds.values())
@@ -306,9 +342,8 @@ class Driver:
             self._carry_out(self._replanner.handle(BlocksFetched(sum(report.to_fetch_bytes for report in reports), now)))
 
     def _publish(self, *, again: bool = False) -> None:
-        staged = self.checkpoint.staged
-        self._sink.publish([Staged.from_json(value) for value in staged.get("sink", [])], again=again)
-        self._dead_letters.publish([Staged.from_json(value) for value in staged.get("deadLetter", [])], again=again)
+        self._sink.publish(self._results.staged, again=again)
+        self._dead_letters.publish([Staged.from_json(value) for value in self.checkpoint.staged.get("deadLetter", [])], again=again)
         self._published = True
         for side in SIDES:
             source, position = self._sources[side], self.checkpoint.positions[side]

@@ -5,11 +5,13 @@ A crash at any line leaves files that the next sweep finds. Always holds:
 - What a commit has made obsolete is kept for ``GRACE_EPOCHS`` commits more: a task of the epoch in flight may be reading it back.
 - A sweep removes only what this checkpoint's drivers made, this one or older ones; and none is made while an epoch is in flight, as its
   files are in no commit yet.
+- An entry of the log stays as long as one of the last ``GRACE_EPOCHS`` commits names something in it.
 - As long as a commit's output may not be visible, nothing that is staged is swept: the loop sweeps after it has published.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,12 +20,16 @@ from streamjoin.epoch.spec import TaskReport, is_attempt_of
 from streamjoin.io.base import Sink, Source
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.language.sides import SIDES
+from streamjoin.state.blocks import FOLDER as BLOCKS
+from streamjoin.state.blocks import is_file
 from streamjoin.state.log import Checkpoint, CommitLog
 from streamjoin.state.storage import Storage
 
 SWEEP_EVERY = 500
 """Epochs between sweeps for blocks that failed attempts left."""
 GRACE_EPOCHS = 2
+AT_ONCE = 16
+"""So many files, or those of so many epochs, are removed in one request."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,8 @@ class Janitor:
         self._dead_letters = dead_letters
         # Ascending by epoch.
         self._garbage: list[_Garbage] = []
+        # Paths of log entries that each of the last commits needs.
+        self._needed: deque[set[str]] = deque(maxlen=GRACE_EPOCHS + 1)
         self.has_leftovers = False
         """An attempt may have left files behind, so that the next ``clean`` sweeps."""
 
@@ -56,21 +64,29 @@ class Janitor:
     def clean(self, before: Checkpoint, now: Checkpoint, reports: Sequence[TaskReport], *, in_flight: bool) -> None:
         """Remove what commits up to ``now`` have made obsolete. A failure here loses nothing: the next sweep finds what is left."""
         self._garbage.append(_Garbage(now.epoch, self._obsolete(before, now, reports)))
+        self._needed.append(now.entries())
         try:
-            while self._garbage and self._garbage[0].epoch <= now.epoch - GRACE_EPOCHS:
-                self._storage.delete_many(self._garbage[0].paths)
-                self._garbage.pop(0)
-            self._log.trim()
+            self._remove_garbage(now.epoch - GRACE_EPOCHS)
+            self._log.trim(set().union(*self._needed))
             if not in_flight and self.is_due(now.epoch):
                 self.sweep(now)
                 self.has_leftovers = False
         except OSError:
             self.has_leftovers = True
 
+    def _remove_garbage(self, epoch: int) -> None:
+        """Remove what commits up to this epoch's have made obsolete, once it is worth a request."""
+        old = [garbage for garbage in self._garbage if garbage.epoch <= epoch]
+        paths = [path for garbage in old for path in garbage.paths]
+        if len(paths) >= AT_ONCE or len(old) >= AT_ONCE:
+            self._storage.delete_many(paths)
+            del self._garbage[: len(old)]
+
     def _obsolete(self, before: Checkpoint, now: Checkpoint, reports: Sequence[TaskReport]) -> list[str]:
         named = {block.name for block in now.blocks}
-        obsolete = [block.name for block in before.blocks if block.name not in named]
-        obsolete += [name for report in reports for name in report.replaced if name not in named and name not in obsolete]
+        unnamed = [block.name for block in before.blocks if block.name not in named]
+        unnamed += [name for report in reports for name in report.replaced if name not in named]
+        obsolete = [name for name in dict.fromkeys(unnamed) if is_file(name)]
         for side in SIDES:
             source = self._sources[side]
             unreferenced = source.referenced(before.positions[side]) - source.referenced(now.positions[side])
@@ -88,7 +104,7 @@ class Janitor:
 
         waiting = {path for garbage in self._garbage for path in garbage.paths}
         used = waiting | {block.name for block in checkpoint.blocks}
-        stray = [path for path in self._storage.list("blocks") if path not in used and may_sweep(path.rsplit("/", 1)[1])]
+        stray = [path for path in self._storage.list(BLOCKS) if path not in used and may_sweep(path.rsplit("/", 1)[1])]
         used = waiting | {snapshot_path(name) for side in SIDES for name in self._sources[side].referenced(checkpoint.positions[side])}
         snapshots = [path for path in self._storage.list(FOLDER) if path not in used]
         if snapshots and self._log.is_held():  # asked after listing, so that none of them can be a newer driver's

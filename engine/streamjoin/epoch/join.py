@@ -10,7 +10,8 @@ Phases:
 4. merge runs in tiers, rewriting their blocks;
 5. wait for the writes, stage the runs under this attempt's token, report.
 
-A crash or a failure at any line leaves blocks and staged output under names that no commit will mention; the driver sweeps them.
+A crash or a failure at any line leaves blocks and staged output under names that no commit will mention; the driver sweeps them. What is
+small is written nowhere: it goes to the driver with the report, and into the commit.
 Memory: the new tuples, the held runs (mapped, so the system may evict them), and one chunk of output.
 """
 
@@ -41,7 +42,7 @@ from streamjoin.epoch.spec import (
 from streamjoin.kernel.run import Run, merge_runs, tiers
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.scheme.tiling import Area
-from streamjoin.state.blocks import Block, axes_of, describe, encode, encode_in_parts, load
+from streamjoin.state.blocks import FOLDER, Block, axes_of, describe, encode, encode_in_parts, is_file, load
 from streamjoin.state.log import Entry
 from streamjoin.state.storage import Storage, retries
 from streamjoin.state.store import (
@@ -86,7 +87,7 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
 
     new = _gather(spec, worker, pieces, report)
     clock.lap("gather")
-    sink = config.sink.writer(token, final_name(spec, task))
+    sink = config.sink.writer(token, final_name(spec, task), small_bytes=spec.small_bytes)
     with BlockWriter(spec, config.storage, areas, token, report) as blocks:
         try:
             fresh = {key: HeldRun(run, blocks.write(key, run)) for key, run in new.items()}
@@ -136,14 +137,19 @@ class Steps:
 
 
 class BlockWriter:
-    """Writes blocks while the join goes on. Leaving it waits for what was begun, so that no write outlives its task."""
+    """Writes blocks while the join goes on. Leaving it waits for what was begun, so that no write outlives its task.
+
+    Small ones are left to the driver, as long as they are not many.
+    """
 
     def __init__(self, spec: EpochSpec, storage: Storage, areas: dict[int, Area], token: str, report: TaskReport) -> None:
         self._spec, self._storage, self._areas, self._token, self._report = spec, storage, areas, token, report
-        local = storage.local_path("blocks") is not None
+        local = storage.local_path(FOLDER) is not None
         self._axes = None if local else axes_of(plan_of(spec.scheme).scheme, compiled(spec.config).config.predicate.main)
         self._pool = ThreadPoolExecutor(1 if local else UPLOADS)
         self._begun: dict[str, Future[Block]] = {}
+        self._small_bytes = spec.small_bytes
+        """So many may yet be left to the driver."""
 
     def __enter__(self) -> BlockWriter:
         return self
@@ -160,13 +166,21 @@ class BlockWriter:
         batch = slice_keys(run.batch, keys)
         if not batch.num_rows:
             return ()
-        name = f"blocks/{self._spec.epoch:012d}/{self._token}-{area}-{side}-{len(self._begun)}.arrow"
+        name = f"{self._spec.epoch:012d}/{self._token}-{area}-{side}-{len(self._begun)}"
+        if batch.nbytes <= self._small_bytes:
+            self._small_bytes -= batch.nbytes
+            name = f"small/{name}"
+        else:
+            name = f"{FOLDER}/{name}.arrow"
         self._begun[name] = self._pool.submit(self._put, name, batch, side, area)
         return (name,)
 
     def _put(self, name: str, batch: pa.RecordBatch, side: int, area: int) -> Block:
         data, parts = (encode(batch), None) if self._axes is None else encode_in_parts(batch, self._axes[area])
-        self._storage.put(name, memoryview(data))
+        if is_file(name):
+            self._storage.put(name, memoryview(data))
+        else:
+            self._report.small_blocks[name] = data.to_pybytes()
         return describe(batch, name=name, side=side, generation=self._spec.generation, area=area, nbytes=data.size, parts=parts)
 
     def replace(self, names: Iterable[str]) -> None:
@@ -184,8 +198,8 @@ class BlockWriter:
         """
         block = self._begun[held.blocks[0]].result() if held.blocks else None
         whole = block is not None and block.rows == held.run.rows and self._storage.local_path(block.name) is not None
-        if block is not None and whole and held.run.nbytes > SCRATCH_BYTES:
-            return HeldRun(Run.of(load(self._storage, block.name)), held.blocks)
+        if block is not None and whole and held.run.nbytes > SCRATCH_BYTES and is_file(block.name):
+            return HeldRun(Run.of(load(self._storage, block)), held.blocks)
         return HeldRun(Run.of(settle(held.run.batch)), held.blocks)
 
 
@@ -241,7 +255,7 @@ def _held_here(handover: Handover, query: str, store: RunStore) -> Iterator[tupl
 
 def _fetch(spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport) -> None:
     """Bring the parts of blocks that this worker will need under the upcoming plan into its process, if they are not on this machine."""
-    if spec.upcoming is None or config.storage.local_path("blocks") is not None:
+    if spec.upcoming is None or config.storage.local_path(FOLDER) is not None:
         store.fetch(config.storage, ())
         return
     after = plan_of(spec.upcoming.scheme).areas.get(spec.upcoming.tasks.get(task, -1), {})

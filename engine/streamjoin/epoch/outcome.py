@@ -12,12 +12,14 @@ from dataclasses import replace
 
 from streamjoin.epoch.planning import PlannedEpoch, utilization
 from streamjoin.epoch.ports import EpochResult, TaskWork
+from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import TaskReport
 from streamjoin.epoch.watermark import advance
 from streamjoin.io.base import SourcePlan
 from streamjoin.job import Job
 from streamjoin.language.sides import SIDES
 from streamjoin.state.blocks import Block
+from streamjoin.state.extent import Segment
 from streamjoin.state.log import Checkpoint, Newest
 
 COUNTERS = (
@@ -27,15 +29,22 @@ COUNTERS = (
 """What routing counts, by stream: fields of RouteReport."""
 
 
-def checkpoint_after(job: Job, last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport], now: float) -> Checkpoint:
-    """The checkpoint after the epoch, which is over at ``now``. O(blocks + reports)."""
+def checkpoint_after(
+    job: Job, last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport], now: float, results: Results, segment: Segment
+) -> Checkpoint:
+    """The checkpoint after the epoch, which is over at ``now``. O(blocks + reports).
+
+    ``results``: what becomes of those of this epoch and of those before that wait. Puts into ``segment`` what is to be committed with it.
+    """
     spec, current = epoch.spec, epoch.plans.current
     at_work = [report for report in reports if report.task < current.scheme.tasks]
     replaced = {name for report in reports for name in report.replaced}
     kept = [block for block in last.blocks if block.name not in replaced and not block.is_expired(spec.expired_before)]
     (left, left_partitions), (right, right_partitions) = (_advance(job, last, side, reports, now) for side in SIDES)
+    small = {name: segment.add(data) for report in reports for name, data in report.small_blocks.items()}
+    new = [replace(block, extent=small.get(block.name)) for report in reports for block in report.blocks]
     dead = [staged for report in reports for route in report.routes for staged in route.dead_letters]
-    return replace(
+    after = replace(
         last,
         epoch=spec.epoch,
         generation=spec.generation,
@@ -45,20 +54,18 @@ def checkpoint_after(job: Job, last: Checkpoint, epoch: PlannedEpoch, reports: S
         watermarks=(left, right),
         effective=last.watermarks,
         partitions=(left_partitions, right_partitions),
-        blocks=tuple(kept + [block for report in reports for block in report.blocks]),
+        blocks=tuple(kept + new),
         held={report.task: report.held for report in at_work},
         tokens={report.task: report.token for report in at_work},
-        totals=_totals(last, epoch, reports),
-        staged={
-            "sink": [staged.to_json() for report in reports for staged in report.staged],
-            "deadLetter": [staged.to_json() for staged in dead],
-        },
+        totals=_totals(last, epoch, reports, results),
+        staged={"deadLetter": [staged.to_json() for staged in dead]},
         fingerprint=job.fingerprint(),
         committed_at=now,
     )
+    return results.committed_by(after)
 
 
-def _totals(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport]) -> dict[str, list[int]]:
+def _totals(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport], results: Results) -> dict[str, list[int]]:
     """The counters since the checkpoint's beginning: [left, right], or one number."""
     counts = counts_of(reports)
     written_blocks, written_bytes = stored(block for report in reports for block in report.blocks)
@@ -66,7 +73,7 @@ def _totals(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport]
     once = {
         "output": sum(report.output for report in reports),
         "candidates": sum(report.candidates for report in reports),
-        "output_bytes": sum(staged.bytes for report in reports for staged in report.staged),
+        "output_bytes": sum(staged.nbytes for staged in results.staged),
         "read_back": _read_back(epoch, reports),
         "read_back_bytes": sum(report.read_back_bytes for report in reports),
     }

@@ -17,6 +17,11 @@ from streamjoin.language.sides import SIDES
 from streamjoin.language.window import WindowKind
 from streamjoin.state.log import Checkpoint
 
+SMALL_BYTES = 2 << 20
+"""So many bytes of blocks, and of results, an epoch's tasks may together leave to the driver, which writes them with the commit."""
+MOST_SMALL_BYTES = 128 << 10
+"""Of one task."""
+
 
 @dataclass(frozen=True)
 class Head:
@@ -127,6 +132,7 @@ def make_spec(
         handover=None if before is None else Handover(before.shared, last.tokens),
         base=entry if last.blocks and follows is None else None,
         upcoming=None if upcoming is None else Upcoming(upcoming.shared, plans.upcoming_tasks, entry),
+        small_bytes=min(MOST_SMALL_BYTES, SMALL_BYTES // current.scheme.tasks),
         follows=follows,
     )
 

@@ -60,7 +60,7 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
         if batch is not None:
             held.append(batch)
     report.dead_letters = dead.close()
-    report.dead_letter_bytes = sum(staged.bytes for staged in report.dead_letters)
+    report.dead_letter_bytes = sum(staged.nbytes for staged in report.dead_letters)
     if held:
         yield from cut(spec, plan, which, held, report)
     report.seconds = time.perf_counter() - started

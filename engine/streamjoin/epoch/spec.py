@@ -117,6 +117,8 @@ class EpochSpec:
     """The log entry with the blocks to read back from; None in a checkpoint's first epoch, and when this epoch ``follows`` another."""
     upcoming: Upcoming | None = None
     handover: Handover | None = None
+    small_bytes: int = 0
+    """Blocks of a task that come to no more than this together, and results that do, go with its report rather than into files."""
     follows: int | None = None
     """The epoch before, when it is still in flight: a task goes on from the runs that its last attempt staged in the same process, or
     fails. It reports which attempt that was, and the driver commits only what follows from what it has committed."""
@@ -193,6 +195,8 @@ class TaskReport:
     candidates: int = 0
     """Pairs that the main predicate admitted."""
     blocks: list[Block] = field(default_factory=list)
+    small_blocks: dict[str, bytes] = field(default_factory=dict)
+    """The content of those of them that are not files, by name."""
     replaced: list[str] = field(default_factory=list)
     """Blocks whose tuples are in new blocks of this report, or have expired."""
     staged: list[Staged] = field(default_factory=list)

@@ -19,6 +19,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
+from streamjoin.state.extent import Extent
+
 MAX_BATCH_ROWS = 1 << 18
 """No batch that a reader yields has more rows."""
 
@@ -193,23 +195,31 @@ class MemorySnapshots:
 
 @dataclass(frozen=True)
 class Staged:
-    """A finished file that awaits the epoch's commit. Paths are relative to the sink's root."""
+    """Results that await the epoch's commit: a finished file, or what is too little for one. Paths are relative to the sink's root."""
 
     path: str
+    """Empty: no file was made."""
     final: str
     rows: int
-    bytes: int
+    nbytes: int
     text: str = ""
     """What a sink without files (the console) publishes instead."""
+    data: bytes = field(default=b"", repr=False)
+    """What is in no file yet, in the sink's own form; the commit keeps it."""
+    extent: Extent | None = None
+    """Where."""
 
     def to_json(self) -> dict[str, Any]:
-        """For the commit; ``from_json`` reads it back."""
-        value: dict[str, Any] = {"path": self.path, "final": self.final, "rows": self.rows, "bytes": self.bytes}
-        return value | {"text": self.text} if self.text else value
+        """For the commit, but for the data; ``from_json`` reads it back."""
+        value: dict[str, Any] = {"path": self.path, "final": self.final, "rows": self.rows, "bytes": self.nbytes}
+        if self.text:
+            value["text"] = self.text
+        return value if self.extent is None else value | {"extent": self.extent.to_json()}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Staged:
-        return cls(value["path"], value["final"], value["rows"], value["bytes"], value.get("text", ""))
+        extent = Extent(*value["extent"]) if "extent" in value else None
+        return cls(value["path"], value["final"], value["rows"], value["bytes"], value.get("text", ""), extent=extent)
 
 
 class Writer(Protocol):
@@ -227,15 +237,26 @@ class Writer(Protocol):
 class Sink(Protocol):
     """Where results go. Picklable: writers are made in tasks, the rest is called in the driver."""
 
-    def writer(self, name: str, stem: str | None = None) -> Writer:
+    @property
+    def gather_seconds(self) -> float:
+        """How long small results may wait for more, so that there are fewer files; 0: they are published with their epoch."""
+
+    def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> Writer:
         """A writer for one task of one epoch.
 
         ``name`` is unique to the epoch, task and attempt: attempts that run at once never touch each other's files.
         ``stem`` names the published files; it may be the same for all attempts of an epoch's task. Default: ``name``.
+        ``small_bytes``: results of no more than this are left in :attr:`Staged.data` rather than in a file.
+        """
+
+    def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
+        """What is to be committed, and published, of small results of one epoch or several. ``name`` and ``stem`` as for a writer.
+
+        Raises SinkError, StorageError.
         """
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
-        """Makes committed files visible. Raises SinkError where one is lost, UnavailableError.
+        """Makes committed results visible. Raises SinkError where some are lost, UnavailableError.
 
         ``again``: by a driver that does not know whether its predecessor did; what is gone has been published, and then taken away.
         """

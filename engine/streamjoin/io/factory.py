@@ -96,7 +96,8 @@ def make_sink(
         return KafkaSink(KafkaSinkConfig(_kafka_client(sink), query, sink.key), schema, storage)
     if isinstance(sink, model.ConsoleSink):
         return ConsoleSink(ConsoleSinkConfig(sink.limit), schema)
-    return FilesSink(FilesSinkConfig(place(sink.path), sink.format, sink.compression), schema)
+    gather = sink.gather.micros / SECOND
+    return FilesSink(FilesSinkConfig(place(sink.path), sink.format, sink.compression, gather_seconds=gather), schema)
 
 
 def _kafka_client(kafka: model.KafkaSource | model.KafkaSink) -> KafkaClient:

@@ -1,8 +1,9 @@
 """A sink of one Kafka topic: each result is a record with a JSON object, sent by the driver once its epoch is committed.
 
-Tasks stage encoded records as objects in the checkpoint's ``outbox``; no result is on the topic before its epoch's commit. The driver sends
-them by an idempotent producer, waits for all acknowledgements, and notes that in the outbox, so a driver that starts again sends only what
-was not noted. One that died in between sends records again: under the same identity, in the same order of each task.
+Tasks stage encoded records as objects in the checkpoint's ``outbox``, or, where there are few, leave them to the commit; no result is on
+the topic before that. The driver sends them by an idempotent producer, waits for all acknowledgements, and notes in the outbox which
+epoch's it sent last, so a driver that starts again sends only what was not noted. One that died in between sends records again: under the
+same identity, in the same order of each task.
 
 Always holds: a record's identity is ``<query>/<checkpoint>/<epoch>/<task>/<row>``, counted from 0 within an epoch's task, and belongs to
 one result for good: the checkpoint's own identity is in it, so a new checkpoint, which counts epochs from 0 again, repeats none; and the
@@ -33,8 +34,8 @@ from streamjoin.io.sinks import json_texts
 from streamjoin.state.storage import Missing, Storage
 
 OUTBOX = "outbox"
-SENT = ".sent"
-"""What is appended to an epoch's first object for the note that all of them have been sent."""
+NOTE = f"{OUTBOX}/sent"
+"""The object that says which epoch's records have all been sent last, by the identity of the first."""
 CHUNK_ROWS = 16 * 1024
 """So many rows become text at a time; rows of more than 128 KiB would not fit the 2 GB of Arrow's strings, nor a Kafka record."""
 OBJECT_ROWS = 256 * 1024
@@ -138,8 +139,8 @@ class KafkaSink:
         self._failed: list[KafkaError] = []
         self._complaints = Complaints()
         self._sent_records = self._sent_bytes = self._failures = 0
-        self._note: str | None = None
-        """What says that the last epoch's records have been sent; it must stay until the next epoch's have."""
+        self._noted: bytes | None = None
+        """What this process has noted."""
         names = [name.casefold() for name in schema.names]
         if config.key is not None and config.key.casefold() not in names:
             raise SinkError(f"kafka.key: {config.key} is not a column of the output; it has {', '.join(schema.names)}")
@@ -148,14 +149,21 @@ class KafkaSink:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_producer": None, "_failed": [], "_complaints": Complaints()}
 
-    def writer(self, name: str, stem: str | None = None) -> KafkaWriter:
+    @property
+    def gather_seconds(self) -> float:
+        return 0.0
+
+    def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
+        return list(small)
+
+    def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> KafkaWriter:
         """See :class:`streamjoin.io.base.Sink`. ``stem`` is ``<checkpoint>-<epoch>-<task>``, as ``epoch.spec.final_name`` makes it."""
         checkpoint, epoch, task = (stem if stem is not None else name).rsplit("-", 2)
         prefix = f"{self.config.query}/{checkpoint}/{int(epoch)}/{int(task)}"
-        return KafkaWriter(self._storage, self.schema, self._key, name, prefix)
+        return KafkaWriter(self._storage, self.schema, self._key, name, prefix, small_bytes)
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
-        """Sends what is staged unless it is noted that it was sent. Returns when the brokers have it all; O(records).
+        """Sends what is staged, ``again`` only unless it is noted that it was sent. Returns when the brokers have it all; O(records).
 
         ``again`` with nothing to send, as when a driver starts, asks for the topic: what is wrong with the options or the topic is to show
         before there are results. Raises SinkError, UnavailableError.
@@ -164,13 +172,12 @@ class KafkaSink:
             if again:
                 self._require_topic()
             return
-        note = staged[0].path + SENT
-        if not self._exists(note):
+        note = staged[0].final.encode()
+        if (self._noted if not again else self._sent_last()) != note:
             self._send(staged)
-            self._storage.put(note, b"sent")
-        for name in [file.path for file in staged] + [self._note] * (self._note not in (None, note)):
-            self._storage.delete(str(name))
-        self._note = note
+            self._storage.put(NOTE, note)
+            self._noted = note
+        self._storage.delete_many([file.path for file in staged if file.path])
 
     @property
     def traffic(self) -> Traffic:
@@ -178,18 +185,16 @@ class KafkaSink:
         return Traffic(self._sent_records, self._sent_bytes, self._failures, self._complaints.count)
 
     def sweep(self, may_remove: Callable[[str], bool]) -> int:
-        """Removes staged objects whose name may be removed, but for the note of the last epoch. O(staged objects)."""
-        stray = [path for path in self._storage.list(OUTBOX) if path != self._note and may_remove(path.rsplit("/", 1)[1])]
-        for path in stray:
-            self._storage.delete(path)
+        """Removes staged objects whose name may be removed. O(staged objects)."""
+        stray = [path for path in self._storage.list(OUTBOX) if may_remove(path.rsplit("/", 1)[1])]
+        self._storage.delete_many(stray)
         return len(stray)
 
-    def _exists(self, path: str) -> bool:
+    def _sent_last(self) -> bytes | None:
         try:
-            self._storage.get(path)
+            return self._storage.get(NOTE)
         except Missing:
-            return False
-        return True
+            return None
 
     def _send(self, staged: Sequence[Staged]) -> None:
         nbytes = 0
@@ -263,7 +268,7 @@ class KafkaSink:
 
     def _batches(self, file: Staged) -> Iterator[Outgoing]:
         try:
-            data = self._storage.get(file.path)
+            data = file.data or self._storage.get(file.path)
         except Missing:
             raise SinkError(
                 f"{self._storage.url}/{file.path}: these {file.rows} committed records are gone, and there is no note that they were sent."
@@ -334,8 +339,11 @@ def _delivered(failed: list[KafkaError], error: KafkaError | None, message: obje
 class KafkaWriter:
     """Stages one task's results as Arrow files of (value) or (value, key), each of bounded size."""
 
-    def __init__(self, storage: Storage, schema: pa.Schema, key: int | None, name: str, prefix: str) -> None:
+    def __init__(
+        self, storage: Storage, schema: pa.Schema, key: int | None, name: str, prefix: str, small_bytes: int
+    ) -> None:
         self._storage = storage
+        self._small_bytes = small_bytes
         self._schema = schema
         self._key = key
         self._name = name
@@ -378,8 +386,7 @@ class KafkaWriter:
         """Removes every object of this writer."""
         self._finished = True
         self._pending = []
-        for staged in self._done:
-            self._storage.delete(staged.path)
+        self._storage.delete_many([staged.path for staged in self._done if staged.path])
         self._done = []
 
     def _put(self) -> None:
@@ -390,9 +397,13 @@ class KafkaWriter:
             for batch in self._pending:
                 writer.write_batch(batch)
         data = buffer.getvalue()
-        path = f"{OUTBOX}/{self._name}-{len(self._done):03d}.arrow"
-        self._storage.put(path, memoryview(data))
-        self._done.append(Staged(path, f"{self._prefix}/{self._rows}", self._pending_rows, data.size))
+        final = f"{self._prefix}/{self._rows}"
+        if not self._done and data.size <= self._small_bytes:
+            self._done.append(Staged("", final, self._pending_rows, data.size, data=data.to_pybytes()))
+        else:
+            path = f"{OUTBOX}/{self._name}-{len(self._done):03d}.arrow"
+            self._storage.put(path, memoryview(data))
+            self._done.append(Staged(path, final, self._pending_rows, data.size))
         self._rows += self._pending_rows
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
 

@@ -22,9 +22,10 @@ from typing import Any, Protocol, TextIO
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import ipc
 
 from streamjoin.io.base import SinkError, Staged
-from streamjoin.io.staging import STAGING, StagedFile, Staging, staging_at
+from streamjoin.io.staging import STAGING, InMemory, StagedFile, Staging, staging_at
 from streamjoin.state.storage import StorageError
 
 ROW_GROUP_ROWS = 128 * 1024
@@ -47,6 +48,8 @@ class FilesSinkConfig:
     """Parquet: snappy (None, too), zstd or none. JSON: zstd or none (None, too)."""
     roll_bytes: int = 512 * 1024 * 1024
     """A writer starts another file when one has grown to about this size."""
+    gather_seconds: float = 0.0
+    """How long small results may wait for more."""
 
     @property
     def extension(self) -> str:
@@ -63,13 +66,28 @@ class FilesSink:
         self.schema = schema
         self._staging = staging_at(config.path)
 
-    def writer(self, name: str, stem: str | None = None) -> FilesWriter:
+    @property
+    def gather_seconds(self) -> float:
+        return self.config.gather_seconds
+
+    def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> FilesWriter:
         """See :class:`streamjoin.io.base.Sink`. Makes no file before the first rows come."""
         stem = stem if stem is not None else name
         for part in (name, stem):
             if not part or "/" in part or "\0" in part:
                 raise ValueError(f"writer name {part!r}: must be a file name without slashes")
-        return FilesWriter(self.config, self._staging, self.schema, name, stem)
+        return FilesWriter(self.config, self._staging, self.schema, name, stem, small_bytes)
+
+    def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
+        """One file of all: staged where that is a directory, else for the commit to keep. O(rows)."""
+        if not small:
+            return []
+        writer = FilesWriter(self.config, InMemory() if self._staging.keeps_data else self._staging, self.schema, name, stem)
+        for staged in small:
+            with ipc.open_stream(staged.data) as reader:
+                for batch in reader:
+                    writer.write(batch)
+        return writer.close()
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
         """Brings staged files to their final names. O(files)."""
@@ -158,9 +176,18 @@ class _JsonEncoder:
 class FilesWriter:
     """Coalesces batches to row groups, and rolls over to another file where one grows too big."""
 
-    def __init__(self, config: FilesSinkConfig, staging: Staging, schema: pa.Schema, name: str, stem: str) -> None:
+    def __init__(
+        self,
+        config: FilesSinkConfig,
+        staging: Staging,
+        schema: pa.Schema,
+        name: str,
+        stem: str,
+        small_bytes: int = 0,
+    ) -> None:
         self._config = config
         self._staging = staging
+        self._small_bytes = small_bytes
         self._schema = schema
         self._name = name
         self._stem = stem
@@ -192,10 +219,20 @@ class FilesWriter:
     def close(self) -> list[Staged]:
         """Finishes the files; what was staged, in order."""
         if not self._finished:
-            self._flush()
-            self._finish_file()
+            if self._encoder is None and not self._done and 0 < self._pending_bytes <= self._small_bytes:
+                self._done.append(self._small())
+            else:
+                self._flush()
+                self._finish_file()
             self._finished = True
         return list(self._done)
+
+    def _small(self) -> Staged:
+        data = pa.BufferOutputStream()
+        with ipc.new_stream(data, self._schema) as stream:
+            for batch in self._pending:
+                stream.write_batch(batch)
+        return replace(self._staged(), path="", rows=self._pending_rows, data=data.getvalue().to_pybytes())
 
     def abort(self) -> None:
         """Removes every file of this writer."""
@@ -207,7 +244,7 @@ class FilesWriter:
             self._file = None
             self._done.append(self._staged())
         with contextlib.suppress(StorageError):  # what made the writer give up matters more; the sweep finds these files
-            self._staging.remove([staged.path for staged in self._done])
+            self._staging.remove([staged.path for staged in self._done if staged.path])
         self._done = []
 
     def _flush(self) -> None:
@@ -233,7 +270,7 @@ class FilesWriter:
         if self._encoder is None or self._file is None:
             return
         self._encoder.close()
-        self._done.append(replace(self._staged(), bytes=self._file.finish()))
+        self._done.append(self._file.finish(self._staged()))
         self._encoder, self._file, self._rows = None, None, 0
 
     def _staged(self) -> Staged:
@@ -327,8 +364,15 @@ class ConsoleSink:
         self.config = config
         self.schema = schema
 
-    def writer(self, name: str, stem: str | None = None) -> ConsoleWriter:
+    @property
+    def gather_seconds(self) -> float:
+        return 0.0
+
+    def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> ConsoleWriter:
         return ConsoleWriter(self.config.limit, stem if stem is not None else name)
+
+    def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
+        return list(small)
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False, stream: TextIO | None = None) -> None:
         """Prints; what is beyond the limit is only counted."""

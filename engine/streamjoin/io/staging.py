@@ -4,7 +4,10 @@ Always holds: a file is written under ``_staging`` and becomes visible under its
 local, by a copy within the store elsewhere (a store's objects appear whole or not at all). Publishing again is the same as once; a
 staged file is removed only when the published one is there.
 
-In an object store a file is first written to a scratch file on this machine, which no crash leaves behind, and uploaded when finished.
+Small files of an object store need no staging: the commit itself keeps them, and publishing writes them under their final names.
+
+In an object store any other file is first written to a scratch file on this machine, which no crash leaves behind, and uploaded when
+finished.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -34,8 +38,8 @@ class StagedFile(Protocol):
 
     stream: pa.NativeFile
 
-    def finish(self) -> int:
-        """Makes it durable; its size in bytes."""
+    def finish(self, staged: Staged) -> Staged:
+        """Makes it durable, or leaves that to the commit; what is to be published of it."""
 
     def abandon(self) -> None:
         """Stops writing and leaves nothing open."""
@@ -43,6 +47,10 @@ class StagedFile(Protocol):
 
 class Staging(Protocol):
     """A sink's root. Paths are relative to it. Picklable."""
+
+    keeps_data: bool
+    """What the commit keeps can be published from there. Otherwise a driver that publishes again would bring back what its readers have
+    taken away."""
 
     def create(self, path: str) -> StagedFile:
         """Raises SinkError where nothing can be written."""
@@ -64,6 +72,8 @@ def staging_at(root: str) -> Staging:
 
 class LocalStaging:
     """A directory; it is made when first needed."""
+
+    keeps_data = False
 
     def __init__(self, root: str) -> None:
         self._root = Path(root)
@@ -102,10 +112,10 @@ class _LocalFile:
         self._path = path
         self.stream = pa.OSFile(str(path), "wb")
 
-    def finish(self) -> int:
+    def finish(self, staged: Staged) -> Staged:
         if not self.stream.closed:
             self.stream.close()
-        return self._path.stat().st_size
+        return replace(staged, nbytes=self._path.stat().st_size)
 
     def abandon(self) -> None:
         with contextlib.suppress(OSError):
@@ -114,6 +124,8 @@ class _LocalFile:
 
 class StoreStaging:
     """A folder of an object store. Raises StorageError besides what the protocol says."""
+
+    keeps_data = True
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -129,15 +141,18 @@ class StoreStaging:
         return _ScratchFile(self._storage, path)
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
-        """One copy a file, some at once, and one removal for all. O(files)."""
+        """One copy a staged file or one put of other data, some at once, and one removal for all. O(files)."""
         if not staged:
             return
         with ThreadPoolExecutor(min(COPIES_AT_ONCE, len(staged))) as pool:
-            copied = list(pool.map(lambda file: self._copy(file, again), staged))
-        self._storage.delete_many([file.path for file, is_new in zip(staged, copied, strict=True) if is_new])
+            copied = list(pool.map(lambda file: self._appear(file, again), staged))
+        self._storage.delete_many([file.path for file, is_copied in zip(staged, copied, strict=True) if is_copied])
 
-    def _copy(self, file: Staged, again: bool) -> bool:
+    def _appear(self, file: Staged, again: bool) -> bool:
         """Whether there was something to copy."""
+        if not file.path:
+            self._storage.put(file.final, file.data)
+            return False
         try:
             self._storage.copy(file.path, file.final)
         except Missing:
@@ -160,15 +175,45 @@ class _ScratchFile:
         self._file = tempfile.TemporaryFile(prefix="streamjoin-")  # noqa: SIM115 - closed when finished or abandoned
         self.stream = pa.PythonFile(_Unclosed(self._file.fileno()), mode="w")
 
-    def finish(self) -> int:
+    def finish(self, staged: Staged) -> Staged:
         self._file.flush()
         size = os.fstat(self._file.fileno()).st_size
         with self._file:
             self._storage.put(self._path, memoryview(mmap.mmap(self._file.fileno(), size, prot=mmap.PROT_READ)))
-        return size
+        return replace(staged, nbytes=size)
 
     def abandon(self) -> None:
         self._file.close()
+
+
+class InMemory:
+    """Where files are made that the commit keeps. Nothing is staged, so that there is nothing to publish or to remove."""
+
+    keeps_data = True
+
+    def create(self, path: str) -> StagedFile:
+        return _MemoryFile()
+
+    def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
+        pass
+
+    def staged(self) -> Iterable[str]:
+        return []
+
+    def remove(self, paths: Sequence[str]) -> None:
+        pass
+
+
+class _MemoryFile:
+    def __init__(self) -> None:
+        self.stream = pa.BufferOutputStream()
+
+    def finish(self, staged: Staged) -> Staged:
+        data = self.stream.getvalue().to_pybytes()
+        return replace(staged, path="", nbytes=len(data), data=data)
+
+    def abandon(self) -> None:
+        self.stream.close()
 
 
 class _Unclosed:

@@ -482,6 +482,8 @@ class FilesSink(Part):
     """How to write: parquet, or json (one object a line)."""
     compression: Literal["snappy", "zstd", "none"] | None = None
     """How to compress parquet: snappy by default. json is not compressed."""
+    gather: Span = Duration.parse("1s")
+    """How long the results of small epochs may wait for more, so that there are fewer files; 0s: each epoch's are a file at once."""
 
 
 class ConsoleSink(Part):

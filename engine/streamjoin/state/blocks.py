@@ -9,6 +9,8 @@ shares among processes and takes back under pressure. That is how state larger t
 On a file system a block is one record batch, which is mapped where it lies. In an object store a larger block is several, its *parts*,
 each sorted by key and readable by itself: a worker that needs a range of keys or of unit coordinates fetches the parts that meet it.
 What is fetched has to be copied to a local file anyway, so it costs little to make one sorted run of it there.
+
+A small block is no file of its own but an *extent* of the log entry that committed it: it travels to the driver with its task's report.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import tempfile
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
@@ -33,6 +35,7 @@ from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.sides import SIDES
 from streamjoin.scheme.region import Region, high_of, low_of
 from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
+from streamjoin.state.extent import Extent, map_extent
 from streamjoin.state.storage import Missing, Storage, StorageError
 
 DOWNLOADS = 8
@@ -56,8 +59,15 @@ UNIT_SAMPLES = 4096
 """So many unit coordinates of a block decide where it is cut."""
 HEAD_BYTES = 8
 """Before the schema in an Arrow file."""
+FOLDER = "blocks"
+"""Where the files are."""
 
 Item = TypeVar("Item")
+
+
+def is_file(name: str) -> bool:
+    """Whether a block of this name is a file, rather than an extent of a log entry."""
+    return name.startswith(FOLDER + "/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +113,7 @@ class Block:
     """One durable block, as the commit log names it. Ranges are closed and tight; ``time_*`` are None where tuples carry no time."""
 
     name: str
+    """Its file's path; of one without a file only a name that no other has."""
     side: int
     generation: int
     """Of the plan whose area ``area`` wrote it: that area's own tuples, and all of them, of some epochs."""
@@ -117,16 +128,21 @@ class Block:
     time_max: int | None
     parts: Parts | None = None
     """None: it is read as a whole."""
+    extent: Extent | None = None
+    """Where it lies, if not in a file of its own."""
 
     def to_json(self) -> list[Any]:
-        *values, parts = (getattr(self, name) for name in Block.__slots__)
-        return values if parts is None else [*values, parts.to_json()]
+        *values, parts, extent = (getattr(self, name) for name in Block.__slots__)
+        more = [None if parts is None else parts.to_json(), None if extent is None else extent.to_json()]
+        while more and more[-1] is None:
+            more.pop()
+        return [*values, *more]
 
     @classmethod
     def from_json(cls, values: list[Any]) -> Block:
-        if len(values) < len(cls.__slots__):
-            return cls(*values)
-        return replace(cls(*values[:-1]), parts=Parts.from_json(values[-1]))
+        count = len(cls.__slots__) - 2
+        parts, extent = (*values[count:], None, None)[:2]
+        return cls(*[*values[:count], parts and Parts.from_json(parts), extent and Extent(*extent)])
 
     def is_expired(self, expired_before: tuple[int | None, int | None]) -> bool:
         """Whether all of its tuples are older than the bound of its side (None: nothing expires)."""
@@ -272,39 +288,45 @@ def describe(batch: pa.RecordBatch, *, name: str, side: int, generation: int, ar
     )  # fmt: skip
 
 
-def load(storage: Storage, name: str) -> pa.RecordBatch:
+def load(storage: Storage, block: Block) -> pa.RecordBatch:
     """Read a block back, mapped where it is on this machine, else through a scratch file. Raises StorageError naming the block."""
-    path = storage.local_path(name)
     try:
-        if path is None:
-            return map_scratch(_as_run(_read(pa.py_buffer(storage.get(name)))))
-        if not path.exists():
-            raise Missing(f"{storage.url}/{name}: not there")
-        batches = _read(pa.memory_map(os.fspath(path)))
+        mapped = map_extent(storage, block.extent or Extent(block.name, 0, block.nbytes))
+        if mapped is None:
+            return map_scratch(_as_run(_read(pa.py_buffer(_fetch(storage, block, [(0, block.nbytes)])[0]))))
+        batches = _read(mapped)
         return batches[0] if len(batches) == 1 else map_scratch(_as_run(batches))
     except (pa.ArrowException, Missing) as error:
-        raise _unreadable(storage, name, error) from error
+        raise _unreadable(storage, block, error) from error
 
 
 def load_excerpt(storage: Storage, excerpt: Excerpt) -> pa.RecordBatch:
     """Read parts of a block back, as one sorted run; the whole block where that is on this machine. Otherwise as :func:`load`."""
-    name, parts = excerpt.block.name, excerpt.block.parts
-    if parts is None or storage.local_path(name) is not None:
-        return load(storage, name)
+    block, parts = excerpt.block, excerpt.block.parts
+    if parts is None or storage.local_path(FOLDER) is not None:
+        return load(storage, block)
     try:
-        head, *found = storage.get_ranges(name, [(0, parts.ends[0]), *map(parts.span, excerpt.parts)])
+        head, *found = _fetch(storage, block, [(0, parts.ends[0]), *map(parts.span, excerpt.parts)])
         schema = ipc.read_schema(pa.py_buffer(head[HEAD_BYTES:]))
         return map_scratch(_as_run([ipc.read_record_batch(pa.py_buffer(data), schema) for data in found]))
     except (pa.ArrowException, Missing) as error:
-        raise _unreadable(storage, name, error) from error
+        raise _unreadable(storage, block, error) from error
 
 
-def load_all(storage: Storage, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _fetch(storage: Storage, block: Block, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+    """These bytes of a block."""
+    if block.extent is None:
+        return storage.get_ranges(block.name, ranges)
+    first = block.extent.start
+    return storage.get_ranges(block.extent.path, [(first + start, first + end) for start, end in ranges])
+
+
+def load_all(storage: Storage, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
     """Read blocks back, in this order, as :func:`load` does.
 
     Memory: ``DOWNLOADS`` blocks, twice each until they are in scratch files.
     """
-    return _loaded(storage, load, names)
+    return _loaded(storage, load, blocks)
 
 
 def load_excerpts(storage: Storage, excerpts: Sequence[Excerpt]) -> Iterator[pa.RecordBatch]:
@@ -313,16 +335,17 @@ def load_excerpts(storage: Storage, excerpts: Sequence[Excerpt]) -> Iterator[pa.
 
 
 def _loaded(storage: Storage, one: Callable[[Storage, Item], pa.RecordBatch], items: Sequence[Item]) -> Iterator[pa.RecordBatch]:
-    if len(items) < 2 or storage.local_path("blocks") is not None:
+    if len(items) < 2 or storage.local_path(FOLDER) is not None:
         yield from (one(storage, item) for item in items)
         return
     with ThreadPoolExecutor(min(DOWNLOADS, len(items))) as pool:
         yield from pool.map(lambda item: one(storage, item), items)
 
 
-def _unreadable(storage: Storage, name: str, error: Exception) -> StorageError:
+def _unreadable(storage: Storage, block: Block, error: Exception) -> StorageError:
+    path = block.name if block.extent is None else block.extent.path
     return StorageError(
-        f"{storage.url}/{name}: the block that the last commit names cannot be read ({str(error)[:200]}); "
+        f"{storage.url}/{path}: the block that the last commit names cannot be read ({str(error)[:200]}); "
         "restore it, or start from an empty checkpoint"
     )
 

@@ -1,7 +1,8 @@
 """The commit log: one linear sequence of entries, each created exclusively, so that an epoch happens once and an older driver stops.
 
-An entry is ``log/<sequence>.json`` and holds the whole :class:`Checkpoint` after it. There are two kinds: an *epoch*, and a *claim*, which
-a driver that starts writes to take the log over. The latest entry is the truth.
+An entry is ``log/<sequence>.entry``: small blocks and results of its epoch (a :class:`~streamjoin.state.extent.Segment`), then the whole
+:class:`Checkpoint` after it as JSON, then that JSON's length. So an epoch of little is one object. There are two kinds: an *epoch*, and a
+*claim*, which a driver that starts writes to take the log over. The latest entry is the truth.
 
 Why this is exactly once, and what a crash does:
 
@@ -9,8 +10,10 @@ Why this is exactly once, and what a crash does:
 - Two drivers race for the next sequence number. Who loses reads the entry that won: if it is of another incarnation the loser raises
   :class:`Superseded` and must not publish anything more. A claim by a newer driver therefore stops the older at its next commit.
 - A create whose answer was lost is repeated; finding an entry with our own writer id means that it had succeeded.
-- Old entries are removed only once they are ``RETAIN_SECONDS`` old and ``RETAIN_ENTRIES`` behind. A driver that slept longer than half of
-  that, before its create or in it, lists the log after it: an entry beyond its own means that it wrote into a hole in the past.
+- What keeps an older driver out is one entry: the claim of the newer one lies where the older will commit next. So claims stay for
+  ``RETAIN_SECONDS``, and a driver that slept longer than half of that, before its create or in it, lists the log after it: an entry beyond
+  its own means that it wrote into a hole in the past. Other entries go as soon as they are ``RETAIN_ENTRIES`` behind and nothing in them is
+  needed. A driver that claims may find such a hole at any time, so it always lists.
 - A store that lets an object be created twice (some imitations of S3 do not know the condition) would break all of this in silence, so a
   driver that claims a log in an object store tries that first.
 """
@@ -21,22 +24,26 @@ import itertools
 import json
 import os
 import socket
+import struct
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from streamjoin.state.blocks import Block
+from streamjoin.state.extent import Extent
 from streamjoin.state.storage import AlreadyExists, Missing, Storage, StorageError
 
 RETAIN_ENTRIES = 32
+"""So many stay for those who read the log meanwhile."""
 RETAIN_SECONDS = 600.0
 TRIM_ENTRIES = 16
 """So many are removed at once, in one request."""
 ATTEMPTS = 4
-FORMAT = 2
+FORMAT = 3
+LENGTH = struct.Struct("<Q")
+"""How an entry ends: the length of the JSON before it."""
 
 
 class Superseded(RuntimeError):  # noqa: N818
@@ -84,7 +91,11 @@ class Checkpoint:
     totals: dict[str, list[int]] = field(default_factory=dict)
     """Counters since the first epoch, per stream where that makes sense; see ``epoch.reports``."""
     staged: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Files that this epoch's commit makes visible, by sink, to be published (again) before the next commit."""
+    """What this epoch's commit makes visible, by sink, to be published (again) before the next commit."""
+    waiting: tuple[dict[str, Any], ...] = ()
+    """Small results of this epoch and some before, which a later commit makes visible together."""
+    waiting_since: float | None = None
+    """The wall clock at the commit of the first of them."""
     fingerprint: dict[str, str] = field(default_factory=dict)
     committed_at: float | None = None
     """The wall clock at the commit of ``epoch``; None: there was none yet."""
@@ -103,9 +114,15 @@ class Checkpoint:
         sides = read.get("partitions") or [{}, {}]
         read["partitions"] = tuple({int(number): Newest(*newest) for number, newest in side.items()} for side in sides)
         read["blocks"] = tuple(Block.from_json(block) for block in read["blocks"])
+        read["waiting"] = tuple(read["waiting"])
         read["held"] = {int(task): tuple(held) for task, held in read["held"].items()}
         read["tokens"] = {int(task): token for task, token in read["tokens"].items()}
         return cls(**read)
+
+    def entries(self) -> set[str]:
+        """The paths of the entries that hold something that it names."""
+        results = [Extent(*value["extent"]) for value in itertools.chain(*self.staged.values(), self.waiting) if "extent" in value]
+        return {extent.path for extent in (*results, *(block.extent for block in self.blocks)) if extent is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +138,32 @@ class Entry:
     written_at: float
     checkpoint: Checkpoint
 
-    def encode(self) -> bytes:
+    def encode(self, segment: bytes = b"") -> bytes:
+        """``segment``: what else the entry is to hold, at its beginning."""
         values = {name: getattr(self, name) for name in Entry.__slots__ if name != "checkpoint"}
-        return json.dumps({"format": FORMAT, **values, "checkpoint": self.checkpoint.to_json()}).encode()
+        text = json.dumps({"format": FORMAT, **values, "checkpoint": self.checkpoint.to_json()}).encode()
+        return segment + text + LENGTH.pack(len(text))
 
     @classmethod
     def decode(cls, data: bytes) -> Entry:
-        values = json.loads(data)
+        """Raises StorageError for an entry of another version."""
+        values = json.loads(data[-LENGTH.size - LENGTH.unpack(data[-LENGTH.size :])[0] : -LENGTH.size])
         found = values.pop("format", None)
         if found != FORMAT:
-            raise StorageError(f"the log's format is {found!r}, this version reads {FORMAT}; use the version that wrote it")
+            raise _other_format(found)
         return cls(**{**values, "checkpoint": Checkpoint.from_json(values["checkpoint"])})
 
 
+def _other_format(found: object) -> StorageError:
+    return StorageError(f"the log's format is {found!r}, this version reads {FORMAT}; use the version that wrote it")
+
+
 def path_of(sequence: int) -> str:
-    return f"log/{sequence:016d}.json"
+    return f"log/{sequence:016d}.entry"
+
+
+def _sequence_of(path: str) -> int:
+    return int(path.rsplit("/", 1)[1].removesuffix(".entry"))
 
 
 def read_latest(storage: Storage) -> Entry | None:
@@ -144,6 +172,8 @@ def read_latest(storage: Storage) -> Entry | None:
         paths = storage.list("log")
         if not paths:
             return None
+        if paths[-1].endswith(".json"):
+            raise _other_format(2)
         try:
             return Entry.decode(storage.get(paths[-1]))
         except StorageError as error:
@@ -163,8 +193,8 @@ class CommitLog:
         self._verified_at = 0.0
         self._unknown = False
         """A create failed for good, and may have taken effect: what the log holds next is not known."""
-        self._written: deque[tuple[int, float]] = deque()
-        """(sequence, time) of entries that are there, oldest first, so that removing old ones needs no listing."""
+        self._kept_until: dict[int, float] = {}
+        """Until when each entry that is there must stay, by sequence number, ascending, so that removing old ones needs no listing."""
 
     def claim(self) -> Checkpoint:
         """Take the log over from whoever had it and return the checkpoint to go on from. O(retained entries).
@@ -181,28 +211,38 @@ class CommitLog:
                 data = self._append("claim", checkpoint)
             except Superseded:
                 continue  # the previous driver committed, or another one claimed, in between: read again
+            found = [_sequence_of(path) for path in self._storage.list("log")]
+            if found and found[-1] > self.sequence:
+                continue  # the previous driver is far ahead, and the claim in a hole that it left behind
             self._require_exclusive(data)
-            kept = [int(path.rsplit("/", 1)[1].split(".")[0]) for path in self._storage.list("log")]
-            self._written = deque((sequence, self._clock()) for sequence in kept)
+            self._kept_until = dict.fromkeys(found, self._clock() + RETAIN_SECONDS)
             return checkpoint
 
-    def commit(self, checkpoint: Checkpoint) -> None:
-        """Make the checkpoint the truth. Raises Superseded when another driver has taken over, StorageError when it is unknown."""
-        self._append("epoch", checkpoint)
-        self._written.append((self.sequence, self._clock()))
+    @property
+    def next_path(self) -> str:
+        """Where the next commit goes."""
+        return path_of(self.sequence + 1)
+
+    def commit(self, checkpoint: Checkpoint, segment: bytes = b"") -> None:
+        """Make the checkpoint the truth, and with it what it names of ``segment``, which lies at the beginning of ``next_path``.
+
+        Raises Superseded when another driver has taken over, StorageError when the outcome is unknown.
+        """
+        self._append("epoch", checkpoint, segment)
+        self._kept_until[self.sequence] = 0.0
 
     def is_held(self) -> bool:
         """Whether this driver is still the newest that has claimed the log."""
         latest = read_latest(self._storage)
         return latest is not None and latest.incarnation == self.incarnation
 
-    def _append(self, kind: str, checkpoint: Checkpoint) -> bytes:
+    def _append(self, kind: str, checkpoint: Checkpoint, segment: bytes = b"") -> bytes:
         if self._unknown:
             raise StorageError(f"{self._storage.url}: the outcome of the last commit is not known; start again, which finds out")
         sequence = self.sequence + 1
         now = self._clock()
         entry = Entry(sequence, self.incarnation, self.writer, kind, now, checkpoint)
-        data, path = entry.encode(), path_of(sequence)
+        data, path = entry.encode(segment), path_of(sequence)
         for attempt in range(ATTEMPTS):
             try:
                 self._storage.create(path, data)
@@ -249,12 +289,11 @@ class CommitLog:
                 f"this one ({self.writer}, incarnation {self.incarnation}) cannot commit any more and stops"
             )
 
-    def trim(self) -> None:
-        """Remove entries that nobody can need: see the module for what makes that safe."""
-        surplus = len(self._written) - RETAIN_ENTRIES
-        behind, before = itertools.islice(self._written, max(0, surplus)), self._clock() - RETAIN_SECONDS
-        old = [sequence for sequence, written in behind if written < before]
+    def trim(self, needed: Collection[str]) -> None:
+        """Remove entries that nobody can need: see the module for what makes that safe. ``needed``: paths of some that stay."""
+        now, behind = self._clock(), itertools.islice(self._kept_until.items(), max(0, len(self._kept_until) - RETAIN_ENTRIES))
+        old = [sequence for sequence, until in behind if until < now and path_of(sequence) not in needed]
         if len(old) >= TRIM_ENTRIES:
             self._storage.delete_many([path_of(sequence) for sequence in old])
-            for _ in old:
-                self._written.popleft()
+            for sequence in old:
+                del self._kept_until[sequence]

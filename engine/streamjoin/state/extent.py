@@ -1,0 +1,74 @@
+"""Small things inside larger objects: many that would each be an object of their own become one, written once.
+
+Always holds: an extent's bytes never change, and are there as long as the object is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from streamjoin.state.storage import Missing, Storage
+
+ALIGNED = 64
+"""Each begins at a multiple of so many bytes: what Arrow wants of the buffers that it maps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Bytes of an object."""
+
+    path: str
+    start: int
+    nbytes: int
+
+    def to_json(self) -> list[str | int]:
+        return [self.path, self.start, self.nbytes]
+
+
+class Segment:
+    """What is to become the beginning of one object."""
+
+    def __init__(self, path: str) -> None:
+        """``path``: the object's."""
+        self.path = path
+        self._data = bytearray()
+
+    def add(self, data: bytes | memoryview) -> Extent:
+        """Put these bytes into it. O(bytes)."""
+        self._data.extend(bytes(-len(self._data) % ALIGNED))
+        extent = Extent(self.path, len(self._data), len(data))
+        self._data.extend(data)
+        return extent
+
+    @property
+    def data(self) -> bytes:
+        return bytes(self._data)
+
+
+def read_extents(storage: Storage, extents: Sequence[Extent]) -> list[memoryview]:
+    """Their bytes, in this order: one request for those of an object that touch. Raises StorageError."""
+    by_path: dict[str, list[Extent]] = {}
+    for extent in sorted(set(extents), key=lambda extent: (extent.path, extent.start)):
+        by_path.setdefault(extent.path, []).append(extent)
+    found: dict[Extent, memoryview] = {}
+    for path, of_path in by_path.items():
+        ranges = [(extent.start, extent.start + extent.nbytes) for extent in of_path]
+        found |= dict(zip(of_path, storage.get_ranges(path, ranges), strict=True))
+    return [found[extent] for extent in extents]
+
+
+def map_extent(storage: Storage, extent: Extent) -> pa.Buffer | None:
+    """Its bytes on mapped pages, where the object is on this machine; else None. Raises Missing."""
+    path = storage.local_path(extent.path)
+    if path is None:
+        return None
+    try:
+        with pa.memory_map(os.fspath(path)) as file:
+            file.seek(extent.start)
+            return file.read_buffer(extent.nbytes)
+    except FileNotFoundError as error:
+        raise Missing(f"{storage.url}/{extent.path}: not there") from error
