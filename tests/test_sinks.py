@@ -22,7 +22,7 @@ from streamjoin.io.factory import make_sink, make_source
 from streamjoin.io.files import FilesSource, FilesSourceConfig
 from streamjoin.io.generator import GeneratorSource
 from streamjoin.io.sinks import ConsoleSink, ConsoleSinkConfig, FilesSink, FilesSinkConfig, json_lines
-from streamjoin.language.sql import parse_schema
+from streamjoin.language.ddl import parse_schema
 from streamjoin.manifest import sinks, sources
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

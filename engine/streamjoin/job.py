@@ -10,9 +10,10 @@ import dataclasses
 from dataclasses import dataclass
 
 from streamjoin.language.condition import Condition
+from streamjoin.language.ddl import parse_schema
 from streamjoin.language.predicate import MainKind
 from streamjoin.language.schema import Schema
-from streamjoin.language.sql import Expression, parse_boolean, parse_schema
+from streamjoin.language.sql import Expression, parse_boolean
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.location import place
 from streamjoin.manifest import resolve

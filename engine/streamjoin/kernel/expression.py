@@ -23,10 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamjoin.kernel.types import arrow_type
-from streamjoin.language.schema import DataType, TypeName
-from streamjoin.language.sql import (
+from streamjoin.language.sql import Expression
+from streamjoin.language.temporal import date_days, timestamp_micros
+from streamjoin.language.tree import COMPARISONS, Call, Literal, Node, Reference
+from streamjoin.language.types import (
     BOOLEAN,
-    COMPARISONS,
     DATE,
     DOUBLE,
     INSTANTS,
@@ -34,18 +35,13 @@ from streamjoin.language.sql import (
     INTERVAL,
     MICROS_PER_DAY,
     STRING,
-    Call,
-    Expression,
-    Literal,
-    Node,
-    Reference,
-    date_days,
+    DataType,
+    TypeName,
     is_exact,
     is_float,
     is_integer,
     is_numeric,
     is_point,
-    timestamp_micros,
 )
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -29,23 +29,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamjoin.language.predicate import (
-    INT64_MAX,
-    INT64_MIN,
-    Bound,
-    Encoding,
-    KeyExpression,
-    MainKind,
-    MainPredicate,
-    Predicate,
-)
-from streamjoin.language.schema import DataType, Schema, TypeName
+from streamjoin.language.errors import SqlError
+from streamjoin.language.literals import integer_literal, negated
+from streamjoin.language.predicate import INT64_MAX, INT64_MIN, Bound, Encoding, KeyExpression, MainKind, MainPredicate, Predicate
+from streamjoin.language.render import render
+from streamjoin.language.schema import Schema
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
-from streamjoin.language.sql import (
+from streamjoin.language.sql import parse_boolean
+from streamjoin.language.tree import COMPARISONS, Call, Literal, Node, Reference, conjuncts, walk
+from streamjoin.language.types import (
     BIGINT,
     BINARY,
     BOOLEAN,
-    COMPARISONS,
     DATE,
     DOUBLE,
     INSTANTS,
@@ -55,21 +50,12 @@ from streamjoin.language.sql import (
     MICROS_PER_DAY,
     STRING,
     TIMESTAMP,
-    Call,
-    Literal,
-    Node,
-    Reference,
-    SqlError,
-    conjuncts,
+    DataType,
+    TypeName,
     decimal_type,
-    integer_literal,
     is_exact,
     is_float,
     is_point,
-    negated,
-    parse_boolean,
-    render,
-    walk,
 )
 
 Array = NDArray[Any]

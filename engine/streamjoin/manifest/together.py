@@ -14,9 +14,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from streamjoin.language.ddl import parse_schema
+from streamjoin.language.errors import SqlError
 from streamjoin.language.predicate import MainKind
-from streamjoin.language.schema import Schema, TypeName
-from streamjoin.language.sql import SqlError, parse_boolean, parse_projection, parse_schema
+from streamjoin.language.schema import Schema
+from streamjoin.language.sql import parse_boolean, parse_projection
+from streamjoin.language.types import TypeName
 from streamjoin.location import place, within
 from streamjoin.manifest import model, resolve, sources
 from streamjoin.manifest.fields import until_refused
