@@ -21,7 +21,8 @@ import pytest
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_schema, arrow_type
-from streamjoin.language.condition import Condition, choose, parse_condition
+from streamjoin.language.choice import choose
+from streamjoin.language.condition import Condition, parse_condition
 from streamjoin.language.ddl import parse_schema
 from streamjoin.language.errors import SqlError
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate, Predicate
