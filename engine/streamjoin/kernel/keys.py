@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.kernel.expression import Array, Columns, Evaluator, both, validity, view
+from streamjoin.kernel.arrays import Array, both, validity, view
+from streamjoin.kernel.expression import Columns, Evaluator
 from streamjoin.kernel.native import native, read, write
 from streamjoin.language.predicate import Encoding, KeyExpression
 from streamjoin.language.schema import Schema
