@@ -365,6 +365,7 @@ class Frame:
         values = np.where(inside, real.values, 0).astype(np.int64)
         return self.out(values.astype(f"i{INTEGER_BITS[target.name] // 8}"), arrow_type(target), both(real.valid, inside))
 
+
 def _scalar(literal: Literal) -> pa.Scalar:
     if literal.value is None or not (literal.type == DATE or literal.type.name in INSTANTS or literal.type == INTERVAL):
         return pa.scalar(literal.value, arrow_type(literal.type))

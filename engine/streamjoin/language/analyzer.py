@@ -415,6 +415,7 @@ class Analyzer:
             return Call("timestamp_micros", (operand,), TIMESTAMP)
         raise SqlError(f"unknown function {source.name}", _SUPPORTED)
 
+
 _RULES: tuple[tuple[type[exp.Expr] | tuple[type[exp.Expr], ...], Callable[[Analyzer, Any], Node]], ...] = (
     (exp.Column, Analyzer.column),
     (exp.Literal, Analyzer.literal),
