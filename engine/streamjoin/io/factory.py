@@ -8,21 +8,9 @@ import pyarrow as pa
 
 from streamjoin.io.base import Sink, Snapshots, Source
 from streamjoin.io.files import FilesSource, FilesSourceConfig
-from streamjoin.io.generator import (
-    ChoiceValues,
-    ConstantRate,
-    DiurnalRate,
-    GeneratorConfig,
-    GeneratorSource,
-    HotspotValues,
-    RampRate,
-    Rate,
-    SequenceValues,
-    SpikeRate,
-    UniformValues,
-    Values,
-    ZipfValues,
-)
+from streamjoin.io.generator import GeneratorConfig, GeneratorSource
+from streamjoin.io.generator_columns import ChoiceValues, HotspotValues, SequenceValues, UniformValues, Values, ZipfValues
+from streamjoin.io.generator_rates import ConstantRate, DiurnalRate, RampRate, Rate, SpikeRate
 from streamjoin.io.sinks import ConsoleSink, ConsoleSinkConfig, FilesSink, FilesSinkConfig
 from streamjoin.kernel.types import arrow_schema
 from streamjoin.language.schema import Schema
