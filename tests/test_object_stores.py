@@ -30,7 +30,8 @@ from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.replan import PlanPhase
 from streamjoin.io.base import MemorySnapshots, Rejected, SinkError, SourceError, Split, Staged
 from streamjoin.io.deadletter import DeadLetters
-from streamjoin.io.files import FilesSource, FilesSourceConfig
+from streamjoin.io.files import FilesSource
+from streamjoin.io.files_reader import FilesSourceConfig
 from streamjoin.io.sinks import FilesSink, FilesSinkConfig
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import plan_for_tasks

@@ -19,7 +19,8 @@ import pytest
 from streamjoin.io.base import MemorySnapshots, Rejected, Sink, SinkError, Split, Staged
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
-from streamjoin.io.files import FilesSource, FilesSourceConfig
+from streamjoin.io.files import FilesSource
+from streamjoin.io.files_reader import FilesSourceConfig
 from streamjoin.io.generator import GeneratorSource
 from streamjoin.io.sinks import ConsoleSink, ConsoleSinkConfig, FilesSink, FilesSinkConfig, json_lines
 from streamjoin.language.ddl import parse_schema

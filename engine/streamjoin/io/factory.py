@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from streamjoin.io.base import Sink, Snapshots, Source
-from streamjoin.io.files import FilesSource, FilesSourceConfig
+from streamjoin.io.files import FilesSource
+from streamjoin.io.files_reader import FilesSourceConfig
 from streamjoin.io.generator import GeneratorConfig, GeneratorSource
 from streamjoin.io.generator_columns import ChoiceValues, HotspotValues, SequenceValues, UniformValues, Values, ZipfValues
 from streamjoin.io.generator_rates import ConstantRate, DiurnalRate, RampRate, Rate, SpikeRate
