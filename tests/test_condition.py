@@ -21,9 +21,12 @@ import pytest
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_schema, arrow_type
-from streamjoin.language.condition import Condition, choose, parse_condition
+from streamjoin.language.choice import choose
+from streamjoin.language.condition import Condition, parse_condition
+from streamjoin.language.ddl import parse_schema
+from streamjoin.language.errors import SqlError
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate, Predicate
-from streamjoin.language.sql import SqlError, parse_boolean, parse_schema
+from streamjoin.language.sql import parse_boolean
 
 DDL = (
     "i1 TINYINT, i2 SMALLINT, i4 INT, i8 BIGINT, j8 BIGINT, c DECIMAL(10,2), m DECIMAL(18,4), w DECIMAL(38,10), v DECIMAL(38,0), "

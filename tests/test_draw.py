@@ -15,8 +15,8 @@ from streamjoin.cli.draw import draw_scheme, render_change, render_scheme
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate
-from streamjoin.language.schema import DataType, TypeName
 from streamjoin.language.sides import LEFT
+from streamjoin.language.types import DataType, TypeName
 from streamjoin.scheme.models import MODELS, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 

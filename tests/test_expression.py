@@ -16,7 +16,8 @@ import pytest
 
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.types import arrow_schema, arrow_type
-from streamjoin.language.sql import parse_boolean, parse_expression, parse_schema
+from streamjoin.language.ddl import parse_schema
+from streamjoin.language.sql import parse_boolean, parse_expression
 
 SCHEMA = parse_schema(
     "i INT, b BIGINT, h TINYINT, c DECIMAL(10,2), w DECIMAL(38,10), x DOUBLE, y DOUBLE, f FLOAT, s STRING, q STRING, "

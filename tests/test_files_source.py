@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streamjoin.io import files, seen
+from streamjoin.io import files, files_plan, files_reader, seen
 from streamjoin.io.base import MAX_BATCH_ROWS, MemorySnapshots, Position, Rejected, Snapshots, SourceError, SourcePlan
-from streamjoin.io.files import FilesSource, FilesSourceConfig, FilesSplit
+from streamjoin.io.files import FilesSource
+from streamjoin.io.files_reader import FilesSourceConfig, FilesSplit
 from streamjoin.io.text import CsvFormat, JsonFormat, TextFormat, parse_block
 
 NOW = 2_000_000_000.0
@@ -192,8 +193,8 @@ def test_counted_positions_are_dense_and_exact_whatever_the_lines_and_limits(
     """Blank lines, carriage returns, bad lines, byte order marks and lines longer than a block, cut anywhere."""
     generator = random.Random(seed)
     monkeypatch.setattr("streamjoin.io.lines.BLOCK_BYTES", generator.choice([7, 64, 1000]))
-    monkeypatch.setattr(files, "LEAST_SPLIT_RECORDS", generator.choice([1, 3, 100]))
-    monkeypatch.setattr(files, "READ_ROWS", generator.choice([1, 10, 1000]))
+    monkeypatch.setattr(files_plan, "LEAST_SPLIT_RECORDS", generator.choice([1, 3, 100]))
+    monkeypatch.setattr(files_reader, "READ_ROWS", generator.choice([1, 10, 1000]))
     expected: list[str] = []
     for number in range(4):
         ending = generator.choice(["\n", "\r\n"])

@@ -14,21 +14,9 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.io.base import SourceError
-from streamjoin.io.generator import (
-    ChoiceValues,
-    ConstantRate,
-    DiurnalRate,
-    GeneratorConfig,
-    GeneratorSource,
-    HotspotValues,
-    RampRate,
-    Rate,
-    SequenceValues,
-    SpikeRate,
-    UniformValues,
-    Values,
-    ZipfValues,
-)
+from streamjoin.io.generator import GeneratorConfig, GeneratorSource
+from streamjoin.io.generator_columns import ChoiceValues, HotspotValues, SequenceValues, UniformValues, Values, ZipfValues
+from streamjoin.io.generator_rates import ConstantRate, DiurnalRate, RampRate, Rate, SpikeRate
 
 SECOND = 1_000_000
 AT = pa.field("at", pa.timestamp("us", "UTC"))

@@ -13,7 +13,9 @@ from streamjoin.language.predicate import MainKind
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest import ManifestError, check
-from streamjoin.manifest.model import ConsoleSink, FilesSink, FilesSource, GeneratorSource, SchemeSpec
+from streamjoin.manifest.model import SchemeSpec
+from streamjoin.manifest.sinks import ConsoleSink, FilesSink
+from streamjoin.manifest.sources import FilesSource, GeneratorSource
 from streamjoin.scheme.models import MODELS, Options
 
 BASE = """\

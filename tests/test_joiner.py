@@ -13,8 +13,9 @@ import pytest
 
 from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.run import Run, sort_run
+from streamjoin.language.ddl import parse_schema
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate
-from streamjoin.language.sql import parse_boolean, parse_projection, parse_schema
+from streamjoin.language.sql import parse_boolean, parse_projection
 from streamjoin.language.window import Window, WindowKind
 
 SCHEMAS = {

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from streamjoin.io.json_native import PlainJson, understands
+from streamjoin.io.plain_json import PlainJson, understands
 
 SCHEMA = pa.schema(
     [

@@ -12,9 +12,10 @@ import pytest
 
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_type
+from streamjoin.language.ddl import parse_schema
 from streamjoin.language.predicate import Encoding, KeyExpression
-from streamjoin.language.schema import DataType, Schema
-from streamjoin.language.sql import parse_schema
+from streamjoin.language.schema import Schema
+from streamjoin.language.types import DataType
 
 MASK = 2**64 - 1
 

@@ -25,11 +25,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from kafka_broker import KafkaBroker, free_ports
 from kafka_join import NAMES, running_broker, wait_for
-from streamjoin.io import librdkafka
+from streamjoin.io import kafka_bulk, librdkafka
+from streamjoin.io.kafka_bulk import BulkConsumer, BulkProducer
 from streamjoin.io.kafka_client import KafkaClient
 from streamjoin.io.kafka_records import Fetched, KafkaSplit, Outgoing, Wanted
 from streamjoin.io.kafka_session import RecordByRecord, Session
-from streamjoin.io.librdkafka import BulkConsumer, BulkProducer, Library, UnfitError
+from streamjoin.io.librdkafka import Library, UnfitError
 
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
 EVERYTHING = Wanted(lines=False, keys=True, timestamps=True)
@@ -135,8 +136,8 @@ def test_a_message_laid_out_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch
         _fields_ = (*librdkafka.Message._fields_[:3], *librdkafka.Message._fields_[5:7], *librdkafka.Message._fields_[3:5])
         _fields_ = (*_fields_, *librdkafka.Message._fields_[7:])
 
-    monkeypatch.setattr(librdkafka, "_on_delivery", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Otherwise), ctypes.c_void_p))
-    monkeypatch.setitem(librdkafka._FUNCTIONS, "conf_set_dr_msg_cb", (None, (ctypes.c_void_p, librdkafka._on_delivery)))
+    monkeypatch.setattr(librdkafka, "DeliveryCallback", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Otherwise), ctypes.c_void_p))
+    monkeypatch.setitem(librdkafka._FUNCTIONS, "conf_set_dr_msg_cb", (None, (ctypes.c_void_p, librdkafka.DeliveryCallback)))
     with pytest.raises(UnfitError, match="does not have a message's topic, payload, payload_bytes, key, key_bytes where expected"):
         librdkafka.check(cimpl.__file__, libversion()[1])
 
@@ -165,13 +166,13 @@ def random_records(rng: random.Random, count: int) -> list[Record]:
     return [(text(), text(), 1_600_000_000_000 + rng.randint(0, 10**11)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("block_bytes", [librdkafka.BLOCK_BYTES, 4096])
+@pytest.mark.parametrize("block_bytes", [kafka_bulk.BLOCK_BYTES, 4096])
 def test_records_are_what_confluent_kafka_hands_over(
     block_bytes: int, library: Library, broker: KafkaBroker, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Values of all sizes, null and empty ones, in blocks that have to grow, or that hold only a part of what librdkafka gave."""
-    monkeypatch.setattr(librdkafka, "BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr(librdkafka, "FIRST_BYTES", 1024)
+    monkeypatch.setattr(kafka_bulk, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(kafka_bulk, "FIRST_BYTES", 1024)
     name, rng = topic(2), random.Random(3)
     put(broker, name, random_records(rng, 3000), 0)
     put(broker, name, [*random_records(rng, 10), (b"k" * 70_000, b"v" * 700_000, 5), *random_records(rng, 10)], 1)
@@ -272,7 +273,7 @@ def test_a_client_that_nobody_has_any_more_ends(library: Library, broker: KafkaB
     put(broker, name, [(None, b"x" * 100_000, 1)] * 20)
     before = threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(librdkafka, "BLOCK_BYTES", 1000)
+        patch.setattr(kafka_bulk, "BLOCK_BYTES", 1000)
         consumer = BulkConsumer(library, settings(broker.servers))
         consumer.assign(name, 0, 0)
         next(fetched for fetched in taken(consumer, whole(name, 20)) if len(fetched))

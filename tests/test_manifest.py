@@ -18,7 +18,7 @@ from streamjoin.cli.plan import with_checkpoint
 from streamjoin.job import compile_job
 from streamjoin.location import place, within
 from streamjoin.manifest import Manifest, ManifestError, Problem, check, load, parse
-from streamjoin.manifest.model import SchemaGenerator
+from streamjoin.manifest.part import SchemaGenerator
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
 from streamjoin.manifest.reference import tables
 

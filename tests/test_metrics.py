@@ -35,7 +35,8 @@ from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.epoch.spec import TaskReport
 from streamjoin.io.base import Traffic
 from streamjoin.job import Job
-from streamjoin.manifest.model import KafkaSink, KafkaSource
+from streamjoin.manifest.sinks import KafkaSink
+from streamjoin.manifest.sources import KafkaSource
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.catalogue import CATALOGUE, Kind, tables
 from streamjoin.serve.metrics import Metrics

@@ -31,7 +31,8 @@ from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.replan import PlanPhase
 from streamjoin.io.base import MemorySnapshots, Rejected, SinkError, SourceError, Split, Staged
 from streamjoin.io.deadletter import DeadLetters
-from streamjoin.io.files import FilesSource, FilesSourceConfig
+from streamjoin.io.files import FilesSource
+from streamjoin.io.files_reader import FilesSourceConfig
 from streamjoin.io.sinks import FilesSink, FilesSinkConfig
 from streamjoin.manifest.quantity import Duration
 from streamjoin.runner.inline import InlineRunner

@@ -12,8 +12,9 @@ from streamjoin.cli.planning import StatsError, expected_statistics, key_text, m
 from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate
-from streamjoin.language.schema import Column, DataType, Schema, TypeName
+from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sides import LEFT, RIGHT
+from streamjoin.language.types import DataType, TypeName
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.scheme.models import plan_for_tasks
 

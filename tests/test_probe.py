@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamjoin.kernel import probe
+from streamjoin.kernel import ranges
 from streamjoin.kernel.probe import Candidates
 from streamjoin.kernel.run import Run, sort_run
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN, Encoding, KeyExpression, MainKind, MainPredicate
@@ -94,8 +94,8 @@ def covers(window: Window, left: tuple[int, int], right: tuple[int, int]) -> boo
 def tuning(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small blocks and either way to find ranges, for runs that a test can check pair by pair."""
     block, ratio = request.param
-    monkeypatch.setattr(probe, "BLOCK", block)
-    monkeypatch.setattr(probe, "SEARCH_RATIO", ratio)
+    monkeypatch.setattr(ranges, "BLOCK", block)
+    monkeypatch.setattr(ranges, "SEARCH_RATIO", ratio)
 
 
 def small_integers(rng: random.Random) -> int:

@@ -19,11 +19,12 @@ import pytest
 from streamjoin.io.base import MemorySnapshots, Rejected, Sink, SinkError, Split, Staged
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
-from streamjoin.io.files import FilesSource, FilesSourceConfig
+from streamjoin.io.files import FilesSource
+from streamjoin.io.files_reader import FilesSourceConfig
 from streamjoin.io.generator import GeneratorSource
 from streamjoin.io.sinks import ConsoleSink, ConsoleSinkConfig, FilesSink, FilesSinkConfig, json_lines
-from streamjoin.language.sql import parse_schema
-from streamjoin.manifest import model
+from streamjoin.language.ddl import parse_schema
+from streamjoin.manifest import sinks, sources
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -277,9 +278,9 @@ def test_dead_letters_say_where_what_and_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "sink_model",
     [
-        lambda root: model.FilesSink(path=f"file://{root}/out", format="json", compression="zstd"),
-        lambda root: model.FilesSink(path=str(root / "out")),
-        lambda root: model.ConsoleSink(limit=5),
+        lambda root: sinks.FilesSink(path=f"file://{root}/out", format="json", compression="zstd"),
+        lambda root: sinks.FilesSink(path=str(root / "out")),
+        lambda root: sinks.ConsoleSink(limit=5),
     ],
 )
 def test_a_manifest_s_sinks_can_be_made(tmp_path: Path, sink_model: Callable[[Path], Any]) -> None:
@@ -292,7 +293,7 @@ def test_a_manifest_s_sinks_can_be_made(tmp_path: Path, sink_model: Callable[[Pa
 def test_a_manifest_s_sources_can_be_made(tmp_path: Path) -> None:
     schema = parse_schema("id BIGINT, k BIGINT, h INT, z INT, c STRING, at TIMESTAMP")
     (tmp_path / "x.csv").write_text("7;2;3;4;x;2026-01-01\n")
-    files = model.FilesSource.model_validate({"path": str(tmp_path), "format": "csv", "header": False, "delimiter": ";", "settle": "1s"})
+    files = sources.FilesSource.model_validate({"path": str(tmp_path), "format": "csv", "header": False, "delimiter": ";", "settle": "1s"})
     columns = {
         "id": {"sequence": {"start": 5}},
         "k": {"uniform": {"min": 0, "max": 9}},
@@ -309,7 +310,7 @@ def test_a_manifest_s_sources_can_be_made(tmp_path: Path) -> None:
         {"diurnal": {"mean": 10.0, "amplitude": 0.5, "period": "24h"}},
         {"spike": {"base": 1.0, "peak": 9.0, "at": "1s", "for": "1s"}},
     ):
-        made = model.GeneratorSource.model_validate(
+        made = sources.GeneratorSource.model_validate(
             {"rows": 10, "rate": rate, "start": "2026-01-01T00:00:00+01:00", "realTime": False, "outOfOrder": "1ms", "columns": columns}
         )
         source = make_source(made, schema, "at", snapshots=MemorySnapshots(), exact_counts=False)

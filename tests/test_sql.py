@@ -6,8 +6,11 @@ import pickle
 
 import pytest
 
-from streamjoin.language.schema import TypeName
-from streamjoin.language.sql import Expression, Reference, SqlError, parse_boolean, parse_expression, parse_projection, parse_schema
+from streamjoin.language.ddl import parse_schema
+from streamjoin.language.errors import SqlError
+from streamjoin.language.sql import Expression, parse_boolean, parse_expression, parse_projection
+from streamjoin.language.tree import Reference
+from streamjoin.language.types import TypeName
 
 ORDERS = parse_schema(
     "id BIGINT, Qty INT, small TINYINT, price DECIMAL(10,2), rate DOUBLE, f FLOAT, name STRING, raw BINARY, day DATE, `date` DATE, "

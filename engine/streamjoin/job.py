@@ -10,25 +10,16 @@ import dataclasses
 from dataclasses import dataclass
 
 from streamjoin.language.condition import Condition
+from streamjoin.language.ddl import parse_schema
 from streamjoin.language.predicate import MainKind
 from streamjoin.language.schema import Schema
-from streamjoin.language.sql import Expression, parse_boolean, parse_schema
+from streamjoin.language.sql import Expression, parse_boolean
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.location import place
 from streamjoin.manifest import resolve
-from streamjoin.manifest.model import (
-    ConsoleSink,
-    FilesSink,
-    FilesSource,
-    GeneratorSource,
-    KafkaSink,
-    KafkaSource,
-    Manifest,
-    SchemeSpec,
-    Sink,
-    Source,
-    Stream,
-)
+from streamjoin.manifest.model import Manifest, SchemeSpec, Stream
+from streamjoin.manifest.sinks import ConsoleSink, FilesSink, KafkaSink, Sink
+from streamjoin.manifest.sources import FilesSource, GeneratorSource, KafkaSource, Source
 from streamjoin.manifest.validate import ManifestError, Problem
 from streamjoin.scheme.models import DEFAULTS, KEYED
 from streamjoin.scheme.models import Options as SchemeOptions

@@ -17,9 +17,10 @@ from typing import Any
 
 import yaml
 
-from streamjoin.manifest import model
+from streamjoin.manifest import model, sinks, sources
 from streamjoin.manifest.cel import Rule, seconds
-from streamjoin.manifest.model import API_VERSION, KIND, Part, SchemaGenerator
+from streamjoin.manifest.model import API_VERSION, KIND
+from streamjoin.manifest.part import Part, SchemaGenerator
 from streamjoin.manifest.problem import listed
 from streamjoin_operator.status_model import Status
 
@@ -112,11 +113,11 @@ def _fixed(what: str, of: str, unchanged: str) -> Rule:
 
 
 RULES: Mapping[type[Part], tuple[Rule, ...]] = {
-    model.Source: (_exactly_one(*_names(model.Source)),),
-    model.Sink: (_exactly_one(*_names(model.Sink)),),
-    model.Rate: (_exactly_one(*_names(model.Rate)),),
+    sources.Source: (_exactly_one(*_names(sources.Source)),),
+    sinks.Sink: (_exactly_one(*_names(sinks.Sink)),),
+    sources.Rate: (_exactly_one(*_names(sources.Rate)),),
     model.Checkpoint: (_exactly_one("location", "persistentVolumeClaim"),),
-    model.FilesSource: (
+    sources.FilesSource: (
         Rule("!self.pattern.contains('/')", "has a /, and is compared with file names alone; put the directory into path", field="pattern"),
         Rule(
             r"""!(self.delimiter in ['"', '\n', '\r'])""",
@@ -125,30 +126,30 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         ),
         _only_csv("header", "true", "csv"),
         _only_csv("delimiter", "','", "csv"),
-        _only_csv("settle", quoted(str(model.FilesSource.model_fields["settle"].default)), "json csv"),
+        _only_csv("settle", quoted(str(sources.FilesSource.model_fields["settle"].default)), "json csv"),
     ),
-    model.FilesSink: (
+    sinks.FilesSink: (
         Rule(
             "self.format != 'json' || !has(self.compression) || self.compression == 'none'",
             "is only for format parquet; remove it, or write parquet",
             field="compression",
         ),
     ),
-    model.KafkaSource: (
+    sources.KafkaSource: (
         Rule(
             "self.topic.matches('^[A-Za-z0-9._-]+$') && !(self.topic in ['.', '..'])",
             "is not the name of a topic; use letters, digits, ., _ and -",
             field="topic",
         ),
     ),
-    model.KafkaSink: (
+    sinks.KafkaSink: (
         Rule(
             "self.topic.matches('^[A-Za-z0-9._-]+$') && !(self.topic in ['.', '..'])",
             "is not the name of a topic; use letters, digits, ., _ and -",
             field="topic",
         ),
     ),
-    model.Spike: (
+    sources.Spike: (
         Rule(
             f"!has(self.every) || {seconds('self.__for__')} <= {seconds('self.every')}",
             "must be at most every; shorten it",
@@ -156,8 +157,8 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="for",
         ),
     ),
-    model.Uniform: (Rule("self.min <= self.max", "must be at most max", field="min"),),
-    model.Hotspot: (
+    sources.Uniform: (Rule("self.min <= self.max", "must be at most max", field="min"),),
+    sources.Hotspot: (
         Rule("self.min <= self.max", "must be at most max", field="min"),
         # A closed range of whole numbers has one value more than its ends are apart.
         Rule(
@@ -247,7 +248,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             "a stream's source (its kind, directory or topic, and format)",
             "streams",
             " && ".join(
-                [f"has(s.source.{kind}) == has(o.source.{kind})" for kind in _names(model.Source)]
+                [f"has(s.source.{kind}) == has(o.source.{kind})" for kind in _names(sources.Source)]
                 + [
                     f"(!has(s.source.{kind}) || !has(o.source.{kind}) || (s.source.{kind}.{name} == o.source.{kind}.{name}"
                     f" && s.source.{kind}.format == o.source.{kind}.format))"
@@ -372,7 +373,7 @@ def _structural(part: type[Part]) -> Json:
             made["default"] = default
         if name == model.Join.__name__:
             _also_true(made)
-        if name == model.ColumnGenerator.__name__:
+        if name == sources.ColumnGenerator.__name__:
             # One of the fields, which CEL cannot count: values of any type are invisible to it.
             made.update(minProperties=1, maxProperties=1)
         made["x-kubernetes-validations"] = made.get("x-kubernetes-validations", []) + [rule.schema() for rule in rules.get(name or "", ())]

@@ -29,7 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamjoin.job import Job, StreamJob
-from streamjoin.language.schema import DataType, TypeName
+from streamjoin.language.types import DataType, TypeName
 
 MIB = 1 << 20
 AHEAD = 256 * MIB

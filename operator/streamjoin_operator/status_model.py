@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, WithJsonSchema
 
-from streamjoin.manifest.model import Part
+from streamjoin.manifest.part import Part
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Share = Annotated[str, StringConstraints(max_length=32, pattern=r"^[0-9]+(\.[0-9]+)?(e-?[0-9]+)?$")]

@@ -28,8 +28,9 @@ from bench.report import machine, options, table
 from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.probe import Candidates
 from streamjoin.kernel.run import Run, merge_runs, sort_order, sort_run, warm
+from streamjoin.language.ddl import parse_schema
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate
-from streamjoin.language.sql import parse_boolean, parse_projection, parse_schema
+from streamjoin.language.sql import parse_boolean, parse_projection
 from streamjoin.language.window import Window, WindowKind
 
 HOUR = 3_600_000_000

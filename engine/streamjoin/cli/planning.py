@@ -34,8 +34,9 @@ from streamjoin.elastic.planner import Planned, follow
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_type
 from streamjoin.language.predicate import Bound, Encoding, KeyExpression, MainPredicate
-from streamjoin.language.schema import Column, DataType, Schema, TypeName
+from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sides import LEFT, RIGHT, SIDE_NAMES
+from streamjoin.language.types import DataType, TypeName
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.scheme.models import DEFAULTS, Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics, loads

@@ -111,7 +111,8 @@ def read_job(path: Path) -> Job | None:
 def anchored(job: Job) -> Job:
     """The job with its relative paths made absolute, from the working directory: executors have others."""
     from streamjoin.location import is_url
-    from streamjoin.manifest.model import FilesSink, FilesSource
+    from streamjoin.manifest.sinks import FilesSink
+    from streamjoin.manifest.sources import FilesSource
 
     def anchor(where: str) -> str:
         return where if is_url(where) else os.path.abspath(where)

@@ -10,7 +10,7 @@ from streamjoin.job import Job
 from streamjoin.language.predicate import Predicate
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import Window, WindowKind
-from streamjoin.manifest.model import ConsoleSink, KafkaSink
+from streamjoin.manifest.sinks import ConsoleSink, KafkaSink
 from streamjoin.scheme.tiling import Scheme
 
 

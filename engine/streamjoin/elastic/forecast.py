@@ -7,11 +7,14 @@ volumes: for simulations, for tests, and for when no statistics are at hand.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
+
+from streamjoin.elastic.sample import Reading
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -132,3 +135,52 @@ class AnalyticForecast:
 def load_of(grid: Grid, workers: int, left: float, right: float, share: float) -> float:
     """The tuples that each of ``workers`` workers holds under a plan that was cut as ``grid`` (see :class:`AnalyticForecast`)."""
     return max((left + right) / workers, math.sqrt(share) * grid.load(left, right))
+
+
+def forecast_of(reading: Reading, capacity_tuples: float) -> Forecast | None:
+    """A forecast made of one sample, its formula scaled to what was measured; None when the sample lacks what it takes."""
+    left, right = reading.held
+    demand = reading.demand
+    if left is None or right is None or demand is None:
+        return None
+    made = AnalyticForecast(
+        left_tuples=left / reading.kept,
+        right_tuples=right / reading.kept,
+        capacity_tuples=capacity_tuples,
+        workers=reading.workers,
+        grid=best_grid(left, right, reading.workers),
+        tau_max=reading.tau_max,
+    )
+    here = made.at(reading.workers)
+    modelled = here.tau_mean * here.tasks if here is not None else 0.0
+    scale = demand / modelled if modelled > 0 else 1.0
+    return replace(made, scale=scale)
+
+
+@dataclass(slots=True)
+class Asked:
+    """A forecast with what it has answered: each number of workers is asked about once."""
+
+    forecast: Forecast | None
+    answers: dict[int, Prospect | None] = field(default_factory=dict)
+
+    def at(self, workers: int) -> Prospect | None:
+        """The prospect, if there is one to rely on."""
+        if workers not in self.answers:
+            found = self.forecast.at(workers) if self.forecast is not None else None
+            self.answers[workers] = found if found is not None and found.usable else None
+        return self.answers[workers]
+
+    def fewest(self, low: int, high: int, fits: Callable[[Prospect], bool]) -> int | None:
+        """The fewest workers from ``low`` to ``high`` that fit, by bisection; None when not even ``high`` does."""
+        last = self.at(high)
+        if low > high or last is None or not fits(last):
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            prospect = self.at(middle)
+            if prospect is not None and fits(prospect):
+                high = middle
+            else:
+                low = middle + 1
+        return high

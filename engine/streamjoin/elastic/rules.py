@@ -18,12 +18,10 @@ Always holds: what ``core`` promises. Each rule gives one verdict, and a refusal
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from streamjoin.elastic.arbitration import Bill, Prices, bill
 from streamjoin.elastic.decision import Candidate, Decision, Kind, Reason, Verdict
-from streamjoin.elastic.forecast import AnalyticForecast, Forecast, Prospect, best_grid
+from streamjoin.elastic.forecast import Asked, Forecast, Prospect, forecast_of
 from streamjoin.elastic.sample import Reading
 from streamjoin.elastic.settings import Mode, Rule, Settings
 from streamjoin.elastic.shedding import shed_factor
@@ -46,62 +44,13 @@ def review(state: State, settings: Settings, prices: Prices, now: float, forecas
     return _Review(state, settings, prices, now, forecast).decision()
 
 
-def analytic(reading: Reading, capacity_tuples: float, share: float = 1.0) -> Forecast | None:
-    """A forecast made of one sample, its formula scaled to what was measured; None when the sample lacks what it takes."""
-    left, right = reading.held
-    demand = reading.demand
-    if left is None or right is None or demand is None:
-        return None
-    made = AnalyticForecast(
-        left_tuples=left / reading.kept,
-        right_tuples=right / reading.kept,
-        capacity_tuples=capacity_tuples,
-        workers=reading.workers,
-        grid=best_grid(left, right, reading.workers),
-        tau_max=reading.tau_max,
-        share=share,
-    )
-    here = made.at(reading.workers)
-    modelled = here.tau_mean * here.tasks if here is not None else 0.0
-    scale = demand / modelled if modelled > 0 else 1.0
-    return AnalyticForecast(**{name: getattr(made, name) for name in made.__slots__} | {"scale": scale})
-
-
-@dataclass(slots=True)
-class _Asked:
-    """A forecast with what it has answered: each number of workers is asked about once."""
-
-    forecast: Forecast | None
-    answers: dict[int, Prospect | None] = field(default_factory=dict)
-
-    def at(self, workers: int) -> Prospect | None:
-        if workers not in self.answers:
-            found = self.forecast.at(workers) if self.forecast is not None else None
-            self.answers[workers] = found if found is not None and found.usable else None
-        return self.answers[workers]
-
-    def fewest(self, low: int, high: int, fits: Callable[[Prospect], bool]) -> int | None:
-        """The fewest workers from ``low`` to ``high`` that fit, by bisection; None when not even ``high`` does."""
-        last = self.at(high)
-        if low > high or last is None or not fits(last):
-            return None
-        while low < high:
-            middle = (low + high) // 2
-            prospect = self.at(middle)
-            if prospect is not None and fits(prospect):
-                high = middle
-            else:
-                low = middle + 1
-        return high
-
-
 class _Review:
     def __init__(self, state: State, settings: Settings, prices: Prices, now: float, forecast: Forecast | None) -> None:
         self.state, self.settings, self.prices, self.now = state, settings, prices, now
         reading = state.latest
         if forecast is None and reading is not None:
-            forecast = analytic(reading, settings.capacity_tuples)
-        self.asked = _Asked(forecast)
+            forecast = forecast_of(reading, settings.capacity_tuples)
+        self.asked = Asked(forecast)
         self.bills: dict[int, Bill] = {}
         self.stay: Bill | None = None
         self.held_for: dict[Rule, float] = {}

@@ -24,7 +24,7 @@ from streamjoin.io.factory import make_source
 from streamjoin.job import Job, StreamJob
 from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.keys import encode_keys
-from streamjoin.language.condition import choose
+from streamjoin.language.choice import choose
 from streamjoin.language.predicate import KeyExpression, MainPredicate, Predicate
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.language.window import WindowKind

@@ -7,27 +7,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from streamjoin.io.base import Sink, Snapshots, Source
-from streamjoin.io.files import FilesSource, FilesSourceConfig
-from streamjoin.io.generator import (
-    ChoiceValues,
-    ConstantRate,
-    DiurnalRate,
-    GeneratorConfig,
-    GeneratorSource,
-    HotspotValues,
-    RampRate,
-    Rate,
-    SequenceValues,
-    SpikeRate,
-    UniformValues,
-    Values,
-    ZipfValues,
-)
+from streamjoin.io.files import FilesSource
+from streamjoin.io.files_reader import FilesSourceConfig
+from streamjoin.io.generator import GeneratorConfig, GeneratorSource
+from streamjoin.io.generator_columns import ChoiceValues, HotspotValues, SequenceValues, UniformValues, Values, ZipfValues
+from streamjoin.io.generator_rates import ConstantRate, DiurnalRate, RampRate, Rate, SpikeRate
 from streamjoin.io.sinks import ConsoleSink, ConsoleSinkConfig, FilesSink, FilesSinkConfig
 from streamjoin.kernel.types import arrow_schema
 from streamjoin.language.schema import Schema
 from streamjoin.location import place
-from streamjoin.manifest import model
+from streamjoin.manifest import sinks, sources
 from streamjoin.state.storage import Storage
 
 if TYPE_CHECKING:
@@ -37,7 +26,7 @@ SECOND = 1_000_000
 
 
 def make_source(
-    source: model.FilesSource | model.GeneratorSource | model.KafkaSource,
+    source: sources.FilesSource | sources.GeneratorSource | sources.KafkaSource,
     schema: Schema,
     event_time: str | None,
     *,
@@ -53,7 +42,7 @@ def make_source(
     Raises SourceError where model and schema do not fit.
     """
     declared = arrow_schema(schema)
-    if isinstance(source, model.FilesSource):
+    if isinstance(source, sources.FilesSource):
         config = FilesSourceConfig(
             path=place(source.path),
             format=source.format,
@@ -64,7 +53,7 @@ def make_source(
             settle_seconds=source.settle.micros / SECOND,
         )
         return FilesSource(config, declared, snapshots, exact_counts, stream=stream)
-    if isinstance(source, model.KafkaSource):
+    if isinstance(source, sources.KafkaSource):
         from streamjoin.io.kafka_source import KafkaSource, KafkaSourceConfig
 
         group = source.group_id or f"streamjoin-{query}"
@@ -75,7 +64,7 @@ def make_source(
         columns={name: _values(column) for name, column in source.columns.items()},
         seed=source.seed,
         rows=source.rows,
-        start_micros=model.instant_micros(source.start),
+        start_micros=source.start_micros,
         real_time=source.real_time,
         out_of_order_micros=source.out_of_order.micros,
     )
@@ -83,31 +72,31 @@ def make_source(
 
 
 def make_sink(
-    sink: model.FilesSink | model.ConsoleSink | model.KafkaSink, schema: pa.Schema, *, storage: Storage | None = None, query: str = ""
+    sink: sinks.FilesSink | sinks.ConsoleSink | sinks.KafkaSink, schema: pa.Schema, *, storage: Storage | None = None, query: str = ""
 ) -> Sink:
     """The sink that an output's manifest describes, for results of ``schema``.
 
     ``storage`` is the checkpoint's, where a sink without files stages; ``query`` the join's name.
     """
-    if isinstance(sink, model.KafkaSink):
+    if isinstance(sink, sinks.KafkaSink):
         from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
 
         assert storage is not None, "a Kafka sink stages its records in the checkpoint"
         return KafkaSink(KafkaSinkConfig(_kafka_client(sink), query, sink.key), schema, storage)
-    if isinstance(sink, model.ConsoleSink):
+    if isinstance(sink, sinks.ConsoleSink):
         return ConsoleSink(ConsoleSinkConfig(sink.limit), schema)
     gather = sink.gather.micros / SECOND
     return FilesSink(FilesSinkConfig(place(sink.path), sink.format, sink.compression, gather_seconds=gather), schema)
 
 
-def _kafka_client(kafka: model.KafkaSource | model.KafkaSink) -> KafkaClient:
+def _kafka_client(kafka: sources.KafkaSource | sinks.KafkaSink) -> KafkaClient:
     from streamjoin.io.kafka_client import KafkaClient
 
     options = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in kafka.options.items()}
     return KafkaClient(kafka.bootstrap_servers, kafka.topic, tuple(sorted(options.items())), kafka.timeout.micros / SECOND)
 
 
-def _rate(rate: model.Rate) -> Rate:
+def _rate(rate: sources.Rate) -> Rate:
     if rate.ramp is not None:
         return RampRate(rate.ramp.start, rate.ramp.end, rate.ramp.over.micros / SECOND)
     if rate.diurnal is not None:
@@ -120,7 +109,7 @@ def _rate(rate: model.Rate) -> Rate:
     return ConstantRate(rate.constant)
 
 
-def _values(column: model.ColumnGenerator) -> Values:
+def _values(column: sources.ColumnGenerator) -> Values:
     if column.sequence is not None:
         return SequenceValues(column.sequence.start)
     if column.uniform is not None:

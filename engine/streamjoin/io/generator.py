@@ -1,8 +1,7 @@
 """A source that makes up its records: deterministic by seed, any range of rows by any task, the same after a crash.
 
-Row i's values are functions of (seed, column, i) alone: splitmix64 (Steele, Lea and Flood, OOPSLA 2014), whose n-th
-output is a mix of ``state + n * gamma``, used as a counter-based generator. Row i's event time is the time at which the
-integral of the rate reaches i.
+Row i's values are functions of (seed, column, i) alone (``generator_columns``). Row i's event time is the time at which the
+integral of the rate reaches i (``generator_rates``).
 
 Always holds: only IEEE operations that every processor rounds alike decide values row by row (no vectorised sine or
 power), so a split that is read again on another machine is the same.
@@ -13,191 +12,20 @@ unless that is wanted.
 
 from __future__ import annotations
 
-import datetime
-import decimal
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TypeAlias
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from streamjoin.io.base import Position, Records, SourceError, SourcePlan, Split
+from streamjoin.io.generator_columns import Chunk, Values, column_maker, event_time_maker
+from streamjoin.io.generator_rates import SECOND, Rate
 
 SPLIT_ROWS = 250_000
 CHUNK_ROWS = 1 << 15
 """Rows made at a time, so that the intermediate arrays stay in the processor's cache."""
-MAX_ZIPF_VALUES = 10_000_000
-SECOND = 1_000_000
-"""In microseconds, as all times here."""
-
-U64 = np.uint64
-GAMMA = U64(0x9E3779B97F4A7C15)
-
-Number: TypeAlias = int | float
-Plain: TypeAlias = int | float | str | bool | None
-
-
-@dataclass(frozen=True)
-class ConstantRate:
-    """Always the same rate, in tuples per second of event time."""
-
-    per_second: float
-
-    def check(self) -> None:
-        _positive("rate.constant", self.per_second)
-
-    def event_micros(self, rows: np.ndarray) -> np.ndarray:
-        return np.asarray(np.floor(rows * float(SECOND) / self.per_second))
-
-
-@dataclass(frozen=True)
-class RampRate:
-    """From one rate to another within ``over_seconds``, linearly; then it stays."""
-
-    start: float
-    end: float
-    over_seconds: float
-
-    def check(self) -> None:
-        if self.start < 0:
-            raise SourceError(f"rate.ramp.from: {self.start} must not be negative")
-        _positive("rate.ramp.to", self.end)
-        _positive("rate.ramp.over", self.over_seconds)
-
-    def event_micros(self, rows: np.ndarray) -> np.ndarray:
-        # i = start*t + slope/2*t^2, solved for t in the form in which nothing cancels:
-        # t = 2i / (start + sqrt(start^2 + 2*slope*i)).
-        slope = (self.end - self.start) / self.over_seconds
-        during = (self.start + self.end) / 2 * self.over_seconds
-        i = np.minimum(rows, during)
-        root = np.sqrt(np.maximum(self.start * self.start + 2 * slope * i, 0.0))
-        below = self.start + root
-        t = np.divide(2 * i, below, out=np.zeros(len(rows)), where=below > 0)
-        return np.asarray(np.floor((t + np.maximum(rows - during, 0.0) / self.end) * SECOND))
-
-
-@dataclass(frozen=True)
-class DiurnalRate:
-    """A day's wave: mean * (1 + amplitude * sin(2 pi t / period)).
-
-    Taken as constant within each of 4,096 steps of the period, with the exact integral over each: then its inverse is
-    interpolation.
-    """
-
-    mean: float
-    amplitude: float
-    period_seconds: float
-
-    def check(self) -> None:
-        _positive("rate.diurnal.mean", self.mean)
-        _positive("rate.diurnal.period", self.period_seconds)
-        if not 0 <= self.amplitude <= 1:
-            raise SourceError(f"rate.diurnal.amplitude: {self.amplitude} must lie between 0 and 1")
-
-    def event_micros(self, rows: np.ndarray) -> np.ndarray:
-        times, mass = _diurnal_steps(self.mean, self.amplitude, self.period_seconds)
-        cycle = np.floor(rows / mass[-1])
-        within = np.clip(rows - cycle * mass[-1], 0.0, mass[-1])
-        step = np.clip(np.searchsorted(mass, within, side="right") - 1, 0, len(times) - 2)
-        slope = (times[step + 1] - times[step]) / (mass[step + 1] - mass[step])
-        return np.asarray(np.floor(cycle * times[-1] + times[step] + (within - mass[step]) * slope))
-
-
-@lru_cache(maxsize=16)
-def _diurnal_steps(mean: float, amplitude: float, period: float, steps: int = 4096) -> tuple[np.ndarray, np.ndarray]:
-    """Times in microseconds within the period, and the tuples until then."""
-    angle = [2 * math.pi * step / steps for step in range(steps + 1)]
-    # The integral of the rate: mean * (t + amplitude * period / 2 pi * (1 - cos(2 pi t / period))).
-    swing = amplitude / (2 * math.pi)
-    mass = [mean * period * (step / steps + swing * (1 - math.cos(angle[step]))) for step in range(steps + 1)]
-    mass[-1] = mean * period
-    times = np.arange(steps + 1) * (period * SECOND / steps)
-    return times, np.maximum.accumulate(np.array(mass))
-
-
-@dataclass(frozen=True)
-class SpikeRate:
-    """``base``, but ``peak`` for ``for_seconds`` from ``at_seconds`` on; again every ``every_seconds`` (0: never)."""
-
-    base: float
-    peak: float
-    at_seconds: float
-    for_seconds: float
-    every_seconds: float = 0
-
-    def check(self) -> None:
-        _positive("rate.spike.base", self.base)
-        _positive("rate.spike.peak", self.peak)
-        _positive("rate.spike.for", self.for_seconds)
-        if self.at_seconds < 0:
-            raise SourceError(f"rate.spike.at: {self.at_seconds} must not be negative")
-        if self.every_seconds and self.every_seconds < self.for_seconds:
-            raise SourceError(f"rate.spike.every: {self.every_seconds} s must be at least rate.spike.for ({self.for_seconds} s)")
-
-    def event_micros(self, rows: np.ndarray) -> np.ndarray:
-        before = self.base * self.at_seconds
-        burst = self.peak * self.for_seconds
-        after = np.maximum(rows - before, 0.0)
-        if self.every_seconds:
-            mass = burst + self.base * (self.every_seconds - self.for_seconds)
-            cycle = np.floor(after / mass)
-        else:
-            mass, cycle = 0.0, np.zeros(len(rows))
-        within = np.maximum(after - cycle * mass, 0.0)
-        t = np.minimum(rows, before) / self.base + cycle * self.every_seconds
-        t += np.minimum(within, burst) / self.peak + np.maximum(within - burst, 0.0) / self.base
-        return np.asarray(np.floor(t * SECOND))
-
-
-Rate: TypeAlias = ConstantRate | RampRate | DiurnalRate | SpikeRate
-
-
-@dataclass(frozen=True)
-class SequenceValues:
-    """start, start + 1, ..."""
-
-    start: int = 0
-
-
-@dataclass(frozen=True)
-class UniformValues:
-    """Every value of the closed range equally often."""
-
-    min: Number
-    max: Number
-
-
-@dataclass(frozen=True)
-class ZipfValues:
-    """Value k of 0 .. values-1 in proportion to 1 / (k + 1) ** exponent."""
-
-    values: int
-    exponent: float
-
-
-@dataclass(frozen=True)
-class HotspotValues:
-    """Uniform on the closed range, but for a ``share`` in a window of ``width`` that crosses the range every period."""
-
-    min: Number
-    max: Number
-    width: Number
-    share: float
-    period_seconds: float
-
-
-@dataclass(frozen=True)
-class ChoiceValues:
-    """Each of the given values equally often."""
-
-    values: tuple[Plain, ...]
-
-
-Values: TypeAlias = SequenceValues | UniformValues | ZipfValues | HotspotValues | ChoiceValues
 
 
 @dataclass(frozen=True)
@@ -237,7 +65,7 @@ class GeneratorSource:
         config.rate.check()
         self.config = config
         self._reader = GeneratorReader(config, schema, event_time)
-        self._reader.check()
+        self._reader.compile()
 
     @property
     def reader(self) -> GeneratorReader:
@@ -312,15 +140,12 @@ class GeneratorReader:
             return chunks[0]
         return pa.concat_batches(chunks)
 
-    def check(self) -> None:
-        """Raises SourceError for what cannot be generated."""
-        self.compile()
-
     def compile(self) -> list[Callable[[Chunk], pa.Array]]:
-        """For each column of the schema a function that makes it."""
-        specs = {name.casefold(): values for name, values in self.config.columns.items()}
+        """For each column of the schema a function that makes it. Raises SourceError for what cannot be generated."""
+        config = self.config
+        specs = {name.casefold(): values for name, values in config.columns.items()}
         known = {item.name.casefold() for item in self.schema}
-        for name in self.config.columns:
+        for name in config.columns:
             if name.casefold() not in known:
                 names = ", ".join(self.schema.names)
                 raise SourceError(f"generator.columns.{name}: the schema has no such column; it has {names}")
@@ -330,309 +155,9 @@ class GeneratorReader:
             if self.event_time is not None and item.name.casefold() == self.event_time.casefold():
                 if values is not None:
                     raise SourceError(f"generator.columns.{item.name}: is the event time, which the rate decides; remove it")
-                makers.append(_event_time(self.config, item))
+                makers.append(event_time_maker(config.seed, item, config.start_micros, config.out_of_order_micros))
             elif values is None:
                 raise SourceError(f"generator.columns.{item.name}: is missing; add it, or remove the column from the schema")
             else:
-                makers.append(_maker(self.config.seed, item, values))
+                makers.append(column_maker(config.seed, item, values))
         return makers
-
-
-@dataclass
-class Chunk:
-    """Some consecutive rows, and their times, which several columns may need."""
-
-    rows: np.ndarray
-    """int64 row numbers."""
-    rate: Rate
-    _elapsed: np.ndarray | None = field(default=None)
-
-    def elapsed(self) -> np.ndarray:
-        """Microseconds since the start, int64, by the rate alone."""
-        if self._elapsed is None:
-            self._elapsed = self.rate.event_micros(self.rows.astype(np.float64)).astype(np.int64)
-        return self._elapsed
-
-    def random(self, base: np.uint64) -> np.ndarray:
-        """A uint64 for each row: splitmix64's outputs number row + 1 from the state ``base``."""
-        z = self.rows.astype(U64)
-        z += U64(1)
-        z *= GAMMA
-        z += base
-        z ^= z >> U64(30)
-        z *= U64(0xBF58476D1CE4E5B9)
-        z ^= z >> U64(27)
-        z *= U64(0x94D049BB133111EB)
-        z ^= z >> U64(31)
-        return z
-
-
-def _base(seed: int, *purpose: str) -> np.uint64:
-    """The state from which one column's sequence starts: far from every other column's."""
-    digest = hashlib.blake2b("/".join((str(seed), *purpose)).encode(), digest_size=8).digest()
-    return U64(int.from_bytes(digest, "little"))
-
-
-def _below(z: np.ndarray, bound: int) -> np.ndarray:
-    """floor(z * bound / 2**64) for 1 <= bound <= 2**64: uniform below ``bound``, biased by less than bound / 2**64.
-
-    Lemire, Fast random integer generation in an interval, 2019. Changes ``z``.
-    """
-    if bound == 1 << 64:
-        return z
-    low32 = U64(0xFFFFFFFF)
-    high, low = z >> U64(32), z & low32
-    if bound <= 1 << 32:
-        n = U64(bound)
-        low *= n
-        low >>= U64(32)
-        high *= n
-        high += low
-        high >>= U64(32)
-        return high
-    n_high, n_low = U64(bound >> 32), U64(bound & 0xFFFFFFFF)
-    cross = high * n_low + ((low * n_low) >> U64(32))
-    carry = (cross & low32) + low * n_high
-    return np.asarray(high * n_high + (cross >> U64(32)) + (carry >> U64(32)))
-
-
-def _unit(z: np.ndarray) -> np.ndarray:
-    """A float64 in [0, 1) with 53 random bits."""
-    return np.asarray((z >> U64(11)).astype(np.float64) * 2.0**-53)
-
-
-@lru_cache(maxsize=8)
-def _zipf_table(values: int, exponent: float) -> np.ndarray:
-    """The cumulative distribution, last entry 1."""
-    weights = np.power(np.arange(1, values + 1, dtype=np.float64), -exponent)
-    table = np.cumsum(weights)
-    table /= table[-1]
-    return table
-
-
-Maker: TypeAlias = Callable[[Chunk], pa.Array]
-
-
-def _event_time(config: GeneratorConfig, item: pa.Field) -> Maker:
-    if not pa.types.is_timestamp(item.type):
-        raise SourceError(f"eventTime: column {item.name} is {item.type}; declare it as TIMESTAMP or TIMESTAMP_NTZ in the schema")
-    base = _base(config.seed, "", "out of order")
-
-    def make(chunk: Chunk) -> pa.Array:
-        micros = chunk.elapsed() + config.start_micros
-        if config.out_of_order_micros:
-            micros = micros - _below(chunk.random(base), config.out_of_order_micros + 1).view(np.int64)
-        return pa.array(micros, pa.int64()).cast(item.type)
-
-    return make
-
-
-def _maker(seed: int, item: pa.Field, values: Values) -> Maker:
-    """The function that makes one column; raises SourceError where values and type do not fit."""
-    place = f"generator.columns.{item.name}"
-    base = _base(seed, item.name.casefold())
-    if isinstance(values, ChoiceValues):
-        return _choice(place, base, item, values)
-    if pa.types.is_boolean(item.type) or pa.types.is_binary(item.type):
-        raise SourceError(f"{place}: {item.type} columns can only be chosen from a list; use choice")
-    if pa.types.is_floating(item.type) and isinstance(values, UniformValues | HotspotValues):
-        return _reals(place, base, seed, item, values)
-    return _integers(place, base, seed, item, values)
-
-
-def _choice(place: str, base: np.uint64, item: pa.Field, values: ChoiceValues) -> Maker:
-    if not values.values:
-        raise SourceError(f"{place}.choice: must list at least one value")
-    try:
-        plain = [_plain(value, item.type) for value in values.values]
-        options = pa.array(plain, item.type)
-    except (pa.ArrowException, ArithmeticError, ValueError, TypeError) as error:
-        raise SourceError(f"{place}.choice: {list(values.values)!r} do not all fit {item.type} ({error})") from None
-    return lambda chunk: options.take(pa.array(_below(chunk.random(base), len(options)).view(np.int64)))
-
-
-def _plain(value: Plain, kind: pa.DataType) -> object:
-    """A manifest's value as pyarrow takes it for ``kind``."""
-    if value is None:
-        return None
-    if pa.types.is_decimal(kind):
-        return decimal.Decimal(str(value))
-    if pa.types.is_string(kind) and not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a string; quote it")
-    if isinstance(value, str) and pa.types.is_timestamp(kind):
-        moment = datetime.datetime.fromisoformat(value)
-        if kind.tz is None:
-            return moment.replace(tzinfo=None)
-        return moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
-    if isinstance(value, str) and pa.types.is_date(kind):
-        return datetime.date.fromisoformat(value)
-    if isinstance(value, str) and pa.types.is_binary(kind):
-        return value.encode()
-    return value
-
-
-def _reals(place: str, base: np.uint64, seed: int, item: pa.Field, values: UniformValues | HotspotValues) -> Maker:
-    low, high = float(values.min), float(values.max)
-    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-        raise SourceError(f"{place}: min {values.min} must not exceed max {values.max}")
-    numpy_type = item.type.to_pandas_dtype()
-    if isinstance(values, UniformValues):
-        return lambda chunk: pa.array((_unit(chunk.random(base)) * (high - low) + low).astype(numpy_type), item.type)
-    width = float(values.width)
-    _check_hotspot(place, values, width, high - low)
-    choose = _base(seed, item.name.casefold(), "choose")
-
-    def make(chunk: Chunk) -> pa.Array:
-        unit = _unit(chunk.random(base))
-        moved = low + _phase(chunk, values) * (high - low - width)
-        hot = _unit(chunk.random(choose)) < values.share
-        return pa.array(np.where(hot, moved + unit * width, low + unit * (high - low)).astype(numpy_type), item.type)
-
-    return make
-
-
-def _integers(
-    place: str,
-    base: np.uint64,
-    seed: int,
-    item: pa.Field,
-    values: SequenceValues | UniformValues | ZipfValues | HotspotValues,
-) -> Maker:
-    """Integers; unscaled for decimals, days for dates, microseconds for timestamps, digits for strings."""
-    wrap, limits = _integer_type(place, item)
-    if isinstance(values, SequenceValues):
-        start = _scaled(place, values.start, item.type)
-        step = 10**item.type.scale if pa.types.is_decimal(item.type) else 1
-        _check_limits(f"{place}.sequence.start", start, limits, item)
-        # NB: a sequence that leaves its type wraps round rather than stopping a stream that has run for years.
-        count = (limits[1] - start) // step + 1
-
-        def sequence(chunk: Chunk) -> pa.Array:
-            rows = chunk.rows if chunk.rows[-1] < count else chunk.rows % count
-            return wrap(rows * np.int64(step) + np.int64(start))
-
-        return sequence
-    if isinstance(values, ZipfValues):
-        if not 1 <= values.values <= MAX_ZIPF_VALUES:
-            raise SourceError(f"{place}.zipf.values: {values.values} must lie between 1 and {MAX_ZIPF_VALUES}")
-        if not (math.isfinite(values.exponent) and values.exponent >= 0):
-            raise SourceError(f"{place}.zipf.exponent: {values.exponent} must be 0 or more")
-        scale = 10**item.type.scale if pa.types.is_decimal(item.type) else 1
-        _check_limits(f"{place}.zipf.values", (values.values - 1) * scale, limits, item)
-
-        def zipf(chunk: Chunk) -> pa.Array:
-            table = _zipf_table(values.values, values.exponent)
-            drawn = np.searchsorted(table, _unit(chunk.random(base)), side="right").astype(np.int64)
-            return wrap(drawn * np.int64(scale))
-
-        return zipf
-    low, high = _scaled(f"{place}.min", values.min, item.type), _scaled(f"{place}.max", values.max, item.type)
-    if low > high:
-        raise SourceError(f"{place}: min {values.min} must not exceed max {values.max}")
-    _check_limits(f"{place}.min", low, limits, item)
-    _check_limits(f"{place}.max", high, limits, item)
-    count = high - low + 1
-    if isinstance(values, UniformValues):
-
-        def uniform(chunk: Chunk) -> pa.Array:
-            drawn = _below(chunk.random(base), count).view(np.int64)
-            drawn += np.int64(low)
-            return wrap(drawn)
-
-        return uniform
-    width = _scaled(f"{place}.width", values.width, item.type)
-    _check_hotspot(place, values, width, count)
-    choose = _base(seed, item.name.casefold(), "choose")
-
-    def hotspot(chunk: Chunk) -> pa.Array:
-        z = chunk.random(base)
-        hot = _unit(chunk.random(choose)) < values.share
-        moved = np.floor(_phase(chunk, values) * (count - width + 1)).astype(np.int64)
-        inside = moved + _below(z, width).view(np.int64)
-        return wrap(np.where(hot, inside, _below(z, count).view(np.int64)) + np.int64(low))
-
-    return hotspot
-
-
-def _phase(chunk: Chunk, values: HotspotValues) -> np.ndarray:
-    """How far the hot window has moved, in [0, 1)."""
-    period = round(values.period_seconds * SECOND)
-    return np.asarray((chunk.elapsed() % period) / period)
-
-
-def _check_hotspot(place: str, values: HotspotValues, width: Number, widest: Number) -> None:
-    if not 0 <= values.share <= 1:
-        raise SourceError(f"{place}.hotspot.share: {values.share} must lie between 0 and 1")
-    if values.period_seconds * SECOND < 1:
-        raise SourceError(f"{place}.hotspot.period: {values.period_seconds} s must be longer than 0")
-    if values.width <= 0 or width > widest:
-        raise SourceError(f"{place}.hotspot.width: {values.width} must be above 0 and at most as wide as {values.min} to {values.max}")
-
-
-def _scaled(place: str, value: Number, kind: pa.DataType) -> int:
-    """A manifest's number as the integer that stands for it in ``kind``."""
-    exact = decimal.Decimal(str(value))
-    if pa.types.is_decimal(kind):
-        exact = exact.scaleb(kind.scale)
-    if exact != exact.to_integral_value():
-        raise SourceError(f"{place}: {value} is not a value of {kind}")
-    return int(exact)
-
-
-def _check_limits(place: str, value: int, limits: tuple[int, int], item: pa.Field) -> None:
-    if not limits[0] <= value <= limits[1]:
-        raise SourceError(f"{place}: is beyond what {item.name} ({item.type}) can be filled with; choose less")
-
-
-def _integer_type(place: str, item: pa.Field) -> tuple[Callable[[np.ndarray], pa.Array], tuple[int, int]]:
-    """How int64 values become a column of the type, and the values it may take."""
-    kind = item.type
-    full = (-(2**63), 2**63 - 1)
-    if pa.types.is_integer(kind):
-        info = np.iinfo(kind.to_pandas_dtype())
-        return lambda values: pa.array(values.astype(info.dtype, copy=False), kind), (int(info.min), int(info.max))
-    if pa.types.is_floating(kind):
-        exact = 2**24 if pa.types.is_float32(kind) else 2**53
-        return lambda values: pa.array(values.astype(kind.to_pandas_dtype()), kind), (-exact, exact)
-    if pa.types.is_timestamp(kind):
-        return lambda values: pa.array(values, pa.int64()).cast(kind), full
-    if pa.types.is_date32(kind):
-        return lambda values: pa.array(values.astype(np.int32), pa.int32()).cast(kind), (-(2**31), 2**31 - 1)
-    if pa.types.is_string(kind):
-        return lambda values: pa.array(values, pa.int64()).cast(kind), full
-    if pa.types.is_decimal(kind):
-        bound = min(10**kind.precision - 1, full[1])
-        return lambda values: _decimals(values, kind), (-bound, bound)
-    raise SourceError(f"{place}: columns of type {kind} cannot be generated; use choice, or another type")
-
-
-def _decimals(unscaled: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """decimal128 from unscaled int64 values: little-endian halves, the high one the sign."""
-    halves = np.empty((len(unscaled), 2), dtype="<i8")
-    halves[:, 0] = unscaled
-    halves[:, 1] = unscaled >> 63
-    return pa.Array.from_buffers(kind, len(unscaled), [None, pa.py_buffer(halves)])
-
-
-def _positive(place: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise SourceError(f"{place}: {value} must be above 0")
-
-
-__all__ = [
-    "ChoiceValues",
-    "ConstantRate",
-    "DiurnalRate",
-    "GeneratorConfig",
-    "GeneratorReader",
-    "GeneratorSource",
-    "GeneratorSplit",
-    "HotspotValues",
-    "RampRate",
-    "Rate",
-    "SequenceValues",
-    "SpikeRate",
-    "UniformValues",
-    "Values",
-    "ZipfValues",
-]

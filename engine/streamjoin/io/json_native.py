@@ -1,12 +1,14 @@
-"""JSON lines of a known schema as columns, by machine code, as long as they are written plainly: as nearly all that programs write is.
+"""Machine code for JSON lines of a known schema, as long as they are written plainly: as nearly all that programs write is.
 
-Importing this imports Numba. It understands values of the types that :func:`understands` names, and skips fields that no column has. It
-gives a block up at the first byte that is wrong, or that it does not understand, as an integer that is written 1e3: the caller then parses
-the block in another way, which also says what is wrong. So this needs no errors, and none of the rare ways to write a value.
+Importing this imports Numba. It understands values of the types that ``plain_json.understands`` names, and skips fields that no column has.
+It gives a block up at the first byte that is wrong, or that it does not understand, as an integer that is written 1e3: the caller then
+parses the block in another way, which also says what is wrong. So this needs no errors, and none of the rare ways to write a value.
 
 Always holds: what this accepts is JSON (RFC 8259), and its values are exactly those that ``text.JsonFormat`` makes of it by Arrow, or line
 by line. Doubles are exact by Clinger's fast path (How to Read Floating Point Numbers Accurately, 1990): where the mantissa and a power of
 ten are exact, their product or quotient is rounded once. Other doubles are left to Arrow's cast, one by one.
+
+NB: the parts of :func:`parse` stay in its file, by which alone Numba knows whether machine code in its cache is still that of the source.
 """
 
 # ruff: noqa: PLR1714, SIM109, SIM110 (all() and `in` are slower in machine code)
@@ -17,10 +19,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
 import numpy as np
-import pyarrow as pa
 from numba.extending import register_jitable
 
-from streamjoin.io.lines import Text
 from streamjoin.io.memory import byte_at
 from streamjoin.kernel.native import native, read, write
 
@@ -34,7 +34,7 @@ DEEPEST = 62
 """An array or object in so many others is not understood."""
 PLAIN, OTHER_TEXT, GIVEN_UP = 0, 1, 2
 """All is ASCII; there are other bytes within strings, and nothing is known of their encoding; something is not understood."""
-_MISSING, _VALUE, _NULL, _INEXACT = 0, 1, 2, 3
+MISSING, VALUE, NULL, INEXACT = 0, 1, 2, 3
 _POWERS = 10.0 ** np.arange(23)
 _EXACT = 1 << 53
 _QUOTE, _BACKSLASH, _SLASH, _COLON, _COMMA, _OPEN, _CLOSE, _OPEN_ARRAY, _CLOSE_ARRAY = (ord(character) for character in '"\\/:,{}[]')
@@ -42,7 +42,7 @@ _MINUS, _PLUS, _POINT, _ZERO, _NINE, _E, _SMALL_E, _T, _Z = (ord(character) for 
 _A, _B, _F, _L, _N, _R, _S, _SMALL_T, _U = (ord(character) for character in "abflnrstu")
 _HIGH, _LOW, _AFTER_LOW = 0xD800, 0xDC00, 0xE000
 """Halves of surrogate pairs, which stand for one character only together."""
-_NEWLINE = 10
+NEWLINE = 10
 _SPACE = 32
 
 _Function: TypeAlias = Callable[..., Any]
@@ -242,7 +242,7 @@ def _two(at: Any) -> Any:
 def _date(at: Any) -> Any:
     """Days since 1970 of YYYY-MM-DD, and where it ends; or -1. Days are counted from March 1 of year 0 on (Hinnant, days_from_civil)."""
     for index in range(10):
-        if byte_at(at + index) == _NEWLINE:
+        if byte_at(at + index) == NEWLINE:
             return np.int64(0), -1
     century, year, month, day = _two(at), _two(at + 2), _two(at + 5), _two(at + 8)
     if century > 99 or year > 99 or byte_at(at + 4) != _MINUS or byte_at(at + 7) != _MINUS or month < 1 or month > 12 or day < 1:
@@ -268,7 +268,7 @@ def _timestamp(at: Any, with_zone: Any) -> Any:
     if at < 0:
         return days, -1
     for index in range(9):
-        if byte_at(at + index) == _NEWLINE:
+        if byte_at(at + index) == NEWLINE:
             return days, -1
     hour, minute, second = _two(at + 1), _two(at + 4), _two(at + 7)
     if hour > 23 or minute > 59 or second > 59 or byte_at(at + 3) != _COLON or byte_at(at + 6) != _COLON:
@@ -293,7 +293,7 @@ def _timestamp(at: Any, with_zone: Any) -> Any:
         at += 1
     elif byte_at(at) == _PLUS or byte_at(at) == _MINUS:
         for index in range(6):
-            if byte_at(at + index) == _NEWLINE:
+            if byte_at(at + index) == NEWLINE:
                 return days, -1
         hour, minute = _two(at + 1), _two(at + 4)
         if hour > 23 or minute > 59 or byte_at(at + 3) != _COLON:
@@ -433,7 +433,7 @@ def parse(
     end_of_block, row, bits = begin + len(block), 0, np.uint8(0)
     while at < end_of_block:
         at = _after_space(at)
-        if byte_at(at) == _NEWLINE:
+        if byte_at(at) == NEWLINE:
             at += 1
             continue
         if row == rows or byte_at(at) != _OPEN:
@@ -478,11 +478,11 @@ def parse(
                 bits |= seen
             else:
                 first, kind, cell = byte_at(at), kinds[column], np.uint64(column * rows + row)
-                if given[cell] != _MISSING:
+                if given[cell] != MISSING:
                     return GIVEN_UP
-                given[cell] = _VALUE
+                given[cell] = VALUE
                 if first == _N:
-                    given[cell] = _NULL
+                    given[cell] = NULL
                     at = _word_end(at)
                 elif kind == BOOLEAN:
                     cells[cell] = first == _SMALL_T
@@ -499,7 +499,7 @@ def parse(
                     if at < 0:
                         at = _number_end(start)
                         cells[cell] = ((start - begin) << 32) + 2 * (at - start)
-                        given[cell] = _INEXACT
+                        given[cell] = INEXACT
                 elif kind == DECIMAL and first != _QUOTE:
                     cells[cell], at = _decimal(at, scales[column], limits[column])
                 elif first == _QUOTE:
@@ -527,7 +527,7 @@ def parse(
                 return GIVEN_UP
             at = _after_space(at + 1) if more else at + 1
         at = _after_space(at)
-        if byte_at(at) != _NEWLINE:
+        if byte_at(at) != NEWLINE:
             return GIVEN_UP
         at += 1
         row += 1
@@ -542,7 +542,7 @@ def copy_texts(block: Any, cells: Any, given: Any, offsets: Any, texts: Any) -> 
     begin, end = np.int64(block.ctypes.data), 0
     for row in range(len(cells)):
         offsets[row] = end
-        if given[row] != _VALUE:
+        if given[row] != VALUE:
             continue
         at = begin + (cells[row] >> 32)
         stop = at + ((cells[row] & 0xFFFFFFFF) >> 1)
@@ -567,112 +567,3 @@ def copy_texts(block: Any, cells: Any, given: Any, offsets: Any, texts: Any) -> 
                 texts[end + index + 1] = 0x80 | (code >> 6 * (more - 1 - index) & 0x3F)
             end += more + 1
     offsets[len(cells)] = end
-
-
-_KINDS = {
-    pa.int8(): INTEGER,
-    pa.int16(): INTEGER,
-    pa.int32(): INTEGER,
-    pa.int64(): INTEGER,
-    pa.float64(): DOUBLE,
-    pa.bool_(): BOOLEAN,
-    pa.string(): TEXT,
-    pa.timestamp("us"): WALL_CLOCK,
-    pa.timestamp("us", "UTC"): INSTANT,
-    pa.date32(): DATE,
-}
-
-
-class PlainJson:
-    """Reads blocks of JSON lines of one schema."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        """For schemas that :func:`understands`."""
-        self._schema = schema
-        names = [name.encode() for name in schema.names]
-        self._names = np.frombuffer(b"".join(names), np.uint8)
-        self._name_ends = np.cumsum([0] + [len(name) for name in names])
-        self._kinds = np.array([_kind(item.type) for item in schema], np.int64)
-        self._limits = np.array([_limit(item.type) for item in schema], np.int64)
-        self._scales = np.array([item.type.scale if pa.types.is_decimal(item.type) else 0 for item in schema], np.int64)
-        self._order = np.full(ORDER, -1, np.int64)
-
-    def parse(self, block: Text, rows: int) -> list[pa.Array] | None:
-        """The columns of a block that has ``rows`` lines which are not blank; or None, where something is not understood. O(bytes)."""
-        if not len(block) or block[-1] != _NEWLINE:
-            block = bytes(block) + b"\n"
-        cells = np.zeros(len(self._kinds) * rows, np.int64)  # what is null is 0: a block's bytes depend on its records alone
-        given = np.zeros(len(self._kinds) * rows, np.uint8)
-        data = np.frombuffer(block, np.uint8)
-        result = parse(
-            *(data, rows, self._names, self._name_ends, self._kinds, self._limits, self._scales),
-            *(self._order, cells, cells.view(np.float64), given),
-        )
-        if result == GIVEN_UP:
-            return None
-        if result == OTHER_TEXT:
-            try:
-                str(block, "utf-8")
-            except UnicodeDecodeError:
-                return None
-        parts = [slice(at * rows, (at + 1) * rows) for at in range(len(self._schema))]
-        columns = [_column(data, item.type, cells[part], given[part]) for item, part in zip(self._schema, parts, strict=True)]
-        return None if any(column is None for column in columns) else columns
-
-
-def understands(schema: pa.Schema) -> bool:
-    """Whether all columns have types that this reads, and names that JSON writes as they are."""
-    return all(_kind(item.type) is not None and item.name.isprintable() and not set(item.name) & set('"\\') for item in schema)
-
-
-def _kind(kind: pa.DataType) -> int | None:
-    if pa.types.is_decimal128(kind):
-        return DECIMAL if 0 <= kind.scale <= DIGITS else None
-    return _KINDS.get(kind)
-
-
-def _limit(kind: pa.DataType) -> int:
-    """What is the first number too large."""
-    if pa.types.is_decimal(kind):
-        return int(10 ** min(kind.precision, DIGITS))
-    return min(2 ** (kind.bit_width - 1), 10**DIGITS) if pa.types.is_integer(kind) else 0
-
-
-def _column(block: np.ndarray, kind: pa.DataType, cells: np.ndarray, given: np.ndarray) -> pa.Array | None:
-    """None where a double is too large."""
-    if kind == pa.float64() and not _cast_inexact(block, cells, given):
-        return None
-    rows = len(cells)
-    if pa.types.is_string(kind):
-        return _texts(block, cells, given)
-    values = cells
-    if pa.types.is_boolean(kind):
-        values = np.packbits(cells == 1, bitorder="little")
-    elif pa.types.is_decimal(kind):
-        values = np.empty((rows, 2), np.int64)
-        values[:, 0], values[:, 1] = cells, cells >> 63
-    elif kind.bit_width < 64:
-        values = cells.astype(f"int{kind.bit_width}")
-    return pa.Array.from_buffers(kind, rows, [_validity(given), pa.py_buffer(values)])
-
-
-def _cast_inexact(block: np.ndarray, cells: np.ndarray, given: np.ndarray) -> bool:
-    """Makes doubles of what are strings so far; False where one is too large."""
-    rows = np.flatnonzero(given == _INEXACT)
-    if len(rows):
-        given[rows] = _VALUE
-        values = _texts(block, cells[rows], given[rows]).cast(pa.float64()).to_numpy()
-        cells[rows] = values.view(np.int64)
-        return not np.isinf(values).any()
-    return True
-
-
-def _texts(block: np.ndarray, cells: np.ndarray, given: np.ndarray) -> pa.Array:
-    offsets, texts = np.empty(len(cells) + 1, np.int32), np.empty(int((cells[given == _VALUE] & 0xFFFFFFFF).sum()) // 2, np.uint8)
-    copy_texts(block, cells, given, offsets, texts)
-    return pa.Array.from_buffers(pa.string(), len(cells), [_validity(given), pa.py_buffer(offsets), pa.py_buffer(texts)])
-
-
-def _validity(given: np.ndarray) -> pa.Buffer | None:
-    there = given == _VALUE
-    return None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))

@@ -1,4 +1,4 @@
-"""Machine code that goes through librdkafka's messages, so that no Python object is made of each: for ``librdkafka``, which says what
+"""Machine code that goes through librdkafka's messages, so that no Python object is made of each: for ``kafka_bulk``, which says what
 holds.
 
 Importing this imports Numba. Addresses are uint64; a message is ``rd_kafka_message_t``, whose layout ``librdkafka.Message`` has.

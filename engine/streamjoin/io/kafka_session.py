@@ -19,11 +19,12 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from streamjoin.io import librdkafka
 from streamjoin.io.base import SourceError, UnavailableError
+from streamjoin.io.kafka_bulk import BATCH_MESSAGES, BulkConsumer
 from streamjoin.io.kafka_client import Complaints, KafkaClient
 from streamjoin.io.kafka_records import Cells, Event, Fetched, KafkaSplit, Wanted
 from streamjoin.io.lines import JSON_SPACE, count_records
 
-READ_MESSAGES = librdkafka.BATCH_MESSAGES
+READ_MESSAGES = BATCH_MESSAGES
 """So many are taken from librdkafka at once, if they are there within POLL_SECONDS."""
 POLL_SECONDS = 0.02
 FETCHING = {
@@ -126,7 +127,7 @@ class Session:
         kinds: list[Callable[[dict[str, Any]], Fetcher]] = [lambda settings: RecordByRecord(Consumer(FETCHING | settings))]
         library = librdkafka.load()
         if library is not None:
-            kinds.insert(0, lambda settings: librdkafka.BulkConsumer(library, FETCHING | settings))
+            kinds.insert(0, lambda settings: BulkConsumer(library, FETCHING | settings))
         self.fetcher: Fetcher = client.make_first(kinds, own, SourceError)
         self._counted = 0
         self.stands_at: tuple[int, int] | None = None

@@ -28,6 +28,7 @@ from pyarrow import ipc
 
 from streamjoin.io import librdkafka
 from streamjoin.io.base import SinkError, Staged, Traffic, UnavailableError
+from streamjoin.io.kafka_bulk import BulkProducer
 from streamjoin.io.kafka_client import Complaints, KafkaClient, error_of, reason_of
 from streamjoin.io.kafka_records import HEADER, Outgoing
 from streamjoin.io.sinks import json_texts
@@ -255,7 +256,7 @@ class KafkaSink:
             topic, library = self.config.client.topic, librdkafka.load()
             kinds: list[Callable[[dict[str, Any]], Sender]] = [lambda settings: RecordByRecord(topic, Producer(defaults | settings))]
             if library is not None:
-                kinds.insert(0, lambda settings: librdkafka.BulkProducer(library, topic, defaults | settings))
+                kinds.insert(0, lambda settings: BulkProducer(library, topic, defaults | settings))
             self._producer = self.config.client.make_first(kinds, own, SinkError)
         return self._producer
 

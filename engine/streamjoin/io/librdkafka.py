@@ -1,28 +1,4 @@
-"""librdkafka itself, called without ``confluent_kafka`` in between: records in bulk, with no Python object for each.
-
-``confluent_kafka`` makes an object of each record, which costs three quarters of the time that reading takes. This takes the same
-library, the one that ``confluent_kafka`` is linked with, and has it hand over thousands of messages at once, which machine code
-(``kafka_native``) copies into one buffer; and gives it records to send by their addresses in Arrow's buffers. Configuration, errors and
-log lines are those of ``confluent_kafka``: the same options by the same names, ``KafkaError``, ``KafkaException``, and the entries
-``error_cb``, ``on_delivery`` and ``logger``.
-
-Always holds:
-
-- *Who owns what.* A client owns its handle, and the queue or topic made of it, which it destroys before the handle: when it is closed, or
-  else when it is collected. A message belongs to the consumer from when librdkafka gives it until it is destroyed, by
-  :meth:`BulkConsumer.take` once it has been copied, or when the consumer is sent elsewhere or closed; there is none left when the handle
-  is destroyed, which librdkafka demands. What ``take`` returns lies in arrays of its own. A producer's records are copied by librdkafka
-  before :meth:`BulkProducer.send` returns.
-- *Threads.* One thread at a time uses a client. librdkafka's own threads never call Python: errors, log lines and delivery reports wait
-  in its queue until the client is polled, and come in the thread that polls. No lock of Python's is held while librdkafka is called. A
-  process that was forked leaves its parent's clients alone.
-- *Errors.* What a call answers is raised as ``KafkaException``; what a consumer meets while it fetches are events among the records; what
-  librdkafka mends by itself goes to ``error_cb``. None of these loses a record: the next ``take`` goes on after the last one.
-- *Which records.* librdkafka drops control records, and with ``read_committed`` those of aborted transactions; these and compaction leave
-  gaps in the offsets, which are those of the records. A null value or key is none, an empty one is given. Times are those of the record,
-  whether its producer's or the broker's, -1 where it has none.
-- *Secrets.* Options go to librdkafka and are not kept here. What it says of one that it refuses is shown by nobody: ``KafkaClient`` then
-  asks ``confluent_kafka``. Its debugging shows no option that is a secret.
+"""librdkafka itself, called without ``confluent_kafka`` in between: its functions, its structures, and whether they can be used.
 
 Whether this can be used at all is found out at the first use in a process, by :func:`load`: the platform must have 64-bit little-endian
 words, the library be found, be of a version between ``OLDEST`` and ``NEWEST``, and give back every field of a message that was made for
@@ -40,47 +16,30 @@ import functools
 import logging
 import os
 import sys
-import weakref
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-from confluent_kafka import KafkaError, KafkaException, cimpl, libversion
-
-from streamjoin.io.kafka_records import HEADER, Cells, Event, Fetched, KafkaSplit, Outgoing, Wanted
+from confluent_kafka import KafkaError, cimpl, libversion
 
 IGNORE = "STREAMJOIN_IGNORE_LIBRDKAFKA"
 OLDEST, NEWEST = 0x02000000, 0x02FFFFFF
 """Versions of librdkafka (0xMMmmrrxx) whose interface this is. Within a major version it may only grow."""
-BATCH_MESSAGES = 20_000
-"""A consumer takes at most so many at once."""
-FIRST_BYTES = 1 << 20
-BLOCK_BYTES = 64 << 20
-"""Values, and keys, that are given out at once have about so much room, unless it is one record that needs more."""
 
 log = logging.getLogger("streamjoin.kafka")
-_LEVELS = (*[logging.CRITICAL] * 3, logging.ERROR, logging.WARNING, logging.INFO, logging.INFO, logging.DEBUG)
-"""By syslog's level, which librdkafka says."""
-_CONF_OK = 0
-_PRODUCER, _CONSUMER = 0, 1
-_ANY_PARTITION = -1
+PRODUCER, CONSUMER = 0, 1
 _NO_OFFSET = -1001
 _COPY = 0x2
-_WITHOUT_CLOSE = 0x8
-_PURGE_ALL = 0x1 | 0x2
+PURGE_ALL = 0x1 | 0x2
 _TOPIC, _PARTITION, _VALUE, _KEY, _OPAQUE, _FLAGS, _HEADER = 2, 3, 4, 5, 6, 7, 9
 """Kinds of an rd_kafka_vu_t."""
 ARGUMENT_WORDS = 9
 VALUE_ROW, KEY_ROW, HEADER_ROW, ROWS = 3, 4, 5, 6
-_HEADER_NAME = ctypes.create_string_buffer(HEADER.encode())
-_TEXT_BYTES = 512
 _RETURN_MILLIS = 2000
 """A message that was purged comes back at once; a machine that is so slow does without."""
 
 _Pointer = ctypes.c_void_p
-_on_error = ctypes.CFUNCTYPE(None, _Pointer, ctypes.c_int, ctypes.c_char_p, _Pointer)
-_on_log = ctypes.CFUNCTYPE(None, _Pointer, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
+ErrorCallback = ctypes.CFUNCTYPE(None, _Pointer, ctypes.c_int, ctypes.c_char_p, _Pointer)
+LogCallback = ctypes.CFUNCTYPE(None, _Pointer, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
 
 
 class Message(ctypes.Structure):
@@ -99,7 +58,7 @@ class Message(ctypes.Structure):
     )
 
 
-_on_delivery = ctypes.CFUNCTYPE(None, _Pointer, ctypes.POINTER(Message), _Pointer)
+DeliveryCallback = ctypes.CFUNCTYPE(None, _Pointer, ctypes.POINTER(Message), _Pointer)
 
 
 class _TopicMetadata(ctypes.Structure):
@@ -108,7 +67,7 @@ class _TopicMetadata(ctypes.Structure):
     _fields_ = (("topic", ctypes.c_char_p), ("partition_count", ctypes.c_int), ("partitions", _Pointer), ("err", ctypes.c_int))
 
 
-class _Metadata(ctypes.Structure):
+class Metadata(ctypes.Structure):
     """rd_kafka_metadata, the fields that are used."""
 
     _fields_ = (
@@ -128,9 +87,9 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "conf_new": (_Pointer, ()),
     "conf_destroy": (None, (_Pointer,)),
     "conf_set": (ctypes.c_int, (_Pointer, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t)),
-    "conf_set_error_cb": (None, (_Pointer, _on_error)),
-    "conf_set_log_cb": (None, (_Pointer, _on_log)),
-    "conf_set_dr_msg_cb": (None, (_Pointer, _on_delivery)),
+    "conf_set_error_cb": (None, (_Pointer, ErrorCallback)),
+    "conf_set_log_cb": (None, (_Pointer, LogCallback)),
+    "conf_set_dr_msg_cb": (None, (_Pointer, DeliveryCallback)),
     "new": (_Pointer, (ctypes.c_int, _Pointer, ctypes.c_char_p, ctypes.c_size_t)),
     "destroy": (None, (_Pointer,)),
     "destroy_flags": (None, (_Pointer, ctypes.c_int)),
@@ -158,7 +117,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "error_code": (ctypes.c_int, (_Pointer,)),
     "error_string": (ctypes.c_char_p, (_Pointer,)),
     "error_destroy": (None, (_Pointer,)),
-    "metadata": (ctypes.c_int, (_Pointer, ctypes.c_int, _Pointer, ctypes.POINTER(ctypes.POINTER(_Metadata)), ctypes.c_int)),
+    "metadata": (ctypes.c_int, (_Pointer, ctypes.c_int, _Pointer, ctypes.POINTER(ctypes.POINTER(Metadata)), ctypes.c_int)),
     "metadata_destroy": (None, (_Pointer,)),
 }
 """Without rd_kafka_, what each returns and takes."""
@@ -238,23 +197,23 @@ def _fields_found(library: Library) -> set[str]:
     texts = {"payload": b"a value", "key": b"key"}
     expected = {"err": KafkaError._PURGE_QUEUE, "partition": 5, "offset": _NO_OFFSET, "opaque": 1 << 40}
     expected |= {f"{name}_bytes": len(text) for name, text in texts.items()}
-    callback = _on_delivery(returned)
+    callback = DeliveryCallback(returned)
     conf = library.conf_new()
-    library.conf_set_log_cb(conf, _on_log())
+    library.conf_set_log_cb(conf, LogCallback())
     library.conf_set_dr_msg_cb(conf, callback)
-    handle = library.new(_PRODUCER, conf, None, 0)
+    handle = library.new(PRODUCER, conf, None, 0)
     if not handle:
         library.conf_destroy(conf)
         raise UnfitError("librdkafka makes no client")
     topic = library.topic_new(handle, b"layout", None)
     try:
-        arguments = _arguments(topic, 5)
+        arguments = produce_arguments(topic, 5)
         kept = [ctypes.create_string_buffer(text) for text in texts.values()]
         for row, text, buffer in zip((VALUE_ROW, KEY_ROW), texts.values(), kept, strict=True):
             arguments[row, 1:3] = ctypes.addressof(buffer), len(text)
         arguments[HEADER_ROW, :2] = _OPAQUE, expected["opaque"]
         library.error_destroy(library.produceva(handle, arguments.ctypes.data, len(arguments)))
-        library.purge(handle, _PURGE_ALL)
+        library.purge(handle, PURGE_ALL)
         library.poll(handle, _RETURN_MILLIS)
     finally:
         library.topic_destroy(topic)
@@ -262,7 +221,7 @@ def _fields_found(library: Library) -> set[str]:
     return found
 
 
-def _arguments(topic: int, partition: int) -> np.ndarray:
+def produce_arguments(topic: int, partition: int) -> np.ndarray:
     """What rd_kafka_produceva takes of one record; where value, key and header lie is filled in later.
 
     int64 of (ROWS, 9), each row one rd_kafka_vu_t: its kind, and what that kind says.
@@ -271,257 +230,3 @@ def _arguments(topic: int, partition: int) -> np.ndarray:
     arguments[:, 0] = _TOPIC, _PARTITION, _FLAGS, _VALUE, _KEY, _HEADER
     arguments[:VALUE_ROW, 1] = topic, partition, _COPY
     return arguments
-
-
-class _Client:
-    """A handle of librdkafka, made of the same settings as a client of ``confluent_kafka``."""
-
-    def __init__(self, library: Library, kind: int, settings: Mapping[str, Any]) -> None:
-        """Raises KafkaException where librdkafka refuses an option."""
-        self._library = library
-        options = dict(settings)
-        logger, on_error, on_delivery = (options.pop(name, None) for name in ("logger", "error_cb", "on_delivery"))
-        callbacks: list[Any] = []
-        text = ctypes.create_string_buffer(_TEXT_BYTES)
-        conf = library.conf_new()
-        try:
-            for name, value in options.items():
-                given = str(value).lower() if isinstance(value, bool) else str(value)
-                if library.conf_set(conf, name.encode(), given.encode(), text, _TEXT_BYTES) != _CONF_OK:
-                    raise KafkaException(library.error(KafkaError._INVALID_ARG, text.value))
-            if logger is not None:
-                # Or librdkafka's threads would call the logger.
-                library.conf_set(conf, b"log.queue", b"true", text, _TEXT_BYTES)
-                callbacks.append(_on_log(functools.partial(_write_log, library, logger)))
-                library.conf_set_log_cb(conf, callbacks[-1])
-            if on_error is not None:
-                callbacks.append(_on_error(functools.partial(_tell_error, library, on_error)))
-                library.conf_set_error_cb(conf, callbacks[-1])
-            if on_delivery is not None:
-                callbacks.append(_on_delivery(functools.partial(_tell_delivery, library, on_delivery)))
-                library.conf_set_dr_msg_cb(conf, callbacks[-1])
-            handle = library.new(kind, conf, text, _TEXT_BYTES)
-            if not handle:
-                raise KafkaException(library.error(library.last_error(), text.value))
-        except BaseException:
-            library.conf_destroy(conf)
-            raise
-        self._handle = handle
-        self._parts: list[Callable[[], object]] = []
-        """What destroys the things that must go before the handle, in order."""
-        self._end = weakref.finalize(self, _destroy, library, os.getpid(), handle, self._parts, callbacks)
-        self._end.atexit = False  # a process that ends needs no order, and librdkafka's threads call nothing of it
-        if logger is not None:
-            library.set_log_queue(handle, None)
-
-
-def _destroy(library: Library, process: int, handle: int, parts: list[Callable[[], object]], callbacks: list[Any]) -> None:
-    """``callbacks`` are only kept: they must live as long as the handle."""
-    if os.getpid() != process:
-        return
-    for destroy in parts:
-        destroy()
-    library.destroy_flags(handle, _WITHOUT_CLOSE)
-
-
-def _write_log(library: Library, logger: logging.Logger, handle: int, level: int, facility: bytes, text: bytes) -> None:
-    said = [part.decode(errors="replace") for part in (facility, library.name(handle), text)]
-    logger.log(_LEVELS[level], "%s [%s] %s", *said)
-
-
-def _tell_error(library: Library, on_error: Callable[[KafkaError], None], handle: int, code: int, reason: bytes, _: int) -> None:
-    if code == KafkaError._FATAL:
-        text = ctypes.create_string_buffer(_TEXT_BYTES)
-        code = library.fatal_error(handle, text, _TEXT_BYTES)
-        reason = text.value
-    on_error(library.error(code, reason))
-
-
-def _tell_delivery(library: Library, on_delivery: Callable[[KafkaError | None, None], None], _: int, message: Any, __: int) -> None:
-    code = message.contents.err
-    on_delivery(library.error(code) if code else None, None)
-
-
-class _Taken:
-    """The messages that librdkafka gave, until each is destroyed."""
-
-    def __init__(self, library: Library) -> None:
-        self._library = library
-        self.addresses = np.zeros(BATCH_MESSAGES, np.uint64)
-        self.next = self.count = 0
-        """Those from the one to the other have not been looked at."""
-
-    def drop(self) -> None:
-        left = self.addresses[self.next : self.count].tolist()
-        self.next = self.count = 0
-        for message in left:
-            self._library.message_destroy(message)
-
-
-class BulkConsumer(_Client):
-    """Fetches ranges of one partition at a time."""
-
-    def __init__(self, library: Library, settings: Mapping[str, Any]) -> None:
-        """As ``confluent_kafka.Consumer``. Raises KafkaException where librdkafka refuses an option."""
-        super().__init__(library, _CONSUMER, settings)
-        library.poll_set_consumer(self._handle)
-        self._queue = library.queue_get_consumer(self._handle)
-        self._taken = _Taken(library)
-        self._parts += [self._taken.drop, functools.partial(library.queue_destroy, self._queue)]
-        self._value_bytes = self._key_bytes = FIRST_BYTES
-
-    def assign(self, topic: str, partition: int, offset: int) -> None:
-        """Fetch from there on, and nothing else. Raises KafkaException."""
-        self._taken.drop()
-        library = self._library
-        place = library.topic_partition_list_new(1)
-        library.topic_partition_list_add(place, topic.encode(), partition)
-        library.topic_partition_list_set_offset(place, topic.encode(), partition, offset)
-        code = library.assign(self._handle, place)
-        library.topic_partition_list_destroy(place)
-        if code:
-            raise KafkaException(library.error(code))
-
-    def take(self, split: KafkaSplit, low: int, limit: int, wanted: Wanted, timeout_seconds: float) -> Fetched:
-        """The split's records from offset ``low`` on, at most ``limit``, as far as they come within the time. O(bytes)."""
-        taken = self._taken
-        if taken.next == taken.count:
-            taken.next, millis = 0, int(timeout_seconds * 1000)
-            taken.count = max(
-                0, self._library.consume_batch_queue(self._queue, millis, taken.addresses.ctypes.data, min(limit, BATCH_MESSAGES))
-            )
-        return self._copied(split, low, wanted)
-
-    def _copied(self, split: KafkaSplit, low: int, wanted: Wanted) -> Fetched:
-        from streamjoin.io import kafka_native as native  # loads Numba
-
-        taken, library = self._taken, self._library
-        room = taken.count - taken.next
-        offsets, found, value_ends, value_given = (np.empty(room, kind) for kind in (np.int64, np.int64, np.int64, np.uint8))
-        key_ends, key_given = np.empty(room * wanted.keys, np.int64), np.empty(room * wanted.keys, np.uint8)
-        times = np.empty(room * wanted.timestamps, np.int64)
-        values, keys = np.empty(self._value_bytes, np.uint8), np.empty(self._key_bytes * wanted.keys, np.uint8)
-        state = np.zeros(native.STATES, np.int64)
-        state[native.AT] = taken.next
-        functions = library.address("message_timestamp"), library.address("message_destroy")
-        try:
-            while True:
-                result = native.gather(
-                    *(taken.addresses, taken.count, split.partition, low, split.end, int(wanted.lines), state, offsets, found),
-                    *(values, value_ends, value_given, keys, key_ends, key_given, times, *functions),
-                )
-                taken.next = int(state[native.AT])
-                if result == native.VALUES_FULL and (len(values) < BLOCK_BYTES or not state[native.RECORDS]):
-                    values = _larger(values)
-                elif result == native.KEYS_FULL and (len(keys) < BLOCK_BYTES or not state[native.RECORDS]):
-                    keys = _larger(keys)
-                else:
-                    break
-        finally:
-            events = [self._event(address) for address in taken.addresses[found[: state[native.EVENTS]]].tolist()]
-        count, used, keys_used = (int(state[at]) for at in (native.RECORDS, native.VALUES_USED, native.KEYS_USED))
-        self._value_bytes, self._key_bytes = (min(max(FIRST_BYTES, nbytes + nbytes // 4), BLOCK_BYTES) for nbytes in (used, keys_used))
-        is_lines = wanted.lines and not state[native.NO_LINES]
-        return Fetched(
-            offsets[:count],
-            Cells(values[:used], value_ends[:count], value_given[:count].view(bool), int(wanted.lines), is_lines),
-            Cells(keys[:keys_used], key_ends[:count], key_given[:count].view(bool)) if wanted.keys else None,
-            times[:count] if wanted.timestamps else None,
-            bool(state[native.PASSED]),
-            events,
-        )
-
-    def _event(self, address: int) -> Event:
-        message = Message.from_address(address)
-        event = Event(self._library.error(message.err, self._library.message_errstr(address)), message.partition, message.offset)
-        self._library.message_destroy(address)
-        return event
-
-    def close(self) -> None:
-        """End it in order; a second call does nothing."""
-        if self._end.alive:
-            self._taken.drop()
-            self._library.consumer_close(self._handle)
-            self._end()
-
-
-def _larger(data: np.ndarray) -> np.ndarray:
-    larger = np.empty(2 * len(data), np.uint8)
-    larger[: len(data)] = data
-    return larger
-
-
-class BulkProducer(_Client):
-    """Sends records to one topic."""
-
-    def __init__(self, library: Library, topic: str, settings: Mapping[str, Any]) -> None:
-        """As ``confluent_kafka.Producer``; ``on_delivery`` gets no message. Raises KafkaException where librdkafka refuses an option."""
-        super().__init__(library, _PRODUCER, settings)
-        self._name = topic.encode()
-        self._topic = library.topic_new(self._handle, self._name, None)
-        if not self._topic:
-            raise KafkaException(library.error(library.last_error()))
-        self._parts.append(functools.partial(library.topic_destroy, self._topic))
-
-    def send(self, records: Outgoing, start: int) -> tuple[int, KafkaError | None]:
-        """Puts records from ``start`` on into the queue, in order, until one is refused, as by ``_QUEUE_FULL`` where there is no room.
-
-        Returns the number of records before that one, and its error; all, and None. O(bytes).
-        """
-        from streamjoin.io.kafka_native import produce  # loads Numba
-
-        library = self._library
-        arguments = _arguments(self._topic, _ANY_PARTITION)
-        arguments[HEADER_ROW, 1] = ctypes.addressof(_HEADER_NAME)
-        columns = [_column(column) for column in (records.values, records.keys, records.headers)]
-        (values, value_offsets, _), (keys, key_offsets, key_given), (headers, header_offsets, _) = columns
-        end, failure = produce(
-            *(library.address("produceva"), self._handle, arguments.reshape(-1), start),
-            *(values, value_offsets, keys, key_offsets, key_given, headers, header_offsets),
-        )
-        if not failure:
-            return end, None
-        error = library.error(library.error_code(failure), library.error_string(failure))
-        library.error_destroy(failure)
-        return end, error
-
-    def poll(self, timeout_seconds: float) -> None:
-        """Hears of errors and of records that could not be delivered, for as long as none comes."""
-        self._library.poll(self._handle, int(timeout_seconds * 1000))
-
-    def flush(self, timeout_seconds: float) -> int:
-        """How many records are not acknowledged when all are, or the time is over."""
-        self._library.flush(self._handle, int(timeout_seconds * 1000))
-        return int(self._library.outq_len(self._handle))
-
-    def topic_error(self, timeout_seconds: float) -> KafkaError | None:
-        """What the brokers say is wrong with the topic. Raises KafkaException where they do not answer in time."""
-        found = ctypes.POINTER(_Metadata)()
-        millis = int(timeout_seconds * 1000)
-        code = self._library.metadata(self._handle, 0, self._topic, ctypes.byref(found), millis)
-        if code:
-            raise KafkaException(self._library.error(code))
-        try:
-            answer = found.contents
-            told = next((answer.topics[at] for at in range(answer.topic_count) if answer.topics[at].topic == self._name), None)
-            code = told.err if told is not None else KafkaError.UNKNOWN_TOPIC_OR_PART
-        finally:
-            self._library.metadata_destroy(found)
-        return self._library.error(code) if code else None
-
-    def abandon(self, timeout_seconds: float) -> None:
-        """End it, whatever it has not sent yet; a second call does nothing."""
-        if self._end.alive:
-            self._library.purge(self._handle, _PURGE_ALL)
-            self.flush(timeout_seconds)
-            self._end()
-
-
-def _column(column: pa.Array | None) -> tuple[int, np.ndarray, np.ndarray]:
-    """A binary array: the address of its bytes, where in them each value begins and the last ends, and which are given. None is empty."""
-    if column is None:
-        return 0, np.empty(0, np.int32), np.empty(0, np.uint8)
-    _, offsets, data = column.buffers()
-    inside = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
-    given = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
-    return data.address if data is not None else 0, inside, given

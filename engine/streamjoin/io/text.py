@@ -29,7 +29,7 @@ from streamjoin.io.lines import CSV_SPACE, JSON_SPACE, Text, count_records, reco
 from streamjoin.io.values import Problems, from_text, misfit
 
 if TYPE_CHECKING:
-    from streamjoin.io.json_native import PlainJson
+    from streamjoin.io.plain_json import PlainJson
 
 PARTS = 16
 """Into how many parts a block is divided that is refused as a whole."""
@@ -183,7 +183,7 @@ class JsonFormat:
     @functools.cached_property
     def _plain(self) -> PlainJson | None:
         """What reads most JSON several times as fast as Arrow; None where it does not know all columns' types."""
-        from streamjoin.io.json_native import PlainJson, understands  # loads Numba, which a process that only plans does without
+        from streamjoin.io.plain_json import PlainJson, understands  # loads Numba, which a process that only plans does without
 
         return PlainJson(self._schema) if understands(self._schema) else None
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamjoin.kernel.types import arrow_type
-from streamjoin.language.schema import DataType, TypeName
+from streamjoin.language.types import DataType, TypeName
 
 Problems: TypeAlias = MutableMapping[int, str]
 """What is wrong with a row, by its number; the first column that complains is kept."""

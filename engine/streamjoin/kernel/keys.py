@@ -18,11 +18,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.kernel.expression import Array, Columns, Evaluator, both, validity, view
+from streamjoin.kernel.arrays import Array, both, validity, view
+from streamjoin.kernel.expression import Columns, Evaluator
 from streamjoin.kernel.native import native, read, write
 from streamjoin.language.predicate import Encoding, KeyExpression
-from streamjoin.language.schema import DataType, Schema, TypeName
-from streamjoin.language.sql import BOOLEAN, Call, Expression, is_exact, is_float, is_point, parse_expression
+from streamjoin.language.schema import Schema
+from streamjoin.language.sql import Expression, parse_expression
+from streamjoin.language.tree import Call
+from streamjoin.language.types import BOOLEAN, DataType, TypeName, is_exact, is_float, is_point
 
 _STREAM = "key"
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from streamjoin.language.schema import DataType, Schema, TypeName
+from streamjoin.language.schema import Schema
+from streamjoin.language.types import DataType, TypeName
 
 _ARROW: dict[TypeName, pa.DataType] = {
     TypeName.BOOLEAN: pa.bool_(),

@@ -1,10 +1,16 @@
 """What a manifest's SQL says: columns, expressions, the condition of a join, its window. Free of any runtime's types.
 
-=================  =====================================================================================================
-``schema``         the types of columns, and the schema of a stream
-``sql``            SQL text parsed, resolved against the streams and typed
-``predicate``      theta: the main predicate that an index serves, and the residual
-``condition``      a join's ``on`` turned into the predicates that could serve it, and the choice among them
-``window``         which pairs of tuples are close enough, and when a held tuple can match nothing any more
-=================  =====================================================================================================
+======================================  ================================================================================
+``types``                               SQL's types, and what they widen to
+``schema``, ``ddl``                     the schema of a stream, and the Spark DDL that declares it
+``sql``                                 SQL text parsed, resolved against the streams and typed
+``tree``, ``analyzer``, ``render``      the syntax tree that comes of it, what makes the tree, and the tree as SQL again
+``literals``, ``temporal``              constants; dates, times and intervals
+``coercion``                            operands brought to the types that their place asks for
+``predicate``                           theta: the main predicate that an index serves, and the residual
+``condition``, ``choice``               a join's ``on`` turned into predicates that could serve it; the choice among them
+``conjunct``, ``statements``            one conjunct turned into statements about one key a side
+``linear``, ``exact_keys``              exact numbers in linear form, and the narrowest keys that hold them
+``window``                              which pairs of tuples are close enough, and when a held one can match no more
+======================================  ================================================================================
 """

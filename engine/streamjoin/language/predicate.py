@@ -16,8 +16,8 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from streamjoin.language.schema import DataType
 from streamjoin.language.sides import LEFT
+from streamjoin.language.types import DataType
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 

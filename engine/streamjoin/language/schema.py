@@ -1,47 +1,10 @@
-"""Column types and schemas of streams, as the manifest declares them (Spark DDL), free of any runtime's types.
-
-Always holds: a :class:`DataType` says all that planning needs (what may be compared with what, and how wide a value is);
-``kernel.types`` turns it into Arrow's.
-"""
+"""Schemas of streams, as the manifest declares them, free of any runtime's types."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-
-class TypeName(StrEnum):
-    """The types that a column may have, by their Spark SQL names."""
-
-    BOOLEAN = "BOOLEAN"
-    TINYINT = "TINYINT"
-    SMALLINT = "SMALLINT"
-    INT = "INT"
-    BIGINT = "BIGINT"
-    FLOAT = "FLOAT"
-    DOUBLE = "DOUBLE"
-    DECIMAL = "DECIMAL"
-    STRING = "STRING"
-    BINARY = "BINARY"
-    DATE = "DATE"
-    TIMESTAMP = "TIMESTAMP"
-    """An instant, microseconds since 1970 UTC."""
-    TIMESTAMP_NTZ = "TIMESTAMP_NTZ"
-    """A wall-clock time without a zone, microseconds."""
-    INTERVAL = "INTERVAL"
-    """A duration in microseconds. Only expressions have it, columns do not."""
-
-
-@dataclass(frozen=True, slots=True)
-class DataType:
-    """One SQL type; ``precision`` and ``scale`` belong to DECIMAL alone."""
-
-    name: TypeName
-    precision: int = 0
-    scale: int = 0
-
-    def __str__(self) -> str:
-        return f"DECIMAL({self.precision},{self.scale})" if self.name is TypeName.DECIMAL else str(self.name)
+from streamjoin.language.types import DataType
 
 
 @dataclass(frozen=True, slots=True)

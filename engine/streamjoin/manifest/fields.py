@@ -15,7 +15,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from pydantic import ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-from streamjoin.manifest.model import Manifest, Part, UnparsedError
+from streamjoin.manifest.model import Manifest
+from streamjoin.manifest.part import Part, UnparsedError
 from streamjoin.manifest.problem import Problem, closest, listed, shown
 from streamjoin.manifest.text import Path, field_name
 

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from datetime import date
 from decimal import Decimal, InvalidOperation, localcontext
 
-from streamjoin.language.schema import Column, DataType, Schema, TypeName
+from streamjoin.language.schema import Column, Schema
+from streamjoin.language.types import DataType, TypeName
+from streamjoin.manifest.field_types import Scalar, instant_micros
 from streamjoin.manifest.fields import until_refused
-from streamjoin.manifest.model import ColumnGenerator, GeneratorSource, Hotspot, Scalar, Uniform, instant_micros
 from streamjoin.manifest.problem import Problem, closest, listed
+from streamjoin.manifest.sources import ColumnGenerator, GeneratorSource, Hotspot, Uniform
 from streamjoin.manifest.text import field_name
 
 _BITS = {

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from streamjoin.language.schema import Schema, TypeName
-from streamjoin.manifest.model import KafkaSink, KafkaSource
+from streamjoin.language.schema import Schema
+from streamjoin.language.types import TypeName
 from streamjoin.manifest.problem import Problem, closest, is_secret, listed
+from streamjoin.manifest.sinks import KafkaSink
+from streamjoin.manifest.sources import KafkaSource
 from streamjoin.manifest.text import field_name
 
 RAW_COLUMNS: Mapping[str, tuple[TypeName, ...]] = {

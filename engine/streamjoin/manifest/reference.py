@@ -10,8 +10,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from streamjoin.manifest.field_types import Number, Scalar
 from streamjoin.manifest.fields import inner_part
-from streamjoin.manifest.model import Manifest, Number, Part, Scalar
+from streamjoin.manifest.model import Manifest
+from streamjoin.manifest.part import Part
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
 
 _NAMES: dict[Any, str] = {

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from streamjoin.language.condition import Condition, parse_condition
-from streamjoin.language.schema import Column, DataType, Schema, TypeName
-from streamjoin.language.sql import Expression, SqlError, parse_boolean, parse_expression, parse_projection
+from streamjoin.language.errors import SqlError
+from streamjoin.language.schema import Column, Schema
+from streamjoin.language.sql import Expression, parse_boolean, parse_expression, parse_projection
+from streamjoin.language.types import DataType, TypeName
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest import model
 from streamjoin.manifest.quantity import Duration

@@ -14,15 +14,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from streamjoin.language.ddl import parse_schema
+from streamjoin.language.errors import SqlError
 from streamjoin.language.predicate import MainKind
-from streamjoin.language.schema import Schema, TypeName
-from streamjoin.language.sql import SqlError, parse_boolean, parse_projection, parse_schema
+from streamjoin.language.schema import Schema
+from streamjoin.language.sql import parse_boolean, parse_projection
+from streamjoin.language.types import TypeName
 from streamjoin.location import place, within
-from streamjoin.manifest import model, resolve
+from streamjoin.manifest import model, resolve, sources
 from streamjoin.manifest.fields import until_refused
 from streamjoin.manifest.generated import generator_problems
 from streamjoin.manifest.kafka import kafka_client_problems, kafka_client_remarks, raw_problems
-from streamjoin.manifest.model import Manifest, Part
+from streamjoin.manifest.model import Manifest
+from streamjoin.manifest.part import Part
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.quantity import Duration
 from streamjoin.scheme.models import KEYED
@@ -219,10 +223,10 @@ def _source(field: str, stream: model.Stream) -> Check:
     source = stream.source
     yield from _one_of(field, source, ("files", "generator", "kafka"))
     files = _given(source, "files")
-    if isinstance(files, model.FilesSource):
+    if isinstance(files, sources.FilesSource):
         yield from _files_source(f"{field}.files", files)
     rate = _given(source, "generator", "rate")
-    if isinstance(rate, model.Rate):
+    if isinstance(rate, sources.Rate):
         yield from _one_of(f"{field}.generator.rate", rate, ("constant", "ramp", "diurnal", "spike"))
         spike = rate.spike
         if spike is not None and spike.every is not None and spike.length > spike.every:
@@ -230,7 +234,7 @@ def _source(field: str, stream: model.Stream) -> Check:
             yield Problem(f"{field}.generator.rate.spike.for", str(spike.length), message)
 
 
-def _files_source(field: str, files: model.FilesSource) -> Check:
+def _files_source(field: str, files: sources.FilesSource) -> Check:
     if "pattern" in files.model_fields_set and "/" in files.pattern:
         message = "has a /, and is compared with file names alone; put the directory into path"
         yield Problem(f"{field}.pattern", files.pattern, message)

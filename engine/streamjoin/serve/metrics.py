@@ -33,7 +33,8 @@ from streamjoin.epoch.replan import PlanPhase, PlanStatus, Switched
 from streamjoin.io.base import Traffic
 from streamjoin.job import Job
 from streamjoin.language.sides import LEFT, RIGHT, SIDE_NAMES, SIDES
-from streamjoin.manifest.model import KafkaSink, KafkaSource
+from streamjoin.manifest.sinks import KafkaSink
+from streamjoin.manifest.sources import KafkaSource
 from streamjoin.serve.catalogue import CATALOGUE, KAFKA_PREFIX, Kind
 from streamjoin.state.log import Checkpoint
 

@@ -1,0 +1,267 @@
+"""What one plan of a files source takes of the files that have something new, and how it is cut into splits."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from streamjoin.io.base import SourceError
+from streamjoin.io.files_reader import FileRange, FilesReader, FilesSplit
+from streamjoin.io.folder import REQUESTS_AT_ONCE, Folder
+from streamjoin.io.lines import LineFile, Piece
+from streamjoin.io.seen import Entry
+from streamjoin.state.storage import StorageError
+
+SPLIT_RECORDS = 1_000_000
+SPLIT_BYTES = 64 << 20
+LEAST_SPLIT_RECORDS = 100_000
+SPLIT_FILES = 128
+SPLITS_PER_PLAN = 8
+"""A plan makes at least so many splits where each has LEAST_SPLIT_RECORDS still."""
+GUESSED_RECORD_BYTES = 100.0
+SAMPLED_FILES = 3
+SAMPLE_BYTES = 64 << 10
+KEPT_FOOTERS = 1024
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A file of the directory that may have something new."""
+
+    modified_ns: int
+    name: str
+    size: int
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class _Footer:
+    """The end of a Parquet file."""
+
+    size: int
+    """The file's."""
+    metadata: Any
+    schema: pa.Schema
+
+
+class Footers:
+    """Reads footers: of local files one by one, of objects some at once, to be found again by the next plans."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._kept: OrderedDict[tuple[str, int, int], _Footer] = OrderedDict()
+
+    def ahead(self, files: Sequence[Listed], index: int) -> None:
+        """Fetches what will be taken from ``files[index]`` on, if that one is not here yet."""
+        if self._folder.grows or _listed(files[index]) in self._kept:
+            return
+        missing = [file for file in files[index : index + REQUESTS_AT_ONCE] if _listed(file) not in self._kept]
+        with ThreadPoolExecutor(len(missing)) as pool:
+            for file, footer in zip(missing, pool.map(self._tried, missing), strict=True):
+                if footer is not None:
+                    self._kept[_listed(file)] = footer
+        while len(self._kept) > KEPT_FOOTERS:
+            self._kept.popitem(last=False)
+
+    def take(self, file: Listed) -> _Footer:
+        """Raises OSError and pyarrow's exceptions."""
+        return self._kept.get(_listed(file)) or self._read(file)
+
+    def _tried(self, file: Listed) -> _Footer | None:
+        try:
+            return self._read(file)
+        except (pa.ArrowException, OSError):
+            return None  # it may be mended until it is taken; what is wrong is told then
+
+    def _read(self, file: Listed) -> _Footer:
+        with self._folder.parquet(file.name, file.size, planning=True) as opened:
+            size: int = opened.size()
+            footer = pq.ParquetFile(opened)
+            return _Footer(size, footer.metadata, footer.schema_arrow)
+
+
+def _listed(file: Listed) -> tuple[str, int, int]:
+    """What tells an object from one that replaces it."""
+    return file.name, file.size, file.modified_ns
+
+
+class FilesPlan:
+    """Gathers what one plan takes."""
+
+    def __init__(self, reader: FilesReader, footers: Footers, now: float, final: bool, density: float) -> None:
+        self._footers = footers
+        self._config = reader.config
+        self._reader = reader
+        self._folder = reader.folder
+        self._exact = reader.exact
+        self._now = now
+        self._final = final
+        self._pieces: list[tuple[FileRange, int]] = []
+        self._piece_records = LEAST_SPLIT_RECORDS
+        self._room = 0
+        self._opened_bytes = self._opened_rows = 0
+        self.density = density or GUESSED_RECORD_BYTES
+        """Bytes per record."""
+        self._samples = SAMPLED_FILES if reader.folder.grows or not density else 1  # each costs a request of a store
+        self.changed: dict[str, Entry] = {}
+        self.left_records = 0.0
+        """An estimate of what is complete but not taken."""
+        self.unfinished = False
+        """Something is still being written."""
+        self.growing: list[str] = []
+        """Files with more to come, now or soon."""
+        self.waiting: list[Listed] = []
+        """Files that were not looked into."""
+        self.warnings: list[str] = []
+
+    def take(self, files: Sequence[Listed], limit_records: int) -> None:
+        """Takes from files in this order, up to the limits. O(files taken), and O(bytes) where records are counted."""
+        if self._config.format != "parquet":
+            self._sample(files[: self._samples])
+        self._room = limit_records
+        waiting = sum(self._unread(file) for file in files) / self.density
+        wanted = math.ceil(min(waiting, limit_records) / SPLITS_PER_PLAN)
+        self._piece_records = max(LEAST_SPLIT_RECORDS, min(wanted, SPLIT_RECORDS))
+        taken = 0
+        for index, file in enumerate(files):
+            if self._room <= 0 or taken == self._config.max_files_per_epoch:
+                self.left_records += self._unread(file) / self.density
+                self.waiting.append(file)
+                continue
+            try:
+                if self._config.format == "parquet":
+                    self._footers.ahead(files, index)
+                    entry = self._take_parquet(file)
+                else:
+                    entry = self._take_text(file)
+            except FileNotFoundError:
+                continue
+            except PermissionError as error:
+                raise SourceError(f"{self._folder.path(file.name)}: {error.strerror}; grant the engine's user access to it") from None
+            if entry != file.entry:
+                self.changed[file.name] = entry
+                taken += 1
+                if file.entry:
+                    self.growing.append(file.name)
+
+    def splits(self, first_record: int) -> Iterator[FilesSplit]:
+        """What was taken, gathered into splits of some size."""
+        ranges: list[FileRange] = []
+        records = size = 0
+        for piece, piece_bytes in self._pieces:
+            if ranges and (records + piece.records > self._piece_records or size + piece_bytes > SPLIT_BYTES or len(ranges) == SPLIT_FILES):
+                yield FilesSplit(first_record=first_record, records=records, ranges=tuple(ranges))
+                first_record += records
+                ranges, records, size = [], 0, 0
+            if ranges and ranges[-1].name == piece.name and ranges[-1].end == piece.start:
+                last = ranges[-1]
+                ranges[-1] = replace(last, end=piece.end, records=last.records + piece.records)
+            else:
+                ranges.append(piece)
+            records += piece.records
+            size += piece_bytes
+        if ranges:
+            yield FilesSplit(first_record=first_record, records=records, ranges=tuple(ranges))
+
+    def _is_settled(self, modified_ns: int) -> bool:
+        return self._final or not self._folder.grows or self._now - modified_ns / 1e9 >= self._config.settle_seconds
+
+    @staticmethod
+    def _unread(file: Listed) -> int:
+        """Bytes, as if a Parquet file's row groups had one size."""
+        return file.size if isinstance(file.entry, list) else file.size - (file.entry or 0)
+
+    def _sample(self, files: Sequence[Listed]) -> None:
+        total_bytes = total_records = 0
+        for file in files:
+            try:
+                with self._open(file) as lines:
+                    sampled_bytes, sampled_records = lines.sample(_consumed(file), SAMPLE_BYTES)
+            except StorageError:
+                raise
+            except OSError:
+                continue
+            total_bytes += sampled_bytes
+            total_records += sampled_records
+        if total_records:
+            self.density = total_bytes / total_records
+
+    def _open(self, file: Listed) -> LineFile:
+        opened = self._folder.open(file.name, file.size, file.modified_ns)
+        return LineFile(opened, self._config.space, self._config.has_header)
+
+    def _take_text(self, file: Listed) -> Entry:
+        start = _consumed(file)
+        with self._open(file) as lines:
+            size, modified_ns = lines.status()
+            end = lines.last_line_end(start, size) if self._folder.grows else size
+            if end < size:
+                if self._is_settled(modified_ns):
+                    end = size
+                else:
+                    self.unfinished = True
+                    self.growing.append(file.name)
+            at = start
+            for piece in self._cut(lines, start, end):
+                at = piece.end
+                if piece.records:
+                    part = FileRange(file.name, piece.start, piece.end, piece.records, size)
+                    self._pieces.append((part, piece.end - piece.start))
+                    self._room -= piece.records
+        if at < end:
+            self.left_records += (end - at) / self.density
+            self.growing.append(file.name)
+        return at
+
+    def _cut(self, lines: LineFile, start: int, end: int) -> Iterator[Piece]:
+        if self._exact:
+            yield from lines.cut_by_count(start, end, self._room, self._piece_records, SPLIT_BYTES)
+            return
+        stop = lines.next_line_start(start + math.ceil(self._room * self.density), end)
+        piece_bytes = min(SPLIT_BYTES, math.ceil(self._piece_records * self.density))
+        for low, high in lines.cut_by_bytes(start, stop, piece_bytes):
+            yield Piece(low, high, max(1, round((high - low) / self.density)))
+
+    def _take_parquet(self, file: Listed) -> Entry:
+        try:
+            footer = self._footers.take(file)
+        except (FileNotFoundError, PermissionError, StorageError):
+            raise
+        except (pa.ArrowException, OSError) as error:
+            if self._is_settled(file.modified_ns):
+                reason = str(error).partition("\n")[0][:200]
+                self.warnings.append(
+                    f"{file.name}: is not a complete Parquet file ({reason}); it is left out until it is. Finish writing it, or remove it"
+                )
+            else:
+                self.unfinished = True
+            return file.entry
+        size, metadata = footer.size, footer.metadata
+        self._reader.columns(file.name, footer.schema)
+        self._opened_bytes += size
+        self._opened_rows += metadata.num_rows
+        if self._opened_rows:
+            self.density = self._opened_bytes / self._opened_rows
+        group = file.entry[1] if isinstance(file.entry, list) else 0
+        while group < metadata.num_row_groups and self._room > 0:
+            row_group = metadata.row_group(group)
+            if row_group.num_rows:
+                part = FileRange(file.name, group, group + 1, row_group.num_rows, size)
+                self._pieces.append((part, row_group.total_byte_size))
+                self._room -= row_group.num_rows
+            group += 1
+        if group == metadata.num_row_groups:
+            return size
+        self.left_records += sum(metadata.row_group(index).num_rows for index in range(group, metadata.num_row_groups))
+        return [size, group]
+
+
+def _consumed(file: Listed) -> int:
+    return file.entry if isinstance(file.entry, int) else 0

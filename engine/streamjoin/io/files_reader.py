@@ -1,0 +1,238 @@
+"""Reads splits of a files source: ranges of row groups of Parquet, or of bytes of text.
+
+Always holds: a file that does not have as many records as were planned, where those were counted, is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from streamjoin.io.base import Records, Rejected, SourceError, Split
+from streamjoin.io.folder import Folder, Opened, folder_at
+from streamjoin.io.lines import BYTE_ORDER_MARK, CSV_SPACE, JSON_SPACE, count_records, first_line, gone, read_range, records_from
+from streamjoin.io.text import CsvFormat, JsonFormat, TextFormat, parse_block, raw_text, shifted
+from streamjoin.io.values import from_arrow, plain, readable, sql_name
+from streamjoin.state.storage import StorageError
+
+READ_ROWS = 1 << 16
+"""Rows of a Parquet file that are decoded at once, and to which the records of small files are gathered."""
+HEADER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FilesSourceConfig:
+    """A files source as the manifest describes it."""
+
+    path: str
+    """A place, as ``location`` writes it; directories below it are not read."""
+    format: str
+    """parquet, json or csv."""
+    max_files_per_epoch: int = 1000
+    pattern: str = "*"
+    header: bool = True
+    delimiter: str = ","
+    settle_seconds: float = 5.0
+
+    @property
+    def space(self) -> bytes:
+        return JSON_SPACE if self.format == "json" else CSV_SPACE
+
+    @property
+    def has_header(self) -> bool:
+        return self.format == "csv" and self.header
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """Part of a file: row groups of Parquet, bytes of text."""
+
+    name: str
+    start: int
+    end: int
+    records: int
+    size: int = 0
+    """The whole file's, when it was planned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesSplit(Split):
+    """Some ranges of files, in the order of the stream."""
+
+    ranges: tuple[FileRange, ...]
+
+    @property
+    def name(self) -> str:
+        first = self.ranges[0]
+        text = f"{printable(first.name)} {first.start}-{first.end}"
+        return text if len(self.ranges) == 1 else f"{text} and {len(self.ranges) - 1} more"
+
+
+def printable(name: str) -> str:
+    """A file's name as text: file systems allow bytes that are not UTF-8, which Python keeps as surrogates."""
+    return name.encode(errors="backslashreplace").decode()
+
+
+@dataclass(frozen=True)
+class FilesReader:
+    """Reads splits of files."""
+
+    config: FilesSourceConfig
+    schema: pa.Schema
+    exact: bool
+    """Whether the planned counts are exact, so that other ones mean a changed file."""
+
+    @cached_property
+    def folder(self) -> Folder:
+        """Where the files are."""
+        return folder_at(self.config.path)
+
+    def read(self, split: FilesSplit) -> Iterator[Records]:
+        """See :class:`streamjoin.io.base.Reader`. O(bytes); holds one block of a file and the batch it gathers."""
+        gathered: list[Records] = []
+        rows = 0
+        for records in self._records(split):
+            count = records.batch.num_rows
+            if gathered and rows + count > READ_ROWS:
+                yield _together(gathered)
+                gathered, rows = [], 0
+            gathered.append(records)
+            rows += count
+        if gathered:
+            yield _together(gathered)
+
+    def _records(self, split: FilesSplit) -> Iterator[Records]:
+        parquet = self.config.format == "parquet"
+        read = self._parquet if parquet else self._text
+        formats: dict[bytes, TextFormat] = {}
+        before = 0
+        parts = [(part.name, 0, part.size) if parquet else (part.name, part.start, part.end) for part in split.ranges]
+        for part, folder in zip(split.ranges, self.folder.ahead(parts), strict=True):
+            counted = 0
+            for count, found in read(folder, part, formats):
+                for records in found:
+                    yield shifted(records, before + counted)
+                counted += count
+            if self.exact and counted != part.records:
+                raise SourceError(
+                    f"{self.folder.path(part.name)}: had {part.records} records from {part.start} to {part.end} when it was "
+                    f"planned, and {counted} now; files may only grow"
+                )
+            before += counted
+
+    def _text(self, folder: Folder, part: FileRange, formats: dict[bytes, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
+        try:
+            file = folder.open(part.name)
+        except FileNotFoundError:
+            raise gone(folder.path(part.name)) from None
+        with contextlib.closing(file):
+            text = self._format(file, formats)
+            for block_start, raw in read_range(file, part.start, part.end):
+                skipped, block = records_from(block_start, raw, self.config.has_header)
+                offset = block_start + skipped
+                found = parse_block(text, block, self.schema, printable(part.name), offset)
+                yield count_records(block, text.space), found
+
+    def _format(self, file: Opened, formats: dict[bytes, TextFormat]) -> TextFormat:
+        """How the file is written, which for CSV its first line says."""
+        line = b""
+        if self.config.has_header:
+            try:
+                line = first_line(file, HEADER_BYTES).removeprefix(BYTE_ORDER_MARK).rstrip(b"\r\n")
+            except FileNotFoundError:
+                raise gone(file.path) from None
+        if line not in formats:
+            if self.config.format == "json":
+                formats[line] = JsonFormat(self.schema)
+            else:
+                header = None
+                if self.config.has_header:
+                    header = next(csv.reader([line.decode(errors="replace")], delimiter=self.config.delimiter), [])
+                formats[line] = CsvFormat(self.schema, self.config.delimiter, header, file.path)
+        return formats[line]
+
+    def _parquet(self, folder: Folder, part: FileRange, formats: dict[bytes, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
+        path = folder.path(part.name)
+        try:
+            opened = folder.parquet(part.name, part.size, planning=False)
+            with opened, pq.ParquetFile(opened, coerce_int96_timestamp_unit="us", pre_buffer=not folder.grows) as file:
+                columns = self.columns(part.name, file.schema_arrow)
+                last = file.metadata.num_row_groups
+                groups = range(min(part.start, last), min(part.end, last))
+                row = sum(file.metadata.row_group(group).num_rows for group in range(groups.start))
+                for batch in file.iter_batches(READ_ROWS, row_groups=groups, columns=columns, use_threads=False):
+                    yield batch.num_rows, [self._conform(batch, columns, f"{printable(part.name)} row", row)]
+                    row += batch.num_rows
+        except FileNotFoundError:
+            raise gone(path) from None
+        except StorageError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise SourceError(f"{path}: cannot be read as Parquet ({str(error)[:300]}); remove or repair the file") from None
+
+    def _conform(self, batch: pa.RecordBatch, names: Sequence[str], place: str, row: int) -> Records:
+        problems: dict[int, str] = {}
+        columns = [from_arrow(batch.column(name), item.type, item.name, problems) for name, item in zip(names, self.schema, strict=True)]
+        typed = pa.record_batch(columns, schema=self.schema)
+        if not problems:
+            return Records(typed)
+        good = np.ones(batch.num_rows, dtype=bool)
+        good[list(problems)] = False
+        rejected = [
+            Rejected(at, raw_text(_row_text(batch, at).encode()), error, f"{place} {row + at}") for at, error in sorted(problems.items())
+        ]
+        return Records(typed.filter(pa.array(good)), np.flatnonzero(good), rejected)
+
+    def columns(self, name: str, found: pa.Schema) -> list[str]:
+        """A file's names for the declared columns. Raises SourceError where it lacks one, or has another type."""
+        by_name: dict[str, list[pa.Field]] = {}
+        for item in found:
+            by_name.setdefault(item.name.casefold(), []).append(item)
+        names = []
+        for declared in self.schema:
+            matches = by_name.get(declared.name.casefold(), [])
+            exact = [item for item in matches if item.name == declared.name]
+            if len(exact) == 1:
+                matches = exact
+            place = f"{self.folder.path(name)}: column {declared.name}"
+            if not matches:
+                raise SourceError(
+                    f"{place}: is missing (the schema declares it as {sql_name(declared.type)}); the file has "
+                    f"{', '.join(found.names)}. Correct the schema, or keep such files out by files.pattern"
+                )
+            if len(matches) > 1:
+                raise SourceError(f"{place}: is there {len(matches)} times; write it once")
+            if not readable(matches[0].type, declared.type):
+                raise SourceError(
+                    f"{place}: is {matches[0].type}, which cannot be read as {sql_name(declared.type)}; declare the "
+                    "column with a type that holds it, or keep such files out by files.pattern"
+                )
+            names.append(matches[0].name)
+        return names
+
+
+def _row_text(batch: pa.RecordBatch, at: int) -> str:
+    values = {name: plain(column[at]) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+    return json.dumps(values, ensure_ascii=False, default=str)
+
+
+def _together(gathered: list[Records]) -> Records:
+    """Consecutive records as one batch."""
+    if len(gathered) == 1:
+        return gathered[0]
+    batch = pa.concat_batches([records.batch for records in gathered])
+    rejected = [item for records in gathered for item in records.rejected]
+    first, total = gathered[0].first, 0
+    for records in gathered:
+        if records.positions is not None or records.first != first + total:
+            return Records(batch, np.concatenate([records.offsets() for records in gathered]), rejected)
+        total += records.batch.num_rows
+    return Records(batch, None, rejected, first)

@@ -1,0 +1,135 @@
+"""Rates of made-up tuples: the event time at which the integral of the rate reaches each row."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+
+from streamjoin.io.base import SourceError
+
+SECOND = 1_000_000
+"""In microseconds, as all times here."""
+
+
+@dataclass(frozen=True)
+class ConstantRate:
+    """Always the same rate, in tuples per second of event time."""
+
+    per_second: float
+
+    def check(self) -> None:
+        _positive("rate.constant", self.per_second)
+
+    def event_micros(self, rows: np.ndarray) -> np.ndarray:
+        return np.asarray(np.floor(rows * float(SECOND) / self.per_second))
+
+
+@dataclass(frozen=True)
+class RampRate:
+    """From one rate to another within ``over_seconds``, linearly; then it stays."""
+
+    start: float
+    end: float
+    over_seconds: float
+
+    def check(self) -> None:
+        if self.start < 0:
+            raise SourceError(f"rate.ramp.from: {self.start} must not be negative")
+        _positive("rate.ramp.to", self.end)
+        _positive("rate.ramp.over", self.over_seconds)
+
+    def event_micros(self, rows: np.ndarray) -> np.ndarray:
+        # i = start*t + slope/2*t^2, solved for t in the form in which nothing cancels:
+        # t = 2i / (start + sqrt(start^2 + 2*slope*i)).
+        slope = (self.end - self.start) / self.over_seconds
+        during = (self.start + self.end) / 2 * self.over_seconds
+        i = np.minimum(rows, during)
+        root = np.sqrt(np.maximum(self.start * self.start + 2 * slope * i, 0.0))
+        below = self.start + root
+        t = np.divide(2 * i, below, out=np.zeros(len(rows)), where=below > 0)
+        return np.asarray(np.floor((t + np.maximum(rows - during, 0.0) / self.end) * SECOND))
+
+
+@dataclass(frozen=True)
+class DiurnalRate:
+    """A day's wave: mean * (1 + amplitude * sin(2 pi t / period)).
+
+    Taken as constant within each of 4,096 steps of the period, with the exact integral over each: then its inverse is
+    interpolation.
+    """
+
+    mean: float
+    amplitude: float
+    period_seconds: float
+
+    def check(self) -> None:
+        _positive("rate.diurnal.mean", self.mean)
+        _positive("rate.diurnal.period", self.period_seconds)
+        if not 0 <= self.amplitude <= 1:
+            raise SourceError(f"rate.diurnal.amplitude: {self.amplitude} must lie between 0 and 1")
+
+    def event_micros(self, rows: np.ndarray) -> np.ndarray:
+        times, mass = _diurnal_steps(self.mean, self.amplitude, self.period_seconds)
+        cycle = np.floor(rows / mass[-1])
+        within = np.clip(rows - cycle * mass[-1], 0.0, mass[-1])
+        step = np.clip(np.searchsorted(mass, within, side="right") - 1, 0, len(times) - 2)
+        slope = (times[step + 1] - times[step]) / (mass[step + 1] - mass[step])
+        return np.asarray(np.floor(cycle * times[-1] + times[step] + (within - mass[step]) * slope))
+
+
+@lru_cache(maxsize=16)
+def _diurnal_steps(mean: float, amplitude: float, period: float, steps: int = 4096) -> tuple[np.ndarray, np.ndarray]:
+    """Times in microseconds within the period, and the tuples until then."""
+    angle = [2 * math.pi * step / steps for step in range(steps + 1)]
+    # The integral of the rate: mean * (t + amplitude * period / 2 pi * (1 - cos(2 pi t / period))).
+    swing = amplitude / (2 * math.pi)
+    mass = [mean * period * (step / steps + swing * (1 - math.cos(angle[step]))) for step in range(steps + 1)]
+    mass[-1] = mean * period
+    times = np.arange(steps + 1) * (period * SECOND / steps)
+    return times, np.maximum.accumulate(np.array(mass))
+
+
+@dataclass(frozen=True)
+class SpikeRate:
+    """``base``, but ``peak`` for ``for_seconds`` from ``at_seconds`` on; again every ``every_seconds`` (0: never)."""
+
+    base: float
+    peak: float
+    at_seconds: float
+    for_seconds: float
+    every_seconds: float = 0
+
+    def check(self) -> None:
+        _positive("rate.spike.base", self.base)
+        _positive("rate.spike.peak", self.peak)
+        _positive("rate.spike.for", self.for_seconds)
+        if self.at_seconds < 0:
+            raise SourceError(f"rate.spike.at: {self.at_seconds} must not be negative")
+        if self.every_seconds and self.every_seconds < self.for_seconds:
+            raise SourceError(f"rate.spike.every: {self.every_seconds} s must be at least rate.spike.for ({self.for_seconds} s)")
+
+    def event_micros(self, rows: np.ndarray) -> np.ndarray:
+        before = self.base * self.at_seconds
+        burst = self.peak * self.for_seconds
+        after = np.maximum(rows - before, 0.0)
+        if self.every_seconds:
+            mass = burst + self.base * (self.every_seconds - self.for_seconds)
+            cycle = np.floor(after / mass)
+        else:
+            mass, cycle = 0.0, np.zeros(len(rows))
+        within = np.maximum(after - cycle * mass, 0.0)
+        t = np.minimum(rows, before) / self.base + cycle * self.every_seconds
+        t += np.minimum(within, burst) / self.peak + np.maximum(within - burst, 0.0) / self.base
+        return np.asarray(np.floor(t * SECOND))
+
+
+Rate: TypeAlias = ConstantRate | RampRate | DiurnalRate | SpikeRate
+
+
+def _positive(place: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise SourceError(f"{place}: {value} must be above 0")

@@ -1,0 +1,39 @@
+"""Arrow arrays of fixed width as NumPy's, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def both(first: Array | None, second: Array | None) -> Array | None:
+    """Valid where both are; None: everywhere."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second
+
+
+def view(array: pa.Array, dtype: Any) -> Array:
+    """The array's values without a copy, arbitrary under nulls. ``dtype`` has the array's value width."""
+    buffer = array.buffers()[1]
+    if buffer is None or len(array) == 0:
+        return np.empty(0, dtype)
+    return np.frombuffer(buffer, dtype, count=len(array) + array.offset)[array.offset :]
+
+
+def validity(array: pa.Array) -> Array | None:
+    """Where the array is not null; None: everywhere."""
+    if array.null_count == 0:
+        return None
+    valid: Array = array.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def arrow_array(values: Array, type_: pa.DataType, valid: Array | None) -> pa.Array:
+    """An Arrow array over fixed-width values, which are of the type's width."""
+    bits = None if valid is None else pa.array(valid).buffers()[1]
+    return pa.Array.from_buffers(type_, len(values), [bits, pa.py_buffer(np.ascontiguousarray(values))])

@@ -1,0 +1,211 @@
+"""The types of the manifest's single fields: what a value may be, for pydantic and for the Kubernetes API server.
+
+Always holds: each type says both in one place, and nothing that the API server refuses would pass here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    PlainValidator,
+    StringConstraints,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, core_schema
+
+from streamjoin.location import place
+from streamjoin.manifest.cel import Rule, seconds
+from streamjoin.manifest.quantity import Cpu, Duration, Memory
+
+
+def _number(value: object) -> int | float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return value
+    raise ValueError("is not a number; write one without quotes")
+
+
+def _scalar(value: object) -> str | int | float | bool | None:
+    if value is None or isinstance(value, str | int | bool) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ValueError("is not a value of a column; write a string, a number, true, false or null")
+
+
+def _setting(value: object) -> str | int | float | bool:
+    if isinstance(value, str | int | bool) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ValueError("is not a setting; write text, a number, true or false")
+
+
+_LONGEST_FRACTION = 20
+_HTTP_URL = "https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?"
+_OBJECT_NAME = "[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
+_NO_OBJECT_NAME = "is not a name of an object; use lower-case letters, digits and, inside, - and ."
+_NO_HTTP_URL = "is not the address of a server; write http:// or https://, a host, a port if need be, and no more than a path"
+
+
+def _fraction(value: object) -> object:
+    """Kubernetes has its reasons to store fractions as text, so those that are not whole must be."""
+    if isinstance(value, str):
+        if len(value) > _LONGEST_FRACTION or not re.fullmatch(r"(0|[1-9][0-9]*)(\.[0-9]+)?", value):
+            raise ValueError('is not a number; write one between 0 and 1, such as "0.1"')
+        return float(value)
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError(f'must be text, which alone Kubernetes keeps as it is; put it in quotes: "{value:.15g}"')
+    return value
+
+
+def instant_micros(text: str) -> int:
+    """Microseconds since 1970 UTC of an ISO 8601 date and time. Raises ValueError saying how to write it."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("is not a date and time; write it as 2026-01-01T00:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def _instant(value: str) -> str:
+    instant_micros(value)
+    return value
+
+
+def _location(value: str) -> str:
+    place(value)
+    return value
+
+
+def _http_url(value: str) -> str:
+    if not re.fullmatch(_HTTP_URL, value):
+        raise ValueError(_NO_HTTP_URL)
+    return value
+
+
+def _object_name(value: str) -> str:
+    if not re.fullmatch(_OBJECT_NAME, value):
+        raise ValueError(_NO_OBJECT_NAME)
+    return value
+
+
+_Ordered = TypeVar("_Ordered", Duration, Memory, Cpu)
+
+
+@dataclass(frozen=True, slots=True)
+class _Between(Generic[_Ordered]):
+    """The closed range of a quantity, here and for the API server."""
+
+    low: _Ordered
+    high: _Ordered
+
+    @property
+    def message(self) -> str:
+        return f"must be at least {self.low} and at most {self.high}"
+
+    def check(self, value: _Ordered) -> _Ordered:
+        if not self.low <= value <= self.high:
+            raise ValueError(self.message)
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return Rule(self._expression(), self.message).__get_pydantic_json_schema__(core, handler)
+
+    def _expression(self) -> str:
+        if not isinstance(self.low, Duration) or not isinstance(self.high, Duration):
+            amount = "quantity(string(self))"
+            return f"{amount}.compareTo(quantity('{self.low}')) >= 0 && {amount}.compareTo(quantity('{self.high}')) <= 0"
+        length = seconds("self")
+        upper = f"{length} <= {self.high.micros / 1e6}"
+        # A duration is above 0 if it has another digit than 0.
+        lower = {0: "", 1: "self.matches('[1-9]') && "}.get(self.low.micros, f"{length} >= {self.low.micros / 1e6} && ")
+        return lower + upper
+
+
+LONGEST = Duration.parse("36500d")
+"""A hundred years: far from where sums of event times and durations would leave 64 bits."""
+
+Span = Annotated[Duration, _Between(Duration(0), LONGEST)]
+"""A duration that may be 0."""
+PositiveSpan = Annotated[Duration, _Between(Duration(1), LONGEST)]
+EpochSpan = Annotated[Duration, _Between(Duration.parse("0s"), Duration.parse("1h"))]
+MemoryAmount = Annotated[Memory, _Between(Memory.parse("64Mi"), Memory.parse("16Ti"))]
+CpuAmount = Annotated[Cpu, _Between(Cpu.parse("100m"), Cpu.parse("256"))]
+Number = Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type": "number"})]
+Scalar = Annotated[
+    str | int | float | bool | None,
+    PlainValidator(_scalar),
+    WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True}),
+]
+Fraction = Annotated[
+    float,
+    BeforeValidator(_fraction),
+    Field(ge=0, le=1),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "minimum": 0,
+            "maximum": 1,
+            "maxLength": _LONGEST_FRACTION,
+            "pattern": r"^(0(\.[0-9]+)?|1(\.0+)?)$",
+        }
+    ),
+]
+Tau = Annotated[float, Field(gt=0, le=1)]
+Location = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=1024),
+    AfterValidator(_location),
+    Rule(
+        "!self.matches('^[A-Za-z][A-Za-z0-9+.-]*:/') || self.matches('^(?i:file|s3|s3a|gs|abfs|abfss|az):/')",
+        "begins with no store that is known; give a local path or a file://, s3://, gs://, abfss:// or az:// URL",
+    ),
+    Rule(
+        "!self.matches('^(?i:s3|s3a|gs|abfs|abfss|az):/')"
+        " || self.matches('^(?i:s3|s3a|gs|az)://[^/]') || self.matches('^(?i:abfs|abfss)://[^/]*@')",
+        "does not say where in the store; write it as s3://bucket/path or abfss://container@account.dfs.core.windows.net/path",
+    ),
+    Rule("self.trim() == self", "is not a place; give a local path or a URL, without spaces around it"),
+    Rule("!self.startsWith('~')", "begins with ~, which only a shell expands; write the directory's full path"),
+]
+HttpUrl = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=1024),
+    AfterValidator(_http_url),
+    Rule(f"self.matches('^{_HTTP_URL}$')", _NO_HTTP_URL),
+]
+ObjectName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=253),
+    AfterValidator(_object_name),
+    Rule(f"self.matches('^{_OBJECT_NAME}$')", _NO_OBJECT_NAME),
+]
+"""The name of a Kubernetes object."""
+Instant = Annotated[str, StringConstraints(max_length=64), AfterValidator(_instant)]
+Sql = Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=255)]
+FreeForm = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
+Setting = Annotated[
+    str | int | float | bool,
+    PlainValidator(_setting),
+    WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True}),
+]
+Options = Annotated[dict[str, Setting], Field(max_length=200)]
+"""Settings of a library, by name."""
+
+# Strict models take only tuples for tuples, and YAML has only lists: the sequence alone is read leniently.
+Texts = Annotated[tuple[Sql, ...], Field(strict=False, max_length=1000)]
+Names = Annotated[tuple[Name, ...], Field(strict=False, max_length=1000)]

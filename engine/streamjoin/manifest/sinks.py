@@ -1,0 +1,57 @@
+"""Where results go: the fields of ``sink``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from streamjoin.manifest.field_types import Location, Name, Options, PositiveSpan, Span
+from streamjoin.manifest.part import Part
+from streamjoin.manifest.quantity import Duration
+
+
+class FilesSink(Part):
+    """New files in one directory, complete when they appear."""
+
+    path: Location
+    """The directory, as a local path or a URL (file, s3, gs, abfss, az); it is made when missing."""
+    format: Literal["parquet", "json"] = "parquet"
+    """How to write: parquet, or json (one object a line)."""
+    compression: Literal["snappy", "zstd", "none"] | None = None
+    """How to compress parquet: snappy by default. json is not compressed."""
+    gather: Span = Duration.parse("1s")
+    """How long the results of small epochs may wait for more, so that there are fewer files; 0s: each epoch's are a file at once."""
+
+
+class ConsoleSink(Part):
+    """Results on standard output, for trying things."""
+
+    limit: Annotated[int, Field(ge=0, le=10_000)] = 20
+    """How many rows of an epoch are shown; the others are only counted."""
+
+
+class KafkaSink(Part):
+    """One Kafka topic: each result as a JSON object, with an identity by which readers drop repeats."""
+
+    bootstrap_servers: Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
+    """Where to find the brokers: host:port, more of them after commas."""
+    topic: Annotated[str, StringConstraints(min_length=1, max_length=249)]
+    """The topic."""
+    key: Name | None = None
+    """The output's column that becomes the records' key, and so chooses their partition."""
+    timeout: PositiveSpan = Duration.parse("30s")
+    """How long brokers may be out of reach before an epoch fails; its results are sent when they are back."""
+    options: Options = Field(default={})
+    """Settings of librdkafka, such as security.protocol; a value file:/path is that file's content, env:NAME that variable's."""
+
+
+class Sink(Part):
+    """Where results go: exactly one of the fields."""
+
+    files: FilesSink | None = None
+    """Files in a directory: each result exactly once."""
+    console: ConsoleSink | None = None
+    """Standard output."""
+    kafka: KafkaSink | None = None
+    """A Kafka topic: each result at least once, with an identity that tells repeats."""

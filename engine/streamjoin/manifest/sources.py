@@ -1,0 +1,193 @@
+"""Where a stream's tuples come from: the fields of ``source``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from streamjoin.manifest.field_types import Instant, Location, Name, Number, Options, PositiveSpan, Scalar, Span, instant_micros
+from streamjoin.manifest.part import Part
+from streamjoin.manifest.quantity import Duration
+
+
+class FilesSource(Part):
+    """Files that appear in one directory, and, for json and csv, that grow there."""
+
+    path: Location
+    """The directory, as a local path or a URL (file, s3, gs, abfss, az); directories below it are not read."""
+    format: Literal["parquet", "json", "csv"]
+    """How the files are written: parquet, json (one object a line) or csv."""
+    max_files_per_epoch: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """How many files one epoch may take from."""
+    pattern: Name = "*"
+    """Which file names to read, with *, ? and [...]; names that begin with _ or . are never read."""
+    header: bool = True
+    """csv: whether a file's first line names its columns; without it the columns come in the schema's order."""
+    delimiter: Annotated[str, StringConstraints(min_length=1, max_length=1)] = ","
+    """csv: the character between two values."""
+    settle: Span = Duration.parse("5s")
+    """json and csv: a last line that has no newline is taken when its file has not changed for this long."""
+
+
+class Ramp(Part):
+    """A rate that goes evenly from one value to another, and stays there."""
+
+    start: Annotated[float, Field(ge=0, le=1e9, alias="from")]
+    """Tuples per second at the start."""
+    end: Annotated[float, Field(gt=0, le=1e9, alias="to")]
+    """Tuples per second from the end of the ramp on."""
+    over: PositiveSpan
+    """How long the ramp takes."""
+
+
+class Diurnal(Part):
+    """A rate that swings like a day's traffic: mean * (1 + amplitude * sin(2 pi t / period))."""
+
+    mean: Annotated[float, Field(gt=0, le=1e9)]
+    """Tuples per second on average."""
+    amplitude: Annotated[float, Field(ge=0, le=1)]
+    """The swing's share of the mean."""
+    period: PositiveSpan
+    """The time from peak to peak."""
+
+
+class Spike(Part):
+    """A steady rate with spikes."""
+
+    base: Annotated[float, Field(gt=0, le=1e9)]
+    """Tuples per second outside the spikes."""
+    peak: Annotated[float, Field(gt=0, le=1e9)]
+    """Tuples per second within a spike."""
+    at: Span
+    """When the first spike starts."""
+    length: Annotated[PositiveSpan, Field(alias="for")]
+    """How long a spike lasts."""
+    every: PositiveSpan | None = None
+    """The time from one spike's start to the next one's; without it there is one spike."""
+
+
+class Rate(Part):
+    """Tuples per second of event time: exactly one of the fields."""
+
+    constant: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """Always as many tuples per second."""
+    ramp: Ramp | None = None
+    """From one rate to another."""
+    diurnal: Diurnal | None = None
+    """Up and down like a day's traffic."""
+    spike: Spike | None = None
+    """Steady with spikes."""
+
+
+class Sequence(Part):
+    """Consecutive numbers."""
+
+    start: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
+    """The first tuple's value."""
+
+
+class Uniform(Part):
+    """Values spread evenly over a closed range: whole numbers in columns of whole numbers, real ones elsewhere."""
+
+    min: Number
+    """The least value."""
+    max: Number
+    """The greatest value."""
+
+
+class Zipf(Part):
+    """Whole numbers from 0, where value k is drawn in proportion to 1 / (k + 1)^exponent."""
+
+    values: Annotated[int, Field(ge=1, le=10_000_000)]
+    """How many values there are."""
+    exponent: Annotated[float, Field(ge=0, le=10)]
+    """The skew: 0 is even, 1 and more heavily skewed."""
+
+
+class Hotspot(Part):
+    """Values spread evenly over a range, but for a share of them in a narrow part that moves across it."""
+
+    min: Number
+    """The least value."""
+    max: Number
+    """The greatest value."""
+    width: Number
+    """How wide the hot part is."""
+    share: Annotated[float, Field(ge=0, le=1)]
+    """The share of tuples that fall into the hot part."""
+    period: PositiveSpan
+    """How long the hot part takes across the range; then it starts again."""
+
+
+class ColumnGenerator(Part):
+    """How one column is filled: exactly one of the fields."""
+
+    sequence: Sequence | None = None
+    """Consecutive numbers."""
+    uniform: Uniform | None = None
+    """Numbers spread evenly over a range."""
+    zipf: Zipf | None = None
+    """Skewed whole numbers, 0 the most frequent."""
+    hotspot: Hotspot | None = None
+    """Numbers with a hot range that moves."""
+    choice: Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1, max_length=100_000)] | None = None
+    """One of these values, each as likely; null among them makes nulls."""
+
+
+class GeneratorSource(Part):
+    """Made-up tuples, the same ones for the same seed."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    """Everything random follows from it."""
+    rows: Annotated[int, Field(ge=1, lt=2**62)] | None = None
+    """How many tuples in all; without it there is no end."""
+    rate: Rate = Rate(constant=1000.0)
+    """How fast event time passes: tuples per second of it."""
+    start: Instant = "2026-01-01T00:00:00Z"
+    """The event time of the first tuple, as ISO 8601; without a zone it is UTC."""
+    real_time: bool = True
+    """true: no faster than the wall clock, from the first epoch on; false: as fast as the engine takes it."""
+    out_of_order: Span = Duration(0)
+    """Event times are moved back by a random amount up to this."""
+    columns: Annotated[dict[str, ColumnGenerator], Field(max_length=1000)]
+    """By column, how it is filled. Every column of the schema but the eventTime column, which the rate fills."""
+
+    @property
+    def start_micros(self) -> int:
+        """``start`` in microseconds since 1970 UTC."""
+        return instant_micros(self.start)
+
+
+class KafkaSource(Part):
+    """Records of one Kafka topic, of all its partitions and those that are added."""
+
+    bootstrap_servers: Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
+    """Where to find the brokers: host:port, more of them after commas."""
+    topic: Annotated[str, StringConstraints(min_length=1, max_length=249)]
+    """The topic."""
+    format: Literal["json", "raw"] = "json"
+    """json: a record's value is one JSON object; raw: the columns are those of the record, such as key, value, offset and timestamp."""
+    starting_offsets: Literal["earliest", "latest"] = "earliest"
+    """Where a new checkpoint begins; partitions that are added later are read from their start."""
+    on_data_loss: Literal["fail", "skip"] = "fail"
+    """When retention has removed records that were not read yet: fail, or skip them, counted in a warning."""
+    group_id: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
+    """The consumer group that is told the offsets of each commit, for lag monitors. By default streamjoin- and the resource's name."""
+    idle_timeout: PositiveSpan = Duration.parse("30s")
+    """A partition that has had no record for this long does not hold the stream's watermark back."""
+    timeout: PositiveSpan = Duration.parse("30s")
+    """How long brokers may be out of reach before an epoch fails; a failed epoch is tried again."""
+    options: Options = Field(default={})
+    """Settings of librdkafka, such as security.protocol; a value file:/path is that file's content, env:NAME that variable's."""
+
+
+class Source(Part):
+    """Where a stream's tuples come from: exactly one of the fields."""
+
+    files: FilesSource | None = None
+    """Files in a directory."""
+    generator: GeneratorSource | None = None
+    """Made-up tuples, to try things and to measure."""
+    kafka: KafkaSource | None = None
+    """A Kafka topic."""
