@@ -38,6 +38,8 @@ Keys = NDArray[Any]
 Indices = NDArray[np.int32]
 
 ZERO, ONE, STEP = np.uint64(0), np.uint64(1), np.uint64(16)
+LOOK, LOOK_ON = np.uint64(8), np.uint64(4)
+"""So many rows are compared at once with a low end, and with a high one. How far a pointer moves cannot be predicted, so it is counted."""
 # NB: row numbers are unsigned inside the native functions, or Numba would provide for negative ones: half the speed.
 
 
@@ -56,9 +58,21 @@ def scan_ranges(lows: Any, highs: Any, run: Any, position: Any, first: Any, last
         low, high = lows[i], highs[i]
         while j + STEP <= rows and run[j + STEP - ONE] < low:
             j += STEP
+        count = LOOK
+        while count == LOOK and j + LOOK <= rows:
+            count = ZERO
+            for k in range(LOOK):
+                count += np.uint64(run[j + k] < low)
+            j += count
         while j < rows and run[j] < low:
             j += ONE
         h = max(h, j)
+        count = LOOK_ON
+        while count == LOOK_ON and h + LOOK_ON <= rows:
+            count = ZERO
+            for k in range(LOOK_ON):
+                count += np.uint64(run[h + k] <= high)
+            h += count
         while h < rows and run[h] <= high:
             h += ONE
         first[i] = j
