@@ -204,7 +204,7 @@ def test_a_driver_and_its_executors_work_with_the_secret_alone(
     wait_for("the join goes on", lambda: epochs() >= before + 5, RUNS, every=0.5, told=told)
     wait_for("both of its workers came again", lambda: read("workers_ready") == 4, RUNS, every=0.5, told=told)
     put(2)
-    wait_for("an executor that no worker needs is ended", lambda: read("workers") == 2 and len(pods.running) == 1, RUNS, every=0.5, told=told)
+    wait_for("the end of an executor without workers", lambda: read("workers") == 2 and len(pods.running) == 1, RUNS, every=0.5, told=told)
     before = epochs()
     wait_for("the join goes on with the other", lambda: epochs() >= before + 5, RUNS, every=0.5, told=told)
     assert len(pods.processes) == 3, "no other took its place"

@@ -98,8 +98,8 @@ def main() -> None:
         ]
         sizes = (f"{statistics.median(part) / MIB:,.0f}" for part in parts)
         rows.append([f"{executors_for(COUNT, per_executor)} x {per_executor}", spread([one.seconds for one in found], 1), *sizes])
-    print(f"\n**Executors x workers**, {arguments.held:,.0f} tuples held\n")
-    print(table(["", "started, s", "JVMs, MiB", "Python, private", "Python, mapped", "together"], rows))
+    print(f"\n**Workers that share executors**, {arguments.held:,.0f} tuples held, MiB\n")
+    print(table(["executors x workers", "started, s", "JVMs", "Python, private", "Python, mapped", "together"], rows))
 
 
 if __name__ == "__main__":
