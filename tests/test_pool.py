@@ -263,9 +263,12 @@ def switch(driver: Driver, runner: ProcessRunner, workers: int, model: str = "ad
     scheme, best = map_tasks(driver.scheme, plan_for_tasks(model, found, driver.predicate.main, workers), found)
     generation = driver.checkpoint.generation + 1
     assert driver.put_plan(Plan(generation, scheme, keep or best))
+    driver.step()
+    wait_for("the plan's workers", lambda: runner.ready >= workers)
 
     def switched() -> bool:
-        driver.step()
+        if driver.checkpoint.generation < generation:
+            driver.step()
         return driver.checkpoint.generation == generation
 
     wait_for(f"generation {generation}", switched)
@@ -298,4 +301,5 @@ def test_workers_that_are_left_go_on_where_they_share_an_executor(own_runner: Ca
     assert sorted(after) in ([0, 1], [2, 3])
     assert after.items() <= before.items(), "nobody had to start"
     results = finish(driver, inputs, tmp_path)
+    assert results
     assert [result.read_back for result in results] == [1] + [0] * (len(results) - 1), "what was held elsewhere was read back once"
