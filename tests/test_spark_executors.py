@@ -25,8 +25,7 @@ from waiting import wait_for
 from worker_processes import executor_of, executors
 
 pytestmark = pytest.mark.spark
-ALONE = pytest.mark.parametrize("runner", [("local-cluster[3,1,512]", 1)], indirect=True)
-IN_PAIRS = pytest.mark.parametrize("runner", [("local-cluster[2,2,512]", 2)], indirect=True)
+ALONE, IN_PAIRS = ("local-cluster[3,1,512]", 1), ("local-cluster[2,2,512]", 2)
 """Masters, and how many workers share an executor."""
 
 
@@ -37,7 +36,7 @@ def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     runner.stop()
 
 
-@ALONE
+@pytest.mark.parametrize("runner", [ALONE], indirect=True, ids=["alone"])
 def test_executors_and_workers_that_are_killed_lose_nothing(runner: SparkRunner, tmp_path: Path) -> None:
     inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=14)
     epochs = iter(range(1000))
@@ -64,7 +63,7 @@ def test_executors_and_workers_that_are_killed_lose_nothing(runner: SparkRunner,
     assert output_of(tmp_path) == band_expected(inputs)
 
 
-@ALONE
+@pytest.mark.parametrize("runner", [ALONE, IN_PAIRS], indirect=True, ids=["alone", "in pairs"])
 def test_what_is_killed_while_a_plan_is_applied_loses_nothing(runner: SparkRunner, tmp_path: Path) -> None:
     rng = random.Random(1)
     killed: list[str] = []
@@ -96,7 +95,7 @@ def workers_by_executor(runner: SparkRunner) -> list[int]:
     return sorted(Counter(executor_of(worker).pid for worker in runner.pool.pids.values()).values())
 
 
-@IN_PAIRS
+@pytest.mark.parametrize("runner", [IN_PAIRS], indirect=True, ids=["in pairs"])
 def test_workers_that_share_executors_come_go_and_die_with_them(runner: SparkRunner, tmp_path: Path) -> None:
     join = Join(tmp_path, runner)
     for _ in range(4):

@@ -190,9 +190,13 @@ class Pool:
         spare_on: defaultdict[str, list[int]] = defaultdict(list)
         worker_at = {place: worker for worker, place in self._place_of.items()}
         for place in self._places.values():
-            if place.process is not None:
-                on, number = (workers_on, worker_at[place.number]) if place.number in worker_at else (spare_on, place.number)
-                on[place.process.hello.executor].append(number)
+            if place.process is None:
+                continue
+            executor = place.process.hello.executor
+            if place.number in worker_at:
+                workers_on[executor].append(worker_at[place.number])
+            else:
+                spare_on[executor].append(place.number)
         staying = sorted(workers_on, key=lambda executor: len(workers_on[executor]))
         while staying:
             emptiest, *staying = staying

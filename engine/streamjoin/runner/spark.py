@@ -303,24 +303,28 @@ class SparkHosts:
             self._context._jsc.sc().requestTotalExecutors(self._executors_needed(), 0, no_preference)
 
     def _retire(self) -> None:
-        """End executors that are more than the places need and have none. Spark tells which these are: it alone knows of places whose
-        workers have yet to call."""
-        backend, as_seq = self._context._jsc.sc().schedulerBackend(), self._context._jvm.PythonUtils.toSeq
+        """The thread that ends executors, until the hosts are stopped."""
         ending: set[str] = set()
         while not self._stopping.wait(RETIRE_SECONDS):
             with contextlib.suppress(Exception):  # as above
-                there = backend.getExecutorIds()
-                found = [there.apply(index) for index in range(there.size())]
-                ending.intersection_update(found)
-                here = [executor for executor in found if executor not in ending]
-                surplus = len(here) - self._executors_needed()
-                for executor in here:
-                    if surplus <= 0:
-                        break
-                    # not in place of others, no failure, and not by force: Spark passes over one on which a task runs
-                    if backend.killExecutors(as_seq([executor]), False, False, False).size():
-                        ending.add(executor)
-                        surplus -= 1
+                self._end_surplus(ending)
+
+    def _end_surplus(self, ending: set[str]) -> None:
+        """End executors that are more than the places need and have none, and add them to those that are ``ending``. Spark tells which have
+        none: it alone knows of places whose workers have yet to call."""
+        backend, needed = self._context._jsc.sc().schedulerBackend(), self._executors_needed()
+        there = backend.getExecutorIds()
+        if there.size() <= needed:
+            return
+        here = {there.apply(index) for index in range(there.size())} - ending
+        surplus = len(here) - needed
+        for executor in here:
+            if surplus <= 0:
+                return
+            # so many stay asked for; it is no failure; and no force: Spark passes over one on which a task runs
+            if backend.killExecutors(self._context._jvm.PythonUtils.toSeq([executor]), False, False, False).size():
+                ending.add(executor)
+                surplus -= 1
 
     def _hold(self, place: int) -> None:
         """Keep the place, by one job after another."""
