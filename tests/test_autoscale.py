@@ -621,7 +621,7 @@ async def test_executor_hours_and_what_was_avoided_add_up_over_changes_and_opera
     assert found.hours == pytest.approx(world.join.workers, abs=0.2)
     assert found.avoided_hours == pytest.approx(1.25 * 8 - found.hours, abs=0.1)
     assert found.spent == pytest.approx(0.5 * found.hours, abs=0.01)
-    assert found.workers == 0
+    assert found.executors == 0
 
 
 @story
@@ -634,13 +634,27 @@ async def test_an_idle_hour_is_written_once_at_most() -> None:
 
 
 def test_costs_are_counted_by_the_price_of_the_time() -> None:
-    begun = cost.rolled(None, at=BEGIN, workers=2, most=8, price=1.0)
-    assert cost.rolled(begun, at=BEGIN + 1800, workers=2, most=8, price=1.0) == begun
-    dearer = cost.rolled(begun, at=BEGIN + 1800, workers=2, most=8, price=3.0)
-    found = cost.known(cost.rolled(dearer, at=BEGIN + 3600, workers=0, most=8, price=3.0))
+    begun = cost.rolled(None, at=BEGIN, executors=2, most=8, price=1.0)
+    assert cost.rolled(begun, at=BEGIN + 1800, executors=2, most=8, price=1.0) == begun
+    dearer = cost.rolled(begun, at=BEGIN + 1800, executors=2, most=8, price=3.0)
+    found = cost.known(cost.rolled(dearer, at=BEGIN + 3600, executors=0, most=8, price=3.0))
     assert found is not None
     assert (found.hours, found.spent, found.avoided_hours, found.avoided) == (2.0, 4.0, 6.0, 12.0)
     assert cost.known({"at": "yesterday"}) is None
+
+
+@story
+async def test_executors_are_paid_for_and_not_the_workers_that_share_them() -> None:
+    world = World(MANY, workers=4)
+    world.edit(lambda body: body["spec"]["workers"].update(perExecutor=3))
+    await world.run(300)
+    assert world.status["workers"] == 4
+    assert (world.status["cost"]["executors"], world.status["cost"]["maxExecutors"]) == (2, 3)
+    assert world.cluster.objects["PodDisruptionBudget", "default", "sj-one"]["spec"]["minAvailable"] == 1
+    world.edit(lambda body: body["spec"]["workers"].update(capacityTuples="many"))
+    await world.run(60)
+    assert world.condition("Degraded")[:2] == ("True", "InvalidSpec")
+    assert world.status["cost"]["executors"] == 2, "what runs goes on"
 
 
 @story

@@ -181,6 +181,20 @@ CASES = [
         "max: 6, floor: 7",
         "spec.workers.floor: 7 must be at least min (2) and at most max (6), or 0 for none",
     ),
+    bad("no workers in an executor", "max: 6", "max: 6, perExecutor: 0", "spec.workers.perExecutor: 0 must be at least 1"),
+    bad("too many workers in an executor", "max: 6", "max: 60, perExecutor: 17", "spec.workers.perExecutor: 17 must be at most 16"),
+    bad(
+        "room for more workers than there may be",
+        "max: 6",
+        "max: 6, perExecutor: 8",
+        "spec.workers.perExecutor: 8 must be at most max (6), or each pod would have room for workers that never come",
+    ),
+    bad(
+        "room for more workers than there may be by default",
+        "max: 6,",
+        "perExecutor: 9,",
+        "spec.workers.perExecutor: 9 must be at most max (8, the default), or each pod would have room for workers that never come",
+    ),
     bad(
         "a question in an address",
         "scaling: {",

@@ -298,6 +298,8 @@ REFUSED = [
     refused("min above max", "min: 2, max: 6", "min: 7, max: 6", "spec.workers.min", "must be at most max"),
     refused("no workers", "min: 2, max: 6", "min: 0, max: 6", "spec.workers.min", "greater than or equal to 1"),
     refused("a floor above max", "max: 6", "max: 6, floor: 7", "spec.workers.floor", "must be at least min and at most max"),
+    refused("too many workers in an executor", "max: 6", "max: 60, perExecutor: 17", "spec.workers.perExecutor", "or equal to 16"),
+    refused("room for workers that never come", "max: 6", "max: 6, perExecutor: 7", "spec.workers.perExecutor", "must be at most max"),
     refused("a floor below min", "max: 6", "max: 6, floor: 1", "spec.workers.floor", "must be at least min and at most max"),
     refused(
         "cores that are not whole, as a number", 'cpu: "1"', "cpu: 0.5", "spec.workers.resources.cpu", "must be of type integer,string"
@@ -595,8 +597,8 @@ STATUS: Object = {
     ],
     "cost": {
         "at": "2026-01-01T00:00:00Z",
-        "workers": 3,
-        "maxWorkers": 6,
+        "executors": 3,
+        "maxExecutors": 6,
         "pricePerExecutorHour": "0.250000",
         "executorHours": "12.500000",
         "avoidedExecutorHours": "3.000000",

@@ -64,7 +64,7 @@ class Looked:
         return self.of_phase
 
     def costs(self) -> dict[Key, Cost]:
-        cost = Cost(time.time(), workers=1, most=4, price=0.1, hours=2.0, avoided_hours=6.0, spent=0.2, avoided=0.6)
+        cost = Cost(time.time(), executors=1, most=4, price=0.1, hours=2.0, avoided_hours=6.0, spent=0.2, avoided=0.6)
         return {(LABELS["namespace"], LABELS["name"]): cost}
 
     def samples_at(self) -> dict[Key, float]:

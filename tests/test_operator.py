@@ -7,6 +7,7 @@ import base64
 import copy
 import json
 import random
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,7 @@ class TestChanges:
             ("scheme.model", "square", Class.LIVE),
             ("workers.capacityTuples", 50_000, Class.RESTART),
             ("workers.resources.memory", "4Gi", Class.RESTART),
+            ("workers.perExecutor", 2, Class.RESTART),
             ("scaling.tau2", 0.7, Class.RESTART),
             ("shedding.model", "linear", Class.RESTART),
             ("streams.0.where", "amount > 0", Class.RESTART),
@@ -157,6 +159,37 @@ class TestMemory:
         assert small is not None
         assert small.ahead == small.arriving
 
+    def test_workers_that_share_an_executor_pay_for_one_jvm(self) -> None:
+        tight = changed("workers.resources.memory", "640Mi")
+        alone = derive(tight)
+        assert alone.problem is not None
+        tight["spec"]["workers"]["perExecutor"] = 4
+        shared = derive(tight)
+        assert shared.problem is None
+        assert alone.memory is not None
+        assert shared.memory is not None
+        assert shared.memory.limit == 4 * alone.memory.limit
+        assert 4 * alone.memory.needed - shared.memory.needed == 3 * (256 + 192) << 20
+        assert shared.memory.arithmetic().startswith("4 workers x (100,000 tuples x ")
+
+    def test_what_does_not_fit_an_executor_is_refused_with_what_each_worker_lacks(self) -> None:
+        body = changed("workers.capacityTuples", 40_000_000)
+        body["spec"]["workers"]["perExecutor"] = 3
+        refused = derive(body)
+        assert refused.problem is not None
+        _, message = refused.problem
+        sentence = r"spec\.workers\.resources\.memory: 2,048Mi must be at least ([0-9,]+)Mi: 3 workers x \(40,000,000 tuples x "
+        found = re.match(sentence, message)
+        assert found is not None, message
+        fewer = int(message.rsplit(" ", 1)[1].replace(",", ""))
+        for changes, fits in (
+            ({"resources": {"memory": f"{found[1].replace(',', '')}Mi"}}, True),
+            ({"resources": {"memory": f"{int(found[1].replace(',', '')) - 2}Mi"}}, False),
+            ({"capacityTuples": fewer}, True),
+        ):
+            body["spec"]["workers"] |= {"capacityTuples": 40_000_000, "resources": {"memory": "2Gi"}} | changes
+            assert (derive(body).problem is None) == fits, changes
+
     def test_a_measured_size_is_preferred(self) -> None:
         job = derive(streamjoin()).job
         assert job is not None
@@ -204,6 +237,15 @@ class TestChildren:
         assert (before["spec"]["replicas"], after["spec"]["replicas"]) == (1, 0)
         assert before["spec"]["template"] == after["spec"]["template"]
 
+    def test_an_executor_gets_what_its_workers_ask_for_together(self) -> None:
+        body = changed("workers.resources", {"cpu": "500m", "memory": "1Gi"})
+        for workers, cpu, mib in ((1, "500m", 1024), (3, "1500m", 3072), (4, "2", 4096)):
+            body["spec"]["workers"]["perExecutor"] = workers
+            arguments = self.of(body)["spec"]["template"]["spec"]["containers"][0]["args"]
+            given = dict(argument.split("=") for argument in arguments if argument.startswith("--executor-"))
+            assert given["--executor-cpu"] == cpu
+            assert int(given["--executor-heap-mib"]) + int(given["--executor-overhead-mib"]) == mib
+
     def test_a_claim_outlives_the_streamjoin_unless_it_says_otherwise(self) -> None:
         for kept in ("Retain", "Delete"):
             body = streamjoin(checkpoint={"persistentVolumeClaim": "data", "size": "1Gi", "onDelete": kept})
@@ -227,17 +269,22 @@ class TestChildren:
         assert any(variable["name"] == "POD_IP" for variable in pod["spec"]["containers"][0]["env"])
 
     def test_the_ports_are_those_that_the_engine_serves(self) -> None:
-        ours = (children.EXCHANGE_PORT, children.RPC_PORT, children.BLOCKS_PORT, tuple(children.WORKER_PORTS))
-        assert ours == (pods.EXCHANGE_PORT, pods.RPC_PORT, pods.BLOCKS_PORT, pods.WORKER_PORTS)
+        ours = (children.EXCHANGE_PORT, children.RPC_PORT, children.BLOCKS_PORT)
+        assert ours == (pods.EXCHANGE_PORT, pods.RPC_PORT, pods.BLOCKS_PORT)
+        for count in (1, 2, 8):
+            manifest = manifest_of(changed("workers.perExecutor", count))
+            assert tuple(children.worker_ports(manifest)) == pods.worker_ports(count)
+            assert len(pods.worker_ports(count)) == 15 + count
         driver = self.of(streamjoin())["spec"]["template"]["spec"]["containers"][0]
         executor = children.executor_template(Resource.of(streamjoin()), manifest_of(streamjoin()), Settings())["spec"]["containers"][0]
         assert [port["containerPort"] for port in driver["ports"]] == [8080, 7077, 7078, 7079]
         assert [port["containerPort"] for port in executor["ports"]] == list(range(7080, 7096)), "Spark declares the port of blocks"
 
-    def test_each_pod_is_open_on_its_own_ports_to_those_who_call_it(self) -> None:
+    @pytest.mark.parametrize(("per_executor", "last"), [(1, 7095), (4, 7098)])
+    def test_each_pod_is_open_on_its_own_ports_to_those_who_call_it(self, per_executor: int, last: int) -> None:
         driver, executors = ({names.NAME: "one", names.COMPONENT: part} for part in ("driver", "executor"))
         opened = {}
-        for policy in children.network_policies(Resource.of(streamjoin())):
+        for policy in children.network_policies(Resource.of(streamjoin()), manifest_of(changed("workers.perExecutor", per_executor))):
             spec = policy["spec"]
             assert spec["policyTypes"] == ["Ingress"]
             into = opened[spec["podSelector"]["matchLabels"][names.COMPONENT]] = set()
@@ -249,7 +296,7 @@ class TestChildren:
                     into |= {(who, port["port"], port.get("endPort", port["port"])) for port in rule["ports"]}
         assert opened == {
             "driver": {("cluster", 8080, 8080), *(("executor", port, port) for port in (7077, 7078, 7079))},
-            "executor": {("driver", 7079, 7079), ("executor", 7079, 7079), ("executor", 7080, 7095)},
+            "executor": {("driver", 7079, 7079), ("executor", 7079, 7079), ("executor", 7080, last)},
         }
 
     def test_driver_and_executors_mount_the_same_secrets_in_the_same_places(self) -> None:

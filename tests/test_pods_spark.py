@@ -75,9 +75,13 @@ class Pods:
         with contextlib.suppress(Exception):  # it may have been deleted meanwhile
             self._admin.patch(f"{self._path}/{name}/status", {"status": {"phase": phase, "podIP": EXECUTOR_IP}})
 
+    @property
+    def running(self) -> list[str]:
+        return [name for name, process in self.processes.items() if process.poll() is None]
+
     def lose(self) -> None:
         """One pod is gone, and nobody tells the driver's Spark but the API server."""
-        name = next(name for name, process in self.processes.items() if process.poll() is None)
+        name = self.running[0]
         self._admin.delete(f"{self._path}/{name}")
         _kill(self.processes[name])
 
@@ -115,7 +119,7 @@ def namespace(api_server: ApiServer) -> str:
 def join(namespace: str, root: Path) -> Object:
     body = yaml.safe_load((ROOT / "examples" / "kubernetes" / "generator.yaml").read_text())["spec"]
     body["joins"][0]["output"]["sink"]["files"]["path"] = str(root / "out")
-    body["workers"] |= {"min": 2, "max": 2}
+    body["workers"] |= {"min": 1, "max": 4, "perExecutor": 2}
     body |= {"checkpoint": {"location": str(root / "state")}, "security": {"tls": {"secretName": "certificates"}}}
     return {**streamjoin("made-up", namespace), "spec": body}
 
@@ -169,27 +173,45 @@ def test_a_driver_and_its_executors_work_with_the_secret_alone(
 ) -> None:
     process, pods, url = driver
 
-    def epochs() -> float:
+    def read(metric: str) -> float:
         pods.look()
         assert process.poll() is None, told()
         try:
             text = urllib.request.urlopen(f"{url}/metrics", timeout=5).read().decode()
         except OSError:
             return 0.0
-        return max((float(line.split()[1]) for line in text.splitlines() if line.startswith("streamjoin_epoch_number{")), default=0.0)
+        return max((float(line.split()[1]) for line in text.splitlines() if line.startswith(f"streamjoin_{metric}{{")), default=0.0)
+
+    def epochs() -> float:
+        return read("epoch_number")
+
+    def put(workers: int) -> None:
+        headers = {"Authorization": "Bearer token", "Content-Type": "application/json"}
+        wish = urllib.request.Request(f"{url}/v1/plan", json.dumps({"workers": workers}).encode(), headers, method="PUT")
+        urllib.request.urlopen(wish, timeout=30)
 
     def told() -> str:
         return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-3000:]}" for log in sorted(tmp_path.glob("*.log")))
 
     wait_for("epochs are committed", lambda: epochs() >= 5, RUNS, every=0.5, told=told)
+    assert len(pods.processes) == 1
+    put(4)
+    wait_for("more workers join", lambda: read("workers") == 4, RUNS, every=0.5, told=told)
     assert len(pods.processes) == 2
     pods.lose()
     wait_for("another is asked for", lambda: epochs() and len(pods.processes) == 3, RUNS, every=0.5, told=told)
     before = epochs()
     wait_for("the join goes on", lambda: epochs() >= before + 5, RUNS, every=0.5, told=told)
+    wait_for("both of its workers came again", lambda: read("workers_ready") == 4, RUNS, every=0.5, told=told)
+    put(2)
+    wait_for("the end of an executor without workers", lambda: read("workers") == 2 and len(pods.running) == 1, RUNS, every=0.5, told=told)
+    before = epochs()
+    wait_for("the join goes on with the other", lambda: epochs() >= before + 5, RUNS, every=0.5, told=told)
+    assert len(pods.processes) == 3, "no other took its place"
     for pod in pods.specified:
         labels = pod["metadata"]["labels"]
         assert (labels[names.NAME], labels[names.COMPONENT]) == ("made-up", "executor")
+        assert pod["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "200m", "memory": "3Gi"}, "of two workers"
     seen = json.dumps(pods.specified) + told()
     for started in (process, *(one for one in pods.processes.values() if one.poll() is None)):
         parent = psutil.Process(started.pid)

@@ -244,28 +244,62 @@ def test_a_worker_that_hears_nothing_of_the_driver_ends(own_runner: Callable[...
         wait_for("the worker's end", lambda: is_zombie(worker))
 
 
-def test_workers_come_and_go_with_plans(runner: ProcessRunner, tmp_path: Path) -> None:
+def elastic(tmp_path: Path, runner: ProcessRunner) -> tuple[Driver, tuple[Input, Input]]:
+    """A join of many epochs, four of which are over, that has two workers and may have 1 to 4."""
     inputs = make_inputs(pa.int64(), list(range(50)), seed=11, epochs=40)
     job = make_job(tmp_path, **(band_options() | {"workers": 2, "watermark": "1h", "capacity": 30_000, "window": {"within": "9s"}}))
-    job = replace(job, min_workers=1, max_workers=4)
-    driver = driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), runner)
+    driver = driver_for(replace(job, min_workers=1, max_workers=4), inputs, ObjectStorage(str(tmp_path / "state")), runner)
     driver.start()
     for _ in range(4):
         driver.step()
-    for workers, model in ((4, "adsp"), (3, "square"), (1, "adsp"), (2, "adsp")):
-        assert driver.scheme is not None
-        assert driver.predicate is not None
-        found = driver.statistics()
-        scheme, keep = map_tasks(driver.scheme, plan_for_tasks(model, found, driver.predicate.main, workers), found)
-        generation = driver.checkpoint.generation + 1
-        driver.put_plan(Plan(generation, scheme, keep))
+    return driver, inputs
 
-        def switched(generation: int = generation) -> bool:
+
+def switch(driver: Driver, runner: ProcessRunner, workers: int, model: str = "adsp", keep: tuple[int, ...] | None = None) -> None:
+    """To a plan with so many workers. ``keep``: which go on, by task; by default those that hold most of what is needed."""
+    assert driver.scheme is not None
+    assert driver.predicate is not None
+    found = driver.statistics()
+    scheme, best = map_tasks(driver.scheme, plan_for_tasks(model, found, driver.predicate.main, workers), found)
+    generation = driver.checkpoint.generation + 1
+    assert driver.put_plan(Plan(generation, scheme, keep or best))
+    driver.step()
+    wait_for("the plan's workers", lambda: runner.ready >= workers)
+
+    def switched() -> bool:
+        if driver.checkpoint.generation < generation:
             driver.step()
-            return driver.checkpoint.generation == generation
+        return driver.checkpoint.generation == generation
 
-        wait_for(f"generation {generation}", switched)
-        wait_for("surplus workers' end", lambda workers=workers: len(runner.pool.pids) == workers)
-    steps(driver)
+    wait_for(f"generation {generation}", switched)
+    wait_for("surplus workers' end", lambda: len(runner.pool.pids) == workers)
+
+
+def finish(driver: Driver, inputs: tuple[Input, Input], tmp_path: Path) -> list[EpochResult]:
+    results, _ = steps(driver)
     expected = oracle(inputs, (pa.int64(), pa.int64()), BAND, f"abs(l.at - r.at) <= {9 * SECOND}", 3600 * SECOND)
     assert output_of(tmp_path) == expected
+    return results
+
+
+def test_workers_come_and_go_with_plans(runner: ProcessRunner, tmp_path: Path) -> None:
+    driver, inputs = elastic(tmp_path, runner)
+    for workers, model in ((4, "adsp"), (3, "square"), (1, "adsp"), (2, "adsp")):
+        switch(driver, runner, workers, model)
+    finish(driver, inputs, tmp_path)
+
+
+def test_workers_that_are_left_go_on_where_they_share_an_executor(own_runner: Callable[..., ProcessRunner], tmp_path: Path) -> None:
+    runner = own_runner()
+    runner.hosts.executor_of = lambda place: "first" if place < 2 else "second"
+    driver, inputs = elastic(tmp_path, runner)
+    switch(driver, runner, 4)
+    before = runner.pool.pids
+    assert sorted(before) == [0, 1, 2, 3]
+    switch(driver, runner, 2, keep=(1, 3))
+    after = runner.pool.pids
+    assert sorted(after) in ([0, 1], [2, 3])
+    assert after.items() <= before.items(), "nobody had to start"
+    results = finish(driver, inputs, tmp_path)
+    assert results
+    assert [result.read_back for result in results] == [1] + [0] * (len(results) - 1), "what was held elsewhere was read back once"

@@ -1,6 +1,6 @@
 """Joins on Spark's executors, Java processes of their own as on a cluster, which are really killed.
 
-NB: a process has one Spark at a time, so that these have a module of their own.
+NB: a process has one Spark at a time, so that these have a module of their own; pytest runs one cluster's tests after the other's.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,16 +25,18 @@ from waiting import wait_for
 from worker_processes import executor_of, executors
 
 pytestmark = pytest.mark.spark
-CLUSTER = "local-cluster[3,1,512]"
+ALONE, IN_PAIRS = ("local-cluster[3,1,512]", 1), ("local-cluster[2,2,512]", 2)
+"""Masters, and how many workers share an executor."""
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRunner]:
-    runner = start_spark(tmp_path_factory.mktemp("logs"), CLUSTER)
+def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRunner]:
+    runner = start_spark(tmp_path_factory.mktemp("logs"), *request.param)
     yield runner
     runner.stop()
 
 
+@pytest.mark.parametrize("runner", [ALONE], indirect=True, ids=["alone"])
 def test_executors_and_workers_that_are_killed_lose_nothing(runner: SparkRunner, tmp_path: Path) -> None:
     inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=14)
     epochs = iter(range(1000))
@@ -47,12 +50,12 @@ def test_executors_and_workers_that_are_killed_lose_nothing(runner: SparkRunner,
         if epoch == 6:  # in the middle of the epoch that has begun
             os.kill(runner.pool.pids[0], signal.SIGKILL)
         if epoch == 10:
-            runner.hosts.replace(0, executor="")  # as when it hangs
+            runner.hosts.replace(0)  # as when it hangs
 
     driver = driver_for(make_job(tmp_path, **band_options()), inputs, ObjectStorage(str(tmp_path / "state")), runner, at=kill)
     driver.start()
     driver.step()
-    assert len(executors()) == 3
+    wait_for("no more executors than workers", lambda: len(executors()) == 2)
     before = runner.pool.pids
     steps(driver)
     wait_for("both workers", lambda: len(runner.pool.pids) == 2)
@@ -60,6 +63,7 @@ def test_executors_and_workers_that_are_killed_lose_nothing(runner: SparkRunner,
     assert output_of(tmp_path) == band_expected(inputs)
 
 
+@pytest.mark.parametrize("runner", [ALONE, IN_PAIRS], indirect=True, ids=["alone", "in pairs"])
 def test_what_is_killed_while_a_plan_is_applied_loses_nothing(runner: SparkRunner, tmp_path: Path) -> None:
     rng = random.Random(1)
     killed: list[str] = []
@@ -86,3 +90,25 @@ def test_what_is_killed_while_a_plan_is_applied_loses_nothing(runner: SparkRunne
     join.finish()
 
 
+def workers_by_executor(runner: SparkRunner) -> list[int]:
+    """How many workers there are on each executor that has any."""
+    return sorted(Counter(executor_of(worker).pid for worker in runner.pool.pids.values()).values())
+
+
+@pytest.mark.parametrize("runner", [IN_PAIRS], indirect=True, ids=["in pairs"])
+def test_workers_that_share_executors_come_go_and_die_with_them(runner: SparkRunner, tmp_path: Path) -> None:
+    join = Join(tmp_path, runner)
+    for _ in range(4):
+        join.step()
+    join.switch(join.plan(4))
+    assert workers_by_executor(runner) == [2, 2]
+    before = runner.pool.pids
+    executor_of(before[0]).kill()
+    join.until(lambda: len({*runner.pool.pids.values()} - {*before.values()}) == 2, "both of its workers came again")
+    assert workers_by_executor(runner) == [2, 2]
+    join.switch(join.plan(2))
+    wait_for("the end of an executor that no worker needs", lambda: len(executors()) == 1)
+    assert workers_by_executor(runner) == [2]
+    join.switch(join.plan(3))
+    assert workers_by_executor(runner) == [1, 2]
+    join.finish()

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -40,6 +40,8 @@ class ProcessHosts:
         self.may_bring.set()
         self.silent_beats = 60
         """After so many a worker takes the driver for gone."""
+        self.executor_of: Callable[[int], str] = lambda place: ""
+        """The executor that a place's workers take themselves to be on."""
         self.driver: dict[int, str] = {}
         """By place, where its workers are told that the driver is; else where it is."""
 
@@ -48,11 +50,11 @@ class ProcessHosts:
             self._wanted.add(place)
         threading.Thread(target=self._hold, args=(place,), daemon=True).start()
 
-    def end(self, place: int, *, executor: str) -> None:
+    def end(self, place: int) -> None:
         with self._lock:
             self._wanted.discard(place)
 
-    def replace(self, place: int, *, executor: str) -> None:
+    def replace(self, place: int) -> None:
         self.kill(place)
 
     def lost(self) -> str | None:
@@ -83,7 +85,8 @@ class ProcessHosts:
             self.may_bring.wait()
             settings = Settings(place, self.driver.get(place, self._pool.address), self._pool.security)
             paths = [str(Path(__file__).parent), *sys.path]
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+            path = os.pathsep.join(filter(None, paths))
+            environment = {**os.environ, "PYTHONPATH": path, "SPARK_EXECUTOR_ID": self.executor_of(place)}
             command = [sys.executable, "-c", HOLD, str(self.silent_beats)]
             with self._lock:
                 process = self._processes[place] = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)

@@ -77,6 +77,7 @@ class Job:
     """Whole cores of one worker."""
     memory_bytes: int
     """Memory of one worker."""
+    workers_per_executor: int
     scaling_mode: str
     tau0: float
     tau1: float
@@ -149,6 +150,7 @@ def compile_job(manifest: Manifest) -> Job:
         max_workers=spec.workers.max,
         cores=spec.workers.resources.cpu.cores,
         memory_bytes=spec.workers.resources.memory.bytes,
+        workers_per_executor=spec.workers.per_executor,
         scaling_mode=spec.scaling.mode,
         tau0=spec.scaling.tau0,
         tau1=spec.scaling.target,

@@ -68,7 +68,7 @@ RULES = (
     _rule(r"spec\.joins\[\d+\]\.(on|window)\b.*", Class.REFUSED, IDENTITY),
     _rule(r"spec\.scaling\.tau\d", Class.RESTART, "load shedding and the metrics' thresholds rest on it"),
     _rule(r"spec\.(image|driver|executor|security)\b.*", Class.RESTART, "pods are made anew"),
-    _rule(r"spec\.workers\.resources\b.*", Class.RESTART, "pods are made anew"),
+    _rule(r"spec\.workers\.(resources|perExecutor)\b.*", Class.RESTART, "pods are made anew"),
     _rule(r".*", Class.RESTART, "the driver reads it when it starts"),
 )
 

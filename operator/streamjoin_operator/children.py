@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamjoin.manifest.model import API_VERSION, KIND, Manifest
+from streamjoin.manifest.quantity import Cpu
 from streamjoin_operator import names
 from streamjoin_operator.changes import CLAIM_PATH, Class, classify, compared, engine_manifest, revision, worst
 from streamjoin_operator.drift import Object, digest, stamped
@@ -26,7 +27,8 @@ from streamjoin_operator.settings import Settings
 from streamjoin_operator.template import merge
 
 PORT, EXCHANGE_PORT, RPC_PORT, BLOCKS_PORT = 8080, 7077, 7078, 7079
-WORKER_PORTS = range(7080, 7096)
+WORKER_PORT, SPARE_PORTS = 7080, 15
+"""Workers' ports are as many more than an executor has workers (``streamjoin.cli.pods``)."""
 UID = 10001
 CONFIG_PATH, TOKEN_PATH = "/etc/streamjoin", "/etc/streamjoin-token"
 EXCHANGE_PATH, TLS_PATH = "/etc/streamjoin-exchange", "/etc/streamjoin-tls"
@@ -236,20 +238,25 @@ def service(resource: Resource) -> Object:
     )
 
 
-def disruption_budget(resource: Resource, workers: int) -> Object | None:
+def disruption_budget(resource: Resource, executors: int) -> Object | None:
     """One executor at a time may be drained. A count, because executors have no controller that a share could be taken of."""
-    if workers < 2:
+    if executors < 2:
         return None
     return child(
         resource,
         "policy/v1",
         "PodDisruptionBudget",
         resource.base,
-        spec={"minAvailable": workers - 1, "selector": {"matchLabels": _selected(resource, names.EXECUTOR)}},
+        spec={"minAvailable": executors - 1, "selector": {"matchLabels": _selected(resource, names.EXECUTOR)}},
     )
 
 
-def network_policies(resource: Resource) -> tuple[Object, Object]:
+def worker_ports(manifest: Manifest) -> range:
+    """Where the workers of an executor take pieces."""
+    return range(WORKER_PORT, WORKER_PORT + SPARE_PORTS + manifest.spec.workers.per_executor)
+
+
+def network_policies(resource: Resource, manifest: Manifest) -> tuple[Object, Object]:
     """Into the driver: calls of its executors, and HTTP from all of the cluster, the plan API behind the token. Into an executor: Spark's
     blocks from the driver and the other executors, and pieces from these."""
     driver, executors = ({"podSelector": {"matchLabels": _selected(resource, part)}} for part in (names.DRIVER, names.EXECUTOR))
@@ -257,9 +264,10 @@ def network_policies(resource: Resource) -> tuple[Object, Object]:
         {"from": [executors], "ports": [_port(EXCHANGE_PORT), _port(RPC_PORT), _port(BLOCKS_PORT)]},
         {"from": [{"namespaceSelector": {}}], "ports": [_port(PORT)]},
     ]
+    ports = worker_ports(manifest)
     into_executors = [
         {"from": [driver, executors], "ports": [_port(BLOCKS_PORT)]},
-        {"from": [executors], "ports": [{**_port(WORKER_PORTS[0]), "endPort": WORKER_PORTS[-1]}]},
+        {"from": [executors], "ports": [{**_port(ports[0]), "endPort": ports[-1]}]},
     ]
     return (
         _network_policy(resource, resource.base, driver, into_driver),
@@ -319,7 +327,7 @@ def deployment(resource: Resource, manifest: Manifest, memory: WorkerMemory, set
 
 def _driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings, wanted: str) -> Object:
     image = manifest.spec.image or settings.engine_image
-    resources = manifest.spec.workers.resources
+    workers = manifest.spec.workers
     arguments = [
         "driver",
         f"{CONFIG_PATH}/streamjoin.yaml",
@@ -329,7 +337,7 @@ def _driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemor
         *([] if manifest.spec.security.tls is None else [f"--tls-directory={TLS_PATH}", f"--tls-name={resource.tls_name}"]),
         f"--executor-heap-mib={memory.heap_mib}",
         f"--executor-overhead-mib={memory.overhead_mib}",
-        f"--executor-cpu={resources.cpu}",
+        f"--executor-cpu={Cpu(workers.resources.cpu.millis * workers.per_executor)}",
         f"--port={PORT}",
         f"--api-token-file={TOKEN_PATH}/token",
     ]
@@ -407,7 +415,7 @@ def executor_template(resource: Resource, manifest: Manifest, settings: Settings
         "name": names.EXECUTOR,
         "securityContext": _container_security(),
         # the port of blocks is declared by Spark
-        "ports": [{"name": f"worker-{port}", "containerPort": port, "protocol": "TCP"} for port in WORKER_PORTS],
+        "ports": [{"name": f"worker-{port}", "containerPort": port, "protocol": "TCP"} for port in worker_ports(manifest)],
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *_secret_mounts(manifest), *_claim_mounts(manifest)],  # noqa: S108
     }
     spec = {

@@ -1,6 +1,6 @@
 """What a join's executors cost, and what they would if there were always as many as allowed.
 
-Always holds: pure; what is stored changes only with the number of workers, the most allowed or the price, and once an hour, since between
+Always holds: pure; what is stored changes only with the number of executors, the most allowed or the price, and once an hour, since between
 those times what it comes to follows from the clock: an idle join is not written for it.
 """
 
@@ -23,7 +23,7 @@ class Cost:
 
     at: float
     """Seconds since 1970."""
-    workers: int
+    executors: int
     """From then on, until something else is said."""
     most: int
     price: float
@@ -37,10 +37,10 @@ class Cost:
     def until(self, at: float) -> Cost:
         """What it has come to by then."""
         hours = max(0.0, at - self.at) / HOUR
-        used, avoided = hours * self.workers, hours * max(0, self.most - self.workers)
+        used, avoided = hours * self.executors, hours * max(0, self.most - self.executors)
         return Cost(
             max(at, self.at),
-            self.workers,
+            self.executors,
             self.most,
             self.price,
             self.hours + used,
@@ -52,8 +52,8 @@ class Cost:
     def to_status(self) -> dict[str, Any]:
         return {
             "at": instant(self.at),
-            "workers": self.workers,
-            "maxWorkers": self.most,
+            "executors": self.executors,
+            "maxExecutors": self.most,
             "pricePerExecutorHour": f"{self.price:.6f}",
             "executorHours": f"{self.hours:.6f}",
             "avoidedExecutorHours": f"{self.avoided_hours:.6f}",
@@ -67,21 +67,21 @@ def known(value: Mapping[str, Any] | None) -> Cost | None:
     try:
         return None if value is None else Cost(
             datetime.fromisoformat(value["at"]).timestamp(),
-            int(value["workers"]),
-            int(value["maxWorkers"]),
+            int(value["executors"]),
+            int(value["maxExecutors"]),
             *(float(value[name]) for name in ("pricePerExecutorHour", "executorHours", "avoidedExecutorHours", "spent", "avoided")),
         )
     except (KeyError, ValueError, TypeError):
         return None
 
 
-def rolled(before: Mapping[str, Any] | None, *, at: float, workers: int, most: int, price: float) -> dict[str, Any]:
+def rolled(before: Mapping[str, Any] | None, *, at: float, executors: int, most: int, price: float) -> dict[str, Any]:
     """``status.cost`` as it should be: what is stored where nothing has changed."""
-    begun, last = Cost(at, workers, most, price).to_status(), known(before)
+    begun, last = Cost(at, executors, most, price).to_status(), known(before)
     if before is None or last is None:
         return begun
-    same = all(before[name] == begun[name] for name in ("workers", "maxWorkers", "pricePerExecutorHour"))
+    same = all(before[name] == begun[name] for name in ("executors", "maxExecutors", "pricePerExecutorHour"))
     if same and at - last.at < WRITE_SECONDS:
         return dict(before)
     now = last.until(at)
-    return Cost(now.at, workers, most, price, now.hours, now.avoided_hours, now.spent, now.avoided).to_status()
+    return Cost(now.at, executors, most, price, now.hours, now.avoided_hours, now.spent, now.avoided).to_status()

@@ -214,6 +214,11 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             "must be at least min and at most max, or 0 for none",
             field="floor",
         ),
+        Rule(
+            "self.perExecutor <= self.max",
+            "must be at most max, or each pod would have room for workers that never come",
+            field="perExecutor",
+        ),
     ),
     model.Scaling: (_below("tau0", "tau1"), _below("tau1", "tau2"), _below("tau2", "tau3")),
     model.Spec: (

@@ -1,13 +1,18 @@
-"""What a worker's pod needs in memory, term by term, and whether it has it.
+"""What an executor's pod needs in memory, term by term, and whether it has it.
+
+Each of its workers:
 
     held         capacity x bytes per tuple                  runs that a worker holds when it is full
     merging      held / 4                                    merges write a new run before the old ones go
     arriving     min(epoch.maxTuples, capacity) x bytes      pieces of the epoch that is joined
     ahead        min(arriving, 256 MiB)                      pieces of the next one, which are sent meanwhile
-    heap         256 MiB                                     of the executor's JVM, through which no tuple passes
-    jvm          192 MiB                                     its metaspace, code, threads, network buffers
     python       384 MiB                                     interpreter, Arrow, Numba and their code: daemon, host and worker
     page cache   64 MiB                                      blocks that are being written
+
+And the executor, once for all of them:
+
+    heap         256 MiB                                     of its JVM, through which no tuple passes
+    jvm          192 MiB                                     the JVM's metaspace, code, threads, network buffers
 
 Always holds: an accepted pod's terms add up to no more than its limit, so that a worker is not killed for memory below its capacity; what
 the limit leaves over is page cache for mapped runs. Bytes per tuple follow from the schema, strings with an average length; whoever has
@@ -61,8 +66,10 @@ _WIDTHS = {
 
 @dataclass(frozen=True, slots=True)
 class WorkerMemory:
-    """A worker's needs in bytes; ``limit`` is what its pod gets."""
+    """The needs of the workers of an executor, in bytes; ``limit`` is what its pod gets."""
 
+    workers: int
+    """That it has room for. What follows, down to ``ahead``, is one worker's."""
     capacity_tuples: int
     tuple_bytes: float
     is_measured: bool
@@ -74,7 +81,7 @@ class WorkerMemory:
 
     @property
     def needed(self) -> int:
-        return self.held + self.merging + self.arriving + self.ahead + HEAP + JVM + PYTHON + PAGE_CACHE
+        return self.workers * (self.held + self.merging + self.arriving + self.ahead + PYTHON + PAGE_CACHE) + HEAP + JVM
 
     @property
     def fits(self) -> bool:
@@ -93,29 +100,30 @@ class WorkerMemory:
     def arithmetic(self) -> str:
         """The sum in words, for events and status."""
         how = "measured" if self.is_measured else "by the schema"
-        return (
+        each = (
             f"{self.capacity_tuples:,} tuples x {self.tuple_bytes:.0f} bytes ({how}) = {_mib(self.held)} held"
-            f" + {_mib(self.merging)} merging + {_mib(self.arriving)} arriving + {_mib(self.ahead)} ahead + {_mib(HEAP)} heap"
-            f" + {_mib(JVM)} JVM + {_mib(PYTHON)} Python + {_mib(PAGE_CACHE)} page cache = {_mib(self.needed)} of {_mib(self.limit)}"
+            f" + {_mib(self.merging)} merging + {_mib(self.arriving)} arriving + {_mib(self.ahead)} ahead"
+            f" + {_mib(PYTHON)} Python + {_mib(PAGE_CACHE)} page cache"
         )
+        workers = each if self.workers == 1 else f"{self.workers} workers x ({each})"
+        return f"{workers} + {_mib(HEAP)} heap + {_mib(JVM)} JVM = {_mib(self.needed)} of {_mib(self.limit)}"
 
     def refusal(self) -> str:
         """Field, value and remedy, when it does not fit."""
-        fixed = self.needed - self.held - self.merging - self.arriving - self.ahead
-        fitting = max(0, int((self.limit - fixed) / (self.tuple_bytes * (1 + MERGING_SHARE + 1 + 1))))
+        fixed = PYTHON + PAGE_CACHE + (HEAP + JVM) / self.workers
+        fitting = max(0, int((self.limit / self.workers - fixed) / (self.tuple_bytes * (1 + MERGING_SHARE + 1 + 1))))
         fewer = f", or lower spec.workers.capacityTuples to {fitting:,}" if fitting else ""
-        return (
-            f"spec.workers.resources.memory: {_mib(self.limit)} must be at least {_mib(self.needed)}: {self.arithmetic()};"
-            f" raise it{fewer}"
-        )
+        given, least = self.limit // self.workers, -(-self.needed // self.workers)
+        return f"spec.workers.resources.memory: {_mib(given)} must be at least {_mib(least)}: {self.arithmetic()}; raise it{fewer}"
 
 
 def worker_memory(job: Job, measured_tuple_bytes: float | None = None) -> WorkerMemory:
-    """The needs of one worker of this job. ``measured_tuple_bytes``: of held tuples on average, where they were measured."""
+    """The needs of an executor's workers in this job. ``measured_tuple_bytes``: of held tuples on average, where they were measured."""
     tuple_bytes = measured_tuple_bytes or max(_tuple_bytes(stream) for stream in job.streams)
     held = int(job.capacity_tuples * tuple_bytes)
     arriving = int(min(job.max_tuples, job.capacity_tuples) * tuple_bytes)
     return WorkerMemory(
+        workers=job.workers_per_executor,
         capacity_tuples=job.capacity_tuples,
         tuple_bytes=tuple_bytes,
         is_measured=measured_tuple_bytes is not None,
@@ -123,7 +131,7 @@ def worker_memory(job: Job, measured_tuple_bytes: float | None = None) -> Worker
         merging=int(held * MERGING_SHARE),
         arriving=arriving,
         ahead=min(arriving, AHEAD),
-        limit=job.memory_bytes,
+        limit=job.memory_bytes * job.workers_per_executor,
     )
 
 

@@ -116,7 +116,7 @@ class _Now(Collector):
             ("executor_hours", "Hours of executors.", [cost.hours for _, cost in costs]),
             (
                 "avoided_executor_hours",
-                "Hours that spec.workers.max executors all the time would have taken besides.",
+                "Hours that executors for spec.workers.max workers all the time would have taken besides.",
                 [cost.avoided_hours for _, cost in costs],
             ),
             ("cost", "Price of the executor-hours.", [cost.spent for _, cost in costs]),

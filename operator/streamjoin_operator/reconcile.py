@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from streamjoin.elastic.decision import Kind
-from streamjoin.elastic.deployment import initial_workers
+from streamjoin.elastic.deployment import executors_for, initial_workers
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Mode, Rule
 from streamjoin.job import Job, compile_job
@@ -440,11 +440,11 @@ class Reconciler:
         return verdict
 
     async def _network(self, now: Pass) -> Verdict:
-        policies = children.network_policies(now.resource) if self._settings.network_policy else ()
+        policies = children.network_policies(now.resource, now.manifest) if self._settings.network_policy else ()
         return await self._apply(now, children.service(now.resource), *policies)
 
     async def _budget(self, now: Pass) -> Verdict:
-        """Follows the number of workers."""
+        """Follows the number of executors."""
         budget = self._wanted_budget(now)
         wanted = None if budget is None else budget["spec"]["minAvailable"]
         if not now.checking and now.memo.budget != wanted:
@@ -457,7 +457,8 @@ class Reconciler:
         if now.manifest.spec.suspend:
             return None
         stored = now.body.get("status") or {}
-        return children.disruption_budget(now.resource, (stored.get("plan") or {}).get("tasks") or now.derived.workers)
+        workers = (stored.get("plan") or {}).get("tasks") or now.derived.workers
+        return children.disruption_budget(now.resource, executors_for(workers, now.manifest.spec.workers.per_executor))
 
     async def _monitor(self, now: Pass) -> Verdict:
         if not now.checking or not await self._monitors_are_known():
@@ -851,6 +852,7 @@ class Reconciler:
             shed_ratio=now.memo.shed_ratio,
             scaler=scaler,
             most_workers=derived.job.max_workers if derived.job is not None else None,
+            workers_per_executor=derived.job.workers_per_executor if derived.job is not None else None,
             price=self._settings.price_per_executor_hour,
             at=self._wall().timestamp(),
         )

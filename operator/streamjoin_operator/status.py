@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamjoin.elastic.deployment import executors_for
 from streamjoin.elastic.ledger import Record
 from streamjoin_operator import names
 from streamjoin_operator.autoscale import Autoscaler
@@ -92,6 +93,8 @@ class Facts:
     """None: nothing is scaled."""
     most_workers: int | None = None
     """spec.workers.max; None where the manifest cannot be read."""
+    workers_per_executor: int | None = None
+    """spec.workers.perExecutor; None likewise."""
     price: float = 0.0
     at: float = 0.0
     """Seconds since 1970."""
@@ -265,21 +268,24 @@ def _scaling(facts: Facts, before: Mapping[str, Any]) -> Object:
         shown = [_decision(record, became, scaler.why_failed(record)) for record, became in recent]
         if shown:
             written["decisions"] = shown
-    most = facts.most_workers if facts.most_workers is not None else (before.get("cost") or {}).get("maxWorkers")
+    last: Object = before.get("cost") or {}
+    if facts.most_workers is None or facts.workers_per_executor is None:
+        most = last.get("maxExecutors")
+    else:
+        most = executors_for(facts.most_workers, facts.workers_per_executor)
     if most is not None:
-        workers = _executors(facts, before)
-        written["cost"] = rolled(before.get("cost"), at=facts.at, workers=workers, most=most, price=facts.price)
+        written["cost"] = rolled(last or None, at=facts.at, executors=_executors(facts, last), most=most, price=facts.price)
     return written
 
 
-def _executors(facts: Facts, before: Mapping[str, Any]) -> int:
-    """That there are; as many as before while the driver does not say."""
+def _executors(facts: Facts, last: Mapping[str, Any]) -> int:
+    """That there are, by the workers; as many as before while the driver does not say, or it is not known how many workers share one."""
     if not facts.driver_pods or not facts.driver_ready:
         return 0
     plan = facts.report.plan if facts.report is not None else {}
-    if plan:
-        return int(plan.get("readyWorkers", plan["workers"]))
-    return int((before.get("cost") or {}).get("workers", 0))
+    if plan and facts.workers_per_executor is not None:
+        return executors_for(int(plan.get("readyWorkers", plan["workers"])), facts.workers_per_executor)
+    return int(last.get("executors", 0))
 
 
 def _decision(record: Record, became: str, why_failed: str | None) -> Object:

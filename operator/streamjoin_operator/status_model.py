@@ -106,20 +106,20 @@ class Decision(Part):
 
 
 class Cost(Part):
-    """What the executors have come to since the resource was made, up to a time from which on the number of workers is the same."""
+    """What the executors have come to since the resource was made, up to a time from which on their number is the same."""
 
     at: Instant | None = None
     """Up to when it is counted."""
-    workers: Count | None = None
-    """Executors from then on."""
-    max_workers: Count | None = None
-    """spec.workers.max from then on."""
+    executors: Count | None = None
+    """How many there are from then on, for perExecutor workers each."""
+    max_executors: Count | None = None
+    """For spec.workers.max workers, from then on."""
     price_per_executor_hour: Share | None = None
     """In the operator's currency, from then on; 0: there is none."""
     executor_hours: Share | None = None
     """That were used."""
     avoided_executor_hours: Share | None = None
-    """That spec.workers.max executors all the time would have used besides."""
+    """That maxExecutors all the time would have used besides."""
     spent: Share | None = None
     """For those that were used, at the prices of the time."""
     avoided: Share | None = None

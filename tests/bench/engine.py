@@ -39,13 +39,13 @@ class Costs:
     """False: results are counted and dropped, by the console sink."""
 
 
-def spark_runner(root: Path) -> SparkRunner:
-    """A runner whose workers find the benchmarks' own classes."""
+def spark_runner(root: Path, **settings: Any) -> SparkRunner:
+    """A runner whose workers find the benchmarks' own classes. ``settings``: of SparkSettings."""
     os.environ["JAVA_HOME"] = str(find_java())
     inherited = os.environ.get("PYTHONPATH")
     if str(TESTS) not in (inherited or "").split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS), inherited]))
-    return SparkRunner(SparkSettings(root / "logs"))
+    return SparkRunner(SparkSettings(root / "logs", **settings))
 
 
 class OneAtATime:

@@ -35,8 +35,9 @@ BACKEND = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 MASTER = "k8s://"
 EXCHANGE_PORT, RPC_PORT, BLOCKS_PORT = 7077, 7078, 7079
 """Of the driver: for workers' calls, and for Spark's own; executors serve blocks on the same port as the driver."""
-WORKER_PORTS = tuple(range(7080, 7096))
-"""Where workers take pieces: a worker that has died may leave its port to nobody for a while."""
+WORKER_PORT, SPARE_PORTS = 7080, 15
+"""Where an executor's first worker takes pieces; and ports besides one for each: a worker that has died may leave its own to nobody for a
+while."""
 DRIVER_HEAP_MIB = 512
 LOGS = Path("/tmp/streamjoin")  # noqa: S108 - the pod's own volume
 REVISION_SECONDS = 120.0
@@ -202,6 +203,11 @@ def certificate_problem(tls: Tls) -> str | None:
             except ssl.SSLError as error:
                 return f"tls.crt is refused: {error}"
     return None
+
+
+def worker_ports(workers_per_executor: int) -> tuple[int, ...]:
+    """Where the workers of an executor take pieces, each at the first that is free."""
+    return tuple(range(WORKER_PORT, WORKER_PORT + SPARE_PORTS + workers_per_executor))
 
 
 def bracketed(host: str) -> str:

@@ -259,7 +259,7 @@ def _announced(options: Options, job: Job, log_directory: Path, tell: Callable[[
 
     def spark(tasks: int) -> Runner:
         from streamjoin.cli.machine import machine_bytes, shortage
-        from streamjoin.cli.pods import EXCHANGE_PORT, PENDING_SECONDS, WORKER_PORTS
+        from streamjoin.cli.pods import EXCHANGE_PORT, PENDING_SECONDS, worker_ports
         from streamjoin.kernel.run import warm
         from streamjoin.runner.spark import SparkRunner, SparkSettings
 
@@ -270,12 +270,13 @@ def _announced(options: Options, job: Job, log_directory: Path, tell: Callable[[
                     executor_memory_mib=pods.heap_mib,
                     master=pods.master,
                     java_home=java_home,
+                    workers_per_executor=job.workers_per_executor,
                     registration_seconds=PENDING_SECONDS,
                     conf=pods.conf(job.name),
                     security=security,
                     address=pods.address,
                     port=EXCHANGE_PORT,
-                    worker_ports=WORKER_PORTS,
+                    worker_ports=worker_ports(job.workers_per_executor),
                 )
             )
         most = job.max_workers if options.elastic or options.metrics_port is not None else tasks  # that a plan may bring

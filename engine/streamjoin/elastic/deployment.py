@@ -1,4 +1,5 @@
-"""How many workers to start with (ESJ, "Initial deployment"): so many that each is expected to be filled to tau1."""
+"""How many workers to start with (ESJ, "Initial deployment"), so many that each is expected to be filled to tau1; and on how many executors
+workers are."""
 
 from __future__ import annotations
 
@@ -28,6 +29,11 @@ def initial_workers(
     held = sum(_held(rate, window, side) for side, rate in enumerate(rates) if rate)
     wanted = held / (capacity_tuples * tau1)
     return maximum if wanted >= maximum else max(minimum, math.ceil(wanted * (1 - 1e-12)))
+
+
+def executors_for(workers: int, per_executor: int) -> int:
+    """How many executors have room for so many workers."""
+    return -(-workers // per_executor)
 
 
 def _held(rate: float, window: Window, side: int) -> float:

@@ -138,6 +138,8 @@ class Workers(Part):
     """W: how many tuples one worker may hold."""
     resources: Resources = Resources()
     """What one worker asks for."""
+    per_executor: Annotated[int, Field(ge=1, le=16)] = 1
+    """Kubernetes: how many workers share a pod, which asks for the resources of so many and has one JVM. At most max."""
 
 
 RuleMode = Literal["Enforce", "Recommend", "Off"]

@@ -408,6 +408,10 @@ def _workers(manifest: Manifest) -> Check:
     if workers.floor and not workers.min <= workers.floor <= workers.max:
         message = f"must be at least min ({workers.min}) and at most max ({workers.max}), or 0 for none"
         yield Problem("spec.workers.floor", workers.floor, message)
+    if workers.per_executor > workers.max:
+        by_default = "" if "max" in workers.model_fields_set else ", the default"
+        message = f"must be at most max ({workers.max}{by_default}), or each pod would have room for workers that never come"
+        yield Problem("spec.workers.perExecutor", workers.per_executor, message)
 
 
 def _taus(manifest: Manifest) -> Check:

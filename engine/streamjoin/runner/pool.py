@@ -2,7 +2,8 @@
 
 A *place* is room for one worker process; the hosts (Spark's tasks, or a test's processes) bring a process to each, and another one when it
 dies. A process calls the driver and keeps the connection open: its end is the first that the driver hears of a death. Workers, the numbers
-that the driver knows, are given places when they first get work, and stay there.
+that the driver knows, are given places when they first get work, and stay there, unless others go and leave room by which an executor can
+be done without.
 
 Always holds:
 
@@ -23,6 +24,7 @@ import itertools
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -53,10 +55,10 @@ class Hosts(Protocol):
     def bring(self, place: int) -> None:
         """Have a process at this place, and another whenever it dies, until :meth:`end`."""
 
-    def end(self, place: int, *, executor: str) -> None:
+    def end(self, place: int) -> None:
         """The place is not needed any more; its process was told to end."""
 
-    def replace(self, place: int, *, executor: str) -> None:
+    def replace(self, place: int) -> None:
         """Its process hangs, or cannot be reached: kill it, and bring another."""
 
     def lost(self) -> str | None:
@@ -168,6 +170,7 @@ class Pool:
         """Let go the places that these workers do not need."""
         with self._changed:
             self._place_of = {worker: place for worker, place in self._place_of.items() if worker in workers}
+            self._pack()
             used = set(self._place_of.values())
             spare = [number for number in self._places if number not in used]
             # Those that have a process are worth more; the newest go first.
@@ -176,11 +179,33 @@ class Pool:
             ended = [self._places.pop(number) for number in surplus]
             self._changed.notify_all()
         for place in ended:
-            executor = ""
             if place.process is not None:
-                executor = place.process.hello.executor
                 place.process.tell(End())
-            self._hosts.end(place.number, executor=executor)
+            self._hosts.end(place.number)
+
+    def _pack(self) -> None:
+        """Have the workers of an executor go on in processes of others, whose workers have gone, where those have room for all of them: an
+        executor costs as much with one worker as with many. What they hold is read back there."""
+        workers_on: defaultdict[str, list[int]] = defaultdict(list)
+        spare_on: defaultdict[str, list[int]] = defaultdict(list)
+        worker_at = {place: worker for worker, place in self._place_of.items()}
+        for place in self._places.values():
+            if place.process is None:
+                continue
+            executor = place.process.hello.executor
+            if place.number in worker_at:
+                workers_on[executor].append(worker_at[place.number])
+            else:
+                spare_on[executor].append(place.number)
+        staying = sorted(workers_on, key=lambda executor: len(workers_on[executor]))
+        while staying:
+            emptiest, *staying = staying
+            room = [(executor, number) for executor in reversed(staying) for number in spare_on[executor]]
+            if len(room) < len(workers_on[emptiest]):
+                return
+            for worker, (executor, number) in zip(workers_on[emptiest], room, strict=False):
+                self._place_of[worker] = number
+                spare_on[executor].remove(number)
 
     def close(self) -> None:
         """End all workers."""
@@ -368,7 +393,7 @@ class Pool:
             self._drop(place, why)
             self._changed.notify_all()
         _log.warning("%s: %s; it is replaced", process, why)
-        self._hosts.replace(place.number, executor=process.hello.executor)
+        self._hosts.replace(place.number)
 
 
 class Attempt:

@@ -5,8 +5,12 @@ is lost. An epoch is no Spark job: the driver hands it to the workers over conne
 to each other (``runner.exchange``).
 
 A worker's place is held by a task of a job of its own, so that Spark's pages name each; the task starts the worker's process, and another
-one when that dies (``runner.host``). A job whose executor is lost is submitted again. On a machine of one's own Spark runs in one JVM,
-whose tasks are processes all the same: there, executors would be JVMs that nothing runs in.
+one when that dies (``runner.host``). A job whose executor is lost is submitted again. An executor has a core for each of the workers that
+it may have at a time. On a machine of one's own Spark runs in one JVM, whose tasks are processes all the same: there, executors would be
+JVMs that nothing runs in.
+
+Always holds: on a cluster there are executors for all places, and one is ended only when no task runs on it and the others have room
+for all places.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from streamjoin.elastic.deployment import executors_for
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.runner import host
@@ -36,6 +41,8 @@ LOCAL_TASKS = 1024
 PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0)
 """Seconds before a job is submitted again, by how many have ended within ``YOUNG_SECONDS``, one after the other."""
 YOUNG_SECONDS = 20.0
+RETIRE_SECONDS = 1.0
+"""How often executors are looked at that may not be needed any more."""
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Java starts and keeps alive, and computes nothing: no optimising compiler, no collector beside the workers."""
 
@@ -63,6 +70,8 @@ class SparkSettings:
     """None: one JVM on this machine."""
     java_home: Path | None = None
     """None: what :func:`streamjoin.runner.java.find_java` finds."""
+    workers_per_executor: int = 1
+    """How many an executor has room for. One JVM has room for all."""
     registration_seconds: float = 120
     """So long a start waits for all workers; then it goes on with those that there are."""
     patience_seconds: float = 20
@@ -145,7 +154,7 @@ class SparkRunner:
         if self._spark is None:
             return
         if self._hosts is not None:
-            self._hosts.stopping = True
+            self._hosts.stop()
         if self._pool is not None:
             self._pool.close()
         with contextlib.suppress(Exception):  # Java may be gone
@@ -193,7 +202,7 @@ class SparkRunner:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.executor.memory": f"{settings.executor_memory_mib}m",
-            "spark.executor.cores": "1",
+            "spark.executor.cores": str(settings.workers_per_executor),
             # a job that fails is submitted again by us, however often; Spark's own count would end it one day
             "spark.task.maxFailures": "1",
             # a worker's process is new for each job, so that it leaves nothing behind
@@ -207,7 +216,7 @@ class SparkRunner:
         }
         conf |= {f"spark.{part}.extraClassPath": found.classpath for part, found in classes.items() if found.classpath}
         if settings.master is not None:
-            conf["spark.executor.instances"] = str(workers)
+            conf["spark.executor.instances"] = str(executors_for(workers, settings.workers_per_executor))
         conf |= settings.conf
         builder = SparkSession.builder.master(settings.master or f"local[{LOCAL_TASKS}]").appName("streamjoin")
         for name, value in conf.items():
@@ -230,11 +239,15 @@ class SparkHosts:
     def __init__(self, context: Any, pool: Pool, settings: SparkSettings) -> None:
         self._context, self._pool, self._settings = context, pool, settings
         context.environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # of a host, which forks: it must not have a pool of threads
-        self._elastic = not (settings.master or "local[").startswith("local")
         self._lock = threading.Lock()
         self._threads: dict[int, threading.Thread] = {}
         self._wanted: set[int] = set()
-        self.stopping = False
+        self._stopping = threading.Event()
+        self._retirer: threading.Thread | None = None
+        """None: there is one JVM, which stays."""
+        if settings.master is not None and not re.match(r"local(\[|$)", settings.master):
+            self._retirer = threading.Thread(target=self._retire, name="executors", daemon=True)
+            self._retirer.start()
 
     def bring(self, place: int) -> None:
         """See :class:`streamjoin.runner.pool.Hosts`."""
@@ -244,21 +257,19 @@ class SparkHosts:
         self._scale()
         thread.start()
 
-    def end(self, place: int, *, executor: str) -> None:
+    def end(self, place: int) -> None:
         """See :class:`streamjoin.runner.pool.Hosts`."""
         with self._lock:
             self._wanted.discard(place)
         self._cancel(place)
-        if self._elastic and executor and not self.stopping:
-            with contextlib.suppress(Exception):
-                self._context._jsc.sc().killExecutors(self._context._jvm.PythonUtils.toSeq([executor]))
+        self._scale()
 
-    def replace(self, place: int, *, executor: str) -> None:
+    def replace(self, place: int) -> None:
         """See :class:`streamjoin.runner.pool.Hosts`. Spark kills a cancelled task's process."""
         self._cancel(place)
 
     def _cancel(self, place: int) -> None:
-        if not self.stopping:
+        if not self._stopping.is_set():
             with contextlib.suppress(Exception):  # Java may be gone, which ``lost`` says
                 self._context.cancelJobGroup(_group(place))
 
@@ -266,27 +277,60 @@ class SparkHosts:
         """See :class:`streamjoin.runner.pool.Hosts`."""
         return java_ended(self._settings.log_directory)
 
+    def stop(self) -> None:
+        """Bring nothing any more: the context is about to end, and all jobs with it."""
+        self._stopping.set()
+
     def join(self) -> None:
         """Wait for the threads, whose jobs have ended with the context."""
         with self._lock:
             threads = list(self._threads.values())
         for thread in threads:
             thread.join(5)
+        if self._retirer is not None:
+            self._retirer.join(5)
+
+    def _executors_needed(self) -> int:
+        with self._lock:
+            return executors_for(len(self._wanted), self._settings.workers_per_executor)
 
     def _scale(self) -> None:
-        """Have as many executors as places."""
-        if not self._elastic:
+        """Have Spark bring executors until there are enough for the places, and others for those that are lost. It ends none by this."""
+        if self._retirer is None or self._stopping.is_set():
             return
-        with self._lock:
-            count = len(self._wanted)
         no_preference = getattr(self._context._jvm.scala.collection.immutable, "Map$").__getattr__("MODULE$").empty()
-        self._context._jsc.sc().requestTotalExecutors(count, 0, no_preference)
+        with contextlib.suppress(Exception):  # Java may be gone, which ``lost`` says
+            self._context._jsc.sc().requestTotalExecutors(self._executors_needed(), 0, no_preference)
+
+    def _retire(self) -> None:
+        """The thread that ends executors, until the hosts are stopped."""
+        ending: set[str] = set()
+        while not self._stopping.wait(RETIRE_SECONDS):
+            with contextlib.suppress(Exception):  # as above
+                self._end_surplus(ending)
+
+    def _end_surplus(self, ending: set[str]) -> None:
+        """End executors that are more than the places need and have none, and add them to those that are ``ending``. Spark tells which have
+        none: it alone knows of places whose workers have yet to call."""
+        backend, needed = self._context._jsc.sc().schedulerBackend(), self._executors_needed()
+        there = backend.getExecutorIds()
+        if there.size() <= needed:
+            return
+        here = {there.apply(index) for index in range(there.size())} - ending
+        surplus = len(here) - needed
+        for executor in here:
+            if surplus <= 0:
+                return
+            # so many stay asked for; it is no failure; and no force: Spark passes over one on which a task runs
+            if backend.killExecutors(self._context._jvm.PythonUtils.toSeq([executor]), False, False, False).size():
+                ending.add(executor)
+                surplus -= 1
 
     def _hold(self, place: int) -> None:
         """Keep the place, by one job after another."""
         worker = Settings(place, self._pool.address, self._settings.security, self._settings.worker_ports)
         young = 0
-        while place in self._wanted and not self.stopping:
+        while place in self._wanted and not self._stopping.is_set():
             started = time.monotonic()
             try:
                 self._context.setJobGroup(_group(place), f"worker {place}", interruptOnCancel=True)
@@ -294,11 +338,11 @@ class SparkHosts:
                 reason = "it ended"
             except Exception as error:
                 reason = cause_of(str(error))
-            if place not in self._wanted or self.stopping or self.lost() is not None:
+            if place not in self._wanted or self._stopping.is_set() or self.lost() is not None:
                 break
             self._pool.place_died(place, reason)
             young = young + 1 if time.monotonic() - started < YOUNG_SECONDS else 0
-            time.sleep(PAUSES[min(young, len(PAUSES) - 1)])
+            self._stopping.wait(PAUSES[min(young, len(PAUSES) - 1)])
         with self._lock:
             self._threads.pop(place, None)
 
