@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
 import apiserver
 from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_terminal_summary
+
+if TYPE_CHECKING:
+    from kafka_broker import KafkaBroker
+    from s3 import S3Server
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_terminal_summary"]
 
@@ -49,6 +54,45 @@ def kafka_clients(request: pytest.FixtureRequest) -> Iterator[None]:
     close_idle()
     gc.collect()
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[KafkaBroker]:
+    """A Kafka broker for tests that carry the mark ``kafka``."""
+    from kafka_join import running_broker
+
+    with running_broker() as started:
+        yield started
+
+
+@pytest.fixture
+def topic(broker: KafkaBroker) -> Callable[..., str]:
+    """Makes a topic that no other test uses."""
+    from kafka_join import NAMES
+
+    return lambda partitions=1, **config: broker.create_topic(f"topic-{next(NAMES)}", partitions, **config)
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[S3Server]:
+    """An S3 server in this process."""
+    from s3 import S3Server
+
+    server = S3Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """An S3 server that does as S3 does, which clients of this process find, and ask again at once where it refuses."""
+    from streamjoin.state import storage
+
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(storage, "FIRST_PAUSE_SECONDS", 0.005)
+    s3_server.knows_conditions, s3_server.slow_seconds = True, 0.05
+    return s3_server
 
 
 @pytest.fixture(scope="session")

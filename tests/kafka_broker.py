@@ -36,6 +36,7 @@ POM = f"""\
 </project>
 """
 
+# Nothing is too old to be kept: tests send records of 1970.
 PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -52,6 +53,7 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
+log.retention.ms=-1
 log.retention.check.interval.ms=1000
 log.segment.delete.delay.ms=100
 broker.session.timeout.ms=3000

@@ -8,8 +8,6 @@ of results has been sent; ``never``. Prints "done" when the input has ended.
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from pathlib import Path
 
@@ -20,12 +18,9 @@ from streamjoin.job import compile_job
 from streamjoin.manifest import load
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage
+from victim import kill, run_to_end
 
 EPOCH = 1
-
-
-def kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class DyingSink(KafkaSink):
@@ -49,11 +44,7 @@ def main(root: Path, moment: str) -> None:
             driver._sink.__class__ = DyingSink
 
     driver = Driver(job, ObjectStorage(job.checkpoint), InlineRunner(), at=at)
-    driver.start()
-    while driver.step(final=True) is not None:
-        pass
-    driver.stop()
-    print("done", flush=True)
+    run_to_end(driver)
 
 
 if __name__ == "__main__":

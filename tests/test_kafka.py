@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,7 +27,7 @@ from confluent_kafka import Producer
 
 from harness import SECOND, Crash
 from kafka_broker import KafkaBroker, free_ports
-from kafka_join import NAMES, Joined, consumed, finish, finish_despite_failures, group_offsets, produce, running_broker, wait_for, way
+from kafka_join import Joined, consumed, finish, finish_despite_failures, group_offsets, produce, running_broker, wait_for, way
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.epoch.driver import Driver
@@ -47,18 +47,6 @@ TESTS = Path(__file__).parent
 DECLARED = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 __all__ = ["way"]
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
-
-
-@pytest.fixture(scope="session")
-def broker() -> Iterator[KafkaBroker]:
-    with running_broker() as started:
-        yield started
-
-
-@pytest.fixture
-def topic(broker: KafkaBroker) -> Callable[..., str]:
-    """Makes a topic that no other test uses."""
-    return lambda partitions=1, **config: broker.create_topic(f"topic-{next(NAMES)}", partitions, **config)
 
 
 def rows(first: int, count: int) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ pytest.importorskip("confluent_kafka")
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition, cimpl, libversion
 
 from kafka_broker import KafkaBroker, free_ports
-from kafka_join import NAMES, running_broker, wait_for
+from kafka_join import wait_for
 from streamjoin.io import kafka_bulk, librdkafka
 from streamjoin.io.kafka_bulk import BulkConsumer, BulkProducer
 from streamjoin.io.kafka_client import KafkaClient
@@ -36,17 +36,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
 EVERYTHING = Wanted(lines=False, keys=True, timestamps=True)
 Record = tuple[bytes | None, bytes | None, int]
 """Key, value and timestamp."""
-
-
-@pytest.fixture(scope="session")
-def broker() -> Iterator[KafkaBroker]:
-    with running_broker() as started:
-        yield started
-
-
-@pytest.fixture
-def topic(broker: KafkaBroker) -> Callable[..., str]:
-    return lambda partitions=1, **config: broker.create_topic(f"bulk-{next(NAMES)}", partitions, **config)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -44,22 +43,6 @@ from test_crashes import CASES, FAULTS, ONCE, OPTIONS, WITHIN, check, count_stor
 from test_spark import run_victim
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    server = S3Server()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(storage, "FIRST_PAUSE_SECONDS", 0.005)
-    server.knows_conditions, server.slow_seconds = True, 0.05
-    return server
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import itertools
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
@@ -45,20 +45,6 @@ KEYS = 1_000_000
 BAND = MainPredicate(MainKind.RANGE, low=-KEYS // 200, high=KEYS // 200, text="a band of 1 % of all pairs")
 WIDE = MainPredicate(MainKind.RANGE, low=-KEYS // 6, high=KEYS // 6, text="a band of 30 % of all pairs")
 EVERYTHING = (KeyRange(), UnitRange())
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    server = S3Server()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    return server
 
 
 @pytest.fixture

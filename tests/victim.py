@@ -24,6 +24,14 @@ def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def run_to_end(driver: Driver) -> None:
+    driver.start()
+    while driver.step(final=True) is not None:
+        pass
+    driver.stop()
+    print("done", flush=True)
+
+
 def main(root: Path, step: str, visit: int) -> None:
     job = compile_job(load((root / "join.yaml").read_text()))
     visits = {"tasks": 0, step: 0}
@@ -39,11 +47,7 @@ def main(root: Path, step: str, visit: int) -> None:
                 kill()
 
     driver = Driver(job, ObjectStorage(job.checkpoint), SparkRunner(SparkSettings(root / "logs", 512)), at=at)
-    driver.start()
-    while driver.step(final=True) is not None:
-        pass
-    driver.stop()
-    print("done", flush=True)
+    run_to_end(driver)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from bench import rivals
 from bench.engine import Costs, full, job_of, join, spark_runner, timed
 from bench.report import counts, machine, millions, options, spread, table
 from bench.rivals import Timed
-from bench.workloads import FULL_AFTER, SHORT, WORKLOADS, Workload
+from bench.workloads import FULL_AFTER, SHORT, WORKLOADS, Workload, timed_epochs
 from streamjoin.epoch.ports import Runner
 from streamjoin.runner.inline import InlineRunner
 
@@ -103,12 +103,12 @@ def ways(spark: Runner) -> list[Way]:
         found.append(
             Way(
                 f"Polars, {engine} engine",
-                lambda root, workload, files, seconds, engine=engine: rivals.timed(  # type: ignore[misc]
+                lambda root, workload, files, seconds, engine=engine: timed_epochs(  # type: ignore[misc]
                     rivals.polars(root, workload, files, seconds, engine)
                 ),
             )
         )
-    found.append(Way("DuckDB", lambda *arguments: rivals.timed(rivals.duckdb(*arguments))))
+    found.append(Way("DuckDB", lambda *arguments: timed_epochs(rivals.duckdb(*arguments))))
     found.append(Way("foreachBatch, toArrow, DuckDB", in_a_process(rivals.foreach_batch)))
     for state in rivals.PROVIDERS:
         slow = in_a_process(partial(rivals.stream_stream, state=state))

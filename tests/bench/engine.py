@@ -9,14 +9,13 @@ import contextlib
 import math
 import os
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.forgetful import Durable, Forgetful
-from bench.workloads import FULL_AFTER, WINDOW, Workload
+from bench.workloads import FULL_AFTER, WINDOW, Workload, timed_epochs
 from harness import make_job
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochResult, Runner
@@ -110,14 +109,7 @@ class Run:
 
 
 def timed(epochs: Iterator[EpochResult]) -> Run:
-    seconds, results = [], []
-    began = time.perf_counter()
-    for result in epochs:
-        now = time.perf_counter()
-        seconds.append(now - began)
-        results.append(result)
-        began = now
-    return Run(seconds, results)
+    return Run(*timed_epochs(epochs))
 
 
 def full(seconds: int) -> int:

@@ -148,18 +148,6 @@ def duckdb(root: Path, workload: Workload, files: int, seconds: int) -> Iterator
         yield join.step(numbers.start, {side: paths(root, side, numbers) for side in "lr"})
 
 
-def timed(epochs: Iterator[int]) -> Timed:
-    """Runs a rival in this process."""
-    spent, results = [], []
-    began = time.perf_counter()
-    for result in epochs:
-        now = time.perf_counter()
-        spent.append(now - began)
-        results.append(result)
-        began = now
-    return spent, results
-
-
 def in_a_process(way: Callable[[Path, Workload, int, int], T], root: Path, workload: str, *sizes: int) -> T:
     """Runs a rival that needs a Java of its own; StreamJoin's executors are there meanwhile, and idle."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:

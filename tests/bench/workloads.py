@@ -14,10 +14,11 @@ Always holds: the same arguments give the same files, and files are taken in the
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,7 @@ RANGES = 1000
 """Of W2's keys."""
 TOWNS = 100
 
+T = TypeVar("T")
 Keys = Callable[[np.random.Generator, int], np.ndarray]
 
 
@@ -89,6 +91,18 @@ def write_file(folder: Path, number: int, columns: dict[str, Any] | pa.Table) ->
     path = folder / f"{number:05d}.parquet"
     pq.write_table(pa.table(columns), path)
     os.utime(path, (1_000_000_000 + number,) * 2)
+
+
+def timed_epochs(epochs: Iterator[T]) -> tuple[list[float], list[T]]:
+    """The seconds of each epoch, from one to the next, and what it gave."""
+    seconds, results = [], []
+    began = time.perf_counter()
+    for result in epochs:
+        now = time.perf_counter()
+        seconds.append(now - began)
+        results.append(result)
+        began = now
+    return seconds, results
 
 
 def _texts(prefix: str, numbers: np.ndarray) -> pa.Array:

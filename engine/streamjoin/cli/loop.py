@@ -15,11 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
 
 from streamjoin.cli.exits import Failure, failure_of
 from streamjoin.elastic.decision import Decision
-from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner, Running
+from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner, Running, Stepper
 from streamjoin.epoch.replan import PlanStatus
 from streamjoin.epoch.spec import EpochSpec
 
@@ -116,21 +115,6 @@ class Ended:
 Event = Entering | Starting | Started | Done | Waiting | Retrying | Notice | Asked | Stopping | Ended
 
 
-class Joining(Protocol):
-    """What the loop needs of ``epoch.driver.Driver``."""
-
-    @property
-    def exhausted(self) -> bool: ...
-
-    def start(self) -> None: ...
-
-    def step(self, *, final: bool = False) -> EpochResult | None: ...
-
-    def plan_status(self) -> PlanStatus | None: ...
-
-    def stop(self) -> None: ...
-
-
 class AnnouncedRunner:
     """A runner made when the number of its workers is known, that tells when it starts them.
 
@@ -188,7 +172,7 @@ class Loop:
 
     def __init__(
         self,
-        driver: Joining,
+        driver: Stepper,
         *,
         interval_seconds: float,
         stop: threading.Event,

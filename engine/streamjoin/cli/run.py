@@ -33,12 +33,12 @@ from streamjoin.manifest.validate import load
 
 if TYPE_CHECKING:
     from streamjoin.cli.history import History
-    from streamjoin.cli.loop import Ended, Event, Joining, Loop
+    from streamjoin.cli.loop import Ended, Event, Loop
     from streamjoin.cli.pods import Pods
     from streamjoin.cli.subject import Subject
     from streamjoin.cli.view import View
     from streamjoin.epoch.driver import Driver
-    from streamjoin.epoch.ports import Runner
+    from streamjoin.epoch.ports import Runner, Stepper
     from streamjoin.job import Job
     from streamjoin.serve.autoscaler import Autoscaler
     from streamjoin.serve.metrics import Metrics
@@ -186,7 +186,7 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
 
 
 @contextlib.contextmanager
-def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Joining, Metrics | None]]:
+def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Stepper, Metrics | None]]:
     """The driver, with its metrics and the plan API on the port that was asked for as long as this lasts. Raises Failure where it cannot
     be had, and without a token where there is to be one."""
     if options.metrics_port is None:
@@ -221,11 +221,11 @@ def _scaled(
     options: Options,
     job: Job,
     driver: Driver,
-    joining: Joining,
+    joining: Stepper,
     storage: Storage,
     metrics: Metrics | None,
     tell: Callable[[Event], None],
-) -> tuple[Joining, Autoscaler | None]:
+) -> tuple[Stepper, Autoscaler | None]:
     """What the loop runs: the same, or with ``--elastic`` scaled after each step."""
     if not options.elastic:
         return joining, None

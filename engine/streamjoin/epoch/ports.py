@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from streamjoin.epoch.spec import EpochSpec, TaskReport
+
+if TYPE_CHECKING:
+    from streamjoin.epoch.replan import PlanStatus
 
 
 class Running(Protocol):
@@ -117,3 +120,18 @@ class EpochResult:
     def duration(self) -> float:
         """Seconds of work; starting workers is not counted."""
         return sum(seconds for step, seconds in self.seconds.items() if "." not in step and step != "deploy")
+
+
+class Stepper(Protocol):
+    """A join that goes on epoch by epoch: ``driver.Driver``, or what stands around it."""
+
+    @property
+    def exhausted(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    def step(self, *, final: bool = False) -> EpochResult | None: ...
+
+    def plan_status(self) -> PlanStatus | None: ...
+
+    def stop(self) -> None: ...

@@ -3,4 +3,15 @@
 ``base`` holds the protocols. A source plans splits in the driver, and its reader reads them in the tasks; a sink's
 writers stage files in the tasks, and the driver publishes them once the epoch is committed. ``factory`` builds both
 from a manifest's models.
+
+================================  ==================================================================================
+``files``, ``files_*``            files of a directory: what is new in it, what a plan takes, and reading it
+``folder``, ``seen``              directories and folders of object stores, and what has been read of them
+``lines``, ``text``               records of text files; JSON and CSV as columns
+``plain_json``, ``json_native``   JSON as columns, by machine code
+``generator``, ``generator_*``    made-up records: rates and columns
+``kafka_source``, ``kafka_sink``  Kafka; records move in bulk (``kafka_bulk``, by ``librdkafka`` itself) or one by one
+``sinks``, ``staging``            files and standard output; results that are not published yet
+``deadletter``                    records that do not parse
+================================  ==================================================================================
 """

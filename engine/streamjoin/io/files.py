@@ -72,26 +72,26 @@ class FilesSource:
         first = int(position["records"]) if position else 0
         listing = self._list(seen, now, final)
         density = float(position["density"]) if position else 0.0
-        work = FilesPlan(self._reader, self._footers, now, final, density)
-        work.take(sorted(listing.candidates, key=lambda file: (file.modified_ns, file.name)), limit_records)
-        self._waiting = {file.name: file for file in work.waiting}
+        taken = FilesPlan(self._reader, self._footers, now, final, density)
+        taken.take(sorted(listing.candidates, key=lambda file: (file.modified_ns, file.name)), limit_records)
+        self._waiting = {file.name: file for file in taken.waiting}
         hot = {name: since for name, since in self._hot.items() if now - since < HOT_SECONDS}
-        hot |= dict.fromkeys(work.growing[:RECHECKED], now)
+        hot |= dict.fromkeys(taken.growing[:RECHECKED], now)
         self._hot = hot
-        splits = tuple(work.splits(first))
+        splits = tuple(taken.splits(first))
         records = sum(split.records for split in splits)
         self._quiet_plans = 0 if listing.candidates else self._quiet_plans + 1
         everywhere = listing.turns == 1 or self._quiet_plans >= listing.turns
-        after = self._store.save(seen, listing.changed | work.changed, listing.names)
-        after |= {"records": first + records, "density": round(work.density, 1)}
+        after = self._store.save(seen, listing.changed | taken.changed, listing.names)
+        after |= {"records": first + records, "density": round(taken.density, 1)}
         return SourcePlan(
             splits=splits,
             position=after,
             records=records,
-            backlog_records=math.ceil(work.left_records),
-            exhausted=everywhere and not work.unfinished and not work.left_records,
+            backlog_records=math.ceil(taken.left_records),
+            exhausted=everywhere and not taken.unfinished and not taken.left_records,
             end_record=first + records,
-            warnings=tuple(sorted(listing.warnings + work.warnings)),
+            warnings=tuple(sorted(listing.warnings + taken.warnings)),
         )
 
     def _list(self, seen: SeenFiles, now: float, final: bool) -> _Listing:

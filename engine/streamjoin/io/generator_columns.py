@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from streamjoin.io.base import SourceError
 from streamjoin.io.generator_rates import SECOND, Rate
+from streamjoin.kernel.arrays import arrow_array, decimal_limbs
 
 MAX_ZIPF_VALUES = 10_000_000
 
@@ -339,13 +340,5 @@ def _integer_type(place: str, item: pa.Field) -> tuple[Callable[[np.ndarray], pa
         return lambda values: pa.array(values, pa.int64()).cast(kind), full
     if pa.types.is_decimal(kind):
         bound = min(10**kind.precision - 1, full[1])
-        return lambda values: _decimals(values, kind), (-bound, bound)
+        return lambda values: arrow_array(decimal_limbs(values), kind, None), (-bound, bound)
     raise SourceError(f"{place}: columns of type {kind} cannot be generated; use choice, or another type")
-
-
-def _decimals(unscaled: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """decimal128 from unscaled int64 values: little-endian halves, the high one the sign."""
-    halves = np.empty((len(unscaled), 2), dtype="<i8")
-    halves[:, 0] = unscaled
-    halves[:, 1] = unscaled >> 63
-    return pa.Array.from_buffers(kind, len(unscaled), [None, pa.py_buffer(halves)])

@@ -25,6 +25,7 @@ from streamjoin.io.json_native import (
     parse,
 )
 from streamjoin.io.lines import Text
+from streamjoin.kernel.arrays import decimal_limbs
 
 _KINDS = {
     pa.int8(): INTEGER,
@@ -106,8 +107,7 @@ def _column(block: np.ndarray, kind: pa.DataType, cells: np.ndarray, given: np.n
     if pa.types.is_boolean(kind):
         values = np.packbits(cells == 1, bitorder="little")
     elif pa.types.is_decimal(kind):
-        values = np.empty((rows, 2), np.int64)
-        values[:, 0], values[:, 1] = cells, cells >> 63
+        values = decimal_limbs(cells)
     elif kind.bit_width < 64:
         values = cells.astype(f"int{kind.bit_width}")
     return pa.Array.from_buffers(kind, rows, [_validity(given), pa.py_buffer(values)])

@@ -37,3 +37,10 @@ def arrow_array(values: Array, type_: pa.DataType, valid: Array | None) -> pa.Ar
     """An Arrow array over fixed-width values, which are of the type's width."""
     bits = None if valid is None else pa.array(valid).buffers()[1]
     return pa.Array.from_buffers(type_, len(values), [bits, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def decimal_limbs(unscaled: Array) -> Array:
+    """Unscaled int64 values as decimal128 holds them: int64 of (n, 2), the lower half and the sign that fills the upper."""
+    limbs = np.empty((len(unscaled), 2), np.int64)
+    limbs[:, 0], limbs[:, 1] = unscaled, unscaled >> 63
+    return limbs

@@ -15,9 +15,11 @@ from streamjoin.kernel.types import arrow_type
 from streamjoin.language.temporal import date_days, timestamp_micros
 from streamjoin.language.tree import Call, Literal, Node
 from streamjoin.language.types import (
+    BIGINT,
     BOOLEAN,
     DATE,
     INSTANTS,
+    INT,
     MICROS_PER_DAY,
     STRING,
     DataType,
@@ -118,12 +120,12 @@ def cast(frame: Frame, node: Call) -> pa.Array:
     if source.type == STRING and is_point(target):
         parse = date_days if target == DATE else timestamp_micros
         parsed = _per_distinct(array, parse, pa.int64())
-        return frame.exact_out(exact_of(parsed, DataType(TypeName.BIGINT)), target)
+        return frame.exact_out(exact_of(parsed, BIGINT), target)
     return array.cast(arrow_type(target))
 
 
 def _nonzero(frame: Frame, source: Node) -> pa.Array:
-    zero = Literal(0, DataType(TypeName.INT))
+    zero = Literal(0, INT)
     if is_float(source.type):
         real = frame.real(source)
         return frame.booleans(real.values != 0, real.valid)

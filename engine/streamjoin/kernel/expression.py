@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamjoin.kernel.arrays import Array, arrow_array, both, validity, view
+from streamjoin.kernel.arrays import Array, arrow_array, both, decimal_limbs, validity, view
 from streamjoin.kernel.exact import LIMITS, Exact, Real, exact_literal, exact_of, fitting
 from streamjoin.kernel.functions import FUNCTIONS
 from streamjoin.kernel.truth import Truth, and_, masked, not_, truth_of
@@ -179,12 +179,12 @@ class Frame:
         if type_.name is TypeName.DECIMAL:
             most = 10**type_.precision - 1
             values, valid = fitting(exact, -most, most)
-            limbs = np.empty((len(values), 2), np.int64)
             if values.dtype == object:
+                limbs = np.empty((len(values), 2), np.int64)
                 limbs[:, 0] = np.array([value & (2**64 - 1) for value in values], np.uint64).view(np.int64)
                 limbs[:, 1] = values >> 64
             else:
-                limbs[:, 0], limbs[:, 1] = values, values >> 63
+                limbs = decimal_limbs(values)
             if len(limbs) != self.length:
                 limbs = np.broadcast_to(limbs, (self.length, 2))
             return arrow_array(limbs, arrow_type(type_), self.spread_valid(valid))

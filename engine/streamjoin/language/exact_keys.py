@@ -15,7 +15,7 @@ from streamjoin.language.literals import decimal_literal, integer_literal
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN, Encoding, KeyExpression
 from streamjoin.language.statements import LONG_DIGITS, SLACK, Band, Differ, Equal, Statement, UnusableError, band_of, float_key, key_sql
 from streamjoin.language.tree import Call, Literal, Node
-from streamjoin.language.types import BIGINT, DATE, INSTANTS, MAX_PRECISION, TIMESTAMP, DataType, TypeName, decimal_type, is_point
+from streamjoin.language.types import BIGINT, DATE, INSTANTS, INT, MAX_PRECISION, TIMESTAMP, DataType, TypeName, decimal_type, is_point
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ExactKey:
 
 def _as_number(atom: Node) -> Node:
     if atom.type == DATE:
-        return Call("unix_date", (atom,), DataType(TypeName.INT))
+        return Call("unix_date", (atom,), INT)
     return Call("unix_micros", (atom,), BIGINT) if atom.type.name in INSTANTS else atom
 
 

@@ -66,6 +66,8 @@ _INTEGER_DIGITS = {TypeName.TINYINT: 3, TypeName.SMALLINT: 5, TypeName.INT: 10, 
 _FLOATS = (TypeName.FLOAT, TypeName.DOUBLE)
 INSTANTS = (TypeName.TIMESTAMP, TypeName.TIMESTAMP_NTZ)
 """The types held as microseconds since 1970."""
+COLUMN_TYPES = "BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, BINARY, DATE, TIMESTAMP or TIMESTAMP_NTZ"
+"""For messages."""
 
 
 def is_integer(t: DataType) -> bool:
@@ -88,9 +90,6 @@ def is_numeric(t: DataType) -> bool:
 def is_point(t: DataType) -> bool:
     """Whether it is a point in time: a date or a timestamp."""
     return t.name is TypeName.DATE or t.name in INSTANTS
-
-
-COLUMN_TYPES = "BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, BINARY, DATE, TIMESTAMP or TIMESTAMP_NTZ"
 
 
 def bad_decimal(arguments: object) -> SqlError:

@@ -14,7 +14,7 @@ from streamjoin.language.condition import Condition, parse_condition
 from streamjoin.language.errors import SqlError
 from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sql import Expression, parse_boolean, parse_expression, parse_projection
-from streamjoin.language.types import DataType, TypeName
+from streamjoin.language.types import INT
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest import model
 from streamjoin.manifest.quantity import Duration
@@ -36,7 +36,7 @@ class Need:
 
 def is_stream_name(name: str) -> bool:
     """Whether SQL can refer to a stream's columns by this name without quotes: not with a word of SQL itself."""
-    column = Column("c", DataType(TypeName.INT))
+    column = Column("c", INT)
     try:
         parsed = parse_expression(f"{name}.c", {name: Schema((column,))})
     except SqlError:

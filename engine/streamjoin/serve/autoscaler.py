@@ -20,7 +20,7 @@ from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
 from streamjoin.elastic.shell import Progress, Shell
-from streamjoin.epoch.ports import EpochResult
+from streamjoin.epoch.ports import EpochResult, Stepper
 from streamjoin.epoch.replan import Fate, PlanPhase, PlanRefused, PlanStatus
 from streamjoin.job import Job
 from streamjoin.language.predicate import Predicate
@@ -220,25 +220,10 @@ class Autoscaler:
             self._written, self._written_at = marks, now
 
 
-class Steps(Protocol):
-    """What is scaled: ``epoch.driver.Driver``, or what watches it."""
-
-    @property
-    def exhausted(self) -> bool: ...
-
-    def start(self) -> None: ...
-
-    def step(self, *, final: bool = False) -> EpochResult | None: ...
-
-    def plan_status(self) -> PlanStatus | None: ...
-
-    def stop(self) -> None: ...
-
-
 class Elastic:
     """A driver that is scaled after each of its steps. To the loop it is the driver; what it returns and raises is unchanged."""
 
-    def __init__(self, driver: Steps, autoscaler: Autoscaler) -> None:
+    def __init__(self, driver: Stepper, autoscaler: Autoscaler) -> None:
         self._driver, self._autoscaler = driver, autoscaler
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from streamjoin.epoch.ports import EpochResult
+from streamjoin.epoch.ports import EpochResult, Stepper
 from streamjoin.epoch.replan import PlanStatus
 from streamjoin.io.base import Traffic
 from streamjoin.serve.metrics import Metrics
@@ -12,28 +12,19 @@ from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import retries
 
 
-class Steps(Protocol):
+class Observable(Stepper, Protocol):
     """What is watched of ``epoch.driver.Driver``."""
 
     checkpoint: Checkpoint
-    exhausted: bool
 
     @property
     def traffic(self) -> tuple[Traffic, Traffic, Traffic]: ...
-
-    def start(self) -> None: ...
-
-    def step(self, *, final: bool = False) -> EpochResult | None: ...
-
-    def plan_status(self) -> PlanStatus | None: ...
-
-    def stop(self) -> None: ...
 
 
 class Watched:
     """See the module. Always holds: what the driver returns or raises reaches the caller unchanged, after the metrics know of it."""
 
-    def __init__(self, driver: Steps, metrics: Metrics) -> None:
+    def __init__(self, driver: Observable, metrics: Metrics) -> None:
         self._driver = driver
         self._metrics = metrics
 
