@@ -109,6 +109,22 @@ def test_a_full_worker_is_sent_less_and_results_are_a_part_of_all(model: str, tm
     assert max(driver.utilization().values()) < 1.1 < max(all_of_it.utilization().values()) * 1_000_000 / 800
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_tuples_that_only_probe_a_full_worker_are_not_shed(groups: int, tmp_path: Path) -> None:
+    """Four times as many left tuples as right ones: under ``biclique`` the workers that hold left ones are full, the others are not."""
+    rng = random.Random(6)
+
+    def one(each: int) -> Input:
+        return stream([[(each * e + i, rng.randint(0, 20), 0, at(e + i / each)) for i in range(each)] for e in range(12)])
+
+    options: dict[str, Any] = {"window": {"within": "100s"}, "watermark": "0s", "workers": 4, "capacity": 1_000}
+    scheme, shedding = {"model": "biclique", "groups": groups}, {"model": "linear", "base": "0.2"}
+    driver = drive(tmp_path, (one(400), one(100)), scheme=scheme, shedding=shedding, **options)
+    assert total(driver, "shed")[0] > 500
+    assert total(driver, "shed")[1] == 0
+    assert driver.utilization()[driver.checkpoint.scheme["tasks"] - 1] < 0.8
+
+
 def test_shedding_is_the_same_for_every_attempt() -> None:
     rows = pa.array(range(1000)).to_numpy()
     first, again, other = units_of(7, 3, rows), units_of(7, 3, rows), units_of(8, 3, rows)
