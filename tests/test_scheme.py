@@ -216,6 +216,43 @@ def test_readj_moves_only_keys_of_the_fullest_and_nothing_below_sigma() -> None:
     assert [area.keys[LEFT] for area in tolerant.areas] == [area.keys[LEFT] for area in first.areas]
 
 
+@pytest.mark.parametrize("days", [0, 3, 100])
+@pytest.mark.parametrize("model", ["hash", "readj"])
+def test_plans_by_key_hold_no_tuple_twice_however_wide_the_band(model: str, days: int) -> None:
+    """A-DSP, Fig. 12(a): 3 V on each side over 30 days. The rivals that cut keys alone need as many tasks for every band."""
+    keys = np.repeat(np.arange(30), 100)
+    statistics, main = sampled(keys, keys), ranged(-days, days)
+    scheme = plan_for_capacity(model, statistics, main, 1000)
+    scheme.check(main)
+    assert scheme.tasks in (6, 7)
+    assert loads(scheme, statistics).max() <= 1000 * (1 + 1e-9)
+    assert loads(scheme, statistics).sum() == pytest.approx(6000)
+    again = plan_for_tasks(model, statistics, main, scheme.tasks, current=scheme)
+    assert (again.areas == scheme.areas) or model == "hash"
+
+
+@pytest.mark.parametrize("main", [ranged(5, 9), ranged(-3, None), ranged(None, -40), ranged(0.1, 0.7, Encoding.FLOAT)])
+@pytest.mark.parametrize("model", ["hash", "readj"])
+def test_a_range_of_keys_is_sent_only_what_may_match_it(model: str, main: MainPredicate) -> None:
+    """Sent, beside what a task holds: the other side's tuples within the band of its range, and no more."""
+    rng = np.random.default_rng(40)
+    keys = rng.uniform(0, 1000, 3000) if main.is_float else rng.integers(0, 1000, 3000)
+    statistics = sampled(keys, keys, 200)
+    scheme = plan_for_tasks(model, statistics, main, 5)
+    scheme.check(main)
+    held = loads(scheme, statistics)
+    assert held.max() <= 1.12 * held.mean()
+    for area in scheme.areas:
+        for side in SIDES:
+            if not area.holds[side]:
+                of_holder = area.keys[1 - side]
+                low, high = (main.reach if side == RIGHT else main.reach_back)(of_holder.low, of_holder.high)
+                within = KeyRange(low, high)
+                sent, needed = (statistics.sides[side].volume(keys) for keys in (area.keys[side], within))
+                assert needed <= sent + 1e-6
+                assert sent <= needed + 0.05 * 3000
+
+
 def test_a_biclique_holds_every_tuple_once_and_groups_are_sent_only_what_they_may_match() -> None:
     rng = np.random.default_rng(38)
     statistics = sampled(rng.integers(0, 10**6, 6000), rng.integers(0, 10**6, 2000), 500)
@@ -234,6 +271,22 @@ def test_a_biclique_holds_every_tuple_once_and_groups_are_sent_only_what_they_ma
     assert sent[2] == pytest.approx(sent[0] / 4, rel=0.05)
 
 
+def test_a_biclique_has_a_worker_for_each_group_of_either_side_from_the_start() -> None:
+    rng = np.random.default_rng(41)
+    keys = rng.integers(0, 10**6, 4650)
+    for main in (ranged(-100, 100), ranged(0, None)):
+        # A-DSP, section 5.3, with R = 0.75 V and S = 3.9 V: Bi_6 has twelve tasks, where Bi takes five.
+        statistics = Statistics((SideStatistics(750, Histogram.from_sample(keys)), SideStatistics(3900, Histogram.from_sample(keys))))
+        for capacity in (1000, 5000):
+            scheme = plan_for_capacity("biclique", statistics, main, capacity, options=Options(groups=6))
+            scheme.check(main)
+            assert scheme.summary == "6 left and 6 right workers, in 6 and 6 groups"
+        assert plan_for_capacity("biclique", statistics, main, 1000).tasks == 5
+        assert plan_for_capacity("biclique", statistics, main, 5000).tasks == 1
+        grown = plan_for_tasks("biclique", statistics, main, 18, options=Options(groups=6))
+        assert grown.summary == "6 left and 12 right workers, in 6 and 6 groups"
+
+
 def test_parameters_that_no_model_can_take_are_refused() -> None:
     with pytest.raises(ValueError, match=r"scheme.sigma: -1 must be"):
         Options(sigma=-1)
@@ -243,7 +296,9 @@ def test_parameters_that_no_model_can_take_are_refused() -> None:
 
 def test_the_summary_gives_each_shape_as_the_papers_write_it() -> None:
     assert plan_for_capacity("adsp", unknown(9, 7), ALL, 10).summary == "1 coverage area: <1,2,1,row>"
-    assert plan_for_tasks("hash", unknown(), EQUAL, 3).summary == "3 coverage areas: 3 x <1,1,0>"
+    assert plan_for_tasks("hash", unknown(), EQUAL, 3).summary == "3 ranges of keys"
+    spread = sampled(np.arange(1000), np.arange(1000))
+    assert plan_for_tasks("hash", spread, ranged(-2, 2), 3).summary == "3 ranges of keys, probed from one another"
 
 
 def test_equal_streams_of_nothing_known_are_planned_for_all_workers() -> None:

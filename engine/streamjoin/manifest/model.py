@@ -551,7 +551,8 @@ class SchemeSpec(Part):
     sigma: Annotated[float, Field(ge=0, le=100)] | None = None
     """Of readj: keys move when a worker holds more than 1 + sigma times the mean. 0.1 by default."""
     groups: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Of biclique: into how many groups the keys of each stream are cut; a tuple is sent only to groups that may match. 1 by default."""
+    """Of biclique: into how many groups the keys of each stream are cut, with a worker each from the start; a tuple is sent only to
+    groups that may match. 1 by default."""
 
 
 class Resources(Part):
