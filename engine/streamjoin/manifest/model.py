@@ -545,7 +545,7 @@ class SchemeSpec(Part):
     """How the join is cut among workers."""
 
     model: Literal["adsp", "square", "hash", "dynamic", "readj", "biclique", "chain"] = "adsp"
-    """adsp: coverage areas with irregular grids, fewest workers; square: one grid; hash: along the keys, one worker for
+    """adsp: coverage areas with irregular grids, never more workers than square; square: one grid; hash: along the keys, one worker for
     each range; dynamic: one grid of a power of two workers; readj: as hash, but later only keys of workers that are too full move;
     biclique: workers that hold one stream each; chain: workers that hold a part of both, and see every tuple."""
     sigma: Annotated[float, Field(ge=0, le=100)] | None = None
@@ -621,6 +621,8 @@ class Scaling(Part):
     """How long tau must stay at or above tau3."""
     scale_down_after: Span = Duration.parse("10m")
     """How long tau must stay at or below tau0."""
+    floor: Literal["min", "initial"] = "min"
+    """Down to how many workers the rules go: min: workers.min; initial: as many as the first plan had, where that is more."""
     prometheus: Prometheus = Prometheus()
     """Kubernetes: where the operator reads what it scales by."""
 
