@@ -174,9 +174,15 @@ def test_square_is_equation_9() -> None:
     assert plan_for_tasks("square", unknown(6, 6), ALL, 7).summary == "1 coverage area: <2,3,0>"
 
 
-def test_adsp_square_and_dynamic_need_13_16_and_64_tasks_as_in_the_paper() -> None:
-    needed = {model: plan_for_capacity(model, unknown(7, 29), ALL, 8.0).tasks for model in ("adsp", "square", "dynamic", "biclique")}
-    assert needed == {"adsp": 13, "square": 16, "dynamic": 64, "biclique": 5}
+def test_the_five_numbers_of_tasks_that_the_paper_gives_without_its_volumes() -> None:
+    """A-DSP, section 5.3; R = 0.75 V and S = 3.9 V give all of them. Join-biclique's rule adds a task at 80 % (section 5.4)."""
+    volumes = unknown(750, 3900)
+    needed = {model: plan_for_capacity(model, volumes, ALL, 1000).tasks for model in ("adsp", "square", "dynamic")}
+    assert needed == {"adsp": 13, "square": 16, "dynamic": 64}
+    assert plan_for_capacity("biclique", volumes, ALL, 800).tasks == 6
+    keys = np.arange(1000)
+    spread = Statistics(tuple(SideStatistics(side.tuples, Histogram.from_sample(keys)) for side in volumes.sides))
+    assert plan_for_capacity("biclique", spread, ranged(-500, 500), 1000, options=Options(groups=6)).tasks == 12
 
 
 def test_dynamic_doubles_one_side_and_halves_the_other_as_the_ratio_moves() -> None:

@@ -1,4 +1,4 @@
-"""Join-biclique (Lin et al., "Scalable Distributed Stream Join Processing", SIGMOD 2015), and ESJ's chain of workers.
+"""Join-biclique (Lin et al., "Scalable Distributed Stream Join Processing", SIGMOD 2015), and workers that hold parts as ESJ's chain does.
 
 Nothing is replicated: a tuple is stored at one worker, and sent to all others that may hold a partner, where it only probes. In areas:
 those that hold left tuples cover all pairs, and once more those that hold right ones.
@@ -6,7 +6,7 @@ those that hold left tuples cover all pairs, and once more those that hold right
 =============  ========================================================================================================================
 ``biclique``   either side has workers of its own, their numbers in proportion to the streams. In ``groups`` (Bi_g; 1: Bi) by key: a tuple
                is stored at a random worker of its key's group, and sent to the groups of the other side that its partners may be in
-``chain``      ESJ's handshake join: every worker holds an even part of both sides, and sees every tuple pass by
+``chain``      every worker holds an even part of both sides, as in ESJ's handshake join; a tuple is sent to all at once
 =============  ========================================================================================================================
 """
 
@@ -63,7 +63,7 @@ def _groups(sums: Array, groups: int) -> int:
 
 
 def chain(tasks: int) -> Scheme:
-    """ESJ's chain of ``tasks`` >= 2 workers."""
+    """``tasks`` >= 2 workers, each with a part of both sides."""
     whole, everything = UnitRange(), KeyRange()
     areas = [
         Area(task, 0, (everything, everything), (part, whole), (everything, None), (True, False))

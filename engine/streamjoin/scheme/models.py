@@ -8,7 +8,7 @@
 ``dynamic``   one even grid of a power of two tasks (:mod:`~streamjoin.scheme.dynamic`)
 ``readj``     as ``hash``, but from plan to plan keys move only from tasks that are too full (:mod:`~streamjoin.scheme.readj`)
 ``biclique``  workers that hold one side each, nothing repeated; in groups by key (:mod:`~streamjoin.scheme.biclique`)
-``chain``     ESJ's handshake join: workers that each hold a part of both sides, nothing repeated (the same module)
+``chain``     workers that each hold a part of both sides, nothing repeated, and see every tuple (the same module)
 ============  ======================================================================================================================
 
 Always holds: the scheme that comes out is a tiling (``Scheme.check``), whatever the statistics say. Loads hold only as far as they do.
