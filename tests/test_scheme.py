@@ -556,8 +556,3 @@ def test_check_sees_one_missing_ulp() -> None:
 def test_what_is_not_a_scheme_is_refused(value: object) -> None:
     with pytest.raises(SchemeError, match="this is not a scheme"):
         Scheme.from_json(value)
-
-
-def test_the_areas_of_a_task_are_found() -> None:
-    scheme = plan_for_tasks("adsp", unknown(), ALL, 4)
-    assert [scheme.areas_of(task) for task in range(4)] == [(0,), (1,), (2,), (3,)]

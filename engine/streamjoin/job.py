@@ -90,13 +90,10 @@ class Job:
     """Whole cores of one worker."""
     memory_bytes: int
     """Memory of one worker."""
-    scaling_mode: str
     tau0: float
     tau1: float
     tau2: float
     tau3: float
-    scale_up_after_micros: int
-    scale_down_after_micros: int
     shedding_model: str
     shedding_base: float
     interval_micros: int
@@ -186,13 +183,10 @@ def compile_job(manifest: Manifest) -> Job:
         max_workers=spec.workers.max,
         cores=spec.workers.resources.cpu.cores,
         memory_bytes=spec.workers.resources.memory.bytes,
-        scaling_mode=spec.scaling.mode,
         tau0=spec.scaling.tau0,
         tau1=spec.scaling.target,
         tau2=spec.scaling.tau2,
         tau3=spec.scaling.tau3,
-        scale_up_after_micros=spec.scaling.scale_up_after.micros,
-        scale_down_after_micros=spec.scaling.scale_down_after.micros,
         shedding_model=spec.shedding.model,
         shedding_base=spec.shedding.base,
         interval_micros=spec.epoch.interval.micros,

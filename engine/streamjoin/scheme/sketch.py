@@ -50,14 +50,6 @@ class Sketch:
             self._parts = [part for part in self._parts if part.time_max is None or part.time_max >= before]
             self._keys = sum(len(part.keys) for part in self._parts)
 
-    def clear(self) -> None:
-        self._parts, self._keys = [], 0
-
-    @property
-    def tuples(self) -> float:
-        """How many tuples the samples stand for."""
-        return sum(part.weight * len(part.keys) for part in self._parts)
-
     def histogram(self) -> Histogram | None:
         """The spread of the keys; None: nothing is known. O(keys * log keys)."""
         if not self._parts:
