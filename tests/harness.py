@@ -103,6 +103,19 @@ class Input:
         return MemorySource(self.batches, self.per_epoch)
 
 
+class MemorySnapshots:
+    """A source's snapshots in memory."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def put(self, name: str, data: bytes) -> None:
+        self.objects[name] = data
+
+    def get(self, name: str) -> bytes:
+        return self.objects[name]
+
+
 def manifest_text(
     root: Root,
     *,

@@ -58,8 +58,8 @@ class Served:
         self.driver: Driver = driver_for(self.job, self.inputs, ObjectStorage(str(root / "state")), InlineRunner())
         self.metrics = Metrics(self.job)
         self.watched = Watched(self.driver, self.metrics)
-        api = PlanApi(self.driver, self.job, self.metrics.health, token=None if token is None else TokenFile(token))
-        self.server = DriverServer(self.metrics, address, api=api)
+        self.api = PlanApi(self.driver, self.job, self.metrics.health, token=None if token is None else TokenFile(token))
+        self.server = DriverServer(self.metrics, address, api=self.api)
         self.where = ("127.0.0.1", int(self.server.url.rsplit(":", 1)[1]))
 
     def run(self, epochs: int = 1) -> list[EpochResult]:
@@ -120,6 +120,7 @@ def test_what_is_read_is_what_the_driver_says(served: Served) -> None:
     assert PlanAnswer.model_validate(answer).generation == served.driver.checkpoint.generation == 1
     assert Scheme.from_json(answer["scheme"]) == served.driver.scheme
     assert (answer["phase"], answer["workers"], answer["wanted"], answer["switched"]) == ("Running", 1, None, None)
+    assert (answer["firstWorkers"], answer["warning"]) == (1, None)
     status, answer, _ = served.ask("GET", "/v1/statistics")
     assert status == 200
     StatisticsAnswer.model_validate(answer)
@@ -129,6 +130,16 @@ def test_what_is_read_is_what_the_driver_says(served: Served) -> None:
     assert Statistics.from_json(answer).to_json() == served.driver.statistics().to_json()
     status, answer, _ = served.ask("GET", "/v1/health")
     assert (status, answer["epoch"], answer["generation"], answer["workers"], answer["phase"]) == (200, 2, 1, 1, "Running")
+
+
+def test_a_plan_that_is_too_full_is_taken_with_a_warning(served: Served) -> None:
+    served.job = replace(served.job, capacity_tuples=60)
+    served.api.adopt(served.job)
+    served.run(3)
+    for method, body in (("GET", None), ("PUT", {"workers": 2})):
+        warning = served.ask(method, "/v1/plan", body)[1]["warning"]
+        assert warning.startswith("spec.workers.capacityTuples: task ")
+        assert re.search(r"of the plan \(adsp, \d tasks?\) would hold [\d,]+ tuples, more than 60; raise it, or ask for more", warning)
 
 
 def test_a_wish_is_planned_applied_and_not_applied_twice(served: Served) -> None:

@@ -460,6 +460,26 @@ def test_plan_obeys_statistics_tasks_and_capacity(tmp_path: Path) -> None:
     assert "--tasks and --capacity" in both.stderr
 
 
+def test_plan_and_validate_say_what_the_workers_that_may_be_cannot_hold(tmp_path: Path) -> None:
+    tight = manifest_at(tmp_path, workers={"min": 1, "max": 2, "capacityTuples": 4000})
+    warned = invoke("plan", tight)
+    assert warned.exit_code == Exit.DONE
+    expected = r"warning: spec.workers.max: 2 is too small: .* above tau1 \(0.4\), which takes \d workers by adsp; raise it"
+    assert re.match(expected, warned.stderr)
+    told = invoke("validate", tight)
+    assert (told.exit_code, told.stdout) == (Exit.DONE, f"{tight}: ok\n")
+    assert told.stderr.startswith(f"{tight}: warning: spec.workers.max: 2 is too small")
+    full = manifest_at(tmp_path, workers={"min": 1, "max": 2, "capacityTuples": 500})
+    refused = invoke("plan", full)
+    assert refused.exit_code == Exit.FAILED
+    assert refused.stderr.startswith("no plan can be made: spec.workers.max: 2 is too small")
+    over = invoke("plan", full, "--tasks", 2)
+    assert over.exit_code == Exit.DONE, "who asks for a number gets a plan, and is told"
+    assert "warning: spec.workers.capacityTuples: task " in over.stdout
+    assert "more than 500; raise it, or ask for more workers" in over.stdout
+    assert invoke("validate", manifest_at(tmp_path)).stderr == ""
+
+
 def test_plan_goes_on_from_a_saved_plan_and_draws_both(tmp_path: Path) -> None:
     path, saved, picture = manifest_at(tmp_path), tmp_path / "plan.json", tmp_path / "change.svg"
     assert f"saved: {saved}" in invoke("plan", path, "--tasks", 3, "--save", saved).stdout

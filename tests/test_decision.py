@@ -764,6 +764,18 @@ def test_settings_are_those_of_the_manifest() -> None:
     }
 
 
+def test_the_floor_is_the_first_number_of_workers_where_that_is_asked_for() -> None:
+    """ESJ removes workers "until tau rises to tau1 or m = M"."""
+    initial = load(MANIFEST.replace("mode: Recommend,", "mode: Enforce, floor: initial,").replace('deallocate: "Off", ', "")).spec
+    assert Settings.of(load(MANIFEST).spec, 3).min_workers == 2
+    for first, least in ((0, 2), (1, 2), (3, 3), (9, 4)):
+        assert Settings.of(initial, first).min_workers == least
+    story = Story(replace(SETTINGS, min_workers=3))
+    for _ in range(40):
+        decision = story.minute(0.05)
+    assert (decision.kind, decision.target) == (Kind.DEALLOCATE, 3)
+
+
 MANIFEST = """
 apiVersion: streamjoin.dev/v1alpha1
 kind: StreamJoin

@@ -7,6 +7,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import EpochSpec, units_of
 from streamjoin.io.base import SourceError, UnavailableError
 from streamjoin.runner.inline import InlineRunner
-from streamjoin.state.blocks import load
+from streamjoin.scheme.models import MODELS
+from streamjoin.state.blocks import load, load_all
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage
 
@@ -107,6 +109,87 @@ def test_a_full_worker_is_sent_less_and_results_are_a_part_of_all(model: str, tm
     assert not found - everything
     assert len(found) < len(everything)
     assert max(driver.utilization().values()) < 1.1 < max(all_of_it.utilization().values()) * 1_000_000 / 800
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_tuples_that_only_probe_a_full_worker_are_not_shed(groups: int, tmp_path: Path) -> None:
+    """Four times as many left tuples as right ones: under ``biclique`` the workers that hold left ones are full, the others are not."""
+    rng = random.Random(6)
+
+    def one(each: int) -> Input:
+        return stream([[(each * e + i, rng.randint(0, 20), 0, at(e + i / each)) for i in range(each)] for e in range(12)])
+
+    options: dict[str, Any] = {"window": {"within": "100s"}, "watermark": "0s", "workers": 4, "capacity": 1_000}
+    scheme, shedding = {"model": "biclique", "groups": groups}, {"model": "linear", "base": "0.2"}
+    driver = drive(tmp_path, (one(400), one(100)), scheme=scheme, shedding=shedding, **options)
+    assert total(driver, "shed")[0] > 500
+    assert total(driver, "shed")[1] == 0
+    assert driver.utilization()[driver.checkpoint.scheme["tasks"] - 1] < 0.8
+
+
+def at_expected_rate(epochs: int, keys: int = 1000) -> tuple[Input, Input]:
+    """1,000 tuples a second, as the manifest of the tests expects, a second an epoch."""
+    rng = random.Random(9)
+
+    def one() -> Input:
+        return stream([[(1000 * e + i, rng.randrange(keys), 0, at(e + i / 1000)) for i in range(1000)] for e in range(epochs)])
+
+    return one(), one()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_first_plan_is_filled_to_tau1_by_what_was_expected(model: str, tmp_path: Path) -> None:
+    """A window of 3 s, a watermark 1 s behind and three epochs: 14,000 tuples, each of which some models hold several times."""
+    options: dict[str, Any] = {"on": "abs(l.k - r.k) <= 20", "window": {"within": "3s"}, "watermark": "1s", "capacity": 10_000}
+    job = make_job(tmp_path, **(BIGINTS | options), model=model)
+    driver = driver_for(
+        replace(job, min_workers=1, max_workers=64), at_expected_rate(10), ObjectStorage(str(tmp_path / "state")), InlineRunner()
+    )
+    results = run_all(driver)
+    assert results[0].warnings == ()
+    fullest = max(tau for result in results for tau in result.utilization.values())
+    assert 0.2 < fullest < 0.4 * 1.05
+    assert driver.checkpoint.first_workers == driver.checkpoint.scheme["tasks"] >= 3
+
+
+def test_a_first_plan_that_is_too_full_says_so_with_the_first_epoch(tmp_path: Path) -> None:
+    driver = driver_for(
+        make_job(tmp_path, **BIGINTS, window={"within": "3s"}, watermark="1s", workers=2, capacity=5_000),
+        at_expected_rate(2),
+        ObjectStorage(str(tmp_path / "state")),
+        InlineRunner(),
+    )
+    first, second = run_all(driver)
+    assert [warning.split(":")[0] for warning in first.warnings] == ["spec.workers.max"]
+    assert second.warnings == ()
+
+
+def test_a_restart_with_another_model_plans_for_what_is_held_from_a_few_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs, state = at_expected_rate(90), ObjectStorage(str(tmp_path / "state"))
+    window: dict[str, Any] = {"window": {"within": "10000s"}, "watermark": "0s"}
+    job = replace(make_job(tmp_path, **BIGINTS, **window, capacity=50_000), min_workers=1, max_workers=12)
+    quiet = replace(job, streams=tuple(replace(of_side, expected_rate=None) for of_side in job.streams))
+    first = driver_for(quiet, inputs, state, InlineRunner())
+    first.start()
+    for _ in range(80):
+        assert first.step() is not None
+    blocks = first.checkpoint.blocks
+    assert first.checkpoint.first_workers == 1
+    first.stop()
+
+    read: list[str] = []
+    monkeypatch.setattr("streamjoin.epoch.deployment.SAMPLE_BLOCKS", 4)
+    monkeypatch.setattr("streamjoin.epoch.deployment.load_all", lambda storage, names: read.extend(names) or load_all(storage, names))
+    again = driver_for(replace(quiet, model="hash"), inputs, state, InlineRunner())
+    again.start()
+    assert len(read) <= 8 < len(blocks)
+    assert {block.side for block in blocks if block.name in read} == {0, 1}
+    assert again.checkpoint.first_workers == 1, "of the first plan of all"
+    run_all(again)
+    # 160,000 tuples and more, 20,000 a worker: what is held counts where nothing is expected.
+    assert again.checkpoint.scheme["tasks"] in (8, 9)
+    taus = again.utilization()
+    assert max(taus.values()) < 1.2 * sum(taus.values()) / len(taus)
 
 
 def test_shedding_is_the_same_for_every_attempt() -> None:

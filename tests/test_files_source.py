@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harness import MemorySnapshots
 from streamjoin.io import files, files_plan, files_reader, seen
-from streamjoin.io.base import MAX_BATCH_ROWS, MemorySnapshots, Position, Rejected, Snapshots, SourceError, SourcePlan
+from streamjoin.io.base import MAX_BATCH_ROWS, Position, Rejected, Snapshots, SourceError, SourcePlan
 from streamjoin.io.files import FilesSource
 from streamjoin.io.files_reader import FilesSourceConfig, FilesSplit
 from streamjoin.io.text import CsvFormat, JsonFormat, TextFormat, parse_block

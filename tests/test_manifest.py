@@ -14,8 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamjoin.cli.plan import with_checkpoint
-from streamjoin.job import compile_job
+from streamjoin.job import compile_job, with_checkpoint
 from streamjoin.location import place, within
 from streamjoin.manifest import Manifest, ManifestError, Problem, check, load, parse
 from streamjoin.manifest.part import SchemaGenerator

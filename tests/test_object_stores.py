@@ -22,13 +22,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness import SECOND, Crash, FaultyStorage, Input, Remote, Root, driver_for, manifest_text, oracle, output_of, run_all, staged_of
+from harness import (
+    SECOND,
+    Crash,
+    FaultyStorage,
+    Input,
+    MemorySnapshots,
+    Remote,
+    Root,
+    driver_for,
+    manifest_text,
+    oracle,
+    output_of,
+    run_all,
+    staged_of,
+)
 from s3 import S3Server
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.replan import PlanPhase
-from streamjoin.io.base import MemorySnapshots, Rejected, SinkError, SourceError, Split, Staged
+from streamjoin.io.base import Rejected, SinkError, SourceError, Split, Staged
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.files import FilesSource
 from streamjoin.io.files_reader import FilesSourceConfig

@@ -437,6 +437,15 @@ class TestStatus:
             ({"plan_refused": "no"}, "Running", "JoinRunning", "PlanRefused"),
             ({"executors_pending": "no node"}, "Running", "JoinRunning", "ExecutorsPending"),
             (
+                {"driver_ready": False, "driver_pods": 0, "report": None, "overfull": "too much"},
+                *("Pending", "DriverStarting", "PlanOverCapacity"),
+            ),
+            ({"overfull": "the manifest expects too much, and the plan that runs holds it"}, "Running", "JoinRunning", "Healthy"),
+            (
+                {"report": Report({"state": "running"}, {"generation": 1, "workers": 2, "readyWorkers": 2, "warning": "too full"})},
+                *("Running", "JoinRunning", "PlanOverCapacity"),
+            ),
+            (
                 {"report": Report({"state": "running"}, {"generation": 1, "workers": 2, "readyWorkers": 0})},
                 *("Starting", "ExecutorsStarting", "Healthy"),
             ),

@@ -303,8 +303,8 @@ def change(
     stored = stored_under(before, sides, storage, main)
     moved, fetched_bytes = 0, 0
     for task, worker in enumerate(planned.plan.keep):
-        areas = {index: after.areas[index] for index in after.areas_of(task)}
-        held = [] if worker is None else [before.areas[index] for index in before.areas_of(worker)]
+        areas = {index: area for index, area in enumerate(after.areas) if area.task == task}
+        held = [] if worker is None else [area for area in before.areas if area.task == worker]
         here = [(area, {side: runs_of(area, side, sides[side]) for side in SIDES}) for area in held]
         store, begun = RunStore(), len(fetched)
         wanted = missing(stored, held, areas.values())

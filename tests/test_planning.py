@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.cli.planning import StatsError, expected_statistics, key_text, make_plan, read_plan, read_stats, report, report_change
+from streamjoin.elastic.deployment import Expected, expected_tuples
 from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate
@@ -142,12 +143,17 @@ def test_the_report_says_loads_replication_and_every_coverage_area() -> None:
 
 def test_what_the_manifest_says_is_what_the_window_holds_at_the_expected_rates() -> None:
     window = Window(WindowKind.RANGE, before_micros=10_000_000, after_micros=60_000_000)
-    found = expected_statistics((100, 200), window)
-    assert (found.sides[LEFT].tuples, found.sides[RIGHT].tuples) == (6000, 2000)
-    found = expected_statistics((100, None), window)
-    assert (found.sides[LEFT].tuples, found.sides[RIGHT].tuples) == (6000, 6000)
-    assert expected_statistics((None, None), Window(WindowKind.ROWS, rows=7)).sides[LEFT].tuples == 7
-    assert expected_statistics((3, 4), Window(WindowKind.UNBOUNDED)).sides[RIGHT].tuples == 4
+    cases: list[tuple[Expected, Window, Expected]] = [
+        ((100, 200), window, (6000, 2000)),
+        ((100, None), window, (6000, 1000)),
+        ((None, None), window, (0, 0)),
+        ((None, None), Window(WindowKind.ROWS, rows=7), (7, 7)),
+        ((3, 4), Window(WindowKind.UNBOUNDED), (3, 4)),
+        ((None, 4), Window(WindowKind.UNBOUNDED), (4, 4)),
+    ]
+    for rates, held_in, tuples in cases:
+        found = expected_statistics(rates, expected_tuples(rates, held_in))
+        assert tuple(side.tuples for side in found.sides) == tuples
 
 
 @pytest.mark.parametrize(

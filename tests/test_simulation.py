@@ -460,6 +460,21 @@ def test_the_command_says_what_is_wrong_with_the_manifest(tmp_path: Path) -> Non
     assert "spec.scaling.tau1: 0.9 must be below tau2 (0.8)" in done.output
 
 
+def test_the_floor_of_a_simulation_is_what_it_began_with_where_that_is_asked_for(tmp_path: Path) -> None:
+    trace, manifest = tmp_path / "falling.csv", tmp_path / "join.yaml"
+    trace.write_text("time_s,left_rate,right_rate\n0,4000,4000\n3600,10,10\n36000,10,10\n")
+    found = {}
+    for floor in ("min", "initial"):
+        manifest.write_text(Path(EXAMPLE).read_text().replace("scaling: {tau0", f"scaling: {{floor: {floor}, tau0"))
+        done = run(str(manifest), "--trace", str(trace), "--json")
+        assert done.exit_code == 0, done.output
+        found[floor] = next(one for one in json.loads(done.output)["outcomes"] if one["decider"] == "streamjoin")
+    most = found["initial"]["mostWorkers"]
+    assert found["initial"]["workerHours"] == pytest.approx(10 * most, rel=0.01)
+    assert found["initial"]["rescales"] == 0
+    assert found["min"]["workerHours"] < 0.5 * 10 * most
+
+
 @pytest.mark.parametrize(
     ("window", "rates"),
     [("{rows: 100000}", ""), ("{unbounded: true}", ""), ("{within: 10m}", "expectedRate: 500")],

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streamjoin.io.base import MemorySnapshots, Rejected, Sink, SinkError, Split, Staged
+from harness import MemorySnapshots
+from streamjoin.io.base import Rejected, Sink, SinkError, Split, Staged
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
 from streamjoin.io.files import FilesSource

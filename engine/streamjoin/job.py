@@ -9,20 +9,23 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from streamjoin.elastic.deployment import Deployment, Expected, expected_tuples, first_deployment
+from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS
 from streamjoin.language.condition import Condition
 from streamjoin.language.ddl import parse_schema
-from streamjoin.language.predicate import MainKind
+from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.schema import Schema
 from streamjoin.language.sql import Expression, parse_boolean
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.location import place
 from streamjoin.manifest import resolve
-from streamjoin.manifest.model import Manifest, SchemeSpec, Stream
+from streamjoin.manifest.model import Checkpoint, Manifest, SchemeSpec, Stream
 from streamjoin.manifest.sinks import ConsoleSink, FilesSink, KafkaSink, Sink
 from streamjoin.manifest.sources import FilesSource, GeneratorSource, KafkaSource, Source
 from streamjoin.manifest.validate import ManifestError, Problem
 from streamjoin.scheme.models import DEFAULTS, KEYED
 from streamjoin.scheme.models import Options as SchemeOptions
+from streamjoin.scheme.statistics import Statistics
 
 DEAD_LETTERS = "dead-letters"
 """The directory within the checkpoint where records go that do not parse, unless the manifest says otherwise."""
@@ -78,13 +81,10 @@ class Job:
     memory_bytes: int
     """Memory of one worker."""
     workers_per_executor: int
-    scaling_mode: str
     tau0: float
     tau1: float
     tau2: float
     tau3: float
-    scale_up_after_micros: int
-    scale_down_after_micros: int
     shedding_model: str
     shedding_base: float
     interval_micros: int
@@ -94,6 +94,30 @@ class Job:
     dead_letter: str
     """The directory of records that do not parse."""
     manifest: Manifest
+
+    def expected_tuples(self) -> Expected:
+        """What the window is expected to hold of each stream."""
+        left, right = self.streams
+        return expected_tuples(
+            (left.expected_rate, right.expected_rate),
+            self.window,
+            delays_micros=(left.watermark_micros, right.watermark_micros),
+            epoch_micros=max(LEAST_INTERVAL_SECONDS * 1e6, self.interval_micros),
+        )
+
+    def first_deployment(self, known: Statistics, main: MainPredicate, expected: Expected | None = None) -> Deployment:
+        """The plan to begin with (:func:`streamjoin.elastic.deployment.first_deployment`); ``expected``: not what the manifest says."""
+        return first_deployment(
+            self.expected_tuples() if expected is None else expected,
+            known,
+            main,
+            model=self.model,
+            capacity_tuples=self.capacity_tuples,
+            tau1=self.tau1,
+            minimum=self.min_workers,
+            maximum=self.max_workers,
+            options=self.scheme_options,
+        )
 
     def fingerprint(self) -> dict[str, str]:
         """What may not change under an existing checkpoint, by field: held tuples and positions would no longer fit."""
@@ -151,13 +175,10 @@ def compile_job(manifest: Manifest) -> Job:
         cores=spec.workers.resources.cpu.cores,
         memory_bytes=spec.workers.resources.memory.bytes,
         workers_per_executor=spec.workers.per_executor,
-        scaling_mode=spec.scaling.mode,
         tau0=spec.scaling.tau0,
         tau1=spec.scaling.target,
         tau2=spec.scaling.tau2,
         tau3=spec.scaling.tau3,
-        scale_up_after_micros=spec.scaling.scale_up_after.micros,
-        scale_down_after_micros=spec.scaling.scale_down_after.micros,
         shedding_model=spec.shedding.model,
         shedding_base=spec.shedding.base,
         interval_micros=spec.epoch.interval.micros,
@@ -168,6 +189,14 @@ def compile_job(manifest: Manifest) -> Job:
         ),
         manifest=manifest,
     )
+
+
+def with_checkpoint(manifest: Manifest) -> Manifest:
+    """A plan needs no state, but a job does."""
+    if manifest.spec.checkpoint.location is not None:
+        return manifest
+    spec = manifest.spec.model_copy(update={"checkpoint": Checkpoint(location="state")})
+    return manifest.model_copy(update={"spec": spec})
 
 
 def _stream_job(stream: Stream, schema: Schema, needs: tuple[resolve.Need, ...]) -> StreamJob:

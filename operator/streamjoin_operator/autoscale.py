@@ -65,6 +65,8 @@ class Applied(Progress):
     starting: int
     """Workers that were asked for and hold nothing yet."""
     dropped: str | None
+    first_workers: int = 0
+    """Of the join's first plan; 0: not known."""
 
     @classmethod
     def of(cls, plan: Mapping[str, Any]) -> Applied:
@@ -82,6 +84,7 @@ class Applied(Progress):
             starting=(wanted.get("keep") or []).count(None) if wanted is not None and waits else 0,
             migrating_to=int(wanted["workers"]) if wanted is not None and not waits else None,
             dropped=plan.get("dropped"),
+            first_workers=int(plan.get("firstWorkers") or 0),
             switched=took,
         )
 
@@ -180,7 +183,7 @@ class Autoscaler:
 
     def follow(self, manifest: Manifest, pause: str, plan: Applied, now: float) -> list[Told]:
         """Take in what the manifest, its annotation ``pause`` and the driver say; events of plans that were given up."""
-        settings = settings_of(manifest, pause)
+        settings = settings_of(manifest, pause, plan.first_workers)
         if self._shell.core is None:
             self._shell.core = self._restored(settings, now)
         noted = self._shell.follow(now, settings, plan, self._realised(plan))
@@ -319,9 +322,9 @@ class Autoscaler:
         return self._failed.get(record.first_at)
 
 
-def settings_of(manifest: Manifest, pause: str) -> Settings:
+def settings_of(manifest: Manifest, pause: str, first_workers: int = 0) -> Settings:
     """The core's settings; ``pause``: the annotation streamjoin.dev/pause-scaling."""
-    settings = Settings.of(manifest.spec)
+    settings = Settings.of(manifest.spec, first_workers)
     paused = {rule: Mode.RECOMMEND for rule in DIRECTIONS.get(pause, ()) if settings.mode_of(rule) is Mode.ENFORCE}
     return replace(settings, rules={**settings.rules, **paused}) if paused else settings
 

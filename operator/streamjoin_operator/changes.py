@@ -57,7 +57,9 @@ IDENTITY = "held tuples and positions in the checkpoint would no longer fit"
 RULES = (
     _rule(r"spec\.streams\[\d+\]\.expectedRate", Class.IGNORED, "only the first deployment is planned by it"),
     _rule(
-        r"spec\.scaling\.(mode|scaleUpAfter|scaleDownAfter|rules|prometheus)\b.*", Class.IGNORED, "the operator reads it at every decision"
+        r"spec\.scaling\.(mode|floor|scaleUpAfter|scaleDownAfter|rules|prometheus)\b.*",
+        Class.IGNORED,
+        "the operator reads it at every decision",
     ),
     _rule(r"spec\.checkpoint\.(onDelete|size|storageClassName)", Class.IGNORED, "the operator reads it when it acts on it"),
     _rule(r"spec\.workers\.(min|max|floor)", Class.LIVE, "the driver is asked for a plan within the limits"),

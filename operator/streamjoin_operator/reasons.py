@@ -40,6 +40,7 @@ class Reason(Enum):
     RestartRequested = "The annotation streamjoin.dev/restart, or a Secret that all pods mount, has a new value; the driver restarts."
     PlanRequested = "The driver was asked for another number of workers or another model."
     PlanRefused = "The driver refuses a plan that was asked for; the message is its answer."
+    PlanOverCapacity = "A worker is expected to hold more tuples than spec.workers.capacityTuples; the message says what to change."
     Rescaling = "The driver is applying a plan."
     Settled = "Nothing is under way."
     Allocating = "The autoscaler adds workers; the message says why."

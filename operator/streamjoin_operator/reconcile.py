@@ -20,12 +20,12 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from streamjoin.elastic.decision import Kind
-from streamjoin.elastic.deployment import executors_for, initial_workers
+from streamjoin.elastic.deployment import executors_for
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Mode, Rule
 from streamjoin.job import Job, compile_job
-from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.manifest import Manifest, check
+from streamjoin.scheme.statistics import SideStatistics, Statistics
 from streamjoin_operator import api as kinds
 from streamjoin_operator import children, cost, names, status
 from streamjoin_operator.api import Api, ApiError
@@ -88,6 +88,8 @@ class Derived:
     memory: WorkerMemory | None = None
     workers: int = 0
     """The first deployment's."""
+    overfull: str | None = None
+    """Why these are not expected to hold what comes."""
 
 
 @dataclass
@@ -843,6 +845,7 @@ class Reconciler:
             report=now.report,
             plan_refused=now.memo.plan_refused,
             initial_workers=derived.workers,
+            overfull=derived.overfull,
             wanted_workers=now.wanted_workers,
             change=json.loads(annotations[names.CHANGE]) if names.CHANGE in annotations else (now.body.get("status") or {}).get("change"),
             image=next((container["image"] for container in containers if container["name"] == names.DRIVER), ""),
@@ -910,16 +913,12 @@ def derive(body: Object) -> Derived:
         located = manifest.model_copy(update={"spec": spec.model_copy(update={"checkpoint": checkpoint})})
     job = compile_job(located)
     memory = worker_memory(job)
-    workers = initial_workers(
-        rates=(job.streams[LEFT].expected_rate, job.streams[RIGHT].expected_rate),
-        window=job.window,
-        capacity_tuples=job.capacity_tuples,
-        tau1=job.tau1,
-        minimum=job.min_workers,
-        maximum=job.max_workers,
-    )
+    # The driver knows the keys, and may choose another candidate: this is what to expect until it answers.
+    nothing = SideStatistics(0.0)
+    deployment = job.first_deployment(Statistics((nothing, nothing)), job.condition.candidates[0].main)
     problem = None if memory.fits else (Reason.InsufficientMemory, memory.refusal())
-    return Derived(manifest, problem, replace(job, manifest=manifest), memory, workers)
+    overfull = None if deployment.fits else deployment.warning
+    return Derived(manifest, problem, replace(job, manifest=manifest), memory, deployment.workers, overfull)
 
 
 def wish_of(manifest: Manifest, plan: Object) -> tuple[dict[str, Any] | None, int]:

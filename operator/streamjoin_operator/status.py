@@ -81,6 +81,8 @@ class Facts:
     plan_refused: str | None = None
     """The driver's answer to a plan that it refuses."""
     initial_workers: int = 0
+    overfull: str | None = None
+    """Why the workers that may be are not expected to hold what comes, by the manifest."""
     wanted_workers: int | None = None
     change: Mapping[str, Any] | None = None
     image: str = ""
@@ -193,6 +195,10 @@ def _degraded(facts: Facts) -> Condition:
         return Condition("Degraded", True, Reason.PlanRefused, facts.plan_refused)
     if facts.executors_pending is not None:
         return Condition("Degraded", True, Reason.ExecutorsPending, facts.executors_pending)
+    plan = facts.report.plan if facts.report is not None else {}
+    overfull = plan.get("warning") if plan else facts.overfull
+    if overfull:
+        return Condition("Degraded", True, Reason.PlanOverCapacity, str(overfull))
     return Condition("Degraded", False, Reason.Healthy)
 
 

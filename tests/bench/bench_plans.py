@@ -200,8 +200,8 @@ def _fetched(before: Scheme, plan: Plan, sides: list[pa.RecordBatch], predicate:
                 blocks.append(describe(own, name=f"{side}-{index}", side=side, generation=1, area=index, nbytes=data.size, parts=parts))
     moved = read = whole = 0
     for task, worker in enumerate(plan.keep):
-        held = [] if worker is None else [before.areas[index] for index in before.areas_of(worker)]
-        needed = [plan.scheme.areas[index] for index in plan.scheme.areas_of(task)]
+        held = [] if worker is None else [area for area in before.areas if area.task == worker]
+        needed = [area for area in plan.scheme.areas if area.task == task]
         lacking = difference(held_by(needed), held_by(held))
         moved += sum(select(batch, [region for region in lacking if region.side == side]).nbytes for side, batch in enumerate(sides))
         excerpts = missing(blocks, held, needed)

@@ -11,11 +11,9 @@ import click
 from streamjoin.cli.exits import Exit, Failure
 from streamjoin.cli.planning import Stats, StatsError, expected_statistics, make_plan, read_plan, read_stats, report, report_change
 from streamjoin.cli.validate import Unreadable, read_text, refusing
-from streamjoin.elastic.deployment import initial_workers
 from streamjoin.elastic.plan import PlanError
-from streamjoin.job import Job, compile_job
+from streamjoin.job import Job, compile_job, with_checkpoint
 from streamjoin.language.sides import LEFT, RIGHT
-from streamjoin.manifest.model import Checkpoint, Manifest
 from streamjoin.manifest.validate import load
 
 
@@ -43,19 +41,11 @@ def plan_manifest(path: Path, options: Options) -> Exit:
     return Exit.DONE
 
 
-def with_checkpoint(manifest: Manifest) -> Manifest:
-    """A plan needs no state, but a job does."""
-    if manifest.spec.checkpoint.location is not None:
-        return manifest
-    spec = manifest.spec.model_copy(update={"checkpoint": Checkpoint(location="state")})
-    return manifest.model_copy(update={"spec": spec})
-
-
 def _plan(job: Job, options: Options) -> None:
     names = (job.streams[LEFT].name, job.streams[RIGHT].name)
     main = job.condition.candidates[0].main
     rates = (job.streams[LEFT].expected_rate, job.streams[RIGHT].expected_rate)
-    given = Stats(expected_statistics(rates, job.window), None)
+    given = Stats(expected_statistics(rates, job.expected_tuples()), None)
     if options.stats is not None:
         try:
             given = read_stats(read_text(str(options.stats)), main, names)
@@ -67,17 +57,13 @@ def _plan(job: Job, options: Options) -> None:
             running = read_plan(read_text(str(options.running)), main)
         except (PlanError, Unreadable) as refusal:
             raise Failure(Exit.USAGE, f"{options.running}: {refusal}") from refusal
-    statistics, tasks = given.statistics, options.tasks
+    statistics, tasks, warning = given.statistics, options.tasks, None
     holds = float(options.capacity or given.capacity_tuples or job.capacity_tuples)
     if tasks is None and options.capacity is None and options.stats is None:
-        tasks = initial_workers(
-            rates=rates,
-            window=job.window,
-            capacity_tuples=job.capacity_tuples,
-            tau1=job.tau1,
-            minimum=job.min_workers,
-            maximum=job.max_workers,
-        )
+        deployment = job.first_deployment(statistics, main)
+        if not deployment.fits:
+            raise Failure(Exit.FAILED, f"no plan can be made: {deployment.warning}")
+        tasks, warning = deployment.workers, deployment.warning
     try:
         planned = make_plan(
             job.model, statistics, main, tasks=tasks, capacity_tuples=holds, options=job.scheme_options, current=running
@@ -87,6 +73,8 @@ def _plan(job: Job, options: Options) -> None:
     click.echo(report(planned.plan.scheme, statistics, main, names, holds), nl=False)
     if running is not None:
         click.echo("\n" + report_change(running, planned, statistics), nl=False)
+    if warning is not None:
+        click.echo(f"warning: {warning}", err=True)
     for line in _alternatives(job):
         click.echo(line)
     if options.save is not None:

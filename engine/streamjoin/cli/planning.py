@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,16 +29,16 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.cli import wording
+from streamjoin.elastic.deployment import Expected
 from streamjoin.elastic.mapping import greedy, kept_by, overlaps
 from streamjoin.elastic.plan import Plan, PlanError
-from streamjoin.elastic.planner import Planned, follow
+from streamjoin.elastic.planner import Planned, follow, overfull
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_type
 from streamjoin.language.predicate import Bound, Encoding, KeyExpression, MainPredicate
 from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sides import LEFT, RIGHT, SIDE_NAMES
 from streamjoin.language.types import DataType, TypeName
-from streamjoin.language.window import Window, WindowKind
 from streamjoin.scheme.models import DEFAULTS, Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import Area, KeyRange, Scheme, SchemeError
@@ -80,16 +81,16 @@ def read_stats(text: str, main: MainPredicate, names: tuple[str, str] = ("left",
     return Stats(Statistics(tuple(sides)), capacity)
 
 
-def expected_statistics(rates: tuple[float | None, float | None], window: Window) -> Statistics:
-    """What the manifest alone says: the tuples that the window holds at the expected rates; equally many where a rate is unknown.
+def expected_statistics(rates: Expected, expected: Expected) -> Statistics:
+    """What the manifest alone says: the tuples that are ``expected`` to be held.
 
     Of an unbounded window, which holds ever more, those of one second: their proportion decides the scheme.
     """
-    if window.kind is WindowKind.ROWS:
-        return Statistics((SideStatistics(window.rows), SideStatistics(window.rows)))
-    spans = (window.after_micros, window.before_micros) if window.kind is WindowKind.RANGE else (1e6, 1e6)
-    left, right = ((rate or 0.0) * max(0, span) / 1e6 for rate, span in zip(rates, spans, strict=True))
-    return Statistics((SideStatistics(left or right), SideStatistics(right or left)))
+    sides = []
+    for side, held in enumerate(expected):
+        endless = held is not None and math.isinf(held)
+        sides.append(SideStatistics((rates[side] or rates[1 - side] if endless else held) or 0.0))
+    return Statistics(tuple(sides))
 
 
 def make_plan(
@@ -179,6 +180,8 @@ def report(
         if capacity_tuples:
             line += f"; capacity {wording.count(capacity_tuples)}, so that the fullest is {100 * held.max() / capacity_tuples:.0f} % full"
         lines += [line, f"replication: a tuple is held by {held.sum() / sum(volumes):.2f} tasks on average"]
+        warning = overfull(held, scheme.model, capacity_tuples) if capacity_tuples else None
+        lines += [] if warning is None else [f"warning: {warning}"]
     lines += ["", *_table(scheme, statistics, main, names)]
     return "\n".join(lines) + "\n"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,18 @@ import click
 
 from streamjoin.cli import wording
 from streamjoin.cli.exits import Exit, Failure
-from streamjoin.cli.plan import with_checkpoint
 from streamjoin.cli.validate import Unreadable, read_text, refusing
 from streamjoin.elastic.arbitration import Prices
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.forecast import best_grid, load_of
 from streamjoin.elastic.settings import Settings
-from streamjoin.job import Job, compile_job
+from streamjoin.job import Job, compile_job, with_checkpoint
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import WindowKind
 from streamjoin.manifest.validate import load
 from streamjoin.simulation.rivals import Clairvoyant, FlinkAutoscaler, Hpa, StreamJoin
-from streamjoin.simulation.run import Decider, Outcome, SimulatedJoin, simulate, spans, table
+from streamjoin.simulation.run import Decider, Outcome, SimulatedJoin, first_workers, simulate, spans, table
 from streamjoin.simulation.traffic import TraceError, Traffic, generate, read_trace
 
 DAYS = 7.0
@@ -79,6 +78,8 @@ def _simulate(options: Options, job: Job) -> None:
         prices=Prices(tuple_bytes=options.tuple_bytes),
     )
     traffic, called = _traffic(options, job, join)
+    settings = Settings.of(job.manifest.spec, first_workers(join, traffic))
+    join = replace(join, settings=settings)
     own = StreamJoin(join)
     restart = options.start_up + join.prices.switch_seconds
     deciders: list[Decider] = [own, Hpa(settings), FlinkAutoscaler(settings, restart), Clairvoyant(join, traffic)]

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from streamjoin.cli.exits import Exit, Failure
+from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.validate import ManifestError, Problem, parse
 
 
@@ -47,6 +48,15 @@ def located(name: str, problem: Problem, kind: str = "") -> str:
     return f"{name}:{line} {kind}{problem}"
 
 
+def expected_shortage(manifest: Manifest) -> str | None:
+    """A warning where the workers that a valid manifest allows would begin fuller than it wants them to be."""
+    from streamjoin.job import compile_job, with_checkpoint
+    from streamjoin.scheme.statistics import SideStatistics, Statistics
+
+    job = compile_job(with_checkpoint(manifest))
+    return job.first_deployment(Statistics((SideStatistics(0.0), SideStatistics(0.0))), job.condition.candidates[0].main).warning
+
+
 def validate_files(names: Sequence[str]) -> Exit:
     """Problems and ``FILE: ok`` go to standard output, remarks (what is allowed but perhaps not meant) to standard error."""
     valid = True
@@ -63,6 +73,10 @@ def validate_files(names: Sequence[str]) -> Exit:
         for problem in sorted(problems, key=lambda problem: problem.line or 0):
             click.echo(located(name, problem))
         if not problems:
+            for manifest in (document.manifest for document in documents):
+                shortage = None if manifest is None else expected_shortage(manifest)
+                if shortage is not None:
+                    click.echo(f"{name}: warning: {shortage}", err=True)
             click.echo(f"{name}: ok")
         valid = valid and not problems
     return Exit.DONE if valid else Exit.USAGE

@@ -1,34 +1,38 @@
-"""How many workers to start with (ESJ, "Initial deployment"), so many that each is expected to be filled to tau1; and on how many executors
-workers are."""
+"""The first deployment (ESJ, "Initial deployment"): what a join is expected to hold, and the plan whose fullest worker that fills to tau1.
+
+ESJ has M = ceil(E(rate) * window / (W * tau1)) workers. Here M is the number of tasks of the plan: so tuples count as often as the model
+holds them, and for as long as they are held, which is until a watermark has passed the window.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
-from streamjoin.language.sides import LEFT
+from streamjoin.elastic.planner import Planned, capacity_at, make_plan
+from streamjoin.language.predicate import MainPredicate
+from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.language.window import Window, WindowKind
+from streamjoin.scheme.dichotomy import TooManyTasksError
+from streamjoin.scheme.models import DEFAULTS, PRECISION, Options, plan_for_capacity
+from streamjoin.scheme.statistics import Statistics
 
-_SECOND = 1e6
+EPOCHS_BEHIND = 3
+"""Tuples expire by the watermarks of the last epoch but one, and only with all of their run, which is an epoch's or more."""
+
+Expected = tuple[float | None, float | None]
+"""The tuples that are expected to be held, by side, each counted once: None where nothing is known, infinite in a window without end."""
 
 
-def initial_workers(
-    *, rates: tuple[float | None, float | None], window: Window, capacity_tuples: float, tau1: float, minimum: int, maximum: int
-) -> int:
-    """M = ceil(E(rate) * window / (W * tau1)), summed over both streams, within ``minimum``..``maximum``.
+def expected_tuples(rates: Expected, window: Window, *, delays_micros: tuple[int, int] = (0, 0), epoch_micros: float = 0) -> Expected:
+    """What a window holds once it is full, at these tuples per second; a stream of unknown rate is taken to be as fast as the other.
 
-    ``rates``: expected tuples per second, by side; a stream of unknown rate counts for nothing, so that with neither known this
-    is ``minimum``. A window without end fills any number of workers, so that it takes ``maximum``.
-
-    The formula knows nothing of replication: a scheme that repeats tuples may hold more than tau1 on as many workers.
+    ``delays_micros``: of the watermarks, by side. A window of rows holds its rows at any rate.
     """
-    if not 1 <= minimum <= maximum:
-        raise ValueError(f"spec.workers: min {minimum} must be at least 1 and at most max {maximum}")
-    if not (capacity_tuples > 0 and tau1 > 0):
-        raise ValueError(f"spec.workers.capacityTuples: {capacity_tuples} and spec.scaling.tau1: {tau1} must be positive")
-    # E(rate) * window: the tuples of both streams that the window holds at a time.
-    held = sum(_held(rate, window, side) for side, rate in enumerate(rates) if rate)
-    wanted = held / (capacity_tuples * tau1)
-    return maximum if wanted >= maximum else max(minimum, math.ceil(wanted * (1 - 1e-12)))
+    left, right = rates
+    filled = left if left is not None else right, right if right is not None else left
+    left, right = (_held(rate, window, side, delays_micros, epoch_micros) for side, rate in enumerate(filled))
+    return left, right
 
 
 def executors_for(workers: int, per_executor: int) -> int:
@@ -36,10 +40,108 @@ def executors_for(workers: int, per_executor: int) -> int:
     return -(-workers // per_executor)
 
 
-def _held(rate: float, window: Window, side: int) -> float:
-    if window.kind is WindowKind.UNBOUNDED:
-        return math.inf
+def _held(rate: float | None, window: Window, side: int, delays_micros: tuple[int, int], epoch_micros: float) -> float | None:
+    in_epochs = (rate or 0.0) * EPOCHS_BEHIND * epoch_micros / 1e6
     if window.kind is WindowKind.ROWS:
-        return window.rows
-    # A left tuple is held for as long as a right partner may follow it, and conversely.
-    return rate * max(0, window.after_micros if side == LEFT else window.before_micros) / _SECOND
+        return window.rows + in_epochs
+    if rate is None:
+        return None
+    if window.kind is WindowKind.UNBOUNDED:
+        return math.inf if rate > 0 else 0.0
+    # A left tuple is held for as long as a right partner may follow it, by the right stream's watermark; and conversely.
+    span = window.after_micros if side == LEFT else window.before_micros
+    return rate * max(0, span + delays_micros[1 - side]) / 1e6 + in_epochs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deployment:
+    """A first plan."""
+
+    planned: Planned
+    statistics: Statistics
+    """What it was made for."""
+    tau: float | None
+    """To which its fullest worker is expected to be filled: infinite in a window without end, None where nothing is expected."""
+    warning: str | None
+    """That tau is above tau1, why, and the remedy."""
+
+    @property
+    def workers(self) -> int:
+        """M."""
+        return self.planned.plan.workers
+
+    @property
+    def fits(self) -> bool:
+        """Whether no worker is expected to hold more than it may. A window without end is not expected to."""
+        return self.tau is None or math.isinf(self.tau) or self.tau <= 1 + PRECISION
+
+
+def first_deployment(
+    expected: Expected,
+    known: Statistics,
+    main: MainPredicate,
+    *,
+    model: str,
+    capacity_tuples: float,
+    tau1: float,
+    minimum: int,
+    maximum: int,
+    options: Options = DEFAULTS,
+) -> Deployment:
+    """The plan of fewest workers that is expected to be filled to tau1, within ``minimum``..``maximum``.
+
+    ``known``: how the keys are spread, and in which proportion the streams are where nothing is expected of them; then the plan is for
+    ``minimum`` workers, and for ``maximum`` where they are expected to hold ever more. Raises ValueError as :func:`make_plan` does.
+    """
+    left, right = expected
+    endless = math.isinf(left or 0.0) or math.isinf(right or 0.0)
+    workers = maximum if endless else minimum if left is None or right is None else None
+    statistics = known
+    if workers is None:
+        tuples = left, right
+        statistics = Statistics(tuple(replace(known.sides[side], tuples=float(tuples[side] or 0.0)) for side in SIDES))
+    planned = make_plan(
+        None,
+        statistics,
+        main,
+        model=model,
+        workers=workers,
+        capacity_tuples=capacity_tuples,
+        tau1=tau1,
+        minimum=minimum,
+        maximum=maximum,
+        options=options,
+    )
+    if workers is not None:
+        return Deployment(planned, statistics, math.inf if endless else None, None)
+    tau = float(planned.loads.max()) / capacity_tuples
+    warning = None
+    if tau > tau1 * (1 + PRECISION):
+        warning = _too_full(planned, statistics, main, tau, model, capacity_tuples, tau1, maximum, options)
+    return Deployment(planned, statistics, tau, warning)
+
+
+def _too_full(
+    planned: Planned,
+    statistics: Statistics,
+    main: MainPredicate,
+    tau: float,
+    model: str,
+    capacity_tuples: float,
+    tau1: float,
+    maximum: int,
+    options: Options,
+) -> str:
+    left, right = (statistics.sides[side].tuples for side in (LEFT, RIGHT))
+    what = f"the {left:,.0f} and {right:,.0f} tuples that are expected of the streams fill the fullest worker to {tau:.2f}"
+    try:
+        needed = plan_for_capacity(model, statistics, main, capacity_at(model, tau1, capacity_tuples), options=options).tasks
+    except TooManyTasksError:
+        needed = None
+    if needed is not None and needed <= maximum:
+        return f"spec.scheme.model: {what}, above tau1 ({tau1:g}), as {model} cuts no single key; choose adsp or square, which do"
+    workers = "more workers than there can be" if needed is None else f"{needed:,} workers"
+    return (
+        f"spec.workers.max: {maximum} is too small: {what}, above tau1 ({tau1:g}), which takes {workers} by {model}; "
+        f"raise it, or spec.workers.capacityTuples ({capacity_tuples:,.0f}), or hold less (a shorter window or watermark)"
+    )

@@ -1,12 +1,8 @@
 """Task mapping: which worker goes on as which task of a new scheme, so that as little state as can be moves (A-DSP, section 4.2).
 
-``overlaps`` gives lambda for all pairs of an old and a new task: the tuples that both hold. Two ways to choose among them:
-
-===========  ==========================================================================================================================
-``exact``    the assignment with the greatest sum, hence the least migration: Hungarian method. The default
-``greedy``   Alg. 4 as published: largest overlap first. Not always the least, though the paper says so: from a 4 x 3 to a 3 x 4 grid of
-             equal streams it keeps 96.4 % of the greatest sum
-===========  ==========================================================================================================================
+``overlaps`` gives lambda for all pairs of an old and a new task: the tuples that both hold. :func:`assign` chooses
+the map with the greatest sum, hence the least migration, by the Hungarian method; :func:`greedy` is Alg. 4 as published, to compare with:
+it is not always the least, though the paper says so: from a 4 x 3 to a 3 x 4 grid of equal streams it keeps 96.4 % of the greatest sum.
 
 Always holds: as many workers go on as both schemes have room for, also those that keep nothing; and the same arguments give the same map.
 """
@@ -28,25 +24,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Keep = tuple[int | None, ...]
 """Per task of a new scheme, the task of the old one that goes on as it, or None."""
 
-METHODS = ("exact", "greedy")
-
-
-def map_tasks(before: Scheme, after: Scheme, statistics: Statistics, *, method: str = "exact") -> tuple[Scheme, Keep]:
+def map_tasks(before: Scheme, after: Scheme, statistics: Statistics) -> tuple[Scheme, Keep]:
     """``after`` with its tasks relabelled, and who goes on as each.
 
     A worker that goes on keeps its number if the new scheme has that number; else it gets the lowest that is free, and so do new
     workers after it. So growing by n workers adds the numbers at the end, and shrinking chooses which workers go.
     Hundreds of tasks take milliseconds, a thousand a second or two.
     """
-    keep = choose(overlaps(before, after, statistics), method=method)
-    return relabelled(after, keep)
-
-
-def choose(overlap: Array, *, method: str = "exact") -> Keep:
-    """Who goes on as each new task. ``overlap``: as :func:`overlaps` gives it. Raises ValueError for an unknown method."""
-    if method not in METHODS:
-        raise ValueError(f"method: {method!r} is unknown; choose one of {', '.join(METHODS)}")
-    return greedy(overlap) if method == "greedy" else assign(overlap)
+    return relabelled(after, assign(overlaps(before, after, statistics)))
 
 
 def greedy(overlap: Array) -> Keep:

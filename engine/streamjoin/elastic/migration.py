@@ -72,9 +72,6 @@ class Migration:
     identity_tuples: float
     """Every worker goes on under its number, as if nobody had mapped or aligned anything."""
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.moves and not self.deletes
 
 
 def plan_migration(

@@ -55,14 +55,6 @@ class Plan:
         """The workers of the plan before that do not go on."""
         return tuple(worker for worker in range(before.tasks) if worker not in self.keep)
 
-    def check_follows(self, before: Plan) -> None:
-        """Raises PlanError unless this plan can come after ``before``: a greater generation, and no worker that it lacks."""
-        if self.generation <= before.generation:
-            raise PlanError(f"plan.generation: {self.generation} must be above {before.generation}, that of the running plan")
-        for task, worker in enumerate(self.keep):
-            if worker is not None and worker >= before.workers:
-                raise PlanError(f"plan.keep[{task}]: {worker} must be below {before.workers}, as the running plan has so many workers")
-
     def to_json(self) -> dict[str, Any]:
         """The plan as a value that ``json`` writes and reads back without loss."""
         return {"generation": self.generation, "scheme": self.scheme.to_json(), "keep": list(self.keep)}

@@ -19,7 +19,7 @@ from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.dichotomy import TooManyTasksError
-from streamjoin.scheme.models import DEFAULTS, PRECISION, Options, plan_for_capacity, plan_for_tasks
+from streamjoin.scheme.models import DEFAULTS, KEYED, PRECISION, Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.region import held_regions, volume
 from streamjoin.scheme.statistics import Statistics, loads
 from streamjoin.scheme.tiling import Scheme, SchemeError
@@ -70,8 +70,9 @@ def make_plan(
     """The plan that follows ``current`` (None: the first one), proven to be a tiling.
 
     ``workers``: for so many, the smallest largest load; the model may use fewer. None: the fewest whose largest load is at most
-    ``tau1 * capacity_tuples``, within ``minimum``..``maximum``; where ``maximum`` cannot hold it, for that many. Dynamic goes by its own
-    rule, half of the capacity. Raises ValueError for limits that cannot be, and what the model refuses. A tenth of a second for 16 tasks.
+    ``tau1 * capacity_tuples``, within ``minimum``..``maximum``; where ``maximum`` cannot hold it, for that many (:func:`overfull`).
+    Dynamic goes by its own rule, half of the capacity, where tau1 is more. Raises ValueError for limits that cannot be, and what the
+    model refuses. A tenth of a second for 16 tasks.
     """
     if not 1 <= minimum <= maximum:
         raise ValueError(f"spec.workers: min {minimum} must be at least 1 and at most max {maximum}")
@@ -81,9 +82,25 @@ def make_plan(
     if workers is not None:
         scheme = plan_for_tasks(model, statistics, main, workers, options=options, current=before)
     else:
-        capacity = capacity_tuples if model == "dynamic" else tau1 * capacity_tuples
-        scheme = _fewest(model, statistics, main, capacity, minimum, maximum, options, before)
+        scheme = _fewest(model, statistics, main, capacity_at(model, tau1, capacity_tuples), minimum, maximum, options, before)
     return follow(current, scheme, statistics, main)
+
+
+def capacity_at(model: str, tau1: float, capacity_tuples: float) -> float:
+    """What a model is to plan a task for that is filled to ``tau1``: dynamic fills half of what it is given."""
+    return min(1.0, 2 * tau1) * capacity_tuples if model == "dynamic" else tau1 * capacity_tuples
+
+
+def overfull(held: Array, model: str, capacity_tuples: float) -> str | None:
+    """A sentence where a task would hold more than it may; ``held``: as ``Planned.loads``. What to change comes first."""
+    task = int(held.argmax())
+    if held[task] <= capacity_tuples * (1 + PRECISION):
+        return None
+    remedy = ", or spec.scheme.model, as this one cuts no single key" if model in KEYED else ", or ask for more workers"
+    return (
+        f"spec.workers.capacityTuples: task {task} of the plan ({model}, {len(held)} tasks) would hold {held[task]:,.0f} tuples, "
+        f"more than {capacity_tuples:,.0f}; raise it{remedy}"
+    )
 
 
 def follow(current: Plan | None, scheme: Scheme, statistics: Statistics, main: MainPredicate) -> Planned:
@@ -151,6 +168,8 @@ def _fewest(
     before: Scheme | None,
 ) -> Scheme:
     try:
+        if sum(side.tuples for side in statistics.sides) > maximum * capacity:  # that many could not hold every tuple once
+            raise TooManyTasksError(capacity)
         scheme = plan_for_capacity(model, statistics, main, capacity, options=options, current=before)
         tasks = min(max(scheme.tasks, minimum), maximum)
     except TooManyTasksError:

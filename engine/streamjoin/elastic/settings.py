@@ -129,9 +129,10 @@ class Settings:
         return tau / max(LEAST_KEPT, kept)
 
     @classmethod
-    def of(cls, spec: Spec) -> Settings:
-        """What a valid manifest says."""
+    def of(cls, spec: Spec, first_workers: int = 0) -> Settings:
+        """What a valid manifest says; ``first_workers``: of the join's first plan, 0 where they are not known."""
         scaling, workers = spec.scaling, spec.workers
+        least = min(max(workers.min, first_workers), workers.max) if scaling.floor == "initial" else workers.min
         given = {rule: getattr(scaling.rules, name) for rule, name in _RULE_FIELDS.items()}
         return cls(
             tau0=scaling.tau0,
@@ -140,7 +141,7 @@ class Settings:
             tau3=scaling.tau3,
             scale_up_after=scaling.scale_up_after.micros / 1e6,
             scale_down_after=scaling.scale_down_after.micros / 1e6,
-            min_workers=workers.min,
+            min_workers=least,
             max_workers=workers.max,
             capacity_tuples=float(workers.capacity_tuples),
             interval_seconds=max(LEAST_INTERVAL_SECONDS, spec.epoch.interval.micros / 1e6),

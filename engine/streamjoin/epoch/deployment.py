@@ -8,13 +8,15 @@ of its key.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.elastic.deployment import initial_workers
+from streamjoin.elastic.deployment import Deployment
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.snapshots import StorageSnapshots
 from streamjoin.epoch.spec import Config, Stream
@@ -28,15 +30,25 @@ from streamjoin.language.choice import choose
 from streamjoin.language.predicate import KeyExpression, MainPredicate, Predicate
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.language.window import WindowKind
-from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import Scheme
-from streamjoin.state.blocks import Block, load_all
+from streamjoin.state.blocks import DOWNLOADS, Block, load_all
 from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
 
 SAMPLE_RECORDS = 50_000
 SAMPLE_AHEAD_SECONDS = 60.0
+SAMPLE_BLOCKS = 64
+"""Of each side's blocks, so many are read for the spread of its keys."""
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A checkpoint with a plan to run."""
+
+    checkpoint: Checkpoint
+    warning: str | None = None
+    """What is wrong with a plan that was made anew."""
 
 
 def require_same_join(job: Job, checkpoint: Checkpoint, location: str) -> None:
@@ -50,7 +62,7 @@ def require_same_join(job: Job, checkpoint: Checkpoint, location: str) -> None:
 
 def first_plan(
     job: Job, checkpoint: Checkpoint, sources: tuple[Source, Source], inputs: tuple[SourcePlan, SourcePlan], now: float
-) -> Checkpoint:
+) -> Deployed:
     """The checkpoint with the main predicate and the first plan, chosen from a sample of the first input."""
     samples = [_sample(sources[side], inputs[side], now) for side in SIDES]
     candidates = job.condition.candidates
@@ -58,48 +70,46 @@ def first_plan(
     predicate = choose(job.condition, by_candidate)
     chosen = candidates.index(predicate)
     rates = [stream.expected_rate for stream in job.streams]
-    volumes = rates if all(rates) else [max(1, plan.records) for plan in inputs]
-    return _plan_anew(
-        job, checkpoint, predicate.main, [float(volume or 1) for volume in volumes], [of_side[chosen] for of_side in by_candidate]
-    )
+    volumes = [float(rate or 1) for rate in rates] if all(rates) else [float(max(1, plan.records)) for plan in inputs]
+    keys = [of_side[chosen] for of_side in by_candidate]
+    known = _statistics(volumes, [Histogram.from_sample(of_side) if len(of_side) and predicate.main.keys else None for of_side in keys])
+    return _deployed(checkpoint, predicate.main, job.first_deployment(known, predicate.main))
 
 
-def plan_as_asked(job: Job, checkpoint: Checkpoint, storage: Storage) -> Checkpoint:
+def plan_as_asked(job: Job, checkpoint: Checkpoint, storage: Storage) -> Deployed:
     """The checkpoint with a plan that the manifest allows: its own, or, where another model or number of workers is asked for, a new one.
 
-    A new one is made from what is held, of which a sample of the keys is read. Raises CheckpointMismatch.
+    A new one is made for what is held, of which a sample of the keys is read, or what is expected where that is more. Raises
+    CheckpointMismatch.
     """
     scheme = Scheme.from_json(checkpoint.scheme)
     if scheme.model == job.model and job.min_workers <= scheme.tasks <= job.max_workers:
-        return checkpoint
+        return Deployed(checkpoint)
     main = predicate_of(job, checkpoint, storage.url).main
-    held = [[block for block in checkpoint.blocks if block.side == side] for side in SIDES]
-    keys = [_block_keys(storage, of_side, main) for of_side in held]
-    return _plan_anew(job, checkpoint, main, [float(max(1, sum(block.rows for block in of_side))) for of_side in held], keys)
+    blocks = [[block for block in checkpoint.blocks if block.side == side] for side in SIDES]
+    held = [float(max(1, sum(block.rows for block in of_side))) for of_side in blocks]
+    left, right = (max(tuples, expected or 0.0) for tuples, expected in zip(held, job.expected_tuples(), strict=True))
+    known = _statistics(held, [_histogram_of(storage, of_side, main) for of_side in blocks])
+    deployed = _deployed(checkpoint, main, job.first_deployment(known, main, (left, right)))
+    after = Scheme.from_json(deployed.checkpoint.scheme)
+    # The model may have no scheme for as many workers as were asked for.
+    return Deployed(checkpoint) if (after.model, after.tasks) == (scheme.model, scheme.tasks) else deployed
 
 
-def _plan_anew(
-    job: Job, checkpoint: Checkpoint, main: MainPredicate, volumes: Sequence[float], keys: Sequence[np.ndarray]
-) -> Checkpoint:
-    """The checkpoint with a plan for as many workers as the expected rates ask for (ESJ)."""
-    workers = initial_workers(
-        rates=(job.streams[LEFT].expected_rate, job.streams[RIGHT].expected_rate),
-        window=job.window,
-        capacity_tuples=job.capacity_tuples,
-        tau1=job.tau1,
-        minimum=job.min_workers,
-        maximum=job.max_workers,
+def _statistics(volumes: Sequence[float], histograms: Sequence[Histogram | None]) -> Statistics:
+    return Statistics(tuple(SideStatistics(*of_side) for of_side in zip(volumes, histograms, strict=True)))
+
+
+def _deployed(checkpoint: Checkpoint, main: MainPredicate, deployment: Deployment) -> Deployed:
+    after = replace(
+        checkpoint,
+        main=str(main),
+        scheme=deployment.planned.plan.scheme.to_json(),
+        first_workers=checkpoint.first_workers or deployment.workers,
+        generation=checkpoint.generation + 1,
+        tokens={},
     )
-    of_sides = (
-        SideStatistics(volumes[side], Histogram.from_sample(keys[side]) if len(keys[side]) and main.keys else None) for side in SIDES
-    )
-    scheme = plan_for_tasks(job.model, Statistics(tuple(of_sides)), main, workers, options=job.scheme_options)
-    scheme.check(main)
-    if checkpoint.scheme is not None:
-        before = Scheme.from_json(checkpoint.scheme)
-        if (before.model, before.tasks) == (scheme.model, scheme.tasks):  # the model has no scheme for as many workers as were asked
-            return checkpoint
-    return replace(checkpoint, main=str(main), scheme=scheme.to_json(), generation=checkpoint.generation + 1, tokens={})
+    return Deployed(after, deployment.warning)
 
 
 def predicate_of(job: Job, checkpoint: Checkpoint, location: str) -> Predicate:
@@ -184,10 +194,26 @@ def _encoded(sample: list[pa.RecordBatch], key: KeyExpression | None, stream: St
     return np.concatenate(parts)
 
 
-def _block_keys(storage: Storage, blocks: list[Block], main: MainPredicate) -> np.ndarray:
-    """An even sample of the keys in these blocks."""
+def _histogram_of(storage: Storage, blocks: Sequence[Block], main: MainPredicate) -> Histogram | None:
+    """The spread of the keys in these blocks of one side, from at most ``SAMPLE_BLOCKS`` of them. Memory: ``DOWNLOADS`` blocks."""
     if not main.keys or not blocks:
-        return np.empty(0, dtype=np.int64)
-    every = max(1, sum(block.rows for block in blocks) // SAMPLE_RECORDS)
-    loaded = load_all(storage, blocks)
-    return np.concatenate([batch.column("_key").to_numpy()[::every] for batch in loaded])
+        return None
+    ordered = sorted(blocks, key=lambda block: (block.key_min, block.key_max))
+    ends = np.cumsum([block.rows for block in ordered])
+    total, draws = int(ends[-1]), min(len(blocks), SAMPLE_BLOCKS)
+    if draws == len(blocks):
+        shares = {number: float(block.rows) for number, block in enumerate(ordered)}
+    else:
+        # Evenly along the tuples, so that a block is drawn as often as its size asks for, and each draw stands for as many tuples.
+        drawn = np.searchsorted(ends, (np.arange(draws) + 0.5) * total / draws, side="right")
+        shares = {number: count * total / draws for number, count in Counter(drawn.tolist()).items()}
+    keys: list[np.ndarray] = []
+    weights: list[np.ndarray] = []
+    numbers = iter(shares)
+    while chunk := list(islice(numbers, DOWNLOADS)):
+        for number, batch in zip(chunk, load_all(storage, [ordered[number] for number in chunk]), strict=True):
+            every = max(1, batch.num_rows * draws // SAMPLE_RECORDS)
+            # A copy: a view would keep the block mapped, or in a scratch file.
+            keys.append(batch.column("_key").to_numpy()[every // 2 :: every].copy())
+            weights.append(np.full(len(keys[-1]), shares[number] / len(keys[-1])))
+    return Histogram.from_sample(np.concatenate(keys), weight=np.concatenate(weights))

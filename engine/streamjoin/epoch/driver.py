@@ -33,7 +33,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from streamjoin.elastic.plan import Plan
-from streamjoin.epoch.deployment import first_plan, make_config, make_sources, output_schema, plan_as_asked, predicate_of, require_same_join
+from streamjoin.epoch.deployment import (
+    Deployed,
+    first_plan,
+    make_config,
+    make_sources,
+    output_schema,
+    plan_as_asked,
+    predicate_of,
+    require_same_join,
+)
 from streamjoin.epoch.events import (
     Adopted,
     BetweenEpochs,
@@ -132,6 +141,8 @@ class Driver:
         self._published = False
         # Of the last commit, with their data.
         self._results = Results()
+        # About the plan that was made here, for the next epoch's result.
+        self._warnings: tuple[str, ...] = ()
         # The epoch after the last commit, where it was begun before that commit.
         self._next: _Flight | None = None
         # Repeated storage requests of tasks that run in this process: their reports have them too.
@@ -155,7 +166,7 @@ class Driver:
             self._at("sweep")
             self.sweep()
         if self.checkpoint.scheme is not None:
-            self._adopt(plan_as_asked(self.job, self.checkpoint, self._storage))
+            self._deploy(plan_as_asked(self.job, self.checkpoint, self._storage))
 
     def stop(self) -> None:
         """Give up what is in flight, which the next start does again, make visible what waits for that, and end the workers."""
@@ -198,7 +209,9 @@ class Driver:
         except BaseException:
             self._abandon()
             raise
-        return result_of(self.job, after, epoch, reports, steps.seconds, retries() - repeated - self._task_retries)
+        warnings, self._warnings = self._warnings, ()
+        result = result_of(self.job, after, epoch, reports, steps.seconds, retries() - repeated - self._task_retries)
+        return replace(result, warnings=result.warnings + warnings)
 
     def _advance_plan(self) -> None:
         """Take up a plan that was put, and bring the one that is being applied as far as it can be brought between two epochs."""
@@ -216,7 +229,7 @@ class Driver:
         if self._replanner.running is None and not idle:
             steps.lap("plan")
             self._at("deploy")
-            self._adopt(first_plan(self.job, self.checkpoint, self._sources, inputs, self._clock()))
+            self._deploy(first_plan(self.job, self.checkpoint, self._sources, inputs, self._clock()))
             steps.lap("deploy")
             inputs = self._plan_inputs(head, final)  # workers take seconds to start: for a source that runs by the clock, time begins here
         self._carry_out(self._replanner.handle(EpochPlanned(idle)))
@@ -350,6 +363,10 @@ class Driver:
             if position is not None and isinstance(source, Follower):
                 source.committed(position)
 
+    def _deploy(self, deployed: Deployed) -> None:
+        self._warnings = () if deployed.warning is None else (deployed.warning,)
+        self._adopt(deployed.checkpoint)
+
     def _adopt(self, checkpoint: Checkpoint) -> None:
         """Run under the checkpoint's plan from now on; where it is new, it is durable with the next commit."""
         self.checkpoint = checkpoint
@@ -416,7 +433,8 @@ class Driver:
         """The plan that runs and the one that is being applied; None before the first. Any thread may call this."""
         if self._replanner.running is None:
             return None
-        return self._replanner.status(self._runner.ready)
+        status = self._replanner.status(self._runner.ready)
+        return None if status is None else replace(status, first_workers=self.checkpoint.first_workers)
 
     def statistics(self) -> Statistics:
         """What the join holds, as plans are made from: each side's stored tuples and the spread of their keys. Any thread may call this."""

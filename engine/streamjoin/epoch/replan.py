@@ -131,6 +131,8 @@ class PlanStatus:
     """How many plans this driver has dropped."""
     ended: tuple[Ended, ...] = ()
     """What became of the last plans that were put, in the order in which they ended; at most ``REMEMBERED``."""
+    first_workers: int = 0
+    """The workers of the join's first plan (ESJ's M); 0: not known. The driver's to say."""
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,8 @@ def cut(spec: EpochSpec, plan: Plan, which: int, tables: list[pa.Table], report:
     if any(spec.shed):
         factor = np.zeros(len(key))
         for area, selection in router.route(key, batch.column("_unit").to_numpy()):
-            factor[selection] = np.maximum(factor[selection], spec.shed[areas[area].task])
+            if areas[area].holds[which]:  # a full worker is relieved of what it would hold, not of what only probes it
+                factor[selection] = np.maximum(factor[selection], spec.shed[areas[area].task])
         kept = np.flatnonzero(shed >= factor)
         report.shed += len(key) - len(kept)
         batch, key = batch.take(pa.array(kept)), key[kept]

@@ -110,7 +110,7 @@ class EpochSpec:
     records_before: tuple[int, int]
     records_after: tuple[int, int]
     shed: tuple[float, ...]
-    """By task: the fraction of incoming tuples that it must not be sent."""
+    """By task: the fraction of the tuples that it would hold that it must not be sent."""
     tokens: dict[int, str]
     """By task: the attempt whose runs the last commit made true. Empty when this epoch ``follows`` another."""
     base: str | None

@@ -180,19 +180,6 @@ class Snapshots(Protocol):
     def get(self, name: str) -> bytes: ...
 
 
-class MemorySnapshots:
-    """Snapshots in memory, for tests and for a first try without a checkpoint."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, bytes] = {}
-
-    def put(self, name: str, data: bytes) -> None:
-        self.objects[name] = data
-
-    def get(self, name: str) -> bytes:
-        return self.objects[name]
-
-
 @dataclass(frozen=True)
 class Staged:
     """Results that await the epoch's commit: a finished file, or what is too little for one. Paths are relative to the sink's root."""

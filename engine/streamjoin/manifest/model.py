@@ -107,13 +107,14 @@ class SchemeSpec(Part):
     """How the join is cut among workers."""
 
     model: Literal["adsp", "square", "hash", "dynamic", "readj", "biclique", "chain"] = "adsp"
-    """adsp: coverage areas with irregular grids, fewest workers; square: one grid; hash: along the keys, one worker for
+    """adsp: coverage areas with irregular grids, never more workers than square; square: one grid; hash: along the keys, one worker for
     each range; dynamic: one grid of a power of two workers; readj: as hash, but later only keys of workers that are too full move;
     biclique: workers that hold one stream each; chain: workers that hold a part of both, and see every tuple."""
     sigma: Annotated[float, Field(ge=0, le=100)] | None = None
     """Of readj: keys move when a worker holds more than 1 + sigma times the mean. 0.1 by default."""
     groups: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Of biclique: into how many groups the keys of each stream are cut; a tuple is sent only to groups that may match. 1 by default."""
+    """Of biclique: into how many groups the keys of each stream are cut, with a worker each from the start; a tuple is sent only to
+    groups that may match. 1 by default."""
 
 
 class Resources(Part):
@@ -184,6 +185,8 @@ class Scaling(Part):
     """How long tau must stay at or above tau3."""
     scale_down_after: Span = Duration.parse("10m")
     """How long tau must stay at or below tau0."""
+    floor: Literal["min", "initial"] = "min"
+    """Down to how many workers the rules go: min: workers.min; initial: as many as the first plan had, where that is more."""
     prometheus: Prometheus = Prometheus()
     """Kubernetes: where the operator reads what it scales by."""
 

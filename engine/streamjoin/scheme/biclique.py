@@ -1,4 +1,4 @@
-"""Join-biclique (Lin et al., "Scalable Distributed Stream Join Processing", SIGMOD 2015), and ESJ's chain of workers.
+"""Join-biclique (Lin et al., "Scalable Distributed Stream Join Processing", SIGMOD 2015), and workers that hold parts as ESJ's chain does.
 
 Nothing is replicated: a tuple is stored at one worker, and sent to all others that may hold a partner, where it only probes. In areas:
 those that hold left tuples cover all pairs, and once more those that hold right ones.
@@ -6,7 +6,7 @@ those that hold left tuples cover all pairs, and once more those that hold right
 =============  ========================================================================================================================
 ``biclique``   either side has workers of its own, their numbers in proportion to the streams. In ``groups`` (Bi_g; 1: Bi) by key: a tuple
                is stored at a random worker of its key's group, and sent to the groups of the other side that its partners may be in
-``chain``      ESJ's handshake join: every worker holds an even part of both sides, and sees every tuple pass by
+``chain``      every worker holds an even part of both sides, as in ESJ's handshake join; a tuple is sent to all at once
 =============  ========================================================================================================================
 """
 
@@ -28,27 +28,42 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def biclique(matrix: Matrix, tasks: int, groups: int) -> Scheme:
-    """The scheme of ``tasks`` >= 2 tasks whose largest load is smallest, in at most ``groups`` groups a side, as keys and tasks allow."""
-    for_left = min(range(1, tasks), key=lambda left: (max(matrix.left / left, matrix.right / (tasks - left)), left))
-    most = min(groups, for_left, tasks - for_left)
-    return _scheme(matrix, [_Side.of(matrix.row_sums, most, for_left), _Side.of(matrix.column_sums, most, tasks - for_left)])
+    """The scheme of ``tasks`` >= 2 tasks, in as many of the ``groups`` groups a side as keys and tasks allow, whose largest load is
+    smallest. Each group has a worker before any has two."""
+    wanted = min(groups, tasks // 2)
+    left_groups, right_groups = (_groups(sums, wanted) for sums in (matrix.row_sums, matrix.column_sums))
+    for_left = min(
+        range(left_groups, tasks - right_groups + 1), key=lambda left: (max(matrix.left / left, matrix.right / (tasks - left)), left)
+    )
+    return _scheme(matrix, [_Side.of(matrix.row_sums, left_groups, for_left), _Side.of(matrix.column_sums, right_groups, tasks - for_left)])
 
 
 def biclique_for(matrix: Matrix, capacity_tuples: float, groups: int, most: int) -> Scheme | None:
-    """The scheme of fewest tasks, of which none holds more than ``capacity_tuples``; None where those are more than ``most``."""
+    """The scheme of fewest tasks, one a group at least, none holding more than ``capacity_tuples``; None for more than ``most``."""
     sides = []
     for sums in (matrix.row_sums, matrix.column_sums):
-        least = max(1, math.ceil(float(sums[-1]) / capacity_tuples - EPSILON))
+        of_side = _groups(sums, groups)
+        least = max(of_side, math.ceil(float(sums[-1]) / capacity_tuples - EPSILON))
         if least > most:
             return None
         # One more for each group is enough, whatever its share.
-        found = (_Side.of(sums, min(groups, workers), workers) for workers in range(least, least + groups + 1))
-        sides.append(next(side for side in found if side.load <= capacity_tuples * (1 + EPSILON)))
+        cut = (_Side.of(sums, of_side, workers) for workers in range(least, least + of_side + 1))
+        sides.append(next(side for side in cut if side.load <= capacity_tuples * (1 + EPSILON)))
     return _scheme(matrix, sides) if sum(sum(side.workers) for side in sides) <= most else None
 
 
+def can_group(matrix: Matrix) -> bool:
+    """Whether keys can be cut on either side."""
+    return matrix.rows > 1 and matrix.columns > 1
+
+
+def _groups(sums: Array, groups: int) -> int:
+    """So many groups, or as many as there can be: a bucket is not cut."""
+    return len(_cuts(sums, np.arange(1, groups) / groups)) - 1
+
+
 def chain(tasks: int) -> Scheme:
-    """ESJ's chain of ``tasks`` >= 2 workers."""
+    """``tasks`` >= 2 workers, each with a part of both sides."""
     whole, everything = UnitRange(), KeyRange()
     areas = [
         Area(task, 0, (everything, everything), (part, whole), (everything, None), (True, False))

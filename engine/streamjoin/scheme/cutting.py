@@ -19,8 +19,6 @@ class Cutting:
 
     matrix: Matrix
     areas: tuple[tuple[Rectangle, Shape], ...]
-    owners: tuple[int, ...] | None = None
-    """Where every area is one task's: which, as one task may have several. None: each area's tasks are its own."""
 
     @classmethod
     def whole(cls, matrix: Matrix, shape: Shape) -> Cutting:
@@ -29,11 +27,10 @@ class Cutting:
 
     @property
     def tasks(self) -> int:
-        return sum(shape.tasks for _, shape in self.areas) if self.owners is None else len(set(self.owners))
+        return sum(shape.tasks for _, shape in self.areas)
 
     @property
     def largest_load(self) -> float:
-        """Of tasks that have one area each."""
         return max(shape.largest_load(*area.volumes(self.matrix)) for area, shape in self.areas)
 
     def scheme(self, model: str) -> Scheme:
@@ -47,7 +44,7 @@ class Cutting:
             keys = self.matrix.row_keys(held.top, held.bottom), self.matrix.column_keys(held.begin, held.end)
             areas += [
                 Area(
-                    task=len(areas) + number if self.owners is None else self.owners[coverage],
+                    task=len(areas) + number,
                     coverage=coverage,
                     keys=keys,
                     units=units,

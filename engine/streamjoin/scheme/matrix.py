@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.language.predicate import INT64_MIN, Bound, Encoding, MainKind, MainPredicate
+from streamjoin.language.predicate import INT64_MAX, INT64_MIN, Bound, Encoding, MainKind, MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.statistics import DEFAULT_BUCKETS, Histogram, Statistics
 from streamjoin.scheme.tiling import KeyRange, after, before
@@ -66,13 +66,15 @@ class Matrix:
         buckets: int = DEFAULT_BUCKETS,
         left_cuts: Sequence[int | float] = (),
         right_cuts: Sequence[int | float] = (),
+        *,
+        paired: bool = False,
     ) -> Matrix:
         """The matrix of these statistics: a single cell where keys cannot help (!=, no main predicate, or keys of unknown spread).
 
         Hashed keys of unknown spread lie evenly in ``buckets`` parts. Known buckets are cut further, at the keys that the other side's
         bounds reach, so that a cut between buckets replicates no more than the predicate asks for; on an equality, nothing. So they are
-        at ``left_cuts`` and ``right_cuts``, where a running scheme is cut.
-        O(buckets * log buckets).
+        at ``left_cuts`` and ``right_cuts``, where a running scheme is cut, and, ``paired``, beside the other side's bounds
+        (:meth:`pairs`). O(buckets * log buckets).
         """
         left, right = (side.histogram for side in statistics.sides)
         if hashed(main):
@@ -82,6 +84,9 @@ class Matrix:
             left = right = Histogram(np.zeros(0, np.float64 if main.is_float else np.int64), np.ones(1))
         else:
             left, right = _cut_at(_typed(left, main), left_cuts), _cut_at(_typed(right, main), right_cuts)
+            if paired:
+                left = left.refined(_beside(right.bounds, main, back=True)[1])
+                right = right.refined(_beside(left.bounds, main)[1])
             columns = _reached_bounds(left.bounds, main, main.reach)
             rows = _reached_bounds(right.bounds, main, main.reach_back)
             left, right = left.refined(rows), right.refined(columns)
@@ -107,6 +112,18 @@ class Matrix:
             result_volume=float(np.diff(row_sums) @ (column_sums[last + 1] - column_sums[first])),
         )
 
+    def pairs(self, main: MainPredicate) -> tuple[Array, Array]:
+        """The bounds of rows with a bound of columns beside them, in the middle of what is in reach; both ends included.
+
+        As numbers of the row and the column that begin there: int64, strictly ascending.
+        """
+        rows, keys = _beside(self.row_bounds, main)
+        columns = np.searchsorted(self.column_bounds, keys)
+        paired = columns < len(self.column_bounds)
+        paired[paired] = self.column_bounds[columns[paired]] == keys[paired]
+        rows, columns = rows[paired] + 1, columns[paired] + 1
+        return np.concatenate([[0], rows, [self.rows]]), np.concatenate([[0], columns, [self.columns]])
+
     def row_keys(self, begin: int, end: int) -> KeyRange:
         """The left keys of rows begin..end - 1."""
         return _keys(self.row_bounds, begin, end)
@@ -131,6 +148,20 @@ def _typed(histogram: Histogram, main: MainPredicate) -> Histogram:
 
 def _cut_at(histogram: Histogram, cuts: Sequence[int | float]) -> Histogram:
     return histogram.refined(np.array(cuts, histogram.bounds.dtype)) if len(cuts) else histogram
+
+
+def _beside(bounds: Array, main: MainPredicate, *, back: bool = False) -> tuple[Array, Array]:
+    """Which of these left bounds have a right one beside them, and those, strictly ascending; ``back``: of right ones, the left ones."""
+    low, high = (other if end is None else end for end, other in ((main.low, main.high), (main.high, main.low)))
+    middle: int | float = 0
+    if low is not None and high is not None:
+        middle = low / 2 + high / 2 if main.is_float else (int(low) + int(high)) // 2
+    moved = [key - middle if back else key + middle for key in bounds.tolist()]
+    if main.is_float:
+        kept = [number for number, key in enumerate(moved) if math.isfinite(key) and (number == 0 or key > moved[number - 1])]
+    else:
+        kept = [number for number, key in enumerate(moved) if INT64_MIN < key <= INT64_MAX]
+    return np.array(kept, np.int64), np.array([moved[number] for number in kept], bounds.dtype)
 
 
 def _sums(tuples: float, histogram: Histogram) -> Array:

@@ -3,12 +3,12 @@
 ============  ======================================================================================================================
 ``adsp``      A-DSP: coverage areas by the area dichotomy (Alg. 2), each cut by the varietal matrix (Alg. 1)
 ``square``    2-DSP: one coverage area, a regular grid (Eq. 9); any predicate, any skew
-``hash``      1-DSP: many coverage areas of one task each, cut along the keys; one side disjoint, the other repeated over the
-              band's margin. Where keys cannot be cut (!=, no main predicate, keys of unknown spread), one coverage area as for ``adsp``
+``hash``      1-DSP: ranges of keys, one a task; a tuple is held in its own, and probes the others where it may find partners
+              (:mod:`~streamjoin.scheme.keyed`). Where keys cannot be cut (!=, no main predicate, keys of unknown spread), as ``adsp``
 ``dynamic``   one even grid of a power of two tasks (:mod:`~streamjoin.scheme.dynamic`)
 ``readj``     as ``hash``, but from plan to plan keys move only from tasks that are too full (:mod:`~streamjoin.scheme.readj`)
 ``biclique``  workers that hold one side each, nothing repeated; in groups by key (:mod:`~streamjoin.scheme.biclique`)
-``chain``     ESJ's handshake join: workers that each hold a part of both sides, nothing repeated (the same module)
+``chain``     workers that each hold a part of both sides, nothing repeated, and see every tuple (the same module)
 ============  ======================================================================================================================
 
 Always holds: the scheme that comes out is a tiling (``Scheme.check``), whatever the statistics say. Loads hold only as far as they do.
@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from streamjoin.language.predicate import MainPredicate
-from streamjoin.language.sides import LEFT
 from streamjoin.scheme import biclique, dichotomy, dynamic, readj, varietal
 from streamjoin.scheme.cutting import Cutting
-from streamjoin.scheme.dichotomy import MOST_TASKS, Rectangle, TooManyTasksError
+from streamjoin.scheme.dichotomy import MOST_TASKS, TooManyTasksError
+from streamjoin.scheme.keyed import Run, Strip, cuts_of, owners_of
 from streamjoin.scheme.matrix import Matrix, hashed
-from streamjoin.scheme.statistics import DEFAULT_BUCKETS, Statistics, loads
+from streamjoin.scheme.statistics import DEFAULT_BUCKETS, Statistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.scheme.varietal import Shape
 
@@ -50,7 +50,7 @@ class Options:
     sigma: float = 0.1
     """readj: how far above the mean a task's load may lie before keys move."""
     groups: int = 1
-    """biclique: the groups of keys on each side."""
+    """biclique: the groups of keys on each side, each with a worker of its own from the start."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.sigma < math.inf:
@@ -79,37 +79,35 @@ def plan_for_capacity(
     """
     if not capacity_tuples > 0:
         raise ValueError(f"capacity: {capacity_tuples} must be positive")
+    running = current if current is not None and current.model == model else None
     matrix = _matrix(model, statistics, main)
     total = matrix.left + matrix.right
     fewest = max(1, math.ceil(total / capacity_tuples - varietal.EPSILON))
     if model == "chain" and fewest <= MOST_TASKS:
         return plan_for_tasks(model, statistics, main, fewest)
     if model == "biclique" and fewest <= MOST_TASKS:
-        if fewest == 1:
+        if fewest == 1 and not (options.groups > 1 and biclique.can_group(matrix)):
             return Cutting.whole(matrix, Shape(1, 1)).scheme(model)
         scheme = biclique.biclique_for(matrix, capacity_tuples, options.groups, MOST_TASKS)
         if scheme is not None:
             return scheme
-    if model == "readj" and fewest <= MOST_TASKS and _cuts_keys_only(model, matrix):
-        return _readj_for_capacity(statistics, main, capacity_tuples, fewest, options, current)
     fitted = None
     if model == "square":
         fitted = Cutting.whole(matrix, varietal.square(matrix.left, matrix.right, capacity_tuples))
     elif model == "dynamic":
-        running = current.tasks if current is not None and current.model == model else 1
-        shape = dynamic.grid_for(matrix, capacity_tuples, running)
+        shape = dynamic.grid_for(matrix, capacity_tuples, 1 if running is None else running.tasks)
         fitted = None if shape is None else Cutting.whole(matrix, shape)
     elif hashed(main) and all(side.histogram is None for side in statistics.sides):
         # Any number of equal parts can be had, and nothing need be replicated.
         if fewest <= MOST_TASKS:
-            return plan_for_tasks(model, statistics, main, fewest)
-    elif _cuts_keys_only(model, matrix):
-        fitted = _hash(matrix, capacity_tuples)
-    elif model in ("adsp", "hash", "readj"):
+            return plan_for_tasks(model, statistics, main, fewest, options=options, current=running)
+    elif (strip := _strip(model, statistics, main, DEFAULT_BUCKETS, running)) is not None:
+        return strip.scheme(model, _owned_for_capacity(model, strip, capacity_tuples, options, running))
+    else:
         fitted = _adsp(matrix, dichotomy.partition(matrix, capacity_tuples), capacity_tuples)
     if fitted is None or fitted.tasks > MOST_TASKS:
         raise TooManyTasksError(capacity_tuples)
-    return (fitted if model in ("square", "dynamic") else _evenest(model, fitted, fitted.tasks)).scheme(model)
+    return (fitted if model in ("square", "dynamic") else _evenest(fitted, fitted.tasks)).scheme(model)
 
 
 def plan_for_tasks(
@@ -129,10 +127,13 @@ def plan_for_tasks(
     """
     if not 1 <= tasks <= MOST_TASKS:
         raise ValueError(f"tasks: {tasks} must be at least 1 and at most {MOST_TASKS:,}")
-    if model == "readj" and current is not None and current.model == model:
-        return _readjusted(statistics, main, tasks, options, current)
     # Evenly hashed keys fall into as many buckets as can be shared out equally.
-    matrix = _matrix(model, statistics, main, tasks * -(-DEFAULT_BUCKETS // tasks))
+    buckets = tasks * -(-DEFAULT_BUCKETS // tasks)
+    running = current if current is not None and current.model == model else None
+    strip = _strip(model, statistics, main, buckets, running)
+    if strip is not None:
+        return strip.scheme(model, _owned(model, strip, tasks, options, running))
+    matrix = _matrix(model, statistics, main, buckets)
     if model == "square":
         return Cutting.whole(matrix, _squarest(matrix, tasks)).scheme(model)
     if model == "dynamic":
@@ -142,10 +143,8 @@ def plan_for_tasks(
     if tasks > 1 and model == "chain":
         return biclique.chain(tasks)
     whole = varietal.least_capacity(matrix.left, matrix.right, tasks)
-    one = tasks == 1 or _cuts_keys_only(model, matrix)
-    start = Cutting.whole(matrix, Shape(1, 1) if one else varietal.partition(matrix.left, matrix.right, whole))
-    scheme = (start if tasks == 1 else _evenest(model, start, tasks)).scheme(model)
-    return _readjusted(statistics, main, tasks, options, scheme) if model == "readj" and _cuts_keys_only(model, matrix) else scheme
+    start = Cutting.whole(matrix, Shape(1, 1) if tasks == 1 else varietal.partition(matrix.left, matrix.right, whole))
+    return (start if tasks == 1 else _evenest(start, tasks)).scheme(model)
 
 
 def _matrix(model: str, statistics: Statistics, main: MainPredicate, buckets: int = DEFAULT_BUCKETS) -> Matrix:
@@ -154,36 +153,42 @@ def _matrix(model: str, statistics: Statistics, main: MainPredicate, buckets: in
     return Matrix.of(statistics, main, buckets)
 
 
-def _cuts_keys_only(model: str, matrix: Matrix) -> bool:
-    return model in KEYED and matrix.rows > 1 and matrix.columns > 1
+def _strip(model: str, statistics: Statistics, main: MainPredicate, buckets: int, current: Scheme | None) -> Strip | None:
+    """What ``hash`` and ``readj`` cut; None for other models, and where keys cannot be cut."""
+    if model not in KEYED:
+        return None
+    matrix = Matrix.of(statistics, main, buckets, *(([], []) if current is None else cuts_of(current)), paired=True)
+    strip = Strip.of(matrix, main)
+    return strip if strip.parts > 1 else None
 
 
-def _readjusted(statistics: Statistics, main: MainPredicate, tasks: int, options: Options, current: Scheme) -> Scheme:
-    owned = readj.owned_side(current)
-    bounds = readj.bounds_of(current, owned)
-    matrix = Matrix.of(statistics, main, tasks * -(-DEFAULT_BUCKETS // tasks), *((bounds, []) if owned == LEFT else ([], bounds)))
-    if not _cuts_keys_only(current.model, matrix):
-        return plan_for_tasks(current.model, statistics, main, tasks, options=options)
-    side = readj.Side.of(matrix, owned)
-    owners = readj.owners_of(current, matrix.row_bounds if owned == LEFT else matrix.column_bounds, owned)
-    return readj.cutting(matrix, side, readj.readjusted(side, owners, tasks, options.sigma)).scheme(current.model)
+def _owned(model: str, strip: Strip, tasks: int, options: Options, current: Scheme | None) -> list[list[Run]]:
+    """What each of at most ``tasks`` tasks owns by ``hash``, or by ``readj`` from ``current``, or else from that on."""
+    owned = [[run] for run in strip.evenest(tasks)]
+    if model == "hash":
+        return owned
+    if current is None:
+        owners = [task for task, [(begin, end)] in enumerate(owned) for _ in range(begin, end)]
+    else:
+        owners = owners_of(current, strip)
+    return readj.readjusted(strip, owners, tasks, options.sigma)
 
 
-def _readj_for_capacity(
-    statistics: Statistics, main: MainPredicate, capacity_tuples: float, fewest: int, options: Options, current: Scheme | None
-) -> Scheme:
-    """Ever more tasks until none holds too much, or more tasks no longer help: a frequent key stays too much for its own."""
-    best: tuple[float, Scheme] | None = None
-    for tasks in range(fewest, MOST_TASKS + 1):
-        scheme = plan_for_tasks("readj", statistics, main, tasks, options=options, current=current)
-        largest = float(loads(scheme, statistics).max())
-        if largest <= capacity_tuples * (1 + varietal.EPSILON):
-            return scheme
-        if best is not None and tasks > 2 * fewest + 8 and largest >= best[0] * (1 - PRECISION):
-            return best[1]
-        if best is None or largest < best[0] * (1 - PRECISION):
-            best = largest, scheme
-    raise TooManyTasksError(capacity_tuples)
+def _owned_for_capacity(model: str, strip: Strip, capacity_tuples: float, options: Options, current: Scheme | None) -> list[list[Run]]:
+    """By the fewest tasks that none holds too much of, but those with a part of the strip that alone is too much."""
+    fewest = len(strip.fitted(capacity_tuples))
+    if fewest > MOST_TASKS:
+        raise TooManyTasksError(capacity_tuples)
+    most = max(capacity_tuples, strip.largest_part) * (1 + varietal.EPSILON)
+    # Readj stops at sigma above the mean, so that it may take some more tasks; where these do not help, the best that was found.
+    found = []
+    for tasks in range(fewest, min(MOST_TASKS, 2 * fewest + 8) + 1):
+        owned = _owned(model, strip, tasks, options, current)
+        largest = max(strip.load(runs) for runs in owned)
+        found.append((largest, tasks, owned))
+        if largest <= most:
+            break
+    return min(found)[2]
 
 
 def _squarest(matrix: Matrix, tasks: int) -> Shape:
@@ -199,44 +204,19 @@ def _adsp(matrix: Matrix, found: dichotomy.Dichotomy, capacity: float) -> Cuttin
     return Cutting(matrix, tuple(cut))
 
 
-def _hash(matrix: Matrix, capacity: float) -> Cutting:
-    """1-DSP's plan: each area as long as the capacity allows. The side that is cut disjointly is the one that needs fewer areas."""
-    by_rows = _chain(matrix.row_sums, matrix.column_sums, matrix.first, matrix.last, capacity)
-    by_columns = _chain(matrix.column_sums, matrix.row_sums, matrix.first_row, matrix.last_row, capacity)
-    if len(by_columns) < len(by_rows):
-        areas = [Rectangle(other_begin, other_end, begin, end) for begin, end, other_begin, other_end in by_columns]
-    else:
-        areas = [Rectangle(*part) for part in by_rows]
-    return Cutting(matrix, tuple((area, Shape(1, 1)) for area in areas))
-
-
-def _chain(sums: Array, other_sums: Array, first: Array, last: Array, capacity: float) -> list[tuple[int, int, int, int]]:
-    """Disjoint parts of one side, each with what it reaches on the other: [begin, end), [other begin, other end)."""
-    held_until = sums[1:] + other_sums[last + 1]
-    parts = []
-    begin = 0
-    while begin < len(first):
-        held_before = sums[begin] + other_sums[first[begin]]
-        end = max(begin + 1, int(np.searchsorted(held_until, held_before + capacity * (1 + varietal.EPSILON), side="right")))
-        parts.append((begin, end, int(first[begin]), int(last[end - 1]) + 1))
-        begin = end
-    return parts
-
-
-def _evenest(model: str, start: Cutting, tasks: int) -> Cutting:
+def _evenest(start: Cutting, tasks: int) -> Cutting:
     """Of the plans of at most ``tasks`` tasks, of which ``start`` is one, that of the smallest capacity.
 
     By bisection: less capacity never needs fewer tasks.
     """
     best, matrix = start, start.matrix
     # No capacity below this makes so few tasks (see ``dichotomy.lower_bound``).
-    low = capacity = (matrix.left + matrix.right) / tasks
-    if not _cuts_keys_only(model, matrix):
-        low = capacity = max(low, 2 * math.sqrt(matrix.result_volume / tasks))
+    low = capacity = max((matrix.left + matrix.right) / tasks, 2 * math.sqrt(matrix.result_volume / tasks))
     high = best.largest_load
     while high - low > PRECISION * high:
-        plan = _attempt(model, matrix, capacity, tasks)
-        if plan is None:
+        found = dichotomy.fits(matrix, capacity, tasks)
+        plan = None if found is None else _adsp(matrix, found, capacity)
+        if plan is None or plan.tasks > tasks:
             low = capacity
         else:
             high = capacity
@@ -245,14 +225,3 @@ def _evenest(model: str, start: Cutting, tasks: int) -> Cutting:
                 high = min(high, plan.largest_load)
         capacity = (low + high) / 2
     return best
-
-
-def _attempt(model: str, matrix: Matrix, capacity: float, tasks: int) -> Cutting | None:
-    if _cuts_keys_only(model, matrix):
-        plan = _hash(matrix, capacity)
-    else:
-        found = dichotomy.fits(matrix, capacity, tasks)
-        if found is None:
-            return None
-        plan = _adsp(matrix, found, capacity)
-    return plan if plan.tasks <= tasks else None

@@ -1,4 +1,4 @@
-"""Routing (A-DSP, Alg. 3): which areas a tuple goes to, and which of them writes it.
+"""Routing (A-DSP, Alg. 3): which areas a tuple goes to.
 
 A tuple with key k and unit u goes to every area whose key range contains k and whose unit range contains u; nothing else is consulted, so
 a tuple routed twice goes to the same places. Keys come sorted, hence an area's keys are one slice, found by binary search.
@@ -24,10 +24,8 @@ class Router:
 
     def __init__(self, scheme: Scheme, side: int) -> None:
         self._groups: dict[KeyRange, dict[UnitRange, list[int]]] = {}
-        self._writes: list[KeyRange | None] = []
         for index, area in enumerate(scheme.areas):
             self._groups.setdefault(area.keys[side], {}).setdefault(area.units[side], []).append(index)
-            self._writes.append(area.writes[side])
         self._keys = list(self._groups)
 
     def route(self, keys_sorted: np.ndarray, units: np.ndarray) -> Iterator[tuple[int, Selection]]:
@@ -51,14 +49,6 @@ class Router:
                     selection += begin
                 for area in areas:
                     yield area, selection
-
-    def writes(self, area: int, keys_sorted: np.ndarray) -> slice:
-        """Of an area's routed tuples, given by their sorted keys, the part that the area writes durably. Often empty, or everything."""
-        keys = self._writes[area]
-        if keys is None:
-            return slice(0, 0)
-        begin, end = _cuts([keys], keys_sorted)[0]
-        return slice(begin, max(begin, end))
 
 
 def _cuts(ranges: list[KeyRange], keys_sorted: np.ndarray) -> list[tuple[int, int]]:

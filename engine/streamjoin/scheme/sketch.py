@@ -1,7 +1,7 @@
 """A running picture of what a join holds: samples of keys as they are routed, forgotten as their tuples expire.
 
-The matrix of a plan is compressed to some hundreds of buckets a side (A-DSP's baseline [31] does the same), so that some thousands of keys
-say enough. Samples merge by being put together: each key stands for the tuples between it and the next.
+The matrix of a plan is compressed to some hundreds of buckets a side (as by A-DSP's baseline [31], which weighs the output as well), so
+that some thousands of keys say enough. Samples merge by being put together: each key stands for the tuples between it and the next.
 
 Always holds: at most ``MOST_KEYS`` keys a side, however long the window; beyond that every second one goes, and the rest count double.
 """
@@ -49,14 +49,6 @@ class Sketch:
         if before is not None:
             self._parts = [part for part in self._parts if part.time_max is None or part.time_max >= before]
             self._keys = sum(len(part.keys) for part in self._parts)
-
-    def clear(self) -> None:
-        self._parts, self._keys = [], 0
-
-    @property
-    def tuples(self) -> float:
-        """How many tuples the samples stand for."""
-        return sum(part.weight * len(part.keys) for part in self._parts)
 
     def histogram(self) -> Histogram | None:
         """The spread of the keys; None: nothing is known. O(keys * log keys)."""

@@ -107,10 +107,6 @@ class Scheme:
     areas: tuple[Area, ...]
     summary: str
 
-    def areas_of(self, task: int) -> tuple[int, ...]:
-        """The indices of the task's areas, ascending. O(areas)."""
-        return tuple(index for index, area in enumerate(self.areas) if area.task == task)
-
     def to_json(self) -> dict[str, Any]:
         """The scheme as a value that ``json`` writes and reads back without loss: bounds keep being integers or floats."""
         return {

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from streamjoin.elastic.plan import Plan
+from streamjoin.elastic.planner import overfull
 from streamjoin.epoch.replan import PlanOutdated, PlanRefused, PlanStatus
 from streamjoin.job import Job
 from streamjoin.language.predicate import Predicate
 from streamjoin.language.sides import SIDE_NAMES
-from streamjoin.scheme.statistics import SideStatistics
+from streamjoin.scheme.statistics import SideStatistics, loads
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.serve.messages import (
     BodyError,
@@ -131,7 +132,7 @@ class PlanApi:
             if method == "PUT":
                 with self._putting:
                     return self._put(body)
-            return Answer(200, PlanAnswer.of(self._running()[0]))
+            return Answer(200, self._plan())
         except Refused as refused:
             return refused.answer
 
@@ -152,7 +153,13 @@ class PlanApi:
             raise Refused(409, str(error)) from error
         except PlanRefused as error:
             raise Refused(422, str(error)) from error
-        return Answer(202 if changed else 200, PlanAnswer.of(self._running()[0]))
+        return Answer(202 if changed else 200, self._plan())
+
+    def _plan(self) -> PlanAnswer:
+        status, _ = self._running()
+        newest = status.scheme if status.wanted is None else status.wanted.scheme
+        held = loads(newest, self._join.statistics())
+        return PlanAnswer.of(status, overfull(held, newest.model, self._job.capacity_tuples))
 
     def _whole(self, asked: WholePlan, scheme: Scheme) -> bool:
         status, predicate = self._running()

@@ -17,6 +17,7 @@ from typing import Protocol
 from streamjoin.elastic.decision import Decision
 from streamjoin.elastic.ledger import Ledger, Realised
 from streamjoin.elastic.planned_forecast import PlannedForecast
+from streamjoin.elastic.planner import overfull
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
 from streamjoin.elastic.shell import Progress, Shell
@@ -130,6 +131,7 @@ class Autoscaler:
             took = Realised(switched.at, switched.generation, None, switched.moved_tuples, switched.pause_seconds)
         migrating_to = None if status.wanted is None or status.phase is PlanPhase.WAITING else status.wanted.workers
         plan = Progress(status.generation, status.workers, migrating_to, took)
+        self.settings = Settings.of(self._job.manifest.spec, status.first_workers)
         self._shell.follow(now, self.settings, plan, took if took is not None and took.generation == self._made else None)
         if self._drops is not None and status.drops > self._drops:
             reasons = [ended.reason for ended in status.ended if ended.fate is Fate.DROPPED]  # a later plan clears ``dropped``
@@ -210,6 +212,9 @@ class Autoscaler:
             self._shell.pause.begin(now)
             return
         self._made = made.plan.generation
+        warning = overfull(made.loads, made.plan.scheme.model, self._job.capacity_tuples)
+        if warning is not None:
+            self._tell(f"warning: {warning}")
 
     def _keep(self, now: float) -> None:
         """Have the ledger written where there is something new in it."""

@@ -63,7 +63,7 @@ WORKERS = (
     _gauge("worker_utilization_ratio", TASK, "tau: the tuples that the worker of a task holds / the capacity of a worker."),
     _gauge("worker_tuples", ("name", "task", "side"), "Tuples of a side (left, right) that a worker holds, replicas included."),
     _gauge("worker_bytes", TASK, "Size of the tuples that a worker holds; large runs of them are mapped files."),
-    _gauge("worker_shed_ratio", TASK, "Fraction of its tuples that a worker was not sent in the last epoch (load shedding)."),
+    _gauge("worker_shed_ratio", TASK, "Fraction of what a worker would have held that it was not sent in the last epoch (load shedding)."),
     _counter("worker_busy_seconds_total", TASK, "Time that a task's joins have taken, reading back and writing included."),
     _counter("worker_output_rows_total", TASK, "Rows of output that a task has made."),
     _counter("worker_candidate_pairs_total", TASK, "Pairs that a task has found by the main predicate."),

@@ -105,9 +105,12 @@ class PlanAnswer(Message):
     wanted: Following | None
     switched: SwitchedTo | None
     ended: list[EndedPlan]
+    first_workers: int
+    warning: str | None
 
     @classmethod
-    def of(cls, status: PlanStatus) -> PlanAnswer:
+    def of(cls, status: PlanStatus, warning: str | None = None) -> PlanAnswer:
+        """``warning``: what is wrong with the newest plan."""
         wanted, switched = status.wanted, status.switched
         return cls(
             generation=status.generation,
@@ -124,6 +127,8 @@ class PlanAnswer(Message):
             ),
             switched=None if switched is None else SwitchedTo(**{name: getattr(switched, name) for name in SwitchedTo.model_fields}),
             ended=[EndedPlan(generation=plan.generation, fate=plan.fate.value, reason=plan.reason) for plan in status.ended],
+            first_workers=status.first_workers,
+            warning=warning,
         )
 
 

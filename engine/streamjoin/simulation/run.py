@@ -65,6 +65,12 @@ class SimulatedJoin:
         return high
 
 
+def first_workers(join: SimulatedJoin, traffic: Traffic) -> int:
+    """The workers that a simulation begins with."""
+    left, right = (side.held for side in _held_at_first(join, traffic))
+    return join.workers or join.fewest(left, right, join.settings.tau1)
+
+
 def spans(window: Window) -> tuple[float, float]:
     """For how many seconds the window holds a left, and a right, tuple: ``SimulatedJoin.window_seconds``."""
     if window.kind is WindowKind.RANGE:
@@ -175,6 +181,14 @@ class _Side:
         self.held = max(0.0, self._full + self._part * oldest)
 
 
+def _held_at_first(join: SimulatedJoin, traffic: Traffic) -> tuple[_Side, ...]:
+    step = traffic.step_seconds
+    return tuple(
+        _Side(traffic.steps, span / step, join.most_held, float(rates[0]) * step)
+        for span, rates in zip(join.window_seconds, traffic.rates, strict=True)
+    )
+
+
 @dataclass(slots=True)
 class _Change:
     """A plan on its way: workers start, then state moves."""
@@ -192,13 +206,10 @@ class _World:
 
     def __init__(self, join: SimulatedJoin, traffic: Traffic, decider: Decider) -> None:
         self.join, self.traffic, self.decider = join, traffic, decider
-        self.step_seconds = step = traffic.step_seconds
-        rates = [float(of_side[0]) for of_side in traffic.rates]
-        self.sides = tuple(
-            _Side(traffic.steps, span / step, join.most_held, rate * step) for span, rate in zip(join.window_seconds, rates, strict=True)
-        )
+        self.step_seconds = traffic.step_seconds
+        self.sides = _held_at_first(join, traffic)
         left, right = (side.held for side in self.sides)
-        workers = join.workers or join.fewest(left, right, join.settings.tau1)
+        workers = first_workers(join, traffic)
         self.plan = _Plan(workers, best_grid(left, right, workers), float(traffic.skew[0]), float(traffic.hot[0]))
         self.change: _Change | None = None
         self.waiting = [0.0, 0.0]

@@ -83,6 +83,8 @@ class Checkpoint:
     """The main predicate, written out; chosen among the condition's candidates with the first plan, then fixed: blocks lie in its order."""
     generation: int = 0
     scheme: dict[str, Any] | None = None
+    first_workers: int = 0
+    """The workers of the first plan (ESJ's M); 0: not known."""
     blocks: tuple[Block, ...] = ()
     held: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Tuples that each task holds, replicas included."""
