@@ -128,7 +128,7 @@ def next_plan(rng: random.Random, driver: Driver) -> Plan:
         return Plan(generation, planned.plan.scheme, planned.plan.keep)
     scheme = plan_for_tasks(model, found, driver.predicate.main, tasks, current=driver.scheme)
     if rng.random() < 0.7:
-        return Plan(generation, *map_tasks(driver.scheme, scheme, found, method=rng.choice(["exact", "greedy"])))
+        return Plan(generation, *map_tasks(driver.scheme, scheme, found))
     return Plan(generation, scheme, tuple(rng.sample([*range(driver.scheme.tasks), *[None] * scheme.tasks], scheme.tasks)))
 
 
