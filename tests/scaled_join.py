@@ -53,6 +53,7 @@ class ScaledJoin:
         self.answers: list[int] = []
         self.answer: Answered | None = None
         """Given instead of what would be done."""
+        self.first_workers = 0
         self.lost = 0
         """So many answers to wishes get lost on the way back."""
         self.spoil: Callable[[str], str] = lambda text: text
@@ -112,6 +113,7 @@ class ScaledJoin:
         waits = self._clock() - self.put_at < self._start_seconds
         wanted = self.wanted
         return {
+            "firstWorkers": self.first_workers,
             "generation": self.plan.generation,
             "workers": self.workers,
             "phase": "Running" if wanted is None else "WaitingForWorkers" if waits else "Preparing",

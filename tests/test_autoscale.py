@@ -533,6 +533,18 @@ async def test_a_floor_is_gone_to_at_once_and_held() -> None:
 
 
 @story
+async def test_no_worker_is_removed_below_the_first_number_where_that_is_the_floor() -> None:
+    """It is the driver who remembers the number."""
+    world = World(FEW, 3, scaling=slow() | {"floor": "initial"})
+    world.join.first_workers = 2
+    await world.run(900)
+    assert world.targets == [2]
+    world.edit(lambda body: body["spec"]["scaling"].update(floor="min"))
+    await world.run(900)
+    assert world.join.workers == 1
+
+
+@story
 async def test_a_plan_that_is_refused_or_given_up_is_tried_again_later() -> None:
     world = World()
     await world.run(90)

@@ -100,15 +100,22 @@ class Timed:
 
 class Run:
     def __init__(
-        self, root: Path, inputs: tuple[Input, Input], runner: InlineRunner | None = None, most: int = 4, **options: Any
+        self,
+        root: Path,
+        inputs: tuple[Input, Input],
+        runner: InlineRunner | None = None,
+        most: int = 4,
+        rate: float | None = None,
+        **options: Any,
     ) -> None:
+        """``rate``: of each stream, as the manifest expects it; None: not known, so that the join begins with one worker."""
         self.root, self.inputs, self.clock, self.told = root, inputs, Clock(), list[str]()
         given = {"scaling": SCALING, "capacity": CAPACITY, "workers": 1} | options
         job = make_job(root, on=ON, types=("BIGINT", "BIGINT"), window={"within": f"{WITHIN}s"}, watermark="1s", **given)
         spec = job.manifest.spec
         limits = spec.workers.model_copy(update={"max": most})
         manifest = job.manifest.model_copy(update={"spec": spec.model_copy(update={"workers": limits})})
-        streams = tuple(replace(stream, expected_rate=None) for stream in job.streams)  # begin with one worker
+        streams = tuple(replace(stream, expected_rate=rate) for stream in job.streams)
         self.job = replace(job, max_workers=most, manifest=manifest, streams=streams)
         self.storage = ObjectStorage(str(root / "state"))
         self.driver: Driver = driver_for(self.job, inputs, self.storage, runner or Late(), clock=self.clock)
@@ -135,6 +142,23 @@ class Run:
 
     def expected(self) -> Any:
         return oracle(self.inputs, (pa.int64(), pa.int64()), ON, f"abs(l.at - r.at) <= {WITHIN * SECOND}", SECOND)
+
+
+@pytest.mark.parametrize("floor", ["min", "initial"])
+def test_workers_are_removed_down_to_the_floor(floor: str, tmp_path: Path) -> None:
+    """ESJ's is the first number of workers; it is known to a driver that takes over, too."""
+    counts = [120] * 10 + [10] * 40
+    options: dict[str, Any] = {"most": 8, "rate": 120.0, "scaling": SCALING | {"floor": floor}}
+    run = Run(tmp_path, (stream(counts, 1), stream(counts, 2)), **options)
+    run.elastic.start()
+    run.steps(25)
+    first = run.driver.checkpoint.first_workers
+    assert first == len(run.driver.utilization()) >= 5 or floor == "min"
+    run.elastic.stop()
+    again = Run(tmp_path, run.inputs, **options)
+    assert again.all()
+    assert again.driver.checkpoint.first_workers == first
+    assert len(again.driver.utilization()) == (first if floor == "initial" else 1)
 
 
 def put(run: Run, workers: int) -> None:

@@ -259,6 +259,7 @@ CASES = {
     "adsp, band": ("adsp", BAND, "int", 1.1),
     "adsp, wide band": ("adsp", WIDE, "int", 1.4),
     "adsp, equality": ("adsp", EQUAL, "hash", 1.1),
+    "hash, wide band": ("hash", WIDE, "int", 1.1),
     "square": ("square", ALL, None, 1.1),
     "biclique": ("biclique", ALL, None, 1.1),
 }

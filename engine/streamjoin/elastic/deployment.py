@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from streamjoin.elastic.planner import Planned, capacity_at, make_plan
 from streamjoin.language.predicate import MainPredicate
-from streamjoin.language.sides import LEFT, RIGHT, SIDES
+from streamjoin.language.sides import LEFT, SIDES
 from streamjoin.language.window import Window, WindowKind
-from streamjoin.scheme.dichotomy import TooManyTasksError
+from streamjoin.scheme.dichotomy import MOST_TASKS, TooManyTasksError
 from streamjoin.scheme.models import DEFAULTS, PRECISION, Options, plan_for_capacity
 from streamjoin.scheme.statistics import Statistics
 
@@ -98,8 +98,7 @@ def first_deployment(
     workers = maximum if endless else minimum if left is None or right is None else None
     statistics = known
     if workers is None:
-        tuples = left, right
-        statistics = Statistics(tuple(replace(known.sides[side], tuples=float(tuples[side] or 0.0)) for side in SIDES))
+        statistics = Statistics(tuple(replace(known.sides[side], tuples=float(expected[side] or 0.0)) for side in SIDES))
     planned = make_plan(
         None,
         statistics,
@@ -115,33 +114,21 @@ def first_deployment(
     if workers is not None:
         return Deployment(planned, statistics, math.inf if endless else None, None)
     tau = float(planned.loads.max()) / capacity_tuples
-    warning = None
-    if tau > tau1 * (1 + PRECISION):
-        warning = _too_full(planned, statistics, main, tau, model, capacity_tuples, tau1, maximum, options)
-    return Deployment(planned, statistics, tau, warning)
-
-
-def _too_full(
-    planned: Planned,
-    statistics: Statistics,
-    main: MainPredicate,
-    tau: float,
-    model: str,
-    capacity_tuples: float,
-    tau1: float,
-    maximum: int,
-    options: Options,
-) -> str:
-    left, right = (statistics.sides[side].tuples for side in (LEFT, RIGHT))
-    what = f"the {left:,.0f} and {right:,.0f} tuples that are expected of the streams fill the fullest worker to {tau:.2f}"
+    if tau <= tau1 * (1 + PRECISION):
+        return Deployment(planned, statistics, tau, None)
+    left, right = (side.tuples for side in statistics.sides)
+    what = f"the {left:,.0f} and {right:,.0f} tuples that are expected of the streams fill the fullest worker to {tau:.2f}, "
+    what += f"above tau1 ({tau1:g})"
     try:
         needed = plan_for_capacity(model, statistics, main, capacity_at(model, tau1, capacity_tuples), options=options).tasks
     except TooManyTasksError:
-        needed = None
-    if needed is not None and needed <= maximum:
-        return f"spec.scheme.model: {what}, above tau1 ({tau1:g}), as {model} cuts no single key; choose adsp or square, which do"
-    workers = "more workers than there can be" if needed is None else f"{needed:,} workers"
-    return (
-        f"spec.workers.max: {maximum} is too small: {what}, above tau1 ({tau1:g}), which takes {workers} by {model}; "
+        needed = MOST_TASKS + 1
+    if needed <= maximum:
+        warning = f"spec.scheme.model: {what}, as {model} cuts no single key; choose adsp or square, which do"
+        return Deployment(planned, statistics, tau, warning)
+    takes = f"more than {MOST_TASKS:,} workers" if needed > MOST_TASKS else f"{needed:,} workers"
+    warning = (
+        f"spec.workers.max: {maximum} is too small: {what}, which takes {takes} by {model}; "
         f"raise it, or spec.workers.capacityTuples ({capacity_tuples:,.0f}), or hold less (a shorter window or watermark)"
     )
+    return Deployment(planned, statistics, tau, warning)

@@ -75,10 +75,14 @@ class Strip:
         return runs
 
     def evenest(self, tasks: int) -> list[Run]:
-        """At most so many runs, none larger than need be, but for parts that are larger alone. O(tasks * log parts)."""
-        low, high = 0.0, float(self.sums[-1])
+        """At most so many runs, none larger than need be to a thousandth, but for parts that are larger alone. O(tasks * log parts)."""
+        total = float(self.sums[-1])
+        low, high = total / tasks, total
+        even = self.fitted(low)
+        if len(even) <= tasks:
+            return even
         best = self.fitted(high)
-        while high - low > EPSILON * high:
+        while high - low > 1e-3 * high:
             capacity = (low + high) / 2
             runs = self.fitted(capacity)
             if len(runs) > tasks:

@@ -164,13 +164,13 @@ def _strip(model: str, statistics: Statistics, main: MainPredicate, buckets: int
 
 def _owned(model: str, strip: Strip, tasks: int, options: Options, current: Scheme | None) -> list[list[Run]]:
     """What each of at most ``tasks`` tasks owns by ``hash``, or by ``readj`` from ``current``, or else from that on."""
-    owned = [[run] for run in strip.evenest(tasks)]
-    if model == "hash":
-        return owned
-    if current is None:
-        owners = [task for task, [(begin, end)] in enumerate(owned) for _ in range(begin, end)]
-    else:
+    if model == "readj" and current is not None:
         owners = owners_of(current, strip)
+    else:
+        runs = strip.evenest(tasks)
+        if model == "hash":
+            return [[run] for run in runs]
+        owners = [task for task, (begin, end) in enumerate(runs) for _ in range(begin, end)]
     return readj.readjusted(strip, owners, tasks, options.sigma)
 
 

@@ -116,7 +116,7 @@ STREAMS = (
     _gauge("backlog_records", STREAM, "Records that the last epoch left for later, as the source estimates them."),
     _gauge("watermark_timestamp_seconds", STREAM, "The watermark, in event time since 1970: no older tuple will be joined."),
     _gauge("watermark_lag_seconds", STREAM, "How far the watermark is behind the event time of tuples made at the moment of the scrape."),
-    _gauge("source_warnings", NAME, "Warnings of the sources in the last epoch; the run shows their text."),
+    _gauge("source_warnings", NAME, "Warnings of the last epoch, of its sources or about a plan made in it; the run shows their text."),
     _gauge("stream_info", ("name", "stream", "side"), "Always 1; says which side (left, right) a stream is."),
 )
 EPOCHS = (

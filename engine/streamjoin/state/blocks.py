@@ -33,6 +33,7 @@ from pyarrow import ipc
 from streamjoin.kernel.run import sort_run, take
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.sides import SIDES
+from streamjoin.scheme.models import KEYED
 from streamjoin.scheme.region import Region, high_of, low_of
 from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
 from streamjoin.state.extent import Extent, map_extent
@@ -206,6 +207,8 @@ def axes_of(scheme: Scheme, main: MainPredicate) -> tuple[Axes, ...]:
         return (Axes(keys=False, units=True),) * len(areas)
     if len(areas) == 1:
         return (Axes(keys=True, units=not main.is_equality or scheme.model == "biclique"),)
+    if scheme.model in KEYED and all(units == UnitRange() for area in areas for units in area.units):
+        return (Axes(keys=True, units=False),) * len(areas)
     both = (
         (main.low is None or main.high is None)
         or any(units != UnitRange() for area in areas for units in area.units)
