@@ -36,7 +36,18 @@ from streamjoin.epoch.events import (
     WorkersReady,
 )
 from streamjoin.epoch.ports import EpochFailed
-from streamjoin.epoch.replan import FETCH_SECONDS, SMALL_BYTES, Ended, Fate, PlanOutdated, PlanPhase, PlanRefused, PlanStatus, Replanner
+from streamjoin.epoch.replan import (
+    FETCH_SECONDS,
+    MOST_DEATHS,
+    SMALL_BYTES,
+    Ended,
+    Fate,
+    PlanOutdated,
+    PlanPhase,
+    PlanRefused,
+    PlanStatus,
+    Replanner,
+)
 from streamjoin.epoch.spec import EpochSpec, plan_of
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import plan_for_tasks
@@ -180,6 +191,17 @@ def test_a_plan_whose_first_epoch_fails_is_dropped_with_the_reason() -> None:
     assert machine.replanner.plans.workers == (0, 1, 4), "numbers 2 and 3 were given to workers of the plan that was dropped"
 
 
+def test_a_first_epoch_in_which_a_worker_dies_is_tried_again_but_not_for_ever() -> None:
+    machine, died = Machine(), FirstEpochFailed("worker 3 died", worker_died=True)
+    machine.switching_to(growing(2, 4))
+    plans = machine.replanner.plans
+    for _ in range(MOST_DEATHS):
+        assert machine.handle(died) == ()
+        assert machine.replanner.plans == plans
+    assert machine.handle(died) == (ReleaseWorkers((0, 1)),)
+    assert machine.status.dropped == "generation 2: worker 3 died"
+
+
 def test_plans_that_a_later_one_replaces_say_so() -> None:
     machine = Machine()
     assert machine.put(growing(3, 3))
@@ -255,7 +277,7 @@ def test_whatever_happens_every_plan_that_was_accepted_is_accounted_for(seed: in
         plans = machine.replanner.plans
         assert plans is not None
         if plans.before is not None:
-            events += [replace(COMMITTED, at=now), FirstEpochFailed("of a fault")]
+            events += [replace(COMMITTED, at=now), FirstEpochFailed("of a fault", worker_died=rng.random() < 0.5)]
         if plans.upcoming is not None:
             events.append(BlocksFetched(rng.choice([0, 2**40]), now))
         machine.handle(rng.choice(events))

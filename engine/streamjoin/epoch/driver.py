@@ -247,7 +247,8 @@ class Driver:
             running = self._runner.submit(spec, plans.workers)
         except EpochFailed as error:
             if epoch.is_switch:
-                self._carry_out(self._replanner.handle(FirstEpochFailed(f"its workers could not be given their tasks: {error}")))
+                failed = FirstEpochFailed(f"its workers could not be given their tasks: {error}", error.worker_died)
+                self._carry_out(self._replanner.handle(failed))
             raise
         self._task_retries += retries() - repeated
         return _Flight(epoch, running)
@@ -270,7 +271,7 @@ class Driver:
             self._abandon()
             self._janitor.has_leftovers = True
             if epoch.is_switch:
-                self._carry_out(self._replanner.handle(FirstEpochFailed(f"its first epoch failed: {error}")))
+                self._carry_out(self._replanner.handle(FirstEpochFailed(f"its first epoch failed: {error}", error.worker_died)))
             if epoch.spec.follows is None or error.permanent:
                 raise
             again = self._begin(Head.after(self.checkpoint), steps, final)

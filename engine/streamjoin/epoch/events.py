@@ -90,6 +90,8 @@ class FirstEpochFailed:
     """The epoch that was to be the first of the new plan failed."""
 
     why: str
+    worker_died: bool = False
+    """That was the cause, which may not come again."""
 
 
 @dataclass(frozen=True)

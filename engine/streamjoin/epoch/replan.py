@@ -52,6 +52,8 @@ FETCH_SECONDS = 120.0
 """Blocks that have not arrived by then are read in the plan's first epoch."""
 SMALL_BYTES = 8 << 20
 """So little to fetch is no reason to wait: every epoch adds some."""
+MOST_DEATHS = 3
+"""So often a plan's first epoch is tried again after one in which a worker died."""
 REMEMBERED = 16
 """Of so many plans that have ended it is known how."""
 
@@ -148,6 +150,8 @@ class _Applied:
     """By task of the plan; empty exactly while WAITING."""
     fetching_since: float = 0.0
     to_fetch_bytes: int = 0
+    deaths: int = 0
+    """Times that its first epoch failed because a worker died."""
 
     @property
     def assignment(self) -> Assignment:
@@ -277,8 +281,8 @@ class Replanner:
                         self._applied = replace(self._applied, phase=PlanPhase.SWITCHING)  # nobody waits for results
                 case BlocksFetched(to_fetch_bytes, at):
                     self._fetched(to_fetch_bytes, at)
-                case FirstEpochFailed(why):
-                    return self._drop(self._switching().plan, why)
+                case FirstEpochFailed(why, worker_died):
+                    return self._failed(self._switching(), why, worker_died)
                 case FirstEpochCommitted():
                     return self._switch(self._switching(), event)
         return ()
@@ -366,6 +370,13 @@ class Replanner:
         self._dropped = None
         self._end(applied.plan, Fate.SWITCHED)
         return (ReleaseWorkers(applied.workers),)
+
+    def _failed(self, applied: _Applied, why: str, worker_died: bool) -> tuple[Instruction, ...]:
+        """Try the first epoch again where a worker died in it, which says nothing of the plan; else, or at last, drop the plan."""
+        if not worker_died or applied.deaths == MOST_DEATHS:
+            return self._drop(applied.plan, why)
+        self._applied = replace(applied, deaths=applied.deaths + 1)
+        return ()
 
     def _drop(self, plan: Plan, why: str) -> tuple[Instruction, ...]:
         """Go on under the plan that runs, without what has been prepared for ``plan``."""
