@@ -22,7 +22,7 @@ import pyarrow as pa
 import pytest
 
 from harness import SECOND, START, Crash, Input, driver_for, make_batch, make_job, oracle, output_of
-from streamjoin.elastic.mapping import map_tasks
+from streamjoin.elastic.mapping import assign, greedy, overlaps, relabelled
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import make_plan
 from streamjoin.epoch.driver import Driver
@@ -128,7 +128,8 @@ def next_plan(rng: random.Random, driver: Driver) -> Plan:
         return Plan(generation, planned.plan.scheme, planned.plan.keep)
     scheme = plan_for_tasks(model, found, driver.predicate.main, tasks, current=driver.scheme)
     if rng.random() < 0.7:
-        return Plan(generation, *map_tasks(driver.scheme, scheme, found))
+        choose = rng.choice([assign, greedy])
+        return Plan(generation, *relabelled(scheme, choose(overlaps(driver.scheme, scheme, found))))
     return Plan(generation, scheme, tuple(rng.sample([*range(driver.scheme.tasks), *[None] * scheme.tasks], scheme.tasks)))
 
 
@@ -173,7 +174,8 @@ def run_case(root: Path, seed: int, faults: bool) -> dict[str, int]:
     inputs = make_inputs(rng, join, epochs=rng.randint(8, 25))
     model = rng.choice([model for model in MODELS if join != "inequality" or model not in BY_KEY])
     job = make_job(root, on=on, types=(ddl, ddl), window={"within": f"{WITHIN}s"}, model=model, workers=3, watermark="1h")
-    job = replace(job, min_workers=1, max_workers=8)
+    streams = tuple(replace(stream, expected_rate=None) for stream in job.streams)  # begin with one worker
+    job = replace(job, min_workers=1, max_workers=8, streams=streams)
     storage = ObjectStorage(str(root / "state"))
     counts: Counter[str] = Counter()
     runner = Unreliable(rng, faults)

@@ -44,7 +44,8 @@ class Join:
         job = make_job(
             root, on="abs(l.k - r.k) <= 2", types=("BIGINT", "BIGINT"), window={"within": "9s"}, workers=2, watermark="1h", capacity=30_000
         )
-        self.job = replace(job, min_workers=1, max_workers=4)
+        streams = tuple(replace(stream, expected_rate=3.0) for stream in job.streams)  # for an hour, which two workers can hold
+        self.job = replace(job, min_workers=1, max_workers=4, streams=streams)
         self.driver = self.new_driver()
         self.results: list[EpochResult] = []
 

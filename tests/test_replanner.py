@@ -334,7 +334,8 @@ EXPECTED = oracle((STREAM, STREAM), (pa.int64(), pa.int64()), ON, "TRUE", None)
 
 def driver_at(root: Path, clock: Callable[[], float], failing: bool = False) -> Driver:
     job = make_job(root, on=ON, types=("BIGINT", "BIGINT"), window={"within": "100s"}, workers=2)
-    job = replace(job, min_workers=1, max_workers=8)
+    streams = tuple(replace(stream, expected_rate=None) for stream in job.streams)  # begin with one worker
+    job = replace(job, min_workers=1, max_workers=8, streams=streams)
     driver = driver_for(job, (STREAM, STREAM), ObjectStorage(str(root / "state")), FirstSwitchFails(failing), clock=clock)
     driver.start()
     driver.step()
