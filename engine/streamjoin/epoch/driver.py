@@ -19,7 +19,8 @@ goes on from runs that the earlier one staged in its process, or fails; the driv
 committed. An epoch that was begun too early and failed is begun again, after the commit.
 
 What the loop does not do itself: ``planning`` says what an epoch takes and is told, ``outcome`` what the checkpoint after it is, ``replan``
-how a plan that was put gets on, ``deployment`` what the first plan is, ``janitor`` what can be removed.
+how a plan that was put gets on, ``deployment`` what the first plan is, ``compaction`` which blocks become one, ``janitor`` what can be
+removed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from streamjoin.elastic.plan import Plan
+from streamjoin.epoch.compaction import next_rewrite
 from streamjoin.epoch.deployment import (
     Deployed,
     first_plan,
@@ -64,7 +66,7 @@ from streamjoin.epoch.planning import Head, PlannedEpoch, make_spec, plan_inputs
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner, Running
 from streamjoin.epoch.replan import PlanRefused, PlanStatus, Replanner
 from streamjoin.epoch.results import Results
-from streamjoin.epoch.spec import Shared, TaskReport, share
+from streamjoin.epoch.spec import Rewrite, Shared, TaskReport, share
 from streamjoin.io.base import Counting, Follower, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink
@@ -139,6 +141,8 @@ class Driver:
         # None until a plan is adopted.
         self._config: Shared | None = None
         self._published = False
+        # Under way, or to be begun.
+        self._rewrite: Rewrite | None = None
         # Of the last commit, with their data.
         self._results = Results()
         # About the plan that was made here, for the next epoch's result.
@@ -238,7 +242,9 @@ class Driver:
             return None
         assert self._config is not None
         incarnation, entry = self._log.incarnation, path_of(self._log.sequence)
-        spec = make_spec(self.job, self.checkpoint, head, inputs, plans, self._config, incarnation=incarnation, entry=entry)
+        spec = make_spec(
+            self.job, self.checkpoint, head, inputs, plans, self._config, incarnation=incarnation, entry=entry, rewrite=self._rewrite
+        )
         epoch = PlannedEpoch(spec, inputs, plans, started_at)
         steps.lap("plan")
         self._at("switch" if epoch.is_switch else "tasks")
@@ -337,6 +343,7 @@ class Driver:
     def _learn(self, epoch: PlannedEpoch, reports: list[TaskReport], steps: Steps) -> None:
         """Take over what the epoch that was just committed has changed: the plan, and the statistics for the next one."""
         now, seconds = self._clock(), sum(steps.seconds.values())
+        self._choose_rewrite(epoch, reports)
         self._observations.add(reports, epoch.spec.expired_before, now)
         if epoch.is_switch:
             committed = FirstEpochCommitted(
@@ -354,6 +361,17 @@ class Driver:
         self._observations.took(seconds)
         if epoch.plans.upcoming is not None:
             self._carry_out(self._replanner.handle(BlocksFetched(sum(report.to_fetch_bytes for report in reports), now)))
+
+    def _choose_rewrite(self, epoch: PlannedEpoch, reports: list[TaskReport]) -> None:
+        """The next rewrite of blocks, once the one before is over: ready, or given up because its worker may be no more."""
+        rewrite = self._rewrite
+        if epoch.is_switch or any(report.rewritten is not None and rewrite and report.rewritten.name == rewrite.name for report in reports):
+            self._janitor.has_leftovers |= epoch.is_switch and rewrite is not None
+            rewrite = None
+        if rewrite is None:
+            tasks = epoch.plans.current.scheme.tasks
+            rewrite = next_rewrite(self.checkpoint, self.job.window, self._log.incarnation, tasks)
+        self._rewrite, self._janitor.rewriting = rewrite, None if rewrite is None else rewrite.name
 
     def _publish(self, *, again: bool = False) -> None:
         self._sink.publish(self._results.staged, again=again)

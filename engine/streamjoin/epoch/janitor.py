@@ -54,6 +54,8 @@ class Janitor:
         self._garbage: list[_Garbage] = []
         # Paths of log entries that each of the last commits needs.
         self._needed: deque[set[str]] = deque(maxlen=GRACE_EPOCHS + 1)
+        self.rewriting: str | None = None
+        """How the names begin of what a rewrite makes that is under way."""
         self.has_leftovers = False
         """An attempt may have left files behind, so that the next ``clean`` sweeps."""
 
@@ -100,7 +102,8 @@ class Janitor:
         """
 
         def may_sweep(name: str) -> bool:
-            return is_attempt_of(name, checkpoint.identity, self._log.incarnation)
+            spared = self.rewriting is not None and name.startswith(self.rewriting)
+            return not spared and is_attempt_of(name, checkpoint.identity, self._log.incarnation)
 
         waiting = {path for garbage in self._garbage for path in garbage.paths}
         used = waiting | {block.name for block in checkpoint.blocks}

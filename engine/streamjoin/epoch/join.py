@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import pickle
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import pyarrow as pa
 from pyarrow import ipc
@@ -32,6 +34,8 @@ from streamjoin.epoch.spec import (
     EpochSpec,
     Handover,
     Piece,
+    Rewrite,
+    Rewritten,
     TaskReport,
     attempt_name,
     compiled,
@@ -42,9 +46,9 @@ from streamjoin.epoch.spec import (
 from streamjoin.kernel.run import Run, merge_runs, tiers
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.scheme.tiling import Area
-from streamjoin.state.blocks import FOLDER, Block, axes_of, describe, encode, encode_in_parts, is_file, load
+from streamjoin.state.blocks import FOLDER, Axes, Block, axes_of, describe, encode, encode_in_parts, is_file, load, load_all
 from streamjoin.state.log import Entry
-from streamjoin.state.storage import Storage, retries
+from streamjoin.state.storage import Storage, StorageError, retries
 from streamjoin.state.store import (
     SCRATCH_BYTES,
     HeldRun,
@@ -116,6 +120,7 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
         clock.lap("write")
     store.stage(config.query, task, spec.epoch, token, held)
     _fetch(spec, task, config, areas, store, report)
+    _rewrite(spec, task, config, store, report)
     report.held = (_rows(held, LEFT), _rows(held, RIGHT))
     report.held_bytes = _nbytes(held)
     report.seconds = clock.seconds
@@ -264,6 +269,35 @@ def _fetch(spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], s
     store.fetch(config.storage, wanted)
     here = store.fetched()
     report.to_fetch_bytes = sum(excerpt.nbytes for excerpt in wanted if excerpt not in here)
+
+
+def _rewrite(spec: EpochSpec, task: int, config: Config, store: RunStore, report: TaskReport) -> None:
+    """Go on with a rewrite of blocks, if it is this task's, and report it once it is ready."""
+    if spec.rewrite is None or spec.rewrite.task != task:
+        return
+    try:
+        report.rewritten = store.in_background(spec.rewrite.name, partial(_rewritten, spec, spec.rewrite, config))
+    except StorageError as error:
+        report.rewrite_error = str(error)
+
+
+def _rewritten(spec: EpochSpec, rewrite: Rewrite, config: Config) -> Rewritten:
+    """Make one block of several. O(rows * log blocks). Memory: twice their tuples."""
+    storage, side = config.storage, rewrite.side
+    merged = merge_runs([Run.of(batch) for batch in load_all(storage, rewrite.blocks)], spec.expired_before[side])
+    if not merged.rows:
+        return Rewritten(rewrite.name, None)
+    if storage.local_path(FOLDER) is not None:
+        data, parts = encode(merged.batch), None
+    else:
+        data, parts = encode_in_parts(merged.batch, Axes(keys=bool(config.predicate.main.keys), units=True))
+    small = data.size <= spec.small_bytes
+    name = f"{rewrite.name}-{uuid.uuid4().hex[:8]}"
+    name = f"small/{name}" if small else f"{FOLDER}/{spec.epoch:012d}/{name}.arrow"
+    if not small:
+        storage.put(name, memoryview(data))
+    block = describe(merged.batch, name=name, side=side, generation=0, area=-1, nbytes=data.size, parts=parts)
+    return Rewritten(rewrite.name, block, data.to_pybytes() if small else b"")
 
 
 def _unexpired(held: tuple[HeldRun, ...], bound: int | None, report: TaskReport) -> tuple[HeldRun, ...]:

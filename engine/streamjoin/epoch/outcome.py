@@ -13,7 +13,7 @@ from dataclasses import replace
 from streamjoin.epoch.planning import PlannedEpoch, utilization
 from streamjoin.epoch.ports import EpochResult, TaskWork
 from streamjoin.epoch.results import Results
-from streamjoin.epoch.spec import TaskReport
+from streamjoin.epoch.spec import Rewritten, TaskReport
 from streamjoin.epoch.watermark import advance
 from streamjoin.io.base import SourcePlan
 from streamjoin.job import Job
@@ -39,10 +39,15 @@ def checkpoint_after(
     spec, current = epoch.spec, epoch.plans.current
     at_work = [report for report in reports if report.task < current.scheme.tasks]
     replaced = {name for report in reports for name in report.replaced}
+    rewritten = _rewritten(last, epoch, reports)
+    if rewritten is not None and spec.rewrite is not None:
+        replaced |= {block.name for block in spec.rewrite.blocks}
     kept = [block for block in last.blocks if block.name not in replaced and not block.is_expired(spec.expired_before)]
     (left, left_partitions), (right, right_partitions) = (_advance(job, last, side, reports, now) for side in SIDES)
     small = {name: segment.add(data) for report in reports for name, data in report.small_blocks.items()}
     new = [replace(block, extent=small.get(block.name)) for report in reports for block in report.blocks]
+    if rewritten is not None and rewritten.block is not None:
+        new.append(replace(rewritten.block, extent=segment.add(rewritten.data) if rewritten.data else None))
     dead = [staged for report in reports for route in report.routes for staged in route.dead_letters]
     after = replace(
         last,
@@ -63,6 +68,15 @@ def checkpoint_after(
         committed_at=now,
     )
     return results.committed_by(after)
+
+
+def _rewritten(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport]) -> Rewritten | None:
+    """The rewrite that is ready, unless the commit before has taken it over: both epochs in flight report it."""
+    ready = next((report.rewritten for report in reports if report.rewritten is not None), None)
+    if ready is None or epoch.spec.rewrite is None:
+        return None
+    old = {block.name for block in epoch.spec.rewrite.blocks}
+    return ready if any(block.name in old for block in last.blocks) else None
 
 
 def _totals(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport], results: Results) -> dict[str, list[int]]:
@@ -130,7 +144,7 @@ def result_of(
         totals=after.totals,
         generation=after.generation,
         blocks=len(after.blocks),
-        warnings=inputs[0].warnings + inputs[1].warnings,
+        warnings=inputs[0].warnings + inputs[1].warnings + _rewrite_errors(reports),
         committed_at=after.committed_at,
         work={report.task: TaskWork(report.seconds, report.output, report.candidates, report.held_bytes) for report in reports},
         stored_blocks=stored_blocks,
@@ -160,6 +174,10 @@ def stored(blocks: Iterable[Block]) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def _source_errors(reports: Sequence[TaskReport], side: int) -> int:
     return sum(route.source_errors for report in reports for route in report.routes if route.side == side)
+
+
+def _rewrite_errors(reports: Sequence[TaskReport]) -> tuple[str, ...]:
+    return tuple(f"blocks of plans before could not be put together: {error}" for report in reports if (error := report.rewrite_error))
 
 
 def _read_back(epoch: PlannedEpoch, reports: Sequence[TaskReport]) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.events import EpochPlans
-from streamjoin.epoch.spec import EpochSpec, Handover, Shared, Upcoming
+from streamjoin.epoch.spec import EpochSpec, Handover, Rewrite, Shared, Upcoming
 from streamjoin.io.base import Position, Source, SourcePlan
 from streamjoin.job import Job
 from streamjoin.language.sides import SIDES
@@ -105,6 +105,7 @@ def make_spec(
     *,
     incarnation: int,
     entry: str,
+    rewrite: Rewrite | None = None,
 ) -> EpochSpec:
     """What the tasks of the epoch after ``head`` are told. ``entry`` is the path of the log's newest entry, which is ``last``."""
     ranged = job.window.kind is WindowKind.RANGE
@@ -132,6 +133,7 @@ def make_spec(
         handover=None if before is None else Handover(before.shared, last.tokens),
         base=entry if last.blocks and follows is None else None,
         upcoming=None if upcoming is None else Upcoming(upcoming.shared, plans.upcoming_tasks, entry),
+        rewrite=None if before or upcoming else rewrite,
         small_bytes=min(MOST_SMALL_BYTES, SMALL_BYTES // current.scheme.tasks),
         follows=follows,
     )

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from streamjoin.epoch.spec import attempt_prefix
 from streamjoin.io.base import Sink, Staged
 from streamjoin.state.extent import Segment, read_extents
 from streamjoin.state.log import Checkpoint
@@ -57,7 +58,7 @@ class Results:
 
     def gathered(self, sink: Sink, identity: str, incarnation: int, epoch: int) -> Results:
         """With those that waited about to be visible. They are those of epochs up to this one. Raises SinkError, StorageError."""
-        name = f"{identity}-{incarnation:06d}-{epoch:012d}-small-{uuid.uuid4().hex[:8]}"
+        name = f"{attempt_prefix(identity, incarnation, epoch)}-small-{uuid.uuid4().hex[:8]}"
         return Results((*self.staged, *sink.gather(self.waiting, name, f"{identity}-{epoch:012d}-small")))
 
     def kept_in(self, segment: Segment) -> Results:

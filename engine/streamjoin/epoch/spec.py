@@ -91,6 +91,29 @@ class Handover:
 
 
 @dataclass(frozen=True)
+class Rewrite:
+    """Blocks of plans gone by of which one is to be made, in the background; see ``compaction``."""
+
+    name: str
+    """Of this rewrite, and the beginning of the name of what it makes."""
+    task: int
+    """Whose worker does it."""
+    side: int
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A rewrite that is ready."""
+
+    name: str
+    block: Block | None
+    """None: all its tuples have expired."""
+    data: bytes = b""
+    """Its content, if it is small."""
+
+
+@dataclass(frozen=True)
 class EpochSpec:
     """One epoch's work."""
 
@@ -116,6 +139,8 @@ class EpochSpec:
     base: str | None
     """The log entry with the blocks to read back from; None in a checkpoint's first epoch, and when this epoch ``follows`` another."""
     upcoming: Upcoming | None = None
+    rewrite: Rewrite | None = None
+    """Under way, or to be begun."""
     handover: Handover | None = None
     small_bytes: int = 0
     """Blocks of a task that come to no more than this together, and results that do, go with its report rather than into files."""
@@ -197,6 +222,10 @@ class TaskReport:
     blocks: list[Block] = field(default_factory=list)
     small_blocks: dict[str, bytes] = field(default_factory=dict)
     """The content of those of them that are not files, by name."""
+    rewritten: Rewritten | None = None
+    """The spec's rewrite, once it is ready. The driver may have taken it over from the report before."""
+    rewrite_error: str | None = None
+    """Why it failed; it is begun again."""
     replaced: list[str] = field(default_factory=list)
     """Blocks whose tuples are in new blocks of this report, or have expired."""
     staged: list[Staged] = field(default_factory=list)
@@ -325,9 +354,14 @@ def sample_of(side: int, batch: pa.RecordBatch, time_max: int | None) -> Sample:
     return Sample(side, batch.column("_key").to_numpy()[every // 2 :: every].copy(), float(every), time_max)
 
 
+def attempt_prefix(identity: str, incarnation: int, epoch: int) -> str:
+    """How the names begin of all that a driver's epoch makes before its commit."""
+    return f"{identity}-{incarnation:06d}-{epoch:012d}"
+
+
 def attempt_name(spec: EpochSpec, number: int) -> str:
     """A name that no other attempt of any driver of any checkpoint uses, for what an attempt at task or split ``number`` makes."""
-    return f"{spec.identity}-{spec.incarnation:06d}-{spec.epoch:012d}-{number:05d}-{uuid.uuid4().hex[:8]}"
+    return f"{attempt_prefix(spec.identity, spec.incarnation, spec.epoch)}-{number:05d}-{uuid.uuid4().hex[:8]}"
 
 
 def final_name(spec: EpochSpec, number: int) -> str:
@@ -336,7 +370,7 @@ def final_name(spec: EpochSpec, number: int) -> str:
 
 
 def is_attempt_of(name: str, identity: str, incarnation: int) -> bool:
-    """Whether a name that begins with one of ``attempt_name`` is of this checkpoint, and of this driver or an older one."""
+    """Whether a name that begins with an ``attempt_prefix`` is of this checkpoint, and of this driver or an older one."""
     parts = name.split("-", 2)
     return len(parts) == 3 and parts[0] == identity and parts[1].isdecimal() and int(parts[1]) <= incarnation
 

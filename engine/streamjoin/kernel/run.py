@@ -335,9 +335,9 @@ def tiers(runs: Sequence[Sized], window: Window, fan_in: int = 4, bytes_limit: i
     times afterwards (as a rule once); applied until nothing changes there remain at most (fan_in - 1) * (1 + log_fan_in(n)) runs in
     the newest bucket and 2 + log_3(n) in each older one, and another 2 for each ``bytes_limit`` bytes held.
     """
-    buckets = _buckets([position for position, run in enumerate(runs) if run.rows and run.nbytes <= bytes_limit // 2], runs, window)
+    by_age = buckets([position for position, run in enumerate(runs) if run.rows and run.nbytes <= bytes_limit // 2], runs, window)
     groups = []
-    for age, (_, members) in enumerate(sorted(buckets.items(), reverse=True)):
+    for age, (_, members) in enumerate(sorted(by_age.items(), reverse=True)):
         members.sort(key=lambda position: runs[position].rows)
         chosen = _complete_classes(members, runs, fan_in) if age == 0 else [_even(members, runs)]
         for group in chosen:
@@ -352,7 +352,7 @@ def tiers(runs: Sequence[Sized], window: Window, fan_in: int = 4, bytes_limit: i
     return groups
 
 
-def _buckets(positions: Iterable[int], runs: Sequence[Sized], window: Window) -> dict[int, list[int]]:
+def buckets(positions: Iterable[int], runs: Sequence[Sized], window: Window) -> dict[int, list[int]]:
     """Positions by the age of their runs' last tuples; the highest number is the newest."""
     times = {position: time for position in positions if (time := runs[position].time_max) is not None}
     if window.kind is WindowKind.UNBOUNDED:
@@ -363,10 +363,10 @@ def _buckets(positions: Iterable[int], runs: Sequence[Sized], window: Window) ->
     width = max(1, length // BUCKETS_A_WINDOW)
     while (max(times.values()) - min(times.values())) // width >= MOST_BUCKETS:
         width *= 2
-    buckets: dict[int, list[int]] = {}
+    found: dict[int, list[int]] = {}
     for position, time in times.items():
-        buckets.setdefault(time // width, []).append(position)
-    return buckets
+        found.setdefault(time // width, []).append(position)
+    return found
 
 
 def _complete_classes(members: Sequence[int], runs: Sequence[Sized], fan_in: int) -> list[list[int]]:

@@ -117,7 +117,7 @@ class Block:
     """Its file's path; of one without a file only a name that no other has."""
     side: int
     generation: int
-    """Of the plan whose area ``area`` wrote it: that area's own tuples, and all of them, of some epochs."""
+    """Of the plan whose area ``area`` wrote it: that area's own tuples, and all of them, of some epochs. 0: a rewrite of others'."""
     area: int
     rows: int
     nbytes: int

@@ -11,9 +11,10 @@ tuples of the area that other areas store.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +37,8 @@ class HeldRun:
     run: Run
     blocks: tuple[str, ...] = ()
 
+
+Done = TypeVar("Done")
 
 TaskRuns = Mapping[tuple[int, int], tuple[HeldRun, ...]]
 """(index of the area in its scheme, side) -> runs, oldest first."""
@@ -60,6 +63,7 @@ class RunStore:
         """By query and token."""
         self._fetching: dict[Excerpt, Future[pa.RecordBatch]] = {}
         self._pool: ThreadPoolExecutor | None = None
+        self._background: tuple[str, Future[Any]] | None = None
 
     def fetch(self, storage: Storage, excerpts: Collection[Excerpt]) -> None:
         """Begin to bring these excerpts into the process, in the background, and drop all others."""
@@ -75,6 +79,23 @@ class RunStore:
         """Those of them that are here. Those that could not be read are left out: whoever needs them will find out why."""
         done = {excerpt: future for excerpt, future in self._fetching.items() if future.done()}
         return {excerpt: future.result() for excerpt, future in done.items() if future.exception() is None}
+
+    def in_background(self, name: str, work: Callable[[], Done]) -> Done | None:
+        """What the work of this name has returned, which is begun when it is first asked for; None: it is not ready.
+
+        There is one at a time: another name forgets the one before. Raises what the work raised, and then begins it again.
+        """
+        if self._background is None or self._background[0] != name:
+            pool = ThreadPoolExecutor(1, thread_name_prefix="background")
+            self._background = name, pool.submit(work)
+            pool.shutdown(wait=False)
+        future = self._background[1]
+        if not future.done():
+            return None
+        if future.exception() is not None:
+            self._background = None
+        done: Done = future.result()
+        return done
 
     def get(self, query: str, token: str) -> TaskRuns | None:
         """The runs that this attempt staged here; None: it ran elsewhere."""

@@ -1,0 +1,69 @@
+"""Blocks of plans gone by become few: a change of plans leaves them as they are, and no worker's own merges concern them any more.
+
+A *rewrite* makes one block of several that are of like size and age. A worker does it in the background, from storage, while epochs go on;
+the commit of the epoch in which it is ready replaces the old ones. Nobody's runs change. A crash before that leaves a file that no commit
+names, and the rewrite is done again.
+
+Always holds: at most one rewrite is under way; what it reads is named by the last commit until it is over, as only expiry takes such blocks
+away; and none is begun, or becomes true, while a plan is applied, whose workers fetch what the last commit names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from streamjoin.epoch.spec import Rewrite, attempt_prefix
+from streamjoin.kernel.run import buckets
+from streamjoin.language.sides import SIDES
+from streamjoin.language.window import Window
+from streamjoin.state.blocks import Block
+from streamjoin.state.log import Checkpoint
+
+FAN_IN = 8
+"""So many blocks of a size class are worth a rewrite. Between classes is a factor of this, so that a tuple is rewritten seldom."""
+MOST_BLOCKS = 64
+MOST_BYTES = 128 << 20
+"""Of one rewrite, and so of the blocks that it makes: a worker holds them twice."""
+
+
+def next_rewrite(checkpoint: Checkpoint, window: Window, incarnation: int, tasks: int) -> Rewrite | None:
+    """The rewrite that is most worth while after this commit; None: there are few blocks. O(blocks * log blocks).
+
+    Of each side and eighth of the window there remain at most ``FAN_IN - 1`` blocks of a size class, of which there are
+    log_FAN_IN(MOST_BYTES), and those of more than half of ``MOST_BYTES``.
+    """
+    old = [block for block in checkpoint.blocks if block.generation != checkpoint.generation and block.nbytes <= MOST_BYTES // 2]
+    for side in SIDES:
+        of_side = [block for block in old if block.side == side]
+        for members in buckets(range(len(of_side)), of_side, window).values():
+            chosen = _smallest([of_side[number] for number in members])
+            if chosen:
+                name = f"{attempt_prefix(checkpoint.identity, incarnation, checkpoint.epoch)}-rewrite"
+                return Rewrite(name, checkpoint.epoch % tasks, side, tuple(chosen))
+    return None
+
+
+def _smallest(blocks: Iterable[Block]) -> Sequence[Block]:
+    """Neighbours of the smallest size class that has enough."""
+    classes: dict[int, list[Block]] = {}
+    for block in blocks:
+        classes.setdefault(_size_class(block.nbytes), []).append(block)
+    for _, members in sorted(classes.items()):
+        if len(members) >= FAN_IN:
+            members.sort(key=lambda block: (block.key_min, block.unit_min))
+            chosen, nbytes = list[Block](), 0
+            for block in members[:MOST_BLOCKS]:
+                nbytes += block.nbytes
+                if nbytes > MOST_BYTES:
+                    break
+                chosen.append(block)
+            return chosen if len(chosen) > 1 else ()
+    return ()
+
+
+def _size_class(nbytes: int) -> int:
+    size_class = 0
+    while nbytes >= FAN_IN:
+        nbytes //= FAN_IN
+        size_class += 1
+    return size_class
