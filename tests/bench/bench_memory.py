@@ -44,6 +44,8 @@ HELD_SECONDS = 13
 """W1's window and the two epochs by which the end of the window is behind what has arrived."""
 AFTER = 4
 """Epochs after the window is full."""
+PAUSE_SECONDS = 3.0
+"""Workers give back what they do not use a second after the last epoch."""
 FEW = 1000
 """Rows a side of an epoch that holds next to nothing."""
 HELD_BYTES = 28
@@ -59,6 +61,7 @@ def held(root: Path, tuples: int, runner: Runner) -> None:
             place = root / f"held-{name}-{per_second}"
             workload.generate(place, per_second, HELD_SECONDS + AFTER)
             result = timed(join(job_of(place, workload), runner)).results[-1]
+            time.sleep(PAUSE_SECONDS)
             memories.append(memory()[WORKERS])
             raw = raw_bytes(place, workload)
             shutil.rmtree(place)

@@ -30,6 +30,7 @@ from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import Shared
 from streamjoin.io.base import SourceError
 from streamjoin.kernel import run
+from streamjoin.runner.allocators import Allocators
 from streamjoin.runner.exchange import Abandoned, Exchange, ExchangeError
 from streamjoin.runner.messages import Abandon, Assignment, Beat, Done, End, Failed, Hello, Work, decode, encode
 from streamjoin.runner.security import Security
@@ -71,6 +72,9 @@ class Worker:
         self._joining = ThreadPoolExecutor(1, thread_name_prefix="joining")
         self._heard = time.monotonic()
         self._done = 0
+        self._begun = self._answered = 0
+        """Attempts: each number is one thread's to change."""
+        self._allocators = Allocators()
         self._ended = False
         """The driver needs this worker no more."""
 
@@ -120,6 +124,7 @@ class Worker:
         if isinstance(message, Work):
             assignment = self._assignment(message)
             self._exchange.begin(message.attempt, list(assignment.splits))
+            self._begun += 1
             routed = self._routing.submit(self._route, message, assignment)
             self._joining.submit(self._join, message, assignment, routed, answers)
         elif isinstance(message, Abandon):
@@ -135,12 +140,15 @@ class Worker:
 
     def _speak(self, writer: Any, reader: Any, answers: queue.SimpleQueue[Any]) -> None:
         """Send answers as they come and beats in between, until None comes or the connection is broken. Break it if nothing is heard."""
-        silent = 0
+        silent, done = 0, self._done
         try:
             while True:
                 try:
                     answer = answers.get(timeout=BEAT_SECONDS)
                 except queue.Empty:
+                    if self._done > done and self._begun == self._answered:
+                        done = self._done
+                        self._joining.submit(self._allocators.give_back)
                     answer = Beat(self._exchange.moved + self._done)
                     silent = silent + 1 if time.monotonic() - self._heard > 2 * BEAT_SECONDS else 0
                 if silent > SILENT_BEATS:
@@ -194,6 +202,9 @@ class Worker:
         routed.exception()
         self._exchange.finish(attempt)
         answers.put(answer)
+        self._answered += 1
+        if self._begun == self._answered:
+            self._allocators.give_back(seldom=True)
 
 
 def serve(
