@@ -24,7 +24,8 @@ Spark on Kubernetes; the daemon 31 MiB, the host 90 and a worker that holds next
 not start.
 
 Measured (``tests/bench/bench_memory.py --parts held``): held, merging and arriving together are 42 bytes a tuple for two columns of whole
-numbers by this sum, and were 46 with the page cache; 112 with two strings among five columns, and were 102.
+numbers by this sum, and were 35 with the page cache in a pause between epochs and 54 without one; 112 with two strings among five columns,
+and were 86 and 144. Half and more of that are mapped pages, which the system takes back where memory is short.
 
 Known limits: the terms for JVM and Python are these and about a half more, for what other sources and sinks load.
 """
