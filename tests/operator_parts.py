@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import http_stub
-from streamjoin_operator import reconcile
+from streamjoin_operator import derived, reconcile
 
 Object = dict[str, Any]
 
@@ -69,10 +69,10 @@ def joined(epochs: int) -> list[str]:
 @contextmanager
 def parsed_once(*also: Any) -> Iterator[None]:
     """What follows from a manifest is pure, and takes most of the time of thousands of reconciles. ``also``: modules that import it."""
-    known: dict[str, reconcile.Derived] = {}
-    original = reconcile.derive
+    known: dict[str, derived.Derived] = {}
+    original = derived.derive
 
-    def derive(body: Object) -> reconcile.Derived:
+    def derive(body: Object) -> derived.Derived:
         text = json.dumps(body["spec"], sort_keys=True)
         if text not in known:
             known[text] = original(body)

@@ -16,8 +16,8 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import make_plan
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
+from streamjoin_operator.derived import derive
 from streamjoin_operator.driver import Answered, Report, distrust, measure
-from streamjoin_operator.reconcile import derive
 
 START_SECONDS, MOVE_SECONDS = 10.0, 5.0
 """How long workers take to start, and state to move."""

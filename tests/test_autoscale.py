@@ -87,10 +87,10 @@ class World:
             self.prometheus,
             clock=lambda: self.now,
             wall=lambda: datetime.fromtimestamp(self.now, UTC),
-            at=self._at,
+            on_step=self._on_step,
         )
 
-    def _at(self, step: str) -> None:
+    def _on_step(self, step: str) -> None:
         self.steps.append(step)
         if self.kill_at is not None and len(self.steps) > self.kill_at:
             self.kill_at = None
@@ -99,9 +99,9 @@ class World:
     async def once(self, reconciler: Reconciler | None = None) -> None:
         reconciler = reconciler or self.reconciler
         for body in self.cluster.of("StreamJoin"):
-            reconciler.saw(body)
+            reconciler.seen.saw(body)
         for body in self.cluster.of("Deployment"):
-            reconciler.saw_deployment(body)
+            reconciler.seen.saw_deployment(body)
         await reconciler.reconcile(KEY)
         if ("Deployment", "default", "sj-one") in self.cluster.objects:
             self.cluster.ready("default", "sj-one")
@@ -617,7 +617,7 @@ async def test_executor_hours_and_what_was_avoided_add_up_over_changes_and_opera
     world.reconciler = world.operator()
     world.edit(lambda body: body["spec"].update(suspend=True))
     await world.run(900)
-    (found,) = world.reconciler.costs().values()
+    (found,) = world.reconciler.seen.costs(world.now).values()
     assert found.hours == pytest.approx(world.join.workers, abs=0.2)
     assert found.avoided_hours == pytest.approx(1.25 * 8 - found.hours, abs=0.1)
     assert found.spent == pytest.approx(0.5 * found.hours, abs=0.01)

@@ -18,17 +18,19 @@ from operator_parts import Object, streamjoin
 from streamjoin.cli import pods
 from streamjoin.manifest import check
 from streamjoin.runner.exchange import AHEAD_BYTES
-from streamjoin_operator import children, names, plugin, settings, status
+from streamjoin_operator import children, names, plugin, pod_templates, settings, status
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.changes import Class, classify, compared, engine_manifest, revision, worst
-from streamjoin_operator.children import Resource
+from streamjoin_operator.derived import derive
 from streamjoin_operator.drift import covers, is_current, stamped
 from streamjoin_operator.driver import Measured, Report, distrust, measure
+from streamjoin_operator.driver_steps import wish_of
 from streamjoin_operator.health import AGE_SECONDS, BEAT_SECONDS, Health
 from streamjoin_operator.memory import worker_memory
 from streamjoin_operator.queue import Key, Queue
 from streamjoin_operator.reasons import Reason
-from streamjoin_operator.reconcile import derive, transitions, wish_of
+from streamjoin_operator.reporting import transitions
+from streamjoin_operator.resource import Resource
 from streamjoin_operator.settings import Settings
 from streamjoin_operator.template import merge
 
@@ -175,7 +177,7 @@ class TestChildren:
     def test_pods_meet_the_restricted_standard(self) -> None:
         body = streamjoin()
         driver = self.of(body)["spec"]["template"]["spec"]
-        executor = children.executor_template(Resource.of(body), manifest_of(body), Settings())["spec"]
+        executor = pod_templates.executor_template(Resource.of(body), manifest_of(body), Settings())["spec"]
         cleanup = children.cleanup_job(Resource.of(body), manifest_of(body), Settings())["spec"]["template"]["spec"]
         for spec in (driver, executor, cleanup):
             assert spec["securityContext"]["runAsNonRoot"] is True
@@ -227,10 +229,11 @@ class TestChildren:
         assert any(variable["name"] == "POD_IP" for variable in pod["spec"]["containers"][0]["env"])
 
     def test_the_ports_are_those_that_the_engine_serves(self) -> None:
-        ours = (children.EXCHANGE_PORT, children.RPC_PORT, children.BLOCKS_PORT, tuple(children.WORKER_PORTS))
+        ours = (pod_templates.EXCHANGE_PORT, pod_templates.RPC_PORT, pod_templates.BLOCKS_PORT, tuple(pod_templates.WORKER_PORTS))
         assert ours == (pods.EXCHANGE_PORT, pods.RPC_PORT, pods.BLOCKS_PORT, pods.WORKER_PORTS)
         driver = self.of(streamjoin())["spec"]["template"]["spec"]["containers"][0]
-        executor = children.executor_template(Resource.of(streamjoin()), manifest_of(streamjoin()), Settings())["spec"]["containers"][0]
+        template = pod_templates.executor_template(Resource.of(streamjoin()), manifest_of(streamjoin()), Settings())
+        (executor,) = template["spec"]["containers"]
         assert [port["containerPort"] for port in driver["ports"]] == [8080, 7077, 7078, 7079]
         assert [port["containerPort"] for port in executor["ports"]] == list(range(7080, 7096)), "Spark declares the port of blocks"
 
@@ -259,7 +262,7 @@ class TestChildren:
         ):
             body = streamjoin(security=security)
             driver = self.of(body)["spec"]["template"]["spec"]
-            executor = children.executor_template(Resource.of(body), manifest_of(body), Settings())["spec"]
+            executor = pod_templates.executor_template(Resource.of(body), manifest_of(body), Settings())["spec"]
             for spec in (driver, executor):
                 secrets = {volume["name"]: volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume}
                 assert secrets.pop("token", None) == ("sj-one-token" if spec is driver else None)

@@ -24,9 +24,10 @@ from operator_parts import FakeDriver, Object, streamjoin
 from scaled_join import ScaledJoin, ScaledServer
 from streamjoin_operator import names, plugin
 from streamjoin_operator.access import Access, from_kubeconfig
-from streamjoin_operator.children import DRIVER_RULES, LEDGER_KEY, Resource
+from streamjoin_operator.children import DRIVER_RULES, LEDGER_KEY
 from streamjoin_operator.children import ledger as ledger_map
 from streamjoin_operator.main import Operator
+from streamjoin_operator.resource import Resource
 from streamjoin_operator.settings import Settings
 from waiting import wait_for as wait_longer
 
@@ -83,8 +84,8 @@ def wait_for(what: str, found: Callable[[], Any]) -> Any:
 class Running:
     """An operator in a thread with a loop of its own, as in its container."""
 
-    def __init__(self, way: Access, settings: Settings, at: Callable[[str], None] = lambda step: None) -> None:
-        self.operator = Operator(settings, way, at=at)
+    def __init__(self, way: Access, settings: Settings, on_step: Callable[[str], None] = lambda step: None) -> None:
+        self.operator = Operator(settings, way, on_step=on_step)
         self.failure: BaseException | None = None
         self._stop: asyncio.Event | None = None
         self._loop = asyncio.new_event_loop()

@@ -101,6 +101,7 @@ class World:
         self.cluster, self.drivers = MemoryCluster(), Drivers()
         self.settings = Settings(engine_image="engine:1", **settings)
         self.now = 1000.0
+        self.wall = datetime(2026, 1, 1, tzinfo=UTC)
         self.steps: list[str] = []
         self.kill_at: int | None = None
         self.reconciler = self.operator()
@@ -113,11 +114,11 @@ class World:
             self.settings,
             NoPrometheus(),
             clock=lambda: self.now,
-            wall=lambda: datetime(2026, 1, 1, tzinfo=UTC),
-            at=self._at,
+            wall=lambda: self.wall,
+            on_step=self._on_step,
         )
 
-    def _at(self, step: str) -> None:
+    def _on_step(self, step: str) -> None:
         self.steps.append(step)
         if self.kill_at is not None and len(self.steps) > self.kill_at:
             raise Killed(step)
@@ -135,14 +136,14 @@ class World:
         reconciler = reconciler or self.reconciler
         found = {("default", body["metadata"]["name"]): body for body in self.cluster.of("StreamJoin")}
         for key, body in found.items():
-            reconciler.saw(body)
+            reconciler.seen.saw(body)
             if ("Deployment", key[0], names.base_name(key[1])) not in self.cluster.objects:
-                reconciler._deployments.pop(key, None)
+                reconciler.seen.deployments.pop(key, None)
         for body in self.cluster.of("Deployment"):
-            reconciler.saw_deployment(body)
-        for key in list(reconciler._bodies):
+            reconciler.seen.saw_deployment(body)
+        for key in list(reconciler.seen.bodies):
             if key not in found:
-                reconciler.forget(key)
+                reconciler.seen.forget(key)
 
     async def once(self, reconciler: Reconciler | None = None) -> float | None:
         """One reconcile by an operator that has seen all."""
@@ -444,7 +445,7 @@ def test_nothing_is_left_of_a_streamjoin_that_is_deleted() -> None:
         world.cluster.remove("StreamJoin", *KEY)
         await world.once()
         assert world.cluster.objects == {}
-        assert world.reconciler.known == 0
+        assert world.reconciler.seen.bodies == {}
 
     run(story)
 
@@ -718,7 +719,7 @@ def test_a_cleanup_that_does_not_end_is_given_up_and_said() -> None:
         world.submit(streamjoin(checkpoint={"location": "s3://bucket/state", "onDelete": "Delete"}))
         await world.settle()
         world.cluster.remove("StreamJoin", *KEY)
-        world.reconciler._wall = lambda: datetime(2026, 1, 1, 1, tzinfo=UTC)
+        world.wall = datetime(2026, 1, 1, 1, tzinfo=UTC)
         await world.once()
         assert ("StreamJoin", *KEY) not in world.cluster.objects
         assert "StateLeft" in world.reasons
@@ -744,12 +745,12 @@ def test_a_watch_that_died_in_silence_is_noticed_at_the_second_audit() -> None:
     world = World()
     world.submit()
     body = world.cluster.of("StreamJoin")[0]
-    world.reconciler.saw(body, is_watched=True)
-    assert world.reconciler.audit([body]) == ([], [])
+    world.reconciler.seen.saw(body, is_watched=True)
+    assert world.reconciler.seen.audit([body]) == ([], [])
     changed = world.cluster.edit("StreamJoin", *KEY, lambda found: found["spec"].update(suspend=True))
-    assert world.reconciler.audit([changed]) == ([], [])
-    assert world.reconciler.audit([changed]) == ([KEY], [])
-    world.reconciler.saw(changed, is_watched=True)
-    assert world.reconciler.audit([changed]) == ([], [])
-    assert world.reconciler.audit([]) == ([], [])
-    assert world.reconciler.audit([]) == ([], [KEY])
+    assert world.reconciler.seen.audit([changed]) == ([], [])
+    assert world.reconciler.seen.audit([changed]) == ([KEY], [])
+    world.reconciler.seen.saw(changed, is_watched=True)
+    assert world.reconciler.seen.audit([changed]) == ([], [])
+    assert world.reconciler.seen.audit([]) == ([], [])
+    assert world.reconciler.seen.audit([]) == ([], [KEY])

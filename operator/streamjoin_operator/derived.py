@@ -1,0 +1,53 @@
+"""What follows from a StreamJoin's manifest alone: its job, a worker's memory, how many workers to begin with; or what is wrong with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from streamjoin.elastic.deployment import initial_workers
+from streamjoin.job import Job, compile_job
+from streamjoin.language.sides import LEFT, RIGHT
+from streamjoin.manifest import Manifest, check
+from streamjoin_operator.changes import CLAIM_PATH
+from streamjoin_operator.drift import Object
+from streamjoin_operator.memory import WorkerMemory, worker_memory
+from streamjoin_operator.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """What follows from a manifest alone."""
+
+    manifest: Manifest | None
+    problem: tuple[Reason, str] | None = None
+    job: Job | None = None
+    memory: WorkerMemory | None = None
+    workers: int = 0
+    """The first deployment's."""
+
+
+def derive(body: Object) -> Derived:
+    """What follows from a resource alone: the manifest, its job, a worker's memory, how many workers to begin with; or what is wrong."""
+    document = check(body)
+    if document.manifest is None:
+        problems = [str(problem) for problem in document.problems]
+        more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+        return Derived(None, (Reason.InvalidSpec, "; ".join(problems[:3]) + more))
+    manifest = document.manifest
+    spec = manifest.spec
+    located = manifest
+    if spec.checkpoint.location is None:
+        checkpoint = spec.checkpoint.model_copy(update={"location": f"{CLAIM_PATH}/{manifest.metadata.name}"})
+        located = manifest.model_copy(update={"spec": spec.model_copy(update={"checkpoint": checkpoint})})
+    job = compile_job(located)
+    memory = worker_memory(job)
+    workers = initial_workers(
+        rates=(job.streams[LEFT].expected_rate, job.streams[RIGHT].expected_rate),
+        window=job.window,
+        capacity_tuples=job.capacity_tuples,
+        tau1=job.tau1,
+        minimum=job.min_workers,
+        maximum=job.max_workers,
+    )
+    problem = None if memory.fits else (Reason.InsufficientMemory, memory.refusal())
+    return Derived(manifest, problem, replace(job, manifest=manifest), memory, workers)
