@@ -150,6 +150,7 @@ class FakeDriver:
             "readyWorkers": self.workers,
             "toFetchBytes": 0,
             "dropped": None,
+            "ended": [],
             "scheme": areas,
             "wanted": wanted,
             "switched": None,

@@ -49,6 +49,8 @@ class ScaledJoin:
         self.put_at = 0.0
         self.switched: Object | None = None
         self.dropped: str | None = None
+        self.ended: list[Object] = []
+        """What became of plans, as ``GET /v1/plan`` says it."""
         self.wishes: list[Object] = []
         self.answers: list[int] = []
         self.answer: Answered | None = None
@@ -86,6 +88,7 @@ class ScaledJoin:
         wanted = self.wanted
         if wanted is not None and self._clock() - self.put_at >= self._change_seconds:
             self.plan, self.wanted = Plan(wanted.generation, wanted.scheme, tuple(range(wanted.scheme.tasks))), None
+            self._end(wanted, "Switched")
             self.switched = {
                 "generation": wanted.generation,
                 "epoch": self.epochs,
@@ -98,7 +101,13 @@ class ScaledJoin:
 
     def drop(self, why: str) -> None:
         """The plan's first epoch fails."""
-        self.wanted, self.dropped = None, why
+        assert self.wanted is not None
+        self.dropped = f"generation {self.wanted.generation}: {why}"
+        self._end(self.wanted, "Dropped", self.dropped)
+        self.wanted = None
+
+    def _end(self, plan: Plan, fate: str, reason: str = "") -> None:
+        self.ended.append({"generation": plan.generation, "fate": fate, "reason": reason})
 
     @property
     def epochs(self) -> int:
@@ -118,6 +127,7 @@ class ScaledJoin:
             "readyWorkers": self.workers,
             "toFetchBytes": 0,
             "dropped": self.dropped,
+            "ended": list(self.ended),
             "scheme": self.plan.scheme.to_json(),
             "wanted": None
             if wanted is None
@@ -154,6 +164,8 @@ class ScaledJoin:
         made = make_plan(self.plan, self.statistics_now, self.main, **self._limits(wish["workers"]))
         if not made.changed:
             return Answered(200, "")
+        if self.wanted is not None:
+            self._end(self.wanted, "Replaced", f"generation {newest.generation}: replaced by generation {newest.generation + 1}")
         self.wanted = Plan(newest.generation + 1, made.plan.scheme, made.plan.keep)
         self.put_at, self.dropped = self._clock(), None
         return Answered(202, "")

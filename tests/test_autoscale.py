@@ -547,10 +547,30 @@ async def test_a_plan_that_is_refused_or_given_up_is_tried_again_later() -> None
     await world.run(300, lambda: world.join.wanted is not None)
     world.join.drop("its first epoch failed")
     await world.run(30)
-    assert world.cluster.events[-1]["message"] == "its first epoch failed"
+    told = {event["reason"]: event["message"] for event in world.cluster.events[-2:]}
+    assert told == dict.fromkeys(("PlanDropped", "ScalingFailed"), "generation 2: its first epoch failed")
     await world.run(600)
     assert world.join.workers > 1
     assert world.status["decisions"][-1]["outcome"] == "Applied"
+
+
+@story
+async def test_a_plan_that_somebody_replaces_and_whose_successor_runs_has_not_run() -> None:
+    world = World(MANY)
+    await world.run(120, lambda: world.join.wanted is not None)
+    assert world.join.wanted is not None
+    generation = world.join.wanted.generation
+    assert world.join.take({"workers": 7}).status == 202
+    world.now += START_SECONDS + MOVE_SECONDS + 1
+    world.join.advance()
+    assert world.join.workers == 7
+    await world.run(30)
+    why = f"generation {generation}: replaced by generation {generation + 1}"
+    assert world.status["plan"]["givenUp"] == [{"generation": generation, "fate": "Replaced", "reason": why}]
+    assert [event["message"] for event in world.cluster.events if event["reason"] in ("PlanReplaced", "ScalingFailed")] == [why, why]
+    (decision,) = world.status["decisions"]
+    assert decision["outcome"] == "Failed"
+    assert decision["message"].endswith(f"it does not run: {why}")
 
 
 @story

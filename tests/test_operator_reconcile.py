@@ -51,6 +51,7 @@ class Drivers:
         self.tau = 0.5
         self.counts = {"orders": (0.0, 0.0), "payments": (0.0, 0.0)}
         self.text = ""
+        self.ended: list[Object] = []
 
     async def read(self, url: str, token: str) -> Report:
         if self.refuses_token:
@@ -64,6 +65,8 @@ class Drivers:
             "readyWorkers": self.workers,
             "scheme": {"model": self.model, "areas": [{}]},
             "wanted": None,
+            "dropped": next((one["reason"] for one in self.ended[-1:] if one["fate"] == "Dropped"), None),
+            "ended": list(self.ended),
         }
         if self.wanted is not None:
             model = self.wishes[-1]["model"]
@@ -643,6 +646,53 @@ def test_a_plan_that_the_driver_refuses_is_said_and_not_asked_for_all_the_time()
             world.now += 5
         assert world.condition("Degraded") == ("True", "PlanRefused")
         assert len(world.drivers.wishes) <= 4
+
+    run(story)
+
+
+def ended(generation: int, fate: str) -> Object:
+    return {"generation": generation, "fate": fate, "reason": "" if fate == "Switched" else f"generation {generation}: {fate}"}
+
+
+def test_a_plan_that_ended_without_running_is_told_once_whoever_put_it_and_whichever_operator_sees_it() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        world.drivers.ended = [ended(2, "Dropped")]
+        await world.settle()
+        world.reconciler = world.operator()
+        await world.settle()
+        assert world.reasons.count("PlanDropped") == 1
+        world.drivers.ended += [ended(2, "Dropped"), ended(2, "Switched")]
+        await world.settle()
+        world.drivers.ended += [ended(3, "Replaced"), ended(4, "Dropped")]
+        await world.settle()
+        await world.settle()
+        assert (world.reasons.count("PlanDropped"), world.reasons.count("PlanReplaced")) == (3, 1)
+        assert [one["generation"] for one in world.status["plan"]["givenUp"]] == [2, 3, 4]
+        world.drivers.ended = [ended(5, "Replaced")]  # a driver that was started anew
+        await world.settle()
+        assert world.reasons.count("PlanReplaced") == 2
+
+    run(story)
+
+
+def test_a_plan_that_the_manifest_asks_for_and_that_the_driver_drops_degrades_until_one_runs() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        world.change(lambda spec: spec["workers"].update(min=3))
+        await world.settle()
+        world.drivers.wanted, world.drivers.ended = None, [ended(2, "Dropped")]
+        await world.once()
+        assert world.condition("Degraded") == ("True", "PlanDropped")
+        world.now += 61
+        await world.settle()
+        assert world.drivers.wanted == 3, "it is asked for again"
+        world.drivers.switch()
+        world.drivers.ended.append(ended(2, "Switched"))
+        await world.settle()
+        assert world.condition("Degraded") == ("False", "Healthy")
 
     run(story)
 

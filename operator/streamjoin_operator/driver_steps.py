@@ -88,6 +88,7 @@ class DriverSteps:
             reconciliation.memo.asked, reconciliation.memo.plan_refused = (), None
             return PROCEED
         reconciliation.wanted_workers = wish["workers"]
+        reconciliation.plan_dropped = reconciliation.report.plan.get("dropped")
         asked = (json.dumps(wish, sort_keys=True), newest)
         if reconciliation.memo.asked == asked and self._ports.clock() - reconciliation.memo.asked_at < WISH_SECONDS:
             return PROCEED

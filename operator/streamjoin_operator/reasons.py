@@ -40,6 +40,8 @@ class Reason(Enum):
     RestartRequested = "The annotation streamjoin.dev/restart, or a Secret that all pods mount, has a new value; the driver restarts."
     PlanRequested = "The driver was asked for another number of workers or another model."
     PlanRefused = "The driver refuses a plan that was asked for; the message is its answer."
+    PlanDropped = "The driver gave a plan up when its first epoch failed; the join goes on under the plan before."
+    PlanReplaced = "A plan was replaced by a later one before it came to run."
     Rescaling = "The driver is applying a plan."
     Settled = "Nothing is under way."
     Allocating = "The autoscaler adds workers; the message says why."

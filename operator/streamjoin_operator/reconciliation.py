@@ -72,6 +72,8 @@ class Reconciliation:
     executors_pending: str | None = None
     report: Report | None = None
     wanted_workers: int | None = None
+    plan_dropped: str | None = None
+    """Why the driver has dropped a plan that the manifest asks for."""
     has_put: bool = False
     """Whether the driver has been given a plan, so that the one that was read is the newest no more."""
     events: list[tuple[str, Reason, str]] = field(default_factory=list)

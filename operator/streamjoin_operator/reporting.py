@@ -52,7 +52,7 @@ class Reporter:
             reconciliation.memo.wrote_at = self._ports.clock()
             reconciliation.body = after
             self._seen.saw(after)
-            reconciliation.events += transitions(stored, written)
+            reconciliation.events += transitions(stored, written) + plans_given_up(stored, written)
         self._ports.on_step("post")
         await self.post(reconciliation)
 
@@ -78,6 +78,7 @@ class Reporter:
             executors_pending=reconciliation.executors_pending,
             report=reconciliation.report,
             plan_refused=reconciliation.memo.plan_refused,
+            plan_dropped=reconciliation.plan_dropped,
             initial_workers=derived.workers,
             wanted_workers=reconciliation.wanted_workers,
             change=json.loads(annotations[names.CHANGE])
@@ -153,3 +154,12 @@ def transitions(before: Object, after: Object) -> list[tuple[str, Reason, str]]:
         elif (condition["type"], reason) in TOLD and (is_true or condition["type"] == "Ready"):
             events.append(("Normal", reason, condition["message"]))
     return events
+
+
+def plans_given_up(before: Object, after: Object) -> list[tuple[str, Reason, str]]:
+    """Events for plans that the status shows as given up and did not show before."""
+    known, shown = ((status.get("plan") or {}).get("givenUp") or [] for status in (before, after))
+    # The driver remembers the latest plans, and the status the latest of these: what was known may have moved out at the front.
+    same = next(count for count in range(min(len(known), len(shown)), -1, -1) if known[len(known) - count :] == shown[:count])
+    reasons = {"Dropped": ("Warning", Reason.PlanDropped), "Replaced": ("Normal", Reason.PlanReplaced)}
+    return [(*reasons[plan["fate"]], plan["reason"]) for plan in shown[same:]]

@@ -40,6 +40,8 @@ UNPULLABLE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageN
 CRASHING = ("CrashLoopBackOff", "RunContainerError", "CreateContainerConfigError", "CreateContainerError")
 DECISIONS = 5
 """Of the ledger, so many are shown."""
+GIVEN_UP = 3
+"""Of the plans that did not come to run, so many are shown."""
 MEASUREMENTS = ("utilization", "shed", "shedRatio")
 """Fields that change all the time while a join is busy."""
 
@@ -79,6 +81,8 @@ class Facts:
     report: Report | None = None
     plan_refused: str | None = None
     """The driver's answer to a plan that it refuses."""
+    plan_dropped: str | None = None
+    """Why the driver has dropped a plan that the manifest asks for."""
     initial_workers: int = 0
     wanted_workers: int | None = None
     change: Mapping[str, Any] | None = None
@@ -188,6 +192,8 @@ def _degraded(facts: Facts) -> Condition:
         return Condition("Degraded", True, Reason.JoinRetrying, str((facts.report and facts.report.health.get("lastError")) or ""))
     if facts.plan_refused is not None:
         return Condition("Degraded", True, Reason.PlanRefused, facts.plan_refused)
+    if facts.plan_dropped is not None:
+        return Condition("Degraded", True, Reason.PlanDropped, facts.plan_dropped)
     if facts.executors_pending is not None:
         return Condition("Degraded", True, Reason.ExecutorsPending, facts.executors_pending)
     return Condition("Degraded", False, Reason.Healthy)
@@ -313,8 +319,10 @@ def _plan(plan: Mapping[str, Any]) -> Object:
     }
     if "movedTuples" in switched:
         written["movedTuples"] = switched["movedTuples"]
-    if "lowerBoundTuples" in switched:
-        written["lowerBoundTuples"] = switched["lowerBoundTuples"]
+    given_up = [ended for ended in plan.get("ended") or [] if ended.get("fate") != "Switched"]
+    if given_up:
+        fields = ("generation", "fate", "reason")
+        written["givenUp"] = [{name: ended[name] for name in fields} for ended in given_up[-GIVEN_UP:]]
     return written
 
 
