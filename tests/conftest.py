@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
 import apiserver
 from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_terminal_summary
+
+if TYPE_CHECKING:
+    from operator_cluster import Cluster
+    from operator_parts import FakeDriver
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_terminal_summary"]
 
@@ -56,3 +61,22 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.A
     """A real Kubernetes API server for tests that carry the mark ``apiserver``."""
     with apiserver.running(tmp_path_factory.mktemp("apiserver")) as server:
         yield server
+
+
+@pytest.fixture
+def driver() -> Iterator[FakeDriver]:
+    """What drivers answer to an operator."""
+    from operator_parts import FakeDriver
+
+    driver = FakeDriver()
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def cluster(api_server: apiserver.ApiServer, driver: FakeDriver) -> Cluster:
+    """A namespace with the operator's rights."""
+    from operator_cluster import Cluster, install
+
+    install(api_server)
+    return Cluster(api_server, driver)

@@ -50,7 +50,9 @@ class Applier:
                 reconciliation.refused = (Reason.ApplyRefused, f"{kind} {metadata['name']}: {error.message}"[:700])
                 return Verdict(REFUSED_SECONDS)
             reconciliation.observed[kind, metadata["name"]] = applied
-            reconciliation.events.append(("Normal", Reason.Created if observed is None else Reason.Updated, f"{kind} {metadata['name']}"))
+            if observed is None or applied["metadata"]["resourceVersion"] != observed["metadata"]["resourceVersion"]:
+                reason = Reason.Created if observed is None else Reason.Updated
+                reconciliation.events.append(("Normal", reason, f"{kind} {metadata['name']}"))
             if kind == "Deployment":
                 reconciliation.deployment = applied
                 self._seen.deployments[reconciliation.resource.namespace, reconciliation.resource.name] = applied

@@ -16,7 +16,7 @@ import secrets
 from streamjoin.manifest.model import Manifest
 from streamjoin_operator import names
 from streamjoin_operator.changes import Class, classify, compared, engine_manifest, revision, worst
-from streamjoin_operator.drift import Object, digest
+from streamjoin_operator.drift import Fields, Object, digest, our_fields, ours
 from streamjoin_operator.memory import WorkerMemory
 from streamjoin_operator.pod_templates import (
     BLOCKS_PORT,
@@ -120,20 +120,31 @@ def ledger(resource: Resource, document: Object, version: str | None) -> Object:
 
 def change_of(resource: Resource, manifest: Manifest, observed: Object | None) -> Object | None:
     """What the step from the manifest that runs (in the observed ConfigMap) to this one takes; the change before where there is none."""
-    if observed is None:
+    before = _running_manifest(observed)
+    if observed is None or before is None:
         return None
     last = (observed["metadata"].get("annotations") or {}).get(names.CHANGE)
-    before, after = json.loads(observed["data"][COMPARED_KEY]), compared(manifest)
+    after = compared(manifest)
     changes = classify(before, after)
     if changes:
         kind = worst(changes)
         fields = [change.field for change in changes if change.kind is kind]
         why = next(change.why for change in changes if change.kind is kind)
         return {"generation": resource.generation, "class": kind.value, "fields": fields[:16], "message": f"{', '.join(fields[:4])}: {why}"}
-    if observed["data"]["revision"] != revision(after, resource.nonce):
+    if observed["data"].get("revision") not in (None, revision(after, resource.nonce)):
         message = f"the annotation {names.RESTART}, or a Secret that all pods mount, has a new value"
         return {"generation": resource.generation, "class": Class.RESTART.value, "fields": [], "message": message}
     return json.loads(last) if last else None
+
+
+def _running_manifest(observed: Object | None) -> Object | None:
+    """The value of ``changes.compared`` in the ConfigMap; None where there is none, or somebody has spoilt it."""
+    try:
+        value = json.loads(((observed or {}).get("data") or {})[COMPARED_KEY])
+        classify(value, value)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return dict(value)
 
 
 def refusal_of(change: Object | None) -> str | None:
@@ -235,7 +246,7 @@ def deployment(resource: Resource, manifest: Manifest, memory: WorkerMemory, set
     if observed is not None:
         noted = observed["metadata"].get("annotations") or {}
         if noted.get(names.REVISION) == wanted and noted.get(names.TEMPLATE, "") != annotations[names.TEMPLATE]:
-            template, annotations[names.TEMPLATE] = observed["spec"]["template"], noted.get(names.TEMPLATE, "")
+            template, annotations[names.TEMPLATE] = _applied_template(observed), noted.get(names.TEMPLATE, "")
     return child(
         resource,
         "apps/v1",
@@ -250,6 +261,15 @@ def deployment(resource: Resource, manifest: Manifest, memory: WorkerMemory, set
             "template": template,
         },
     )
+
+
+def _applied_template(observed: Object) -> Object:
+    """The pod template as we applied it, without what others have added: that stays theirs."""
+    fields: Fields = our_fields(observed)
+    for name in ("f:spec", "f:template"):
+        fields = fields.get(name, {})
+    template: Object = ours(observed["spec"]["template"], fields)
+    return template
 
 
 def cleanup_job(resource: Resource, manifest: Manifest, settings: Settings) -> Object:

@@ -21,6 +21,7 @@ import kopf
 
 from streamjoin_operator import access, logs, names
 from streamjoin_operator.api import DEPLOYMENT, STREAM_JOIN, Api, ApiError
+from streamjoin_operator.drift import our_entries
 from streamjoin_operator.driver import DriverClient
 from streamjoin_operator.health import Health, HealthServer
 from streamjoin_operator.metrics import Metrics
@@ -94,9 +95,9 @@ def handlers(seen: Seen, queue: Queue, settings: Settings, way: access.Access) -
 
 
 def plain(value: Any) -> Any:
-    """A body without what only fills memory."""
+    """A body without what only fills memory: of its managed fields those of others."""
     body = dict(value)
-    body["metadata"] = {name: part for name, part in dict(body["metadata"]).items() if name != "managedFields"}
+    body["metadata"] = {**body["metadata"], "managedFields": our_entries(body)}
     return body
 
 
