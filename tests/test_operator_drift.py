@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from admission import webhook
-from operator_cluster import PATHS, Cluster, Running, wait_for
+from operator_cluster import PATHS, STREAMJOINS, Cluster, Running, wait_for
 from operator_parts import Object
+from streamjoin_operator import names
 
 pytestmark = pytest.mark.apiserver
 
@@ -189,3 +191,58 @@ def test_what_is_no_longer_wanted_of_a_template_is_taken_away(cluster: Cluster) 
         assert cluster.child("Deployment")["spec"]["template"]["spec"]["nodeSelector"] == {"disk": "ssd"}
         cluster.change({"driver": None})
         wait_for("it is gone", lambda: "nodeSelector" not in cluster.child("Deployment")["spec"]["template"]["spec"])
+
+
+def hand_made(cluster: Cluster, kind: str, name: str, **metadata: Any) -> str:
+    """An object of somebody's own, copied from a child with all its labels. Gives its path."""
+    child = cluster.child(kind) if kind != "ConfigMap" else {"data": {"mine": "1"}}
+    labels = names.labels("one")
+    body = {key: value for key, value in child.items() if key in ("spec", "data", "rules")}
+    cluster.admin.create(PATHS[kind].format(cluster.namespace), {"metadata": {"name": name, "labels": labels, **metadata}, **body})
+    return f"{PATHS[kind].format(cluster.namespace)}/{name}"
+
+
+def test_only_what_is_ours_is_pruned(cluster: Cluster) -> None:
+    with cluster.operator(resync_seconds=0.05) as running:
+        cluster.driver.workers = 3
+        cluster.run(workers={"min": 3, "max": 8, "capacityTuples": 100000})
+        wait_for("the budget", lambda: "PodDisruptionBudget" in cluster.children())
+        body = cluster.get()
+        owner = {"apiVersion": body["apiVersion"], "kind": body["kind"], "name": "one", "uid": body["metadata"]["uid"]}
+        theirs = [
+            hand_made(cluster, "Service", "mine"),
+            hand_made(cluster, "Role", "mine"),
+            hand_made(cluster, "ConfigMap", "mine"),
+            hand_made(cluster, "ConfigMap", "mine-too", ownerReferences=[owner]),
+            hand_made(cluster, "ConfigMap", "another", ownerReferences=[{**owner, "controller": True}]),
+        ]
+        cluster.change({"suspend": True})
+        wait_for("the budget is gone", lambda: "PodDisruptionBudget" not in cluster.children())
+        check_often(running)
+        assert all(cluster.admin.exists(path) for path in theirs)
+        assert [event["message"] for event in cluster.events() if event["reason"] == "Pruned"] == ["PodDisruptionBudget sj-one"]
+
+
+def test_an_object_with_our_labels_that_we_did_not_make_is_not_taken_over(cluster: Cluster) -> None:
+    path = hand_made(cluster, "ConfigMap", "sj-one")
+    with cluster.operator():
+        cluster.submit()
+        wait_for("it is said", lambda: cluster.condition("Degraded") == ("True", "ForeignObject"))
+        assert cluster.admin.get(path)["data"] == {"mine": "1"}
+
+
+def test_children_that_were_orphaned_are_taken_up_by_the_streamjoin_of_their_name(cluster: Cluster) -> None:
+    with cluster.operator():
+        cluster.run()
+    uids = {kind: sorted(found["metadata"]["uid"] for found in many) for kind, many in cluster.children().items()}
+    for kind, many in cluster.children().items():
+        for found in many:  # as the garbage collector does for --cascade=orphan
+            path = f"{PATHS[kind].format(cluster.namespace)}/{found['metadata']['name']}"
+            cluster.admin.patch(path, {"metadata": {"ownerReferences": None}})
+    cluster.admin.delete(f"{STREAMJOINS.format(cluster.namespace)}/one")
+    with cluster.operator():
+        cluster.run()
+        assert {kind: sorted(found["metadata"]["uid"] for found in many) for kind, many in cluster.children().items()} == uids
+        uid = cluster.get()["metadata"]["uid"]
+        owners = {owner["uid"] for many in cluster.children().values() for found in many for owner in found["metadata"]["ownerReferences"]}
+        assert owners == {uid}

@@ -36,7 +36,7 @@ class Applier:
             if observed is None:
                 read = self._ports.api.get if kind in UNLISTED else self._ports.api.find
                 observed = await read(api.KINDS[kind], metadata["namespace"], metadata["name"])
-            if observed is not None and not reconciliation.resource.owns(observed):
+            if observed is not None and not reconciliation.resource.may_apply(observed):
                 reconciliation.refused = (
                     Reason.ForeignObject,
                     f"{kind} {metadata['name']} exists and is not this StreamJoin's; delete or rename it",
@@ -64,7 +64,7 @@ class Applier:
         """Of a manifest that is refused this field alone is heeded: to stop a driver, or to let it go on, takes nothing else."""
         replicas = 0 if reconciliation.is_suspended else 1
         found, resource = reconciliation.deployment, reconciliation.resource
-        if found is None or not resource.owns(found) or found["spec"].get("replicas") == replicas:
+        if found is None or not resource.may_apply(found) or found["spec"].get("replicas") == replicas:
             return
         changed = await self._ports.api.patch(api.DEPLOYMENT, resource.namespace, resource.base, {"spec": {"replicas": replicas}})
         reconciliation.deployment = self._seen.deployments[resource.namespace, resource.name] = changed

@@ -11,7 +11,7 @@ from typing import Any
 
 from streamjoin.manifest.model import API_VERSION, KIND
 from streamjoin_operator import names
-from streamjoin_operator.drift import Object, stamped
+from streamjoin_operator.drift import Object, our_entries, stamped
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,24 @@ class Resource:
             "blockOwnerDeletion": True,
         }
 
+    def may_apply(self, existing: Object) -> bool:
+        """Whether an object of a child's name may be made one.
+
+        It may where a StreamJoin of this name controls it, this one or one before it; and where nothing controls it and we have applied
+        it: a child of a StreamJoin that was deleted without its children. Labels say nothing, as anybody copies them.
+        """
+        controller = _controller(existing)
+        if controller is None:
+            return bool(our_entries(existing))
+        return bool(controller["kind"] == KIND and controller["name"] == self.name)
+
     def owns(self, existing: Object) -> bool:
-        """Whether an object is controlled by the StreamJoin of this name, or by one before it; or is a claim of ours that outlived one."""
-        metadata = existing["metadata"]
-        owners = metadata.get("ownerReferences") or []
-        if any(owner.get("controller") for owner in owners):
-            return any(owner["kind"] == KIND and owner["name"] == self.name for owner in owners)
-        return (metadata.get("labels") or {}).get(names.NAME) == self.name
+        """Whether an object is a child of this very StreamJoin, applied by us, and so may be deleted."""
+        return (_controller(existing) or {}).get("uid") == self.uid and bool(our_entries(existing))
+
+
+def _controller(existing: Object) -> Object | None:
+    return next((owner for owner in existing["metadata"].get("ownerReferences") or [] if owner.get("controller")), None)
 
 
 def child(resource: Resource, version: str, kind: str, name: str, *, owned: bool = True, **body: Any) -> Object:

@@ -80,7 +80,7 @@ class ScalingStep:
     async def _stored_ledger(self, reconciliation: Reconciliation) -> Object | None:
         name = names.ledger_name(reconciliation.resource.name)
         found = await self._ports.api.find(api.CONFIG_MAP, reconciliation.resource.namespace, name)
-        if found is not None and not reconciliation.resource.owns(found):
+        if found is not None and not reconciliation.resource.may_apply(found):
             text = f"ConfigMap {name} exists and is not this StreamJoin's; delete or rename it, and the join is scaled"
             reconciliation.refused = (Reason.ForeignObject, text)
             return None
