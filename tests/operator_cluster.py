@@ -182,6 +182,12 @@ class Cluster:
         self.ready(names.base_name(name))
         wait_for("it runs", lambda: self.condition("Ready", name) == ("True", "JoinRunning"))
 
+    def take_right(self, *resources: str) -> None:
+        """Leave the operator all of its rights but those to these resources."""
+        rules = [{**rule, "resources": [name for name in rule["resources"] if name not in resources]} for rule in OPERATOR_RULES]
+        path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}/roles/{SERVICE_ACCOUNT}"
+        self.admin.patch(path, {"rules": [rule for rule in rules if rule["resources"]]})
+
     def events(self) -> list[Object]:
         """Those of this namespace, oldest first."""
         items = self.admin.get(f"/api/v1/namespaces/{self.namespace}/events")["items"]

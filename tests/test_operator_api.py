@@ -197,6 +197,43 @@ def test_a_pod_template_that_the_api_server_refuses_is_said(cluster: Cluster) ->
         assert "image" in message
 
 
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ({"spec": {"tolerationz": []}}, "spec.driver.podTemplate"),
+        ({"spec": {"containers": [{"name": "driver", "resources": {"limits": {"cpu": "2 cores"}}}]}}, "spec.driver.podTemplate"),
+        ({"spec": {"containers": [{"name": "driver", "ports": "8080"}]}}, "spec.driver.podTemplate"),
+        ({"spec": {"terminationGracePeriodSeconds": "soon"}}, "spec.driver.podTemplate"),
+        ({"metadata": {"labels": {"a": "not a label!"}}}, "not a label!"),
+    ],
+)
+def test_what_is_wrong_with_a_pod_template_is_said_in_the_servers_words_and_what_runs_goes_on(
+    cluster: Cluster, template: Object, said: str
+) -> None:
+    with cluster.operator():
+        cluster.run()
+        cluster.change({"driver": {"podTemplate": template}})
+        wait_for("the refusal", lambda: cluster.condition("Degraded") == ("True", "ApplyRefused"))
+        message = next(found["message"] for found in cluster.status()["conditions"] if found["type"] == "Degraded")
+        assert message.startswith("Deployment sj-one: ")
+        assert said in message
+        assert cluster.condition("Ready") == ("True", "JoinRunning")
+        cluster.change({"driver": None})
+        wait_for("it is mended", lambda: cluster.condition("Degraded") == ("False", "Healthy"))
+
+
+def test_a_right_that_is_missing_is_said_and_what_runs_goes_on(cluster: Cluster) -> None:
+    with cluster.operator(resync_seconds=0.2):
+        cluster.run()
+        cluster.take_right("poddisruptionbudgets")
+        wait_for("it is said", lambda: cluster.condition("Degraded") == ("True", "ApiRefused"))
+        message = next(found["message"] for found in cluster.status()["conditions"] if found["type"] == "Degraded")
+        assert "poddisruptionbudgets" in message
+        assert cluster.condition("Ready") == ("True", "JoinRunning")
+        cluster.take_right()
+        wait_for("it is granted again", lambda: cluster.condition("Degraded") == ("False", "Healthy"))
+
+
 def test_pods_are_admitted_where_pod_security_is_restricted(cluster: Cluster) -> None:
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     cluster.admin.patch(f"/api/v1/namespaces/{cluster.namespace}", {"metadata": {"labels": labels}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import copy
 import json
 import random
@@ -736,6 +737,86 @@ def test_a_token_that_somebody_changed_is_read_anew() -> None:
         assert world.condition("Degraded") == ("True", "DriverUnreachable")
         world.drivers.refuses_token = False
         world.now += 1
+        await world.settle()
+        assert world.condition("Degraded") == ("False", "Healthy")
+
+    run(story)
+
+
+KINDS_OF_STEPS = [
+    *("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Service", "PodDisruptionBudget", "NetworkPolicy", "Deployment", "Secret"),
+    *("PersistentVolumeClaim", "StreamJoin"),
+]
+
+
+@pytest.mark.parametrize(("status", "reason"), [(403, "ApiRefused"), (500, "ApiFailing"), (0, "ApiFailing"), (429, "ApiFailing")])
+@pytest.mark.parametrize("kind", KINDS_OF_STEPS)
+def test_whatever_step_fails_it_is_said_and_a_join_that_runs_is_no_less_ready(kind: str, status: int, reason: str) -> None:
+    async def story() -> None:
+        world = World()
+        claim = {"persistentVolumeClaim": "data", "size": "1Gi", "onDelete": "Retain"}
+        world.submit(streamjoin(checkpoint=claim))
+        await world.settle()
+
+        def fault(verb: str, of: str) -> None:
+            if of == kind and not (of == "StreamJoin" and world.steps[-1] == "report"):
+                raise ApiError(status, "ByTheTest", f"{verb} {of} is refused by the test")
+
+        world.cluster.fault = fault
+        # a change that takes each step, the finalizer's among them
+        delete = {"location": "s3://bucket/state", "onDelete": "Delete"}
+        world.change(lambda spec: spec.update(checkpoint=delete if kind == "StreamJoin" else claim, epoch={"interval": "7s"}))
+        for _ in range(5):
+            with contextlib.suppress(ApiError):
+                await world.once()
+            world.now += 61
+        found = {condition["type"]: condition for condition in world.status["conditions"]}
+        assert (found["Degraded"]["status"], found["Degraded"]["reason"]) in (("True", reason), ("True", "ApplyRefused"))
+        assert kind in found["Degraded"]["message"]
+        assert found["Ready"]["status"] == "True"
+        warned = [event for event in world.cluster.events if event["type"] == "Warning"]
+        assert len(warned) == 1, "it is told once"
+        world.cluster.fault = lambda verb, of: None
+        await world.settle()
+        assert world.condition("Degraded") == ("False", "Healthy")
+
+    run(story)
+
+
+@pytest.mark.parametrize("status", [409, 500, 503, 0])
+def test_a_request_that_fails_once_degrades_nothing(status: int) -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        world.now += world.settings.resync_seconds
+        failed: list[str] = []
+
+        def fault(verb: str, kind: str) -> None:
+            if not failed:
+                failed.append(kind)
+                raise ApiError(status, "ByTheTest", kind)
+
+        world.cluster.fault = fault
+        with pytest.raises(ApiError):
+            await world.once()
+        await world.settle()
+        assert world.condition("Degraded") == ("False", "Healthy")
+        assert not [event for event in world.cluster.events if event["type"] == "Warning"]
+
+    run(story)
+
+
+def test_an_error_of_the_operator_itself_is_said_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        with monkeypatch.context() as patch:
+            patch.setattr(children, "service", lambda resource: {}["absent"])
+            world.now += world.settings.resync_seconds
+            with pytest.raises(KeyError):
+                await world.once()
+        assert world.condition("Degraded") == ("True", "OperatorFailed")
+        assert world.condition("Ready") == ("True", "JoinRunning")
         await world.settle()
         assert world.condition("Degraded") == ("False", "Healthy")
 

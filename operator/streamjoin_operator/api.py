@@ -22,6 +22,8 @@ from streamjoin_operator.names import MANAGER
 
 Object = dict[str, Any]
 TIMEOUT_SECONDS = 30.0
+UNTYPED = ("failed to create typed patch object", "failed to convert new object")
+"""So begins the answer, with status 500, where a field is unknown or a value is of another type."""
 APPLY, MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 
 
@@ -31,6 +33,11 @@ class ApiError(Exception):
     def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
         super().__init__(f"{status or 'no answer'} {reason}: {message}")
         self.status, self.reason, self.message, self.retry_after = status, reason, message, retry_after
+
+    @property
+    def refuses_object(self) -> bool:
+        """Whether the same object would be refused again: it, a quota or an admission rule must change first."""
+        return self.status in (400, 403, 422) or (self.status == 500 and self.message.startswith(UNTYPED))
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,9 +45,10 @@ class Applier:
             try:
                 applied = await self._ports.api.apply(desired)
             except ApiError as error:
-                if error.status not in (400, 403, 422):
+                if not error.refuses_object:
                     raise
-                reconciliation.refused = (Reason.ApplyRefused, f"{kind} {metadata['name']}: {error.message}"[:700])
+                remedy = "; look at spec.driver.podTemplate" if kind == "Deployment" else ""
+                reconciliation.refused = (Reason.ApplyRefused, f"{kind} {metadata['name']}: {error.message[:700]}{remedy}")
                 return Verdict(REFUSED_SECONDS)
             reconciliation.observed[kind, metadata["name"]] = applied
             if observed is None or applied["metadata"]["resourceVersion"] != observed["metadata"]["resourceVersion"]:

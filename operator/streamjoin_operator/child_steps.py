@@ -10,7 +10,6 @@ from dataclasses import replace
 from streamjoin_operator import api, children, names
 from streamjoin_operator.applying import Applier
 from streamjoin_operator.drift import Object
-from streamjoin_operator.driver_steps import DriverSteps
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import PROCEED, Reconciliation, Step, Verdict
@@ -30,8 +29,8 @@ KIND_SECONDS = 600.0
 class ChildSteps:
     """See the module."""
 
-    def __init__(self, ports: Ports, seen: Seen, applier: Applier, driver_steps: DriverSteps) -> None:
-        self._ports, self._seen, self._applier, self._driver_steps = ports, seen, applier, driver_steps
+    def __init__(self, ports: Ports, seen: Seen, applier: Applier) -> None:
+        self._ports, self._seen, self._applier = ports, seen, applier
         self._has_monitor: tuple[float, bool] = (float("-inf"), False)
 
     def all(self) -> tuple[Step, ...]:
@@ -70,9 +69,6 @@ class ChildSteps:
         problem = children.tls_problem(resource, reconciliation.manifest, found)
         if problem is not None:
             reconciliation.refused = (Reason.SecretUnusable, problem)
-            await self._applier.heed_suspend(reconciliation)
-            await self._driver_steps.pods(reconciliation)
-            await self._driver_steps.ask(reconciliation)
             return Verdict(self._ports.settings.poll_seconds)
         reconciliation.memo.mounted = children.mounted(exchange, found)
         reconciliation.resource = replace(resource, mounted=reconciliation.memo.mounted)
@@ -94,9 +90,6 @@ class ChildSteps:
         if refusal is None:
             return PROCEED
         reconciliation.refused = (Reason.CheckpointMismatch, refusal)
-        await self._applier.heed_suspend(reconciliation)
-        await self._driver_steps.pods(reconciliation)
-        await self._driver_steps.ask(reconciliation)
         return Verdict(self._ports.settings.resync_seconds)
 
     async def finalizer(self, reconciliation: Reconciliation) -> Verdict:

@@ -29,6 +29,9 @@ class Reason(Enum):
     CheckpointMismatch = "A change would not fit the state in the checkpoint; what runs goes on as it is."
     SecretUnusable = "The Secret of spec.security.tls is not there, or lacks a file; what runs goes on as it is."
     ApplyRefused = "The API server refuses a child; the message is its answer."
+    ApiRefused = "The API server refuses a request of the operator; the message says which, and what it lacks."
+    ApiFailing = "The API server cannot be reached, or answers with errors; what runs goes on, and the operator tries again."
+    OperatorFailed = "The operator itself fails at this StreamJoin; the message names the error, and its log has the rest."
     ForeignObject = "An object of the name that is needed exists and is not controlled by this StreamJoin."
     # what happens
     Created = "A child was created."

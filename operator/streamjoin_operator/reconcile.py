@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from streamjoin_operator.api import Api
+from streamjoin_operator.api import Api, ApiError
 from streamjoin_operator.applying import Applier
 from streamjoin_operator.child_steps import ChildSteps
 from streamjoin_operator.deletion_steps import DeletionSteps
@@ -23,12 +23,16 @@ from streamjoin_operator.drift import Object
 from streamjoin_operator.driver_steps import DriverSteps
 from streamjoin_operator.ports import Drivers, Ports, Prometheus
 from streamjoin_operator.queue import Key
+from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import PROCEED, Memo, Reconciliation, Step, Verdict
 from streamjoin_operator.reporting import Reporter
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.scaling_step import ScalingStep
 from streamjoin_operator.seen import Seen
 from streamjoin_operator.settings import Settings
+
+PASSING_FAILURES = 2
+"""So many failures in a row that may pass by themselves are only logged: some seconds."""
 
 
 class Reconciler:
@@ -51,7 +55,7 @@ class Reconciler:
         self._applier = Applier(ports, self.seen)
         self._reporter = Reporter(ports, self.seen)
         self._driver_steps = DriverSteps(ports)
-        self._child_steps = ChildSteps(ports, self.seen, self._applier, self._driver_steps)
+        self._child_steps = ChildSteps(ports, self.seen, self._applier)
         self._scaling_step = ScalingStep(ports, self._reporter)
         self._deletion_steps = DeletionSteps(ports, self._applier, self._reporter)
 
@@ -71,9 +75,44 @@ class Reconciler:
         if reconciliation.is_suspended and memo.scaler is not None:
             memo.scaler.suspend(self._ports.now)
         reconciliation.checking = self._is_check_due(reconciliation)
-        after = await self._take(self._steps(), reconciliation)
-        await self._reporter.report(reconciliation)
+        failure: Exception | None = None
+        after: float | None = None
+        try:
+            after = await self._take(self._steps(), reconciliation)
+        except Exception as error:
+            failure = error
+        await self._tell(reconciliation, failure)
+        if failure is not None:
+            raise failure
         return after
+
+    async def _tell(self, reconciliation: Reconciliation, failure: Exception | None) -> None:
+        """Report. Where the steps did not come so far, look first at the driver: what runs is no less ready for it."""
+        memo = reconciliation.memo
+        memo.failures = 0 if failure is None else memo.failures + 1
+        if failure is not None:
+            if is_passing(failure, memo.failures):
+                return
+            reconciliation.refused = reason_of(failure)
+        try:
+            if reconciliation.refused is not None and reconciliation.report is None:
+                await self._look(reconciliation)
+        except ApiError:
+            if failure is None:
+                raise
+            reconciliation.is_partial = True
+        try:
+            await self._reporter.report(reconciliation)
+        except ApiError:
+            if failure is None:
+                raise
+
+    async def _look(self, reconciliation: Reconciliation) -> None:
+        """Of a manifest that cannot be acted on suspend alone is heeded; what runs is looked at all the same."""
+        await self._applier.heed_suspend(reconciliation)
+        if reconciliation.deployment is not None:
+            await self._driver_steps.pods(reconciliation)
+            await self._driver_steps.ask(reconciliation)
 
     def _steps(self) -> Sequence[Step]:
         driver = self._driver_steps
@@ -108,8 +147,22 @@ class Reconciler:
         if reconciliation.derived.problem is None:
             return PROCEED
         reconciliation.refused = reconciliation.derived.problem
-        await self._applier.heed_suspend(reconciliation)
-        if reconciliation.deployment is not None:
-            await self._driver_steps.pods(reconciliation)
-            await self._driver_steps.ask(reconciliation)
         return Verdict(self._ports.settings.resync_seconds)
+
+
+def is_passing(failure: Exception, failures: int) -> bool:
+    """Whether a failure is nothing to tell: somebody else was quicker, or it is among the first of a kind that passes."""
+    if not isinstance(failure, ApiError):
+        return False
+    if failure.status in (404, 409, 410):
+        return True
+    return not failure.refuses_object and failures <= PASSING_FAILURES
+
+
+def reason_of(failure: Exception) -> tuple[Reason, str]:
+    """What the condition says of a step that has failed."""
+    if not isinstance(failure, ApiError):
+        return Reason.OperatorFailed, f"{type(failure).__name__}: {failure}"[:500]
+    if failure.status == 403:
+        return Reason.ApiRefused, f"{failure.message[:500]}; give the operator the rights of its chart"
+    return (Reason.ApiRefused if failure.refuses_object else Reason.ApiFailing), str(failure)[:500]

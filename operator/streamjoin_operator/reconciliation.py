@@ -33,6 +33,8 @@ class Memo:
 
     derived_from: tuple[Any, ...] = ()
     derived: Derived = field(default_factory=lambda: Derived(None))
+    failures: int = 0
+    """How often in a row a step has failed."""
     checked_for: tuple[Any, ...] = ()
     checked_at: float = float("-inf")
     config: Object | None = None
@@ -74,6 +76,8 @@ class Reconciliation:
     wanted_workers: int | None = None
     plan_dropped: str | None = None
     """Why the driver has dropped a plan that the manifest asks for."""
+    is_partial: bool = False
+    """Whether a step has failed, and the driver could not be looked at either."""
     has_put: bool = False
     """Whether the driver has been given a plan, so that the one that was read is the newest no more."""
     events: list[tuple[str, Reason, str]] = field(default_factory=list)

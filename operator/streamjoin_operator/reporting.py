@@ -34,7 +34,8 @@ class Reporter:
         """Write the status if it differs, then tell what happened."""
         self._ports.on_step("report")
         stored = reconciliation.body.get("status") or {}
-        written = status.status(self._facts(reconciliation), stored, instant(self._ports.now))
+        write = status.status_of_failure if reconciliation.is_partial else status.status
+        written = write(self._facts(reconciliation), stored, instant(self._ports.now))
         patch = status.patch_of(stored, written)
         waits = status.only_measurements(patch) and self._ports.clock() - reconciliation.memo.wrote_at < self._ports.settings.status_seconds
         if patch and not waits:

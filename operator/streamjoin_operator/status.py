@@ -259,6 +259,15 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
     return written
 
 
+def status_of_failure(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
+    """The status where all that is known is why nothing could be looked at: as it was, but for the condition Degraded."""
+    known = before.get("conditions") or []
+    if not known:
+        return status(facts, before, now)
+    degraded = _transitions([_degraded(facts)], known, facts.generation, now)
+    return {**before, "conditions": [*(condition for condition in known if condition.get("type") != "Degraded"), *degraded]}
+
+
 def _scaling(facts: Facts, before: Mapping[str, Any]) -> Object:
     """The last decisions, and what the executors have cost."""
     written: Object = {}
