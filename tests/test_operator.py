@@ -178,7 +178,7 @@ class TestChildren:
         body = streamjoin()
         driver = self.of(body)["spec"]["template"]["spec"]
         executor = pod_templates.executor_template(Resource.of(body), manifest_of(body), Settings())["spec"]
-        cleanup = children.cleanup_job(Resource.of(body), manifest_of(body), Settings())["spec"]["template"]["spec"]
+        cleanup = pod_templates.cleanup_template(Resource.of(body), manifest_of(body), "{}", Settings())["spec"]
         for spec in (driver, executor, cleanup):
             assert spec["securityContext"]["runAsNonRoot"] is True
             assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}

@@ -175,18 +175,64 @@ def test_scale_sets_a_floor(cluster: Cluster) -> None:
         wait_for("the wish", lambda: cluster.driver.wishes[-1:] == [{"workers": 3, "model": "adsp"}])
 
 
+def cleaned(cluster: Cluster) -> tuple[str, str]:
+    """A StreamJoin that runs, and whose state goes with it; its path, and that of its cleanup's Job."""
+    cluster.run(checkpoint={"location": "s3://bucket/state/one", "onDelete": "Delete"})
+    uid = cluster.get()["metadata"]["uid"]
+    return f"{STREAMJOINS.format(cluster.namespace)}/one", f"{PATHS['Job'].format(cluster.namespace)}/{names.cleanup_name('one', uid)}"
+
+
+def complete(cluster: Cluster, job: str) -> None:
+    """As the Job's controller would."""
+    at = "2026-01-01T00:00:00Z"
+    ended = [{"type": kind, "status": "True"} for kind in ("SuccessCriteriaMet", "Complete")]
+    cluster.admin.patch(f"{job}/status", {"status": {"startTime": at, "completionTime": at, "succeeded": 1, "conditions": ended}})
+
+
 def test_delete_with_the_state(cluster: Cluster) -> None:
     with cluster.operator():
-        cluster.run(checkpoint={"location": "s3://bucket/state/one", "onDelete": "Delete"})
-        path = f"{STREAMJOINS.format(cluster.namespace)}/one"
+        path, job = cleaned(cluster)
         cluster.admin.delete(path)
-        job = f"{PATHS['Job'].format(cluster.namespace)}/sj-one-cleanup"
         wait_for("the Job", lambda: cluster.admin.exists(job))
         assert not cluster.admin.exists(f"{PATHS['Deployment'].format(cluster.namespace)}/sj-one")
-        at = "2026-01-01T00:00:00Z"
-        ended = [{"type": kind, "status": "True"} for kind in ("SuccessCriteriaMet", "Complete")]
-        cluster.admin.patch(f"{job}/status", {"status": {"startTime": at, "completionTime": at, "succeeded": 1, "conditions": ended}})
+        wait_for("it is said", lambda: cluster.condition("Progressing") == ("True", "StateRemoving"))
+        complete(cluster, job)
         wait_for("the end", lambda: not cluster.admin.exists(path))
+        assert "StateRemoved" in [event["reason"] for event in cluster.events()]
+
+
+def test_delete_with_the_state_where_all_children_are_deleted_before(cluster: Cluster) -> None:
+    """In the foreground, as ``kubectl delete --cascade=foreground`` and many tools do."""
+    with cluster.operator():
+        path, job = cleaned(cluster)
+        cluster.admin.request("DELETE", path, {"propagationPolicy": "Foreground"})
+        uid = cluster.get()["metadata"]["uid"]
+        for kind, many in cluster.children().items():  # as the garbage collector does
+            for found in many:
+                owned = any(owner["uid"] == uid for owner in found["metadata"].get("ownerReferences", []))
+                place = f"{PATHS[kind].format(cluster.namespace)}/{found['metadata']['name']}"
+                if owned and cluster.admin.exists(place):
+                    cluster.admin.delete(place)
+        wait_for("the Job", lambda: cluster.admin.exists(job))
+        template = cluster.admin.get(job)["spec"]["template"]
+        assert "s3://bucket/state/one" in template["metadata"]["annotations"][names.MANIFEST]
+        assert "StateRemoved" not in [event["reason"] for event in cluster.events()]
+        complete(cluster, job)
+        wait_for("the end", lambda: cluster.get()["metadata"]["finalizers"] == ["foregroundDeletion"])
+        assert "StateRemoved" in [event["reason"] for event in cluster.events()]
+        assert cluster.status()["phase"] == "Deleting"
+
+
+def test_delete_with_a_namespace_leaves_the_state_at_once_and_says_so(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with cluster.operator():
+        path, _ = cleaned(cluster)
+        cluster.admin.delete(f"/api/v1/namespaces/{cluster.namespace}")
+        cluster.admin.delete(path)  # as the namespace's controller does
+        wait_for("the end", lambda: not cluster.admin.exists(path))
+    (said,) = {record.getMessage() for record in caplog.records if record.getMessage().startswith("StateLeft")}
+    assert "the namespace is being deleted" in said
+    assert "s3://bucket/state/one" in said
 
 
 def test_a_pod_template_that_the_api_server_refuses_is_said(cluster: Cluster) -> None:

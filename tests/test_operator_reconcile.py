@@ -823,37 +823,220 @@ def test_an_error_of_the_operator_itself_is_said_too(monkeypatch: pytest.MonkeyP
     run(story)
 
 
-def test_with_delete_the_state_goes_first_and_the_streamjoin_last() -> None:
+CLEANED = {"location": "s3://bucket/state", "onDelete": "Delete"}
+
+
+async def deleted(world: World, **spec: Any) -> None:
+    """A join that has run, and whose state goes with it, is being deleted."""
+    world.submit(streamjoin(**{"checkpoint": CLEANED, **spec}))
+    await world.settle()
+    world.cluster.remove("StreamJoin", *KEY)
+
+
+def cleanup(world: World) -> Object | None:
+    return next(iter(world.cluster.of("Job")), None)
+
+
+def end_cleanup(world: World, kind: str = "Complete") -> None:
+    job = cleanup(world)
+    assert job is not None
+    done = {"conditions": [{"type": kind, "status": "True", "reason": "ByTheTest"}]}
+    world.cluster.edit("Job", "default", job["metadata"]["name"], lambda body: body.update(status=done))
+
+
+def pod_of(component: str, name: str, status: Object | None = None) -> Object:
+    metadata = {"name": name, "namespace": "default", "labels": names.pod_labels("one", component)}
+    return {"kind": "Pod", "metadata": metadata, "status": status or {"phase": "Running"}}
+
+
+def event(world: World, reason: str) -> Object:
+    (found,) = [event for event in world.cluster.events if event["reason"] == reason]
+    return found
+
+
+def test_with_delete_the_pods_go_first_then_the_state_and_the_streamjoin_last() -> None:
     async def story() -> None:
         world = World()
-        world.submit(streamjoin(checkpoint={"location": "s3://bucket/state", "onDelete": "Delete"}))
-        await world.settle()
-        assert world.cluster.objects["StreamJoin", *KEY]["metadata"]["finalizers"] == [names.FINALIZER]
-        world.cluster.remove("StreamJoin", *KEY)
+        world.cluster.put(pod_of(names.EXECUTOR, "executor-1"))
+        await deleted(world)
         await world.once()
         assert "Deployment sj-one" not in world.cluster.children()
-        assert "Job sj-one-cleanup" in world.cluster.children()
+        assert cleanup(world) is None
+        assert world.status["phase"] == "Deleting"
+        assert world.condition("Progressing") == ("True", "PodsEnding")
+        world.cluster.remove("Pod", "default", "executor-1")
+        await world.once()
+        assert cleanup(world) is not None
+        assert world.condition("Progressing") == ("True", "StateRemoving")
         await world.once()
         assert ("StreamJoin", *KEY) in world.cluster.objects, "it waits for the Job"
-        done = {"conditions": [{"type": "Complete", "status": "True"}]}
-        world.cluster.edit("Job", "default", "sj-one-cleanup", lambda body: body.update(status=done))
+        end_cleanup(world)
         await world.once()
         assert ("StreamJoin", *KEY) not in world.cluster.objects
-        assert "StateRemoved" in world.reasons
+        assert event(world, "StateRemoved")["type"] == "Normal"
 
     run(story)
 
 
-def test_a_cleanup_that_does_not_end_is_given_up_and_said() -> None:
+def test_the_cleanup_needs_nothing_that_may_be_gone_and_reaches_what_the_driver_reached() -> None:
+    """All children are deleted first, as where a StreamJoin is deleted in the foreground."""
+
     async def story() -> None:
-        world = World(cleanup_seconds=10.0)
-        world.submit(streamjoin(checkpoint={"location": "s3://bucket/state", "onDelete": "Delete"}))
-        await world.settle()
-        world.cluster.remove("StreamJoin", *KEY)
-        world.wall = datetime(2026, 1, 1, 1, tzinfo=UTC)
+        world = World()
+        keys = {"name": "driver", "envFrom": [{"secretRef": {"name": "keys"}}], "env": [{"name": "A", "value": "b"}]}
+        template = {"spec": {"containers": [keys], "serviceAccountName": "mine"}}
+        await deleted(world, driver={"podTemplate": template}, epoch={"interval": "7s"})
+        for kind, _, name in list(world.cluster.objects):
+            if kind not in ("StreamJoin", "Job"):
+                world.cluster.remove(kind, "default", name)
+        await world.once()
+        job = cleanup(world)
+        assert job is not None
+        assert "ownerReferences" not in job["metadata"]
+        template = job["spec"]["template"]
+        document = json.loads(template["metadata"]["annotations"][names.MANIFEST])
+        assert document["spec"]["checkpoint"] == {"location": "s3://bucket/state"}
+        assert document["spec"]["epoch"] == {"interval": "7s"}
+        (container,) = template["spec"]["containers"]
+        assert (container["envFrom"], container["env"]) == (keys["envFrom"], keys["env"])
+        assert template["spec"]["serviceAccountName"] == "mine"
+        config = next(volume for volume in template["spec"]["volumes"] if volume["name"] == "config")
+        assert config["downwardAPI"]["items"][0]["fieldRef"]["fieldPath"] == f"metadata.annotations['{names.MANIFEST}']"
+
+    run(story)
+
+
+def test_the_state_of_a_join_that_never_started_is_not_touched_and_nothing_is_claimed_of_it() -> None:
+    async def story() -> None:
+        world = World()
+
+        def refuse(verb: str, kind: str) -> None:
+            if (verb, kind) == ("apply", "Deployment"):
+                raise ApiError(422, "Invalid", "by the test")
+
+        world.cluster.fault = refuse
+        await deleted(world)
         await world.once()
         assert ("StreamJoin", *KEY) not in world.cluster.objects
-        assert "StateLeft" in world.reasons
+        assert cleanup(world) is None
+        assert "StateRemoved" not in world.reasons
+        assert "no driver of this StreamJoin was seen" in event(world, "StateLeft")["message"]
+
+    run(story)
+
+
+def test_what_an_earlier_job_did_is_not_taken_for_the_removal_of_this_state() -> None:
+    async def story() -> None:
+        world = World()
+        await deleted(world)
+        await world.once()
+        end_cleanup(world)
+        await world.once()
+        first = cleanup(world)
+        assert first is not None
+        world.cluster.events.clear()
+        await deleted(world)
+        await world.once()
+        assert ("StreamJoin", *KEY) in world.cluster.objects
+        assert "StateRemoved" not in world.reasons
+        assert len(world.cluster.of("Job")) == 2
+
+    run(story)
+
+
+def test_pods_that_do_not_end_are_not_waited_for_for_ever_and_what_they_may_write_is_said() -> None:
+    async def story() -> None:
+        world = World()
+        world.cluster.put(pod_of(names.DRIVER, "driver-lost"))
+        await deleted(world)
+        await world.once()
+        assert cleanup(world) is None
+        world.now += 121
+        await world.once()
+        world.cluster.remove("Pod", "default", "driver-lost")
+        end_cleanup(world)
+        await world.once()
+        assert ("StreamJoin", *KEY) not in world.cluster.objects
+        assert "StateRemoved" not in world.reasons
+        assert "driver-lost had not ended by then and may have written more" in event(world, "StateLeft")["message"]
+
+    run(story)
+
+
+def test_a_cleanup_that_is_refused_is_said_and_the_deletion_can_be_ended() -> None:
+    async def story() -> None:
+        world = World()
+
+        def refuse(verb: str, kind: str) -> None:
+            if (verb, kind) == ("apply", "Job"):
+                raise ApiError(403, "Forbidden", "exceeded quota")
+
+        world.cluster.fault = refuse
+        await deleted(world)
+        for _ in range(3):
+            await world.once()
+        assert world.condition("Degraded") == ("True", "CleanupBlocked")
+        message = event(world, "CleanupBlocked")["message"]
+        assert "exceeded quota" in message
+        assert "set spec.checkpoint.onDelete to Retain" in message
+        world.change(lambda spec: spec["checkpoint"].update(onDelete="Retain"))
+        await world.once()
+        assert ("StreamJoin", *KEY) not in world.cluster.objects
+        assert "is kept" in event(world, "StateLeft")["message"]
+
+    run(story)
+
+
+@pytest.mark.parametrize("ends", ["Failed", "never"])
+def test_a_cleanup_that_fails_or_does_not_end_is_given_up_and_said(ends: str) -> None:
+    async def story() -> None:
+        world = World(cleanup_seconds=10.0)
+        await deleted(world)
+        world.wall = datetime(2026, 1, 1, 9, tzinfo=UTC)  # no operator was there for hours
+        await world.once()
+        assert cleanup(world) is not None
+        if ends == "Failed":
+            end_cleanup(world, ends)
+        else:
+            world.now += 131
+        await world.once()
+        assert ("StreamJoin", *KEY) not in world.cluster.objects
+        found = event(world, "StateLeft")
+        assert found["type"] == "Warning"
+        assert "s3://bucket/state" in found["message"]
+
+    run(story)
+
+
+def test_a_claim_goes_with_the_join_as_the_manifest_says_last() -> None:
+    async def story() -> None:
+        world = World()
+        claim = {"persistentVolumeClaim": "data", "size": "1Gi"}
+
+        def owners() -> list[Object]:
+            (found,) = world.cluster.of("PersistentVolumeClaim")
+            return list(found["metadata"].get("ownerReferences", []))
+
+        def finalizers() -> list[str]:
+            return list(world.cluster.objects["StreamJoin", *KEY]["metadata"].get("finalizers", []))
+
+        world.submit(streamjoin(checkpoint={**claim, "onDelete": "Delete"}))
+        await world.settle()
+        assert len(owners()) == 1
+        world.change(lambda spec: spec["checkpoint"].update(onDelete="Retain"))
+        await world.settle()
+        assert owners() == [], "else the garbage collector would take it"
+        world.change(lambda spec: spec["checkpoint"].update(onDelete="Delete", size="2Gi"))
+        await world.settle()
+        assert (len(owners()), finalizers()) == (1, [])
+        world.cluster.remove("StreamJoin", *KEY)
+        await world.once()
+        world.cluster.remove("PersistentVolumeClaim", "default", "data") if world.cluster.of("PersistentVolumeClaim") else None
+        mine = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "default"}, "spec": {}}
+        world.cluster.put(mine)
+        world.submit(streamjoin(checkpoint={**claim, "onDelete": "Delete"}))
+        await world.settle()
+        assert (owners(), finalizers()) == ([], [names.FINALIZER]), "somebody's own is emptied by a Job"
 
     run(story)
 

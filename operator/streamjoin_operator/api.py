@@ -30,9 +30,13 @@ APPLY, MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 class ApiError(Exception):
     """The API server refused a request, or could not be reached (status 0)."""
 
-    def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
+    def __init__(
+        self, status: int, reason: str, message: str, retry_after: float | None = None, causes: tuple[str, ...] = ()
+    ) -> None:
+        """``causes``: the reasons that the answer gives in detail."""
         super().__init__(f"{status or 'no answer'} {reason}: {message}")
         self.status, self.reason, self.message, self.retry_after = status, reason, message, retry_after
+        self.causes = causes
 
     @property
     def refuses_object(self) -> bool:
@@ -181,7 +185,8 @@ class Api:
                 raise ApiError(401, "Unauthorized", str(error)) from error
         wait = answer.headers.get("Retry-After", "")
         retry = float(wait) if wait.isdigit() else None
-        raise ApiError(answer.status, value.get("reason", answer.reason or ""), value.get("message", text[:300]), retry)
+        causes = tuple(cause.get("reason", "") for cause in (value.get("details") or {}).get("causes") or [])
+        raise ApiError(answer.status, value.get("reason", answer.reason or ""), value.get("message", text[:300]), retry, causes)
 
 
 def _parsed(text: str) -> Object:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from streamjoin_operator import api, children, names
 from streamjoin_operator.applying import Applier
-from streamjoin_operator.drift import Object
+from streamjoin_operator.drift import Object, our_entries
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import PROCEED, Reconciliation, Step, Verdict
@@ -35,7 +35,7 @@ class ChildSteps:
 
     def all(self) -> tuple[Step, ...]:
         return (
-            *(self.observe, self.secrets, self.hold_back, self.finalizer, self.access, self.token, self.claim),
+            *(self.observe, self.secrets, self.hold_back, self.access, self.token, self.claim, self.finalizer),
             *(self.config, self.network, self.budget, self.monitor, self.driver, self.prune, self.checked),
         )
 
@@ -92,15 +92,6 @@ class ChildSteps:
         reconciliation.refused = (Reason.CheckpointMismatch, refusal)
         return Verdict(self._ports.settings.resync_seconds)
 
-    async def finalizer(self, reconciliation: Reconciliation) -> Verdict:
-        """Ours is there exactly when the state goes with the StreamJoin and only a Job can remove it."""
-        wanted = (
-            reconciliation.manifest.spec.checkpoint.on_delete == "Delete"
-            and children.claim(reconciliation.resource, reconciliation.manifest) is None
-        )
-        await self._applier.set_finalizer(reconciliation, wanted)
-        return PROCEED
-
     async def access(self, reconciliation: Reconciliation) -> Verdict:
         return await self._applier.apply(
             reconciliation,
@@ -118,14 +109,29 @@ class ChildSteps:
         return verdict
 
     async def claim(self, reconciliation: Reconciliation) -> Verdict:
-        """A claim that the operator is to make is made once: most of it cannot be changed."""
-        desired = children.claim(reconciliation.resource, reconciliation.manifest)
-        if desired is None or not reconciliation.checking:
+        """A claim that the operator is to make is made once: most of it cannot be changed. It is owned if it goes with the join."""
+        memo, desired = reconciliation.memo, children.claim(reconciliation.resource, reconciliation.manifest)
+        if desired is None:
+            memo.claim_goes = False
             return PROCEED
-        found = await self._ports.api.get(api.CLAIM, reconciliation.resource.namespace, desired["metadata"]["name"])
+        if not reconciliation.checking:
+            return PROCEED
+        name = desired["metadata"]["name"]
+        found = await self._ports.api.get(api.CLAIM, reconciliation.resource.namespace, name)
+        is_ours = found is None or bool(our_entries(found))
+        memo.claim_goes = is_ours and "ownerReferences" in desired["metadata"]
+        if not is_ours:
+            return PROCEED
         if found is not None:
-            return PROCEED
+            reconciliation.observed["PersistentVolumeClaim", name] = found
+            desired = children.claim(reconciliation.resource, reconciliation.manifest, found) or desired
         return await self._applier.apply(reconciliation, desired)
+
+    async def finalizer(self, reconciliation: Reconciliation) -> Verdict:
+        """Ours is there exactly when the state goes with the StreamJoin and only a Job can remove it."""
+        wanted = reconciliation.manifest.spec.checkpoint.on_delete == "Delete" and not reconciliation.memo.claim_goes
+        await self._applier.set_finalizer(reconciliation, wanted)
+        return PROCEED
 
     async def config(self, reconciliation: Reconciliation) -> Verdict:
         """The driver's files, and with them, in the same write, what the change takes."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
+from collections.abc import Sequence
 
 from streamjoin.manifest.model import Manifest
 from streamjoin_operator import names
@@ -37,6 +38,9 @@ DRIVER_RULES: list[Object] = [
 ]
 COMPARED_KEY = "compared.json"
 LEDGER_KEY = "decisions.json"
+MANIFEST_KEY = "streamjoin.yaml"
+CLEANUP_KEPT_SECONDS = 3600
+"""A cleanup's Job can be looked at for so long after its end."""
 
 
 def service_account(resource: Resource) -> Object:
@@ -101,7 +105,7 @@ def config_map(resource: Resource, manifest: Manifest, change: Object | None, se
         resource.base,
         metadata={"annotations": {names.CHANGE: json.dumps(change, sort_keys=True)}} if change else {},
         data={
-            "streamjoin.yaml": json.dumps(engine_manifest(manifest), indent=1, sort_keys=True),
+            MANIFEST_KEY: json.dumps(engine_manifest(manifest), indent=1, sort_keys=True),
             "executor.yaml": json.dumps(executor_template(resource, manifest, settings), indent=1, sort_keys=True),
             "revision": revision(value, resource.nonce),
             COMPARED_KEY: json.dumps(value, sort_keys=True),
@@ -154,14 +158,16 @@ def refusal_of(change: Object | None) -> str | None:
     return f"{change['message']}; restore the manifest, or choose a new checkpoint.location"
 
 
-def claim(resource: Resource, manifest: Manifest) -> Object | None:
-    """The claim that the operator makes, if it is to make one."""
+def claim(resource: Resource, manifest: Manifest, observed: Object | None = None) -> Object | None:
+    """The claim that the operator makes, if it is to make one. Of one that is there only the owner can be changed."""
     checkpoint = manifest.spec.checkpoint
     if checkpoint.persistent_volume_claim is None or checkpoint.size is None:
         return None
     spec: Object = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": str(checkpoint.size)}}}
     if checkpoint.storage_class_name is not None:
         spec["storageClassName"] = checkpoint.storage_class_name
+    if observed is not None:
+        spec = ours(observed["spec"], our_fields(observed).get("f:spec", {}))
     owned = checkpoint.on_delete == "Delete"
     return child(resource, "v1", "PersistentVolumeClaim", checkpoint.persistent_volume_claim, owned=owned, spec=spec)
 
@@ -272,16 +278,23 @@ def _applied_template(observed: Object) -> Object:
     return template
 
 
-def cleanup_job(resource: Resource, manifest: Manifest, settings: Settings) -> Object:
-    """Removes the state in the checkpoint, in bounded time."""
+def cleanup_job(resource: Resource, manifest: Manifest, document: str, settings: Settings, beside: Sequence[str] = ()) -> Object:
+    """Removes the state in the checkpoint, in bounded time.
+
+    It outlives the StreamJoin, and needs none of its children: what a StreamJoin owns may be deleted before it. ``document``: the manifest
+    of the driver that ran, as JSON; ``beside``: pods of the join that have not ended yet.
+    """
     return child(
         resource,
         "batch/v1",
         "Job",
-        names.cleanup_name(resource.name),
+        names.cleanup_name(resource.name, resource.uid),
+        owned=False,
+        metadata={"annotations": {names.BESIDE: ", ".join(beside)}} if beside else {},
         spec={
             "backoffLimit": 2,
             "activeDeadlineSeconds": max(1, int(settings.cleanup_seconds)),
-            "template": cleanup_template(resource, manifest, settings),
+            "ttlSecondsAfterFinished": CLEANUP_KEPT_SECONDS,
+            "template": cleanup_template(resource, manifest, document, settings),
         },
     )

@@ -134,8 +134,9 @@ def executor_template(resource: Resource, manifest: Manifest, settings: Settings
     return merged
 
 
-def cleanup_template(resource: Resource, manifest: Manifest, settings: Settings) -> Object:
-    """Removes the state in the checkpoint."""
+def cleanup_template(resource: Resource, manifest: Manifest, document: str, settings: Settings) -> Object:
+    """Removes the state in the checkpoint. ``document``: the manifest, which the pod brings along as one of its annotations."""
+    field = {"fieldPath": f"metadata.annotations['{names.MANIFEST}']"}
     container = {
         "name": names.CLEANUP,
         "image": manifest.spec.image or settings.engine_image,
@@ -143,6 +144,7 @@ def cleanup_template(resource: Resource, manifest: Manifest, settings: Settings)
         "args": ["purge", f"{CONFIG_PATH}/streamjoin.yaml"],
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": _container_security(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
@@ -155,19 +157,28 @@ def cleanup_template(resource: Resource, manifest: Manifest, settings: Settings)
         "restartPolicy": "Never",
         "securityContext": _pod_security(),
         "containers": [container],
-        "volumes": [{"name": "config", "configMap": {"name": resource.base}}, {"name": "tmp", "emptyDir": {}}, *_claim_volumes(manifest)],
+        "volumes": [
+            {"name": "config", "downwardAPI": {"items": [{"path": "streamjoin.yaml", "fieldRef": field}]}},
+            {"name": "tmp", "emptyDir": {}},
+            *_claim_volumes(manifest),
+        ],
         **_pull_secrets(settings),
     }
-    ours = {"metadata": {"labels": names.pod_labels(resource.name, names.CLEANUP)}, "spec": spec}
-    merged: Object = merge(ours, _placement(manifest))
+    metadata = {"labels": names.pod_labels(resource.name, names.CLEANUP), "annotations": {names.MANIFEST: document}}
+    merged: Object = merge({"metadata": metadata, "spec": spec}, _reach(manifest))
     return merged
 
 
-def _placement(manifest: Manifest) -> Object:
-    """Of the driver's overrides, what decides where and as whom a pod runs: the cleanup must reach the same storage."""
+def _reach(manifest: Manifest) -> Object:
+    """Of the driver's overrides, what decides where, as whom and with which keys a pod runs: the cleanup must reach the same storage."""
     spec = dict(manifest.spec.driver.pod_template).get("spec") or {}
-    kept = ("serviceAccountName", "nodeSelector", "tolerations", "affinity", "imagePullSecrets")
-    return {"spec": {name: spec[name] for name in kept if name in spec}}
+    kept = ("serviceAccountName", "nodeSelector", "tolerations", "affinity", "imagePullSecrets", "volumes", "hostAliases", "dnsConfig")
+    reach = {name: spec[name] for name in kept if name in spec}
+    for container in spec.get("containers") or []:
+        if container.get("name") == names.DRIVER:
+            access = {name: container[name] for name in ("env", "envFrom", "volumeMounts") if name in container}
+            reach["containers"] = [{"name": names.CLEANUP, **access}]
+    return {"spec": reach}
 
 
 def _pod_security() -> Object:

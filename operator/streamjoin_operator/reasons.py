@@ -70,8 +70,11 @@ class Reason(Enum):
     NothingShed = "No tuples are dropped."
     Healthy = "Nothing is degraded."
     # the end
-    StateRemoved = "The state in the checkpoint was removed (checkpoint.onDelete: Delete)."
-    StateLeft = "The state could not be removed in time and is left; the message says where."
+    PodsEnding = "The StreamJoin is being deleted; its pods are to end before the state is removed (checkpoint.onDelete: Delete)."
+    StateRemoving = "The StreamJoin is being deleted; a Job removes the state in the checkpoint."
+    CleanupBlocked = "The Job that removes the state cannot be made, or its pod does not run; the message says why."
+    StateRemoved = "A Job has removed the state in the checkpoint (checkpoint.onDelete: Delete)."
+    StateLeft = "State was not removed, or not surely all of it; the message says where it is, and why."
 
 
 def table() -> str:

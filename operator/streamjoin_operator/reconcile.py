@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from streamjoin_operator import names
 from streamjoin_operator.api import Api, ApiError
 from streamjoin_operator.applying import Applier
 from streamjoin_operator.child_steps import ChildSteps
@@ -70,15 +71,16 @@ class Reconciler:
         memo = self.seen.memo(key)
         resource = replace(Resource.of(body), mounted=memo.mounted)
         reconciliation = Reconciliation(resource, body, memo, self._derive(resource, body, memo), self.seen.deployments.get(key))
-        if body["metadata"].get("deletionTimestamp"):
-            return await self._take(self._deletion_steps.all(), reconciliation)
+        if reconciliation.is_being_deleted and names.FINALIZER not in (body["metadata"].get("finalizers") or []):
+            return None
         if reconciliation.is_suspended and memo.scaler is not None:
             memo.scaler.suspend(self._ports.now)
         reconciliation.checking = self._is_check_due(reconciliation)
         failure: Exception | None = None
         after: float | None = None
         try:
-            after = await self._take(self._steps(), reconciliation)
+            steps = self._deletion_steps.all() if reconciliation.is_being_deleted else self._steps()
+            after = await self._take(steps, reconciliation)
         except Exception as error:
             failure = error
         await self._tell(reconciliation, failure)
@@ -95,7 +97,7 @@ class Reconciler:
                 return
             reconciliation.refused = reason_of(failure)
         try:
-            if reconciliation.refused is not None and reconciliation.report is None:
+            if reconciliation.refused is not None and reconciliation.report is None and not reconciliation.is_being_deleted:
                 await self._look(reconciliation)
         except ApiError:
             if failure is None:

@@ -33,6 +33,10 @@ class Memo:
 
     derived_from: tuple[Any, ...] = ()
     derived: Derived = field(default_factory=lambda: Derived(None))
+    claim_goes: bool = False
+    """Whether the state is in a claim that goes with the StreamJoin."""
+    deleting_since: float | None = None
+    """When this operator began with its deletion."""
     failures: int = 0
     """How often in a row a step has failed."""
     checked_for: tuple[Any, ...] = ()
@@ -76,6 +80,8 @@ class Reconciliation:
     wanted_workers: int | None = None
     plan_dropped: str | None = None
     """Why the driver has dropped a plan that the manifest asks for."""
+    deleting: tuple[Reason, str] | None = None
+    """How far its deletion is."""
     is_partial: bool = False
     """Whether a step has failed, and the driver could not be looked at either."""
     has_put: bool = False
@@ -90,6 +96,10 @@ class Reconciliation:
     def is_suspended(self) -> bool:
         """As the resource says, also where the rest of it is refused."""
         return self.body["spec"].get("suspend") is True
+
+    @property
+    def is_being_deleted(self) -> bool:
+        return "deletionTimestamp" in self.body["metadata"]
 
     @property
     def manifest(self) -> Manifest:

@@ -89,6 +89,7 @@ class Reporter:
             memory=derived.memory,
             rolling=reconciliation.deployment is not None
             and deployed.get("observedGeneration", 0) < reconciliation.deployment["metadata"].get("generation", 0),
+            deleting=reconciliation.deleting,
             selector=status.selector_of(reconciliation.resource.name),
             shed_ratio=reconciliation.memo.shed_ratio,
             scaler=scaler,

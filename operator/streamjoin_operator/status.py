@@ -72,6 +72,8 @@ class Facts:
     suspended: bool = False
     refused: tuple[Reason, str] | None = None
     """Why the manifest cannot be acted on."""
+    deleting: tuple[Reason, str] | None = None
+    """How far its deletion is, where the state goes with it."""
     driver_wanted: bool = False
     """Whether there is a Deployment of one."""
     driver_pods: int = 0
@@ -120,6 +122,8 @@ def _lacks_executors(facts: Facts) -> bool:
 
 
 def _ready(facts: Facts) -> Condition:
+    if facts.deleting is not None:
+        return Condition("Ready", False, *facts.deleting)
     if facts.suspended:
         return Condition("Ready", False, Reason.Suspending if facts.driver_pods else Reason.Suspended, "spec.suspend is true")
     if facts.refused is not None and not facts.driver_wanted:
@@ -139,6 +143,8 @@ def _ready(facts: Facts) -> Condition:
 
 
 def _progressing(facts: Facts) -> Condition:
+    if facts.deleting is not None:
+        return Condition("Progressing", True, *facts.deleting)
     if facts.suspended:
         return Condition("Progressing", bool(facts.driver_pods), Reason.Suspending if facts.driver_pods else Reason.Suspended)
     if facts.refused is not None and not facts.driver_wanted:
@@ -182,6 +188,8 @@ def _shedding(facts: Facts) -> Condition:
 def _degraded(facts: Facts) -> Condition:
     if facts.refused is not None:
         return Condition("Degraded", True, *facts.refused)
+    if facts.deleting is not None:
+        return Condition("Degraded", False, *facts.deleting)
     if facts.suspended:
         return Condition("Degraded", False, Reason.Suspended)
     if facts.trouble is not None:
@@ -200,7 +208,9 @@ def _degraded(facts: Facts) -> Condition:
 
 
 def phase(facts: Facts) -> str:
-    """One word of Pending, Starting, Running, Rescaling, Suspended, Failed."""
+    """One word of Pending, Starting, Running, Rescaling, Suspended, Failed, Deleting."""
+    if facts.deleting is not None:
+        return "Deleting"
     if facts.suspended:
         return "Suspended"
     if facts.refused is not None and not facts.driver_wanted:
@@ -227,7 +237,7 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
         "selector": facts.selector,
         "conditions": _transitions(conditions(facts), before.get("conditions") or [], facts.generation, now),
     }
-    if facts.suspended:
+    if facts.suspended or facts.deleting is not None:
         written |= {"workers": 0, "desiredWorkers": 0}
     elif plan:
         wanted = plan.get("wanted") or {}
@@ -254,6 +264,8 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
         written["change"] = dict(facts.change)
     if facts.image:
         written["image"] = facts.image
+    elif facts.deleting is not None and "image" in before:
+        written["image"] = before["image"]
     if facts.memory is not None:
         written["memory"] = facts.memory.arithmetic()
     return written
