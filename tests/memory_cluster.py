@@ -87,6 +87,10 @@ class MemoryCluster:
             self.events.append(body)
             return body
 
+    async def try_to_create(self, kind: Kind, namespace: str, body: Object) -> None:
+        with _Request(self, "dry-run", kind.kind):
+            pass
+
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         with _Request(self, "delete", kind.kind):
             found = self.objects.get((kind.kind, namespace, name))

@@ -91,6 +91,8 @@ class FakeDriver:
         self.state = "running"
         self.generation, self.workers, self.model = 1, 1, "adsp"
         self.wanted: int | None = None
+        self.ready_workers: int | None = None
+        """None: all."""
         self.wishes: list[Object] = []
         self.answer = 202
         self.token: str | None = None
@@ -147,7 +149,7 @@ class FakeDriver:
             "generation": self.generation,
             "workers": self.workers,
             "phase": "Running" if wanted is None else "Preparing",
-            "readyWorkers": self.workers,
+            "readyWorkers": self.workers if self.ready_workers is None else self.ready_workers,
             "toFetchBytes": 0,
             "dropped": None,
             "ended": [],

@@ -63,6 +63,10 @@ class Looked:
     def phases(self) -> dict[str, int]:
         return self.of_phase
 
+    def statuses(self) -> dict[Key, dict[str, Any]]:
+        condition = {"type": "Ready", "status": "True", "reason": "JoinRunning"}
+        return {(LABELS["namespace"], LABELS["name"]): {"phase": "Running", "conditions": [condition]}}
+
     def costs(self, now: float) -> dict[Key, Cost]:
         cost = Cost(now, workers=1, most=4, price=0.1, hours=2.0, avoided_hours=6.0, spent=0.2, avoided=0.6)
         return {(LABELS["namespace"], LABELS["name"]): cost}

@@ -27,6 +27,7 @@ from streamjoin_operator.driver import Measured, Report, distrust, measure
 from streamjoin_operator.driver_steps import wish_of
 from streamjoin_operator.health import AGE_SECONDS, BEAT_SECONDS, Health
 from streamjoin_operator.memory import worker_memory
+from streamjoin_operator.pod_trouble import Trouble, trouble_of
 from streamjoin_operator.queue import Key, Queue
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reporting import transitions
@@ -419,14 +420,14 @@ class TestStatus:
             ({"driver_ready": False, "driver_pods": 0, "report": None}, "Pending", "DriverStarting", "Healthy"),
             ({"driver_ready": False, "report": None}, "Starting", "DriverStarting", "Healthy"),
             (
-                {"driver_ready": False, "report": None, "trouble": status.Trouble(Reason.ImageUnavailable, "no such image")},
+                {"driver_ready": False, "report": None, "trouble": Trouble(Reason.ImageUnavailable, "no such image")},
                 *("Failed", "ImageUnavailable", "ImageUnavailable"),
             ),
             ({"report": Report(problem="refused")}, "Starting", "DriverUnreachable", "DriverUnreachable"),
             ({"refused": (Reason.InvalidSpec, "x"), "driver_wanted": False, "driver_ready": False}, "Failed", "InvalidSpec", "InvalidSpec"),
             ({"refused": (Reason.InvalidSpec, "x")}, "Running", "JoinRunning", "InvalidSpec"),
             ({"plan_refused": "no"}, "Running", "JoinRunning", "PlanRefused"),
-            ({"executors_pending": "no node"}, "Running", "JoinRunning", "ExecutorsPending"),
+            ({"executors_trouble": Trouble(Reason.ExecutorsPending, "no node")}, "Running", "JoinRunning", "ExecutorsPending"),
             (
                 {"report": Report({"state": "running"}, {"generation": 1, "workers": 2, "readyWorkers": 0})},
                 *("Starting", "ExecutorsStarting", "Healthy"),
@@ -472,14 +473,14 @@ class TestStatus:
         waiting = {"reason": "CrashLoopBackOff"}
         container = {"state": {"waiting": waiting}, "lastState": {"terminated": {"exitCode": 5}}}
         pod = {"metadata": {"name": "p"}, "status": {"containerStatuses": [container]}}
-        trouble = status.trouble_of([pod])
-        assert trouble == status.Trouble(Reason.DriverCrashing, "pod p: exit code 5: the checkpoint was made for another join")
+        trouble = trouble_of([pod], 0.0)
+        assert trouble == Trouble(Reason.DriverCrashing, "pod p: exit code 5: the checkpoint was made for another join")
 
     def test_a_driver_that_fails_is_quoted(self) -> None:
         log = '{"event": "summary"}\nstreamjoin: /state/log/7.json: No space left on device; make room\n'
         terminated = {"exitCode": 6, "message": log}
         container = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": terminated}}
-        trouble = status.trouble_of([{"metadata": {"name": "p"}, "status": {"containerStatuses": [container]}}])
+        trouble = trouble_of([{"metadata": {"name": "p"}, "status": {"containerStatuses": [container]}}], 0.0)
         assert trouble is not None
         assert trouble.message.endswith("cannot be used: /state/log/7.json: No space left on device; make room")
 

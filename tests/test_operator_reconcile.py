@@ -636,6 +636,25 @@ def test_limits_and_model_are_asked_of_the_running_driver() -> None:
     run(story)
 
 
+def test_a_join_that_rescales_is_ready_all_the_time() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        world.cluster.events.clear()
+        world.change(lambda spec: spec["workers"].update(min=3))
+        for _ in range(8):
+            await world.once()
+            world.cluster.ready("default", "sj-one")
+            assert world.condition("Ready") == ("True", "JoinRunning")
+            world.now += 15
+            if world.drivers.wanted:
+                world.drivers.switch()
+        assert world.status["workers"] == 3
+        assert "DriverUnreachable" not in world.reasons
+
+    run(story)
+
+
 def test_a_plan_that_the_driver_refuses_is_said_and_not_asked_for_all_the_time() -> None:
     async def story() -> None:
         world = World()

@@ -137,6 +137,10 @@ class Api:
     async def create(self, kind: Kind, namespace: str, body: Object) -> Object:
         return await self._request("create", "POST", kind.path(namespace), body)
 
+    async def try_to_create(self, kind: Kind, namespace: str, body: Object) -> None:
+        """All that creating it would be refused for is raised, and nothing is created."""
+        await self._request("dry-run", "POST", kind.path(namespace), body, query={"dryRun": "All"})
+
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """That very object; one that is gone already is deleted too."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}

@@ -12,7 +12,7 @@ from streamjoin_operator.applying import Applier
 from streamjoin_operator.drift import Object, our_entries
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.reasons import Reason
-from streamjoin_operator.reconciliation import PROCEED, Reconciliation, Step, Verdict
+from streamjoin_operator.reconciliation import AGAIN, PROCEED, Reconciliation, Step, Verdict
 from streamjoin_operator.seen import Seen
 
 LISTED = (
@@ -158,7 +158,7 @@ class ChildSteps:
         wanted = None if budget is None else budget["spec"]["minAvailable"]
         if not reconciliation.checking and reconciliation.memo.budget != wanted:
             reconciliation.memo.checked_at = float("-inf")
-            return Verdict(0.0)  # from the start, with a check
+            return AGAIN  # with a check
         reconciliation.memo.budget = wanted
         return PROCEED if budget is None else await self._applier.apply(reconciliation, budget)
 

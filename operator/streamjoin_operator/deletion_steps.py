@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 
-from streamjoin_operator import api, children, names, status
+from streamjoin_operator import api, children, names
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.applying import Applier
 from streamjoin_operator.changes import engine_manifest
 from streamjoin_operator.drift import Object, our_entries
+from streamjoin_operator.pod_trouble import trouble_of
 from streamjoin_operator.ports import Ports
+from streamjoin_operator.probing import refused_pod
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import PROCEED, Reconciliation, Step, Verdict
 from streamjoin_operator.reporting import Reporter
@@ -84,7 +86,9 @@ class DeletionSteps:
             text = f"Job {name} has removed what it found in {where}, but {beside} had not ended by then and may have written more"
             return self._end(reconciliation, "Warning", Reason.StateLeft, text)
         pods = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.CLEANUP))
-        trouble = status.trouble_of(pods)
+        trouble = trouble_of(pods, self._ports.now)
+        if not pods and not ended:
+            trouble = await refused_pod(self._ports.api, job["metadata"], job["spec"]["template"])
         if "Failed" in ended:
             why = "" if trouble is None else f": {trouble.message}"
             text = f"Job {name} failed ({ended['Failed'].get('reason', '')}{why}); the state in {where} is left"

@@ -7,10 +7,13 @@ import json
 from typing import Any
 
 from streamjoin.manifest import Manifest
-from streamjoin_operator import api, children, names, status
+from streamjoin_operator import api, children, names
 from streamjoin_operator.drift import Object
 from streamjoin_operator.driver import Measured, Report
+from streamjoin_operator.pod_templates import executor_pod
+from streamjoin_operator.pod_trouble import Trouble, refused_replica, trouble_of, trouble_of_executors
 from streamjoin_operator.ports import Ports
+from streamjoin_operator.probing import refused_pod
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import PROCEED, Memo, Reconciliation, Verdict
 
@@ -37,6 +40,8 @@ class DriverSteps:
         )
         if suspended and not reconciliation.pods:
             return Verdict(self._ports.settings.resync_seconds)
+        if not suspended:
+            reconciliation.trouble = await self._trouble(reconciliation)
         return Verdict(self._ports.settings.start_seconds)
 
     async def ask(self, reconciliation: Reconciliation) -> Verdict:
@@ -62,9 +67,29 @@ class DriverSteps:
             "readyWorkers", 0
         ) < reconciliation.report.plan.get("workers", 0)
         if short:
-            executors = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.EXECUTOR))
-            reconciliation.executors_pending = status.pending_executors(executors)
+            reconciliation.executors_trouble = await self._trouble_of_executors(reconciliation)
         return PROCEED
+
+    async def _trouble(self, reconciliation: Reconciliation) -> Trouble | None:
+        """Why the driver's pod does not run, or is not there."""
+        deployment = reconciliation.deployment
+        trouble = trouble_of(reconciliation.pods, self._ports.now)
+        if trouble is not None or reconciliation.pods or deployment is None:
+            return trouble
+        said = refused_replica(deployment)
+        return said or await refused_pod(self._ports.api, deployment["metadata"], deployment["spec"]["template"])
+
+    async def _trouble_of_executors(self, reconciliation: Reconciliation) -> Trouble | None:
+        """Why executors that are wanted are not there."""
+        resource, derived = reconciliation.resource, reconciliation.derived
+        pods = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.EXECUTOR))
+        trouble = trouble_of_executors(pods, self._ports.now)
+        is_starting = any((pod.get("status") or {}).get("phase") == "Pending" for pod in pods)
+        if trouble is not None or is_starting or derived.manifest is None or derived.memory is None:
+            return trouble
+        pod = executor_pod(resource, derived.manifest, derived.memory, self._ports.settings)
+        refused = await refused_pod(self._ports.api, {"name": resource.base, "namespace": resource.namespace}, pod)
+        return None if refused is None else Trouble(refused.reason, f"executors: {refused.message}")
 
     def _measure(self, memo: Memo, measured: Measured | None) -> None:
         """Shed ratios, between two scrapes."""

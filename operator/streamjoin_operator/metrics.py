@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -23,6 +23,8 @@ class Looked(Protocol):
     """What is needed of ``seen.Seen``."""
 
     def phases(self) -> dict[str, int]: ...
+
+    def statuses(self) -> Mapping[Key, Mapping[str, Any]]: ...
 
     def costs(self, now: float) -> Mapping[Key, Cost]: ...
 
@@ -108,7 +110,22 @@ class _Now(Collector):
         for key, at in sorted(self._seen.samples_at().items()):
             ages.add_metric(key, max(0.0, time.time() - at))
         yield ages
+        yield from self._states()
         yield from self._costs()
+
+    def _states(self) -> Iterator[Metric]:
+        """What the status says, so that alerts can tell of joins that have no metrics of their own, as their drivers never started."""
+        phases = GaugeMetricFamily("streamjoin_operator_phase", "1: the StreamJoin is in this phase.", labels=[*JOIN, "phase"])
+        conditions = GaugeMetricFamily(
+            "streamjoin_operator_condition", "1: this condition of the StreamJoin holds, 0: not.", labels=[*JOIN, "type", "reason"]
+        )
+        for key, status in sorted(self._seen.statuses().items()):
+            if "phase" in status:
+                phases.add_metric([*key, status["phase"]], 1)
+            for condition in status.get("conditions") or []:
+                conditions.add_metric([*key, condition["type"], condition["reason"]], condition["status"] == "True")
+        yield phases
+        yield conditions
 
     def _costs(self) -> Iterator[Metric]:
         costs = sorted(self._seen.costs(time.time()).items())

@@ -134,6 +134,18 @@ def executor_template(resource: Resource, manifest: Manifest, settings: Settings
     return merged
 
 
+def executor_pod(resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings) -> Object:
+    """An executor as Spark makes it of its template, as far as it matters to who may refuse it."""
+    size = f"{memory.heap_mib + memory.overhead_mib}Mi"
+    container = {
+        "name": names.EXECUTOR,
+        "image": manifest.spec.image or settings.engine_image,
+        "resources": {"requests": {"cpu": str(manifest.spec.workers.resources.cpu), "memory": size}, "limits": {"memory": size}},
+    }
+    made: Object = merge(executor_template(resource, manifest, settings), {"spec": {"containers": [container]}})
+    return made
+
+
 def cleanup_template(resource: Resource, manifest: Manifest, document: str, settings: Settings) -> Object:
     """Removes the state in the checkpoint. ``document``: the manifest, which the pod brings along as one of its annotations."""
     field = {"fieldPath": f"metadata.annotations['{names.MANIFEST}']"}

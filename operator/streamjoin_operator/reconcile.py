@@ -25,7 +25,7 @@ from streamjoin_operator.driver_steps import DriverSteps
 from streamjoin_operator.ports import Drivers, Ports, Prometheus
 from streamjoin_operator.queue import Key
 from streamjoin_operator.reasons import Reason
-from streamjoin_operator.reconciliation import PROCEED, Memo, Reconciliation, Step, Verdict
+from streamjoin_operator.reconciliation import AGAIN, PROCEED, Memo, Reconciliation, Step, Verdict
 from streamjoin_operator.reporting import Reporter
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.scaling_step import ScalingStep
@@ -83,6 +83,8 @@ class Reconciler:
             after = await self._take(steps, reconciliation)
         except Exception as error:
             failure = error
+        if after == AGAIN.after:
+            return after
         await self._tell(reconciliation, failure)
         if failure is not None:
             raise failure

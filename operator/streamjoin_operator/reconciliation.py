@@ -12,6 +12,7 @@ from streamjoin_operator.derived import Derived
 from streamjoin_operator.drift import Object
 from streamjoin_operator.driver import Measured, Report
 from streamjoin_operator.measurement import Scrapes
+from streamjoin_operator.pod_trouble import Trouble
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.resource import Resource
 
@@ -25,6 +26,8 @@ class Verdict:
 
 
 PROCEED = Verdict()
+AGAIN = Verdict(0.0)
+"""From the first step on, and at once: nothing is reported of what was seen so far."""
 
 
 @dataclass
@@ -75,7 +78,9 @@ class Reconciliation:
     """Whether children are compared this time."""
     refused: tuple[Reason, str] | None = None
     pods: list[Object] = field(default_factory=list)
-    executors_pending: str | None = None
+    trouble: Trouble | None = None
+    """Why the driver's pod does not run."""
+    executors_trouble: Trouble | None = None
     report: Report | None = None
     wanted_workers: int | None = None
     plan_dropped: str | None = None

@@ -79,6 +79,10 @@ class Seen:
         for known in (self.bodies, self.deployments, self.memos, self._watched):
             known.pop(key, None)
 
+    def statuses(self) -> dict[Key, Object]:
+        """What is stored of each StreamJoin."""
+        return {key: body.get("status") or {} for key, body in list(self.bodies.items())}
+
     def phases(self) -> dict[str, int]:
         """How many StreamJoins are in each phase."""
         counts: dict[str, int] = {}

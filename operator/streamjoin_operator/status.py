@@ -19,25 +19,11 @@ from streamjoin_operator.cost import rolled
 from streamjoin_operator.driver import Report
 from streamjoin_operator.instants import instant
 from streamjoin_operator.memory import WorkerMemory
+from streamjoin_operator.pod_trouble import Trouble
 from streamjoin_operator.reasons import Reason
 
 Object = dict[str, Any]
 
-EXIT_CODES = {
-    1: "the join failed",
-    2: "its command line is wrong, or its port cannot be had",
-    3: "a source cannot be read",
-    4: "another driver has taken the checkpoint over",
-    5: "the checkpoint was made for another join",
-    6: "the checkpoint's storage or the sink cannot be used",
-    7: "there is no Java for Spark",
-    137: "it was killed, as when it needs more memory than its limit",
-    143: "it was stopped",
-}
-SENTENCE = "streamjoin: "
-"""So the engine's last line begins where it fails."""
-UNPULLABLE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
-CRASHING = ("CrashLoopBackOff", "RunContainerError", "CreateContainerConfigError", "CreateContainerError")
 DECISIONS = 5
 """Of the ledger, so many are shown."""
 GIVEN_UP = 3
@@ -57,14 +43,6 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why a driver's pod does not run."""
-
-    reason: Reason
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """All that the status is made of."""
 
@@ -79,7 +57,8 @@ class Facts:
     driver_pods: int = 0
     driver_ready: bool = False
     trouble: Trouble | None = None
-    executors_pending: str | None = None
+    executors_trouble: Trouble | None = None
+    """Why executors that are wanted are not there."""
     report: Report | None = None
     plan_refused: str | None = None
     """The driver's answer to a plan that it refuses."""
@@ -131,7 +110,8 @@ def _ready(facts: Facts) -> Condition:
     if facts.driver_ready and _answers(facts):
         if _state(facts) in ("running", "retrying"):
             if _lacks_executors(facts):
-                return Condition("Ready", False, Reason.ExecutorsStarting)
+                trouble = facts.executors_trouble or Trouble(Reason.ExecutorsStarting, "")
+                return Condition("Ready", False, trouble.reason, trouble.message)
             return Condition("Ready", True, Reason.JoinRunning)
         return Condition("Ready", False, Reason.DriverStarting, f"the driver is {_state(facts)}")
     if facts.trouble is not None:
@@ -196,14 +176,16 @@ def _degraded(facts: Facts) -> Condition:
         return Condition("Degraded", True, facts.trouble.reason, facts.trouble.message)
     if facts.driver_ready and facts.report is not None and facts.report.problem is not None:
         return Condition("Degraded", True, Reason.DriverUnreachable, facts.report.problem)
+    if facts.executors_trouble is not None and _lacks_executors(facts):
+        return Condition("Degraded", True, facts.executors_trouble.reason, facts.executors_trouble.message)
     if _state(facts) == "retrying":
         return Condition("Degraded", True, Reason.JoinRetrying, str((facts.report and facts.report.health.get("lastError")) or ""))
     if facts.plan_refused is not None:
         return Condition("Degraded", True, Reason.PlanRefused, facts.plan_refused)
     if facts.plan_dropped is not None:
         return Condition("Degraded", True, Reason.PlanDropped, facts.plan_dropped)
-    if facts.executors_pending is not None:
-        return Condition("Degraded", True, Reason.ExecutorsPending, facts.executors_pending)
+    if facts.executors_trouble is not None:
+        return Condition("Degraded", True, facts.executors_trouble.reason, facts.executors_trouble.message)
     return Condition("Degraded", False, Reason.Healthy)
 
 
@@ -382,48 +364,6 @@ def patch_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> Object:
 def only_measurements(patch: Mapping[str, Any]) -> bool:
     """Whether a patch can wait."""
     return bool(patch) and all(name in MEASUREMENTS for name in patch)
-
-
-def trouble_of(pods: list[Object]) -> Trouble | None:
-    """Why the newest driver pod does not run, or None where it does or may soon."""
-    living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
-    if not living:
-        return None
-    pod = max(living, key=lambda found: found["metadata"].get("creationTimestamp", ""))
-    name, state = pod["metadata"]["name"], pod.get("status") or {}
-    for container in state.get("containerStatuses") or []:
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") in UNPULLABLE:
-            said = waiting.get("message") or container.get("image", "")
-            return Trouble(Reason.ImageUnavailable, f"pod {name}: {waiting['reason']}: {said}"[:500])
-        if waiting.get("reason") in CRASHING:
-            ended = (container.get("lastState") or {}).get("terminated") or {}
-            code = ended.get("exitCode")
-            meaning = EXIT_CODES.get(code, "see its log") if code is not None else waiting.get("message", "see its log")
-            said = f"exit code {code}: {meaning}{_last_words(ended)}" if code is not None else f"{waiting['reason']}: {meaning}"
-            return Trouble(Reason.DriverCrashing, f"pod {name}: {said}"[:500])
-    unschedulable = unschedulable_message(pod)
-    return None if unschedulable is None else Trouble(Reason.DriverPending, f"pod {name}: {unschedulable}"[:500])
-
-
-def _last_words(ended: Object) -> str:
-    """The sentence with which the driver ended, as its log has it; nothing where something else ended it."""
-    lines = str(ended.get("message") or "").splitlines()
-    return next((f": {line.removeprefix(SENTENCE)}" for line in reversed(lines) if line.startswith(SENTENCE)), "")
-
-
-def unschedulable_message(pod: Object) -> str | None:
-    """The scheduler's words on a pod that it cannot place."""
-    for condition in (pod.get("status") or {}).get("conditions") or []:
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return str(condition.get("message") or condition.get("reason") or "cannot be scheduled")
-    return None
-
-
-def pending_executors(pods: list[Object]) -> str | None:
-    """What keeps executors from being placed; None where all are."""
-    stuck = [message for pod in pods if pod.get("status", {}).get("phase") == "Pending" and (message := unschedulable_message(pod))]
-    return f"{len(stuck)} of {len(pods)} executors: {stuck[0]}"[:500] if stuck else None
 
 
 def selector_of(name: str) -> str:

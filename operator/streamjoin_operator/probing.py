@@ -1,0 +1,25 @@
+"""Whether the API server would take a pod that somebody else is to make, and is not there."""
+
+from __future__ import annotations
+
+from streamjoin_operator import api
+from streamjoin_operator.api import Api, ApiError
+from streamjoin_operator.drift import Object
+from streamjoin_operator.pod_trouble import Trouble
+from streamjoin_operator.reasons import Reason
+
+
+async def refused_pod(server: Api, of: Object, template: Object) -> Trouble | None:
+    """Why a pod of this template is refused; None where it is not, or the API server cannot say so now.
+
+    It is tried without being made, as whoever makes it (Kubernetes' controllers, Spark) keeps the refusal to itself. ``of``: the metadata
+    of the object that it is for. One request.
+    """
+    name = f"{of['name']}-try-"
+    metadata = {**(template.get("metadata") or {}), "generateName": name, "namespace": of["namespace"]}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+    try:
+        await server.try_to_create(api.POD, of["namespace"], body)
+    except ApiError as error:
+        return Trouble(Reason.PodRefused, error.message[:700]) if error.refuses_object else None
+    return None
