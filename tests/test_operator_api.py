@@ -223,6 +223,22 @@ def test_delete_with_the_state_where_all_children_are_deleted_before(cluster: Cl
         assert cluster.status()["phase"] == "Deleting"
 
 
+def test_a_claim_that_the_operator_made_is_owned_as_long_as_it_is_to_go(cluster: Cluster) -> None:
+    claim = {"persistentVolumeClaim": "data", "size": "1024Mi"}
+
+    def owners() -> list[Object]:
+        return list(cluster.child("PersistentVolumeClaim", "data")["metadata"].get("ownerReferences", []))
+
+    with cluster.operator():
+        cluster.run(checkpoint={**claim, "onDelete": "Delete"})
+        assert [owner["name"] for owner in owners()] == ["one"]
+        cluster.change({"checkpoint": {"onDelete": "Retain", "size": "2Gi"}})
+        wait_for("it stays", lambda: owners() == [])
+        cluster.change({"checkpoint": {"onDelete": "Delete"}})
+        wait_for("it goes", lambda: len(owners()) == 1)
+        assert cluster.condition("Degraded") == ("False", "Healthy")
+
+
 def test_delete_with_a_namespace_leaves_the_state_at_once_and_says_so(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     with cluster.operator():
@@ -367,6 +383,8 @@ def test_two_operators_at_once_do_no_harm(cluster: Cluster) -> None:
             wait_for("polls of each driver by both", lambda: cluster.driver.polls >= enough)
 
         await_polls(3)
+        queues = [running.operator.queue for running in (first, second) if running.operator.queue is not None]
+        wait_for("neither has to try again", lambda: not any(queue.failing() for queue in queues))
         writes = [running.requests("apply", "patch", "create", "delete") for running in (first, second)]
         await_polls(6)
         assert [running.requests("apply", "patch", "create", "delete") for running in (first, second)] == writes

@@ -147,8 +147,12 @@ def test_executors_that_a_quota_refuses_are_said_though_they_are_nowhere(cluster
     """Spark is refused them, and keeps it to its log."""
     with cluster.operator():
         cluster.run(workers={"min": 1, "max": 2, "capacityTuples": 1000, "resources": {"cpu": 1, "memory": "1536Mi"}})
+        made = pod(cluster, names.EXECUTOR, "made", {"phase": "Running"})
         quota(cluster, limits_memory="1Gi")
         cluster.driver.ready_workers = 0
+        wait_for("it loads", lambda: cluster.condition("Ready") == ("False", "ExecutorsStarting"))
+        assert cluster.condition("Degraded") == ("False", "Healthy"), "a quota that is used up by what there is does no harm"
+        cluster.admin.delete(made, gracePeriodSeconds=0)
         is_degraded(cluster, "PodRefused", "limits.memory=1536Mi")
         assert cluster.condition("Ready") == ("False", "PodRefused")
         assert cluster.status()["phase"] == "Starting"

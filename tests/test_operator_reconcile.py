@@ -16,7 +16,7 @@ import pytest
 
 from memory_cluster import MemoryCluster, every_fault
 from operator_parts import Object, parsed_once, streamjoin
-from streamjoin_operator import children, names
+from streamjoin_operator import children, names, reconcile
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.driver import Answered, Measured, Report
 from streamjoin_operator.measurement import Distrusted
@@ -838,6 +838,11 @@ def test_an_error_of_the_operator_itself_is_said_too(monkeypatch: pytest.MonkeyP
         assert world.condition("Ready") == ("True", "JoinRunning")
         await world.settle()
         assert world.condition("Degraded") == ("False", "Healthy")
+        with monkeypatch.context() as patch:
+            patch.setattr(reconcile, "derive", lambda body: {}["absent"])
+            world.change(lambda spec: spec.update(epoch={"interval": "7s"}))
+            await world.once()
+        assert world.condition("Degraded") == ("True", "OperatorFailed")
 
     run(story)
 

@@ -61,13 +61,12 @@ class DriverSteps:
             memo.token = None  # somebody has changed the Secret: read it next time
             memo.checked_at = float("-inf")
         self._measure(memo, reconciliation.report.measured)
-        if not reconciliation.report.plan:
+        plan = reconciliation.report.plan
+        if not plan:
             return Verdict(self._ports.settings.start_seconds)
-        short = reconciliation.report.plan.get("wanted") or reconciliation.report.plan.get(
-            "readyWorkers", 0
-        ) < reconciliation.report.plan.get("workers", 0)
-        if short:
-            reconciliation.executors_trouble = await self._trouble_of_executors(reconciliation)
+        if plan.get("wanted") or plan.get("readyWorkers", 0) < plan.get("workers", 0):
+            workers = max(plan.get("workers", 0), (plan.get("wanted") or {}).get("workers", 0))
+            reconciliation.executors_trouble = await self._trouble_of_executors(reconciliation, workers)
         return PROCEED
 
     async def _trouble(self, reconciliation: Reconciliation) -> Trouble | None:
@@ -79,13 +78,13 @@ class DriverSteps:
         said = refused_replica(deployment)
         return said or await refused_pod(self._ports.api, deployment["metadata"], deployment["spec"]["template"])
 
-    async def _trouble_of_executors(self, reconciliation: Reconciliation) -> Trouble | None:
-        """Why executors that are wanted are not there."""
+    async def _trouble_of_executors(self, reconciliation: Reconciliation, workers: int) -> Trouble | None:
+        """Why executors of so many workers are not there."""
         resource, derived = reconciliation.resource, reconciliation.derived
         pods = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.EXECUTOR))
         trouble = trouble_of_executors(pods, self._ports.now)
-        is_starting = any((pod.get("status") or {}).get("phase") == "Pending" for pod in pods)
-        if trouble is not None or is_starting or derived.manifest is None or derived.memory is None:
+        are_made = len(pods) >= workers or any((pod.get("status") or {}).get("phase") == "Pending" for pod in pods)
+        if trouble is not None or are_made or derived.manifest is None or derived.memory is None:
             return trouble
         pod = executor_pod(resource, derived.manifest, derived.memory, self._ports.settings)
         refused = await refused_pod(self._ports.api, {"name": resource.base, "namespace": resource.namespace}, pod)

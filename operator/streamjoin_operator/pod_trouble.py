@@ -87,9 +87,9 @@ def _trouble(pod: Object, now: float, *, pending: Reason, crashing: Reason) -> T
             ended = (container.get("lastState") or {}).get("terminated") or {}
             if ended.get("exitCode") is None:
                 return Trouble(crashing, f"{name}: {waiting['reason']}: {waiting.get('message', 'see its log')}"[:500])
-            return Trouble(crashing, f"{name}: {_end(ended)}"[:500])
+            return Trouble(crashing, f"{name}: {_end(ended, crashing)}"[:500])
         if state.get("phase") == "Failed" and ended.get("exitCode"):
-            return Trouble(crashing, f"{name}: {_end(ended)}"[:500])
+            return Trouble(crashing, f"{name}: {_end(ended, crashing)}"[:500])
     scheduled: Object = next((found for found in state.get("conditions") or [] if found.get("type") == "PodScheduled"), {})
     if scheduled.get("status") == "False":
         said = str(scheduled.get("message") or scheduled.get("reason") or "cannot be scheduled")
@@ -103,10 +103,10 @@ def _trouble(pod: Object, now: float, *, pending: Reason, crashing: Reason) -> T
     return Trouble(Reason.PodStuck, text)
 
 
-def _end(ended: Object) -> str:
-    """How a container ended."""
-    code = ended.get("exitCode")
-    meaning = "see its log" if code is None else EXIT_CODES.get(code, "see its log")
+def _end(ended: Object, crashing: Reason) -> str:
+    """How a container ended. An executor's codes are Spark's own, but for signals."""
+    code = int(ended["exitCode"])
+    meaning = "see its log" if crashing is Reason.ExecutorsFailing and code < 128 else EXIT_CODES.get(code, "see its log")
     return f"exit code {code}: {meaning}{_last_words(ended)}"
 
 

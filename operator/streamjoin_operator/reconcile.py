@@ -9,6 +9,7 @@ it differs; nothing is written when nothing changed.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,6 +32,8 @@ from streamjoin_operator.resource import Resource
 from streamjoin_operator.scaling_step import ScalingStep
 from streamjoin_operator.seen import Seen
 from streamjoin_operator.settings import Settings
+
+log = logging.getLogger(__name__)
 
 PASSING_FAILURES = 2
 """So many failures in a row that may pass by themselves are only logged: some seconds."""
@@ -63,7 +66,7 @@ class Reconciler:
     async def reconcile(self, key: Key) -> float | None:
         """Bring one StreamJoin closer to what it should be. Returns after how many seconds to come again; None: when something happens.
 
-        Raises ApiError where the API server does not answer as it should.
+        Raises what a step has raised, ApiError as a rule, once it is in the status.
         """
         body = self.seen.bodies.get(key)
         if body is None:
@@ -135,7 +138,12 @@ class Reconciler:
     def _derive(self, resource: Resource, body: Object, memo: Memo) -> Derived:
         source = (resource.uid, resource.generation)
         if memo.derived_from != source:
-            memo.derived, memo.derived_from = derive(body), source
+            try:
+                memo.derived = derive(body)
+            except Exception as error:
+                log.exception("nothing follows from the manifest", extra={"streamjoin": f"{resource.namespace}/{resource.name}"})
+                memo.derived = Derived(None, reason_of(error))
+            memo.derived_from = source
         return memo.derived
 
     def _is_check_due(self, reconciliation: Reconciliation) -> bool:
@@ -167,6 +175,7 @@ def reason_of(failure: Exception) -> tuple[Reason, str]:
     """What the condition says of a step that has failed."""
     if not isinstance(failure, ApiError):
         return Reason.OperatorFailed, f"{type(failure).__name__}: {failure}"[:500]
-    if failure.status == 403:
-        return Reason.ApiRefused, f"{failure.message[:500]}; give the operator the rights of its chart"
-    return (Reason.ApiRefused if failure.refuses_object else Reason.ApiFailing), str(failure)[:500]
+    if not failure.refuses_object:
+        return Reason.ApiFailing, str(failure)[:500]
+    remedy = "; give the operator the rights of its chart" if " cannot " in failure.message else ""
+    return Reason.ApiRefused, failure.message[:500] + remedy
