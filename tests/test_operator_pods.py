@@ -71,6 +71,9 @@ def test_a_drivers_pod_that_a_quota_refuses_is_said_before_anybody_could_be_scra
         cluster.submit()
         is_degraded(cluster, "PodRefused", "exceeded quota: small")
         assert cluster.condition("Ready") == ("False", "PodRefused")
+        version, tries = cluster.get()["metadata"]["resourceVersion"], running.requests("dry-run")
+        wait_for("more tries", lambda: running.requests("dry-run") >= tries + 5)
+        assert cluster.get()["metadata"]["resourceVersion"] == version, "each try says the same"
         metrics = opener.open(f"http://127.0.0.1:{running.operator.port}/metrics").read().decode()
         labels = f'namespace="{cluster.namespace}",reason="PodRefused",streamjoin="one"'
         assert f'streamjoin_operator_condition{{{labels},type="Degraded"}} 1.0' in metrics
@@ -101,7 +104,7 @@ def test_what_the_deployments_controller_was_answered_is_said(cluster: Cluster) 
         path = f"{PATHS['Deployment'].format(cluster.namespace)}/sj-one"
         wait_for("the Deployment", lambda: cluster.admin.exists(path))
         cluster.admin.patch(f"{path}/status", {"status": {"conditions": [refused]}})
-        is_degraded(cluster, "PodRefused", "of the test")
+        is_degraded(cluster, "PodRefused", "a pod is forbidden: of the test")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Always holds: pure; the same pods give the same words at any later time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -64,8 +65,13 @@ def refused_replica(deployment: Object | None) -> Trouble | None:
     """Why a Deployment's controller cannot make its pod, in the API server's words."""
     for condition in ((deployment or {}).get("status") or {}).get("conditions") or []:
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
-            return Trouble(Reason.PodRefused, str(condition.get("message") or condition.get("reason") or "")[:700])
+            return refusal(str(condition.get("message") or condition.get("reason") or ""))
     return None
+
+
+def refusal(said: str) -> Trouble:
+    """The API server's words on a pod that it refuses, without the pod's name: each attempt has another."""
+    return Trouble(Reason.PodRefused, re.sub(r'pods? "[^"]*"', "a pod", said, count=1)[:700])
 
 
 def _living(pods: Sequence[Object]) -> list[Object]:

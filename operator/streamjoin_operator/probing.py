@@ -5,8 +5,7 @@ from __future__ import annotations
 from streamjoin_operator import api
 from streamjoin_operator.api import Api, ApiError
 from streamjoin_operator.drift import Object
-from streamjoin_operator.pod_trouble import Trouble
-from streamjoin_operator.reasons import Reason
+from streamjoin_operator.pod_trouble import Trouble, refusal
 
 
 async def refused_pod(server: Api, of: Object, template: Object) -> Trouble | None:
@@ -15,11 +14,10 @@ async def refused_pod(server: Api, of: Object, template: Object) -> Trouble | No
     It is tried without being made, as whoever makes it (Kubernetes' controllers, Spark) keeps the refusal to itself. ``of``: the metadata
     of the object that it is for. One request.
     """
-    name = f"{of['name']}-try-"
-    metadata = {**(template.get("metadata") or {}), "generateName": name, "namespace": of["namespace"]}
+    metadata = {**(template.get("metadata") or {}), "generateName": f"{of['name']}-", "namespace": of["namespace"]}
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
     try:
         await server.try_to_create(api.POD, of["namespace"], body)
     except ApiError as error:
-        return Trouble(Reason.PodRefused, error.message[:700]) if error.refuses_object else None
+        return refusal(error.message) if error.refuses_object else None
     return None
