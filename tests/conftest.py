@@ -14,6 +14,8 @@ from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_
 
 if TYPE_CHECKING:
     from kafka_broker import KafkaBroker
+    from operator_cluster import Cluster
+    from operator_parts import FakeDriver
     from s3 import S3Server
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_terminal_summary"]
@@ -110,3 +112,20 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     elif request.param == "gathered":
         monkeypatch.setattr("streamjoin.io.sinks.FilesSink.gather_seconds", 1e9)
     return str(request.param)
+@pytest.fixture
+def driver() -> Iterator[FakeDriver]:
+    """What drivers answer to an operator."""
+    from operator_parts import FakeDriver
+
+    driver = FakeDriver()
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def cluster(api_server: apiserver.ApiServer, driver: FakeDriver) -> Cluster:
+    """A namespace with the operator's rights."""
+    from operator_cluster import Cluster, install
+
+    install(api_server)
+    return Cluster(api_server, driver)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from streamjoin_operator.api import KINDS, STREAM_JOIN, ApiError, Kind
+from streamjoin_operator.names import MANAGER
 
 Object = dict[str, Any]
 Place = tuple[str, str, str]
@@ -85,6 +87,10 @@ class MemoryCluster:
             self.events.append(body)
             return body
 
+    async def try_to_create(self, kind: Kind, namespace: str, body: Object) -> None:
+        with _Request(self, "dry-run", kind.kind):
+            pass
+
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         with _Request(self, "delete", kind.kind):
             found = self.objects.get((kind.kind, namespace, name))
@@ -107,6 +113,12 @@ class MemoryCluster:
         for name in ("uid", "generation", "resourceVersion", "deletionTimestamp", "finalizers"):
             if name in kept:
                 body["metadata"].setdefault(name, kept[name])
+        if verb == "apply":
+            identity = ("name", "namespace", "uid", "generation", "resourceVersion")
+            applied = {name: value for name, value in desired["metadata"].items() if name not in identity}
+            rest = {name: value for name, value in desired.items() if name not in ("apiVersion", "kind", "metadata")}
+            fields = _fields({**rest, "metadata": applied})
+            body["metadata"]["managedFields"] = [{"manager": MANAGER, "operation": "Apply", "fieldsV1": fields}]
         if before is not None and "status" in before:
             body["status"] = before["status"]
         self._store(body, before, verb)
@@ -157,6 +169,9 @@ class MemoryCluster:
         place = (body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
         if before is not None and body == before:
             return
+        if before is not None and verb != "apply":
+            for entry in body["metadata"].get("managedFields") or []:
+                entry["fieldsV1"] = _kept(entry["fieldsV1"], before, body)
         if before is None or before.get("spec") != body.get("spec"):
             body["metadata"]["generation"] = body["metadata"].get("generation", 0) + 1
         body["metadata"]["resourceVersion"] = str(next(self._versions))
@@ -177,6 +192,37 @@ class _Request:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._cluster.after(self._verb, self._kind)
+
+
+def _fields(value: Any) -> Object:
+    """As the API server notes what was applied: lists of named items by name, other lists as a whole, nothing of what is empty."""
+    if isinstance(value, dict):
+        return {f"f:{name}": _fields(item) for name, item in value.items() if item not in (None, {}, [])}
+    if isinstance(value, list) and all(isinstance(item, dict) and "name" in item for item in value):
+        return {_key(item): {".": {}, **_fields(item)} for item in value}
+    return {}
+
+
+def _key(item: Object) -> str:
+    return f"k:{json.dumps({'name': item['name']})}"
+
+
+def _kept(fields: Object, before: Any, after: Any) -> Object:
+    """Fields that have the same value before and after a change by somebody else."""
+    kept: Object = {}
+    for name, children in fields.items():
+        old, new = (_at(value, name) for value in (before, after))
+        if new is not None and (set(children) - {"."} or old == new):
+            kept[name] = _kept(children, old, new)
+    return kept
+
+
+def _at(value: Any, name: str) -> Any:
+    if name == ".":
+        return value
+    if name.startswith("f:"):
+        return value.get(name[2:]) if isinstance(value, dict) else None
+    return next((item for item in value or [] if isinstance(item, dict) and "name" in item and _key(item) == name), None)
 
 
 def _merged(value: Any, patch: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import http_stub
-from streamjoin_operator import reconcile
+from streamjoin_operator import derived, reconcile
 
 Object = dict[str, Any]
 
@@ -69,10 +69,10 @@ def joined(epochs: int) -> list[str]:
 @contextmanager
 def parsed_once(*also: Any) -> Iterator[None]:
     """What follows from a manifest is pure, and takes most of the time of thousands of reconciles. ``also``: modules that import it."""
-    known: dict[str, reconcile.Derived] = {}
-    original = reconcile.derive
+    known: dict[str, derived.Derived] = {}
+    original = derived.derive
 
-    def derive(body: Object) -> reconcile.Derived:
+    def derive(body: Object) -> derived.Derived:
         text = json.dumps(body["spec"], sort_keys=True)
         if text not in known:
             known[text] = original(body)
@@ -91,6 +91,8 @@ class FakeDriver:
         self.state = "running"
         self.generation, self.workers, self.model = 1, 1, "adsp"
         self.wanted: int | None = None
+        self.ready_workers: int | None = None
+        """None: all."""
         self.wishes: list[Object] = []
         self.answer = 202
         self.token: str | None = None
@@ -147,9 +149,10 @@ class FakeDriver:
             "generation": self.generation,
             "workers": self.workers,
             "phase": "Running" if wanted is None else "Preparing",
-            "readyWorkers": self.workers,
+            "readyWorkers": self.workers if self.ready_workers is None else self.ready_workers,
             "toFetchBytes": 0,
             "dropped": None,
+            "ended": [],
             "scheme": areas,
             "wanted": wanted,
             "switched": None,

@@ -16,8 +16,8 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import make_plan
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
+from streamjoin_operator.derived import derive
 from streamjoin_operator.driver import Answered, Report, distrust, measure
-from streamjoin_operator.reconcile import derive
 
 START_SECONDS, MOVE_SECONDS = 10.0, 5.0
 """How long workers take to start, and state to move."""
@@ -49,6 +49,8 @@ class ScaledJoin:
         self.put_at = 0.0
         self.switched: Object | None = None
         self.dropped: str | None = None
+        self.ended: list[Object] = []
+        """What became of plans, as ``GET /v1/plan`` says it."""
         self.wishes: list[Object] = []
         self.answers: list[int] = []
         self.answer: Answered | None = None
@@ -87,6 +89,7 @@ class ScaledJoin:
         wanted = self.wanted
         if wanted is not None and self._clock() - self.put_at >= self._change_seconds:
             self.plan, self.wanted = Plan(wanted.generation, wanted.scheme, tuple(range(wanted.scheme.tasks))), None
+            self._end(wanted, "Switched")
             self.switched = {
                 "generation": wanted.generation,
                 "epoch": self.epochs,
@@ -99,7 +102,13 @@ class ScaledJoin:
 
     def drop(self, why: str) -> None:
         """The plan's first epoch fails."""
-        self.wanted, self.dropped = None, why
+        assert self.wanted is not None
+        self.dropped = f"generation {self.wanted.generation}: {why}"
+        self._end(self.wanted, "Dropped", self.dropped)
+        self.wanted = None
+
+    def _end(self, plan: Plan, fate: str, reason: str = "") -> None:
+        self.ended.append({"generation": plan.generation, "fate": fate, "reason": reason})
 
     @property
     def epochs(self) -> int:
@@ -120,6 +129,7 @@ class ScaledJoin:
             "readyWorkers": self.workers,
             "toFetchBytes": 0,
             "dropped": self.dropped,
+            "ended": list(self.ended),
             "scheme": self.plan.scheme.to_json(),
             "wanted": None
             if wanted is None
@@ -156,6 +166,8 @@ class ScaledJoin:
         made = make_plan(self.plan, self.statistics_now, self.main, **self._limits(wish["workers"]))
         if not made.changed:
             return Answered(200, "")
+        if self.wanted is not None:
+            self._end(self.wanted, "Replaced", f"generation {newest.generation}: replaced by generation {newest.generation + 1}")
         self.wanted = Plan(newest.generation + 1, made.plan.scheme, made.plan.keep)
         self.put_at, self.dropped = self._clock(), None
         return Answered(202, "")

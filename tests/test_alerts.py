@@ -40,6 +40,8 @@ class Case:
 def series(text: str) -> str:
     """With the labels of its target."""
     metric, _, labels = text.removesuffix("}").partition("{")
+    if "namespace=" in labels:  # the series' own, by honorLabels
+        return f"{metric}{{{labels}}}"
     target = OPERATOR if metric.startswith("streamjoin_operator_") else TARGET | JOIN
     if metric == "up":
         target = TARGET | {"namespace": JOIN["namespace"]}
@@ -52,7 +54,39 @@ OF_OPERATOR = (("namespace", "operators"),)
 TAU3 = {"streamjoin_threshold_ratio{threshold='tau2'}": "0.8x40", "streamjoin_threshold_ratio{threshold='tau3'}": "0.9x40"}
 FULL = {"streamjoin_worker_utilization_ratio{task='0'}": "0.5x40", "streamjoin_worker_utilization_ratio{task='1'}": "0.95x40"}
 NEARLY_FULL = {"streamjoin_worker_utilization_ratio{task='0'}": "0.5x40", "streamjoin_worker_utilization_ratio{task='1'}": "0.89x40"}
+STATED = (("namespace", "team-a"), ("streamjoin", "test"))
+
+
+def condition(kind: str, reason: str) -> str:
+    return f"streamjoin_operator_condition{{namespace='team-a',streamjoin='test',type='{kind}',reason='{reason}'}}"
+
+
+def phase(name: str) -> str:
+    return f"streamjoin_operator_phase{{namespace='team-a',streamjoin='test',phase='{name}'}}"
+
+
 CASES = [
+    Case(
+        "StreamJoinIsNotReady",
+        {condition("Ready", "DriverStarting"): "0x10 _x30", condition("Ready", "PodRefused"): "_x10 0x30", phase("Pending"): "1x40"},
+        {condition("Ready", "Suspended"): "0x40", phase("Suspended"): "1x40"},
+        "its condition Ready is false, and says why: kubectl streamjoin status. A driver that never started has no metrics.",
+        labels=STATED,
+    ),
+    Case(
+        "StreamJoinIsNotReady",
+        {condition("Ready", "DriverCrashing"): "0x40", phase("Failed"): "1x40"},
+        {condition("Ready", "DriverStarting"): "0x20 _x20", condition("Ready", "JoinRunning"): "_x20 1x20", phase("Running"): "1x40"},
+        "its condition Ready is false, and says why: kubectl streamjoin status. A driver that never started has no metrics.",
+        labels=STATED,
+    ),
+    Case(
+        "StreamJoinIsDegraded",
+        {condition("Degraded", "PodRefused"): "1x40"},
+        {condition("Degraded", "PodRefused"): "1x8 _x32", condition("Degraded", "Healthy"): "_x8 0x32"},
+        "its condition Degraded is true, and says why and what to do: kubectl streamjoin status.",
+        labels=STATED,
+    ),
     Case(
         "StreamJoinIsDown",
         {"up": "1x20 0x20"},
@@ -243,8 +277,9 @@ def expected(case: Case) -> dict[str, Any]:
     """The alert as it fires."""
     rule, labels = RULES[case.alert], dict(case.labels)
     annotations = dict(rule["annotations"])
-    annotations["summary"] = annotations["summary"].replace("{{ $labels.name }}", JOIN["name"])
-    annotations["description"] = f"team-a/test: {case.description}" if "name" in labels else case.description
+    for label in ("name", "streamjoin"):
+        annotations["summary"] = annotations["summary"].replace(f"{{{{ $labels.{label} }}}}", JOIN["name"])
+    annotations["description"] = f"team-a/test: {case.description}" if {"name", "streamjoin"} & set(labels) else case.description
     return {"exp_labels": labels | rule["labels"], "exp_annotations": annotations}
 
 

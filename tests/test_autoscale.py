@@ -87,10 +87,10 @@ class World:
             self.prometheus,
             clock=lambda: self.now,
             wall=lambda: datetime.fromtimestamp(self.now, UTC),
-            at=self._at,
+            on_step=self._on_step,
         )
 
-    def _at(self, step: str) -> None:
+    def _on_step(self, step: str) -> None:
         self.steps.append(step)
         if self.kill_at is not None and len(self.steps) > self.kill_at:
             self.kill_at = None
@@ -99,9 +99,9 @@ class World:
     async def once(self, reconciler: Reconciler | None = None) -> None:
         reconciler = reconciler or self.reconciler
         for body in self.cluster.of("StreamJoin"):
-            reconciler.saw(body)
+            reconciler.seen.saw(body)
         for body in self.cluster.of("Deployment"):
-            reconciler.saw_deployment(body)
+            reconciler.seen.saw_deployment(body)
         await reconciler.reconcile(KEY)
         if ("Deployment", "default", "sj-one") in self.cluster.objects:
             self.cluster.ready("default", "sj-one")
@@ -559,10 +559,30 @@ async def test_a_plan_that_is_refused_or_given_up_is_tried_again_later() -> None
     await world.run(300, lambda: world.join.wanted is not None)
     world.join.drop("its first epoch failed")
     await world.run(30)
-    assert world.cluster.events[-1]["message"] == "its first epoch failed"
+    told = {event["reason"]: event["message"] for event in world.cluster.events[-2:]}
+    assert told == dict.fromkeys(("PlanDropped", "ScalingFailed"), "generation 2: its first epoch failed")
     await world.run(600)
     assert world.join.workers > 1
     assert world.status["decisions"][-1]["outcome"] == "Applied"
+
+
+@story
+async def test_a_plan_that_somebody_replaces_and_whose_successor_runs_has_not_run() -> None:
+    world = World(MANY)
+    await world.run(120, lambda: world.join.wanted is not None)
+    assert world.join.wanted is not None
+    generation = world.join.wanted.generation
+    assert world.join.take({"workers": 7}).status == 202
+    world.now += START_SECONDS + MOVE_SECONDS + 1
+    world.join.advance()
+    assert world.join.workers == 7
+    await world.run(30)
+    why = f"generation {generation}: replaced by generation {generation + 1}"
+    assert world.status["plan"]["givenUp"] == [{"generation": generation, "fate": "Replaced", "reason": why}]
+    assert [event["message"] for event in world.cluster.events if event["reason"] in ("PlanReplaced", "ScalingFailed")] == [why, why]
+    (decision,) = world.status["decisions"]
+    assert decision["outcome"] == "Failed"
+    assert decision["message"].endswith(f"it does not run: {why}")
 
 
 @story
@@ -629,7 +649,7 @@ async def test_executor_hours_and_what_was_avoided_add_up_over_changes_and_opera
     world.reconciler = world.operator()
     world.edit(lambda body: body["spec"].update(suspend=True))
     await world.run(900)
-    (found,) = world.reconciler.costs().values()
+    (found,) = world.reconciler.seen.costs(world.now).values()
     assert found.hours == pytest.approx(world.join.workers, abs=0.2)
     assert found.avoided_hours == pytest.approx(1.25 * 8 - found.hours, abs=0.1)
     assert found.spent == pytest.approx(0.5 * found.hours, abs=0.01)

@@ -63,8 +63,12 @@ class Looked:
     def phases(self) -> dict[str, int]:
         return self.of_phase
 
-    def costs(self) -> dict[Key, Cost]:
-        cost = Cost(time.time(), executors=1, most=4, price=0.1, hours=2.0, avoided_hours=6.0, spent=0.2, avoided=0.6)
+    def statuses(self) -> dict[Key, dict[str, Any]]:
+        condition = {"type": "Ready", "status": "True", "reason": "JoinRunning"}
+        return {(LABELS["namespace"], LABELS["name"]): {"phase": "Running", "conditions": [condition]}}
+
+    def costs(self, now: float) -> dict[Key, Cost]:
+        cost = Cost(now, executors=1, most=4, price=0.1, hours=2.0, avoided_hours=6.0, spent=0.2, avoided=0.6)
         return {(LABELS["namespace"], LABELS["name"]): cost}
 
     def samples_at(self) -> dict[Key, float]:

@@ -532,13 +532,13 @@ killed, after, steps, began = pathlib.Path("/tmp/killed"), int(sys.argv.pop()), 
 
 class Operator(main.Operator):
     def __init__(self, settings, way):
-        super().__init__(settings, way, at=self.die_in_time)
+        super().__init__(settings, way, on_step=self.die_in_time)
 
     def die_in_time(self, step):
         global began
         steps.append(step)
         if step == "ledger" and began is None:
-            newest = [list(memo.scaler.ledger)[-1] for memo in self.reconciler._memos.values() if memo.scaler is not None]
+            newest = [list(memo.scaler.ledger)[-1] for memo in self.reconciler.seen.memos.values() if memo.scaler is not None]
             if any(record.decision.kind.value != "HOLD" and record.decision.target == 1 and not record.realised for record in newest):
                 began = len(steps)
         if began is not None and len(steps) == began + after and not killed.exists():

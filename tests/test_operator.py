@@ -19,17 +19,20 @@ from operator_parts import Object, streamjoin
 from streamjoin.cli import pods
 from streamjoin.manifest import check
 from streamjoin.runner.exchange import AHEAD_BYTES
-from streamjoin_operator import children, names, plugin, settings, status
+from streamjoin_operator import children, names, plugin, pod_templates, settings, status
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.changes import Class, classify, compared, engine_manifest, revision, worst
-from streamjoin_operator.children import Resource
-from streamjoin_operator.drift import covers, is_current, stamped
+from streamjoin_operator.derived import derive
+from streamjoin_operator.drift import is_current, ours, stamped
 from streamjoin_operator.driver import Measured, Report, distrust, measure
+from streamjoin_operator.driver_steps import wish_of
 from streamjoin_operator.health import AGE_SECONDS, BEAT_SECONDS, Health
 from streamjoin_operator.memory import worker_memory
+from streamjoin_operator.pod_trouble import Trouble, trouble_of
 from streamjoin_operator.queue import Key, Queue
 from streamjoin_operator.reasons import Reason
-from streamjoin_operator.reconcile import derive, transitions, wish_of
+from streamjoin_operator.reporting import transitions
+from streamjoin_operator.resource import Resource
 from streamjoin_operator.settings import Settings
 from streamjoin_operator.template import merge
 
@@ -208,8 +211,8 @@ class TestChildren:
     def test_pods_meet_the_restricted_standard(self) -> None:
         body = streamjoin()
         driver = self.of(body)["spec"]["template"]["spec"]
-        executor = children.executor_template(Resource.of(body), manifest_of(body), Settings())["spec"]
-        cleanup = children.cleanup_job(Resource.of(body), manifest_of(body), Settings())["spec"]["template"]["spec"]
+        executor = pod_templates.executor_template(Resource.of(body), manifest_of(body), Settings())["spec"]
+        cleanup = pod_templates.cleanup_template(Resource.of(body), manifest_of(body), "{}", Settings())["spec"]
         for spec in (driver, executor, cleanup):
             assert spec["securityContext"]["runAsNonRoot"] is True
             assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -269,14 +272,15 @@ class TestChildren:
         assert any(variable["name"] == "POD_IP" for variable in pod["spec"]["containers"][0]["env"])
 
     def test_the_ports_are_those_that_the_engine_serves(self) -> None:
-        ours = (children.EXCHANGE_PORT, children.RPC_PORT, children.BLOCKS_PORT)
+        ours = (pod_templates.EXCHANGE_PORT, pod_templates.RPC_PORT, pod_templates.BLOCKS_PORT)
         assert ours == (pods.EXCHANGE_PORT, pods.RPC_PORT, pods.BLOCKS_PORT)
         for count in (1, 2, 8):
             manifest = manifest_of(changed("workers.perExecutor", count))
-            assert tuple(children.worker_ports(manifest)) == pods.worker_ports(count)
+            assert tuple(pod_templates.worker_ports(manifest)) == pods.worker_ports(count)
             assert len(pods.worker_ports(count)) == 15 + count
         driver = self.of(streamjoin())["spec"]["template"]["spec"]["containers"][0]
-        executor = children.executor_template(Resource.of(streamjoin()), manifest_of(streamjoin()), Settings())["spec"]["containers"][0]
+        template = pod_templates.executor_template(Resource.of(streamjoin()), manifest_of(streamjoin()), Settings())
+        (executor,) = template["spec"]["containers"]
         assert [port["containerPort"] for port in driver["ports"]] == [8080, 7077, 7078, 7079]
         assert [port["containerPort"] for port in executor["ports"]] == list(range(7080, 7096)), "Spark declares the port of blocks"
 
@@ -306,7 +310,7 @@ class TestChildren:
         ):
             body = streamjoin(security=security)
             driver = self.of(body)["spec"]["template"]["spec"]
-            executor = children.executor_template(Resource.of(body), manifest_of(body), Settings())["spec"]
+            executor = pod_templates.executor_template(Resource.of(body), manifest_of(body), Settings())["spec"]
             for spec in (driver, executor):
                 secrets = {volume["name"]: volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume}
                 assert secrets.pop("token", None) == ("sj-one-token" if spec is driver else None)
@@ -380,18 +384,53 @@ class TestMerge:
         assert ours["nodeName"] == "x"
 
 
+PORT = {".": {}, "f:name": {}, "f:port": {}}
+DESIRED: Object = {
+    "metadata": {"name": "x", "labels": {}},
+    "data": {"a": "", "b": ""},
+    "ports": [{"port": 1, "name": "p"}],
+    "finalizers": ["z", 1],
+    "atomic": [{"c": "1000m"}],
+}
+FIELDS: Object = {
+    "f:metadata": {"f:annotations": {f"f:{names.DESIRED}": {}}},
+    "f:data": {"f:a": {}, "f:b": {}},
+    "f:ports": {'k:{"port":1,"protocol":"TCP"}': PORT},
+    "f:finalizers": {'v:"z"': {}, "v:1": {}},
+    "f:atomic": {},
+}
+"""What an API server notes of DESIRED when it was applied."""
+
+
+def managed(fields: Object) -> Object:
+    """DESIRED as it is stored, with these of its fields still ours."""
+    entry = {"manager": names.MANAGER, "operation": "Apply", "fieldsV1": fields}
+    others = [{**entry, "fieldsV1": {}, **other} for other in ({"manager": "x"}, {"operation": "Update"}, {"subresource": "status"})]
+    metadata = {**stamped(DESIRED)["metadata"], "managedFields": [*others, entry]}
+    return {"data": {"a": "1", "c": "theirs"}, "metadata": metadata}
+
+
 class TestDrift:
-    def test_what_the_server_adds_does_not_count(self) -> None:
-        assert covers({"a": 1, "b": [{"c": 2, "default": True}], "status": {}}, {"a": 1, "b": [{"c": 2}]})
+    """What a real API server does is asked of one, in test_operator_drift.py."""
 
-    @pytest.mark.parametrize("observed", [{"a": 2, "b": [{"c": 2}]}, {"a": 1, "b": []}, {"a": 1, "b": [{"c": 2}, {}]}, {"a": 1}, {}])
-    def test_what_somebody_changed_does(self, observed: Object) -> None:
-        assert not covers(observed, {"a": 1, "b": [{"c": 2}]})
+    def test_what_was_applied_and_is_still_ours_is_current_whatever_is_stored(self) -> None:
+        assert is_current(managed(FIELDS), stamped(DESIRED))
 
-    def test_a_field_that_is_no_longer_wanted_is_noticed_by_the_hash(self) -> None:
-        before, after = ({"metadata": {"name": "x"}, "data": dict.fromkeys(keys, "")} for keys in ("ab", "a"))
-        assert is_current(stamped(before), stamped(before))
-        assert not is_current(stamped(before), stamped(after))
+    @pytest.mark.parametrize("field", ["f:data", "f:ports", "f:finalizers", "f:atomic"])
+    def test_a_field_that_somebody_took_over_is_not(self, field: str) -> None:
+        left = dict(list(FIELDS[field].items())[1:])
+        rest = {name: fields for name, fields in FIELDS.items() if name != field}
+        assert not is_current(managed({**rest, field: {**left, ".": {}}} if left else rest), stamped(DESIRED))
+
+    def test_nor_what_was_applied_of_another_version(self) -> None:
+        assert not is_current(managed(FIELDS), stamped({**DESIRED, "data": {"a": ""}}))
+        assert not is_current(None, stamped(DESIRED))
+
+    def test_of_what_is_stored_the_part_that_we_applied(self) -> None:
+        ports = [{"port": 1, "name": "p", "protocol": "TCP"}, {"port": 2}]
+        stored = {"data": {"a": "", "c": "x"}, "ports": ports, "finalizers": ["z", "y"], "atomic": [{"c": "1"}], "status": {}}
+        applied = {"data": {"a": ""}, "ports": [{"port": 1, "name": "p"}], "finalizers": ["z"], "atomic": [{"c": "1"}]}
+        assert ours(stored, FIELDS) == applied
 
 
 def facts(**changes: Any) -> status.Facts:
@@ -428,14 +467,14 @@ class TestStatus:
             ({"driver_ready": False, "driver_pods": 0, "report": None}, "Pending", "DriverStarting", "Healthy"),
             ({"driver_ready": False, "report": None}, "Starting", "DriverStarting", "Healthy"),
             (
-                {"driver_ready": False, "report": None, "trouble": status.Trouble(Reason.ImageUnavailable, "no such image")},
+                {"driver_ready": False, "report": None, "trouble": Trouble(Reason.ImageUnavailable, "no such image")},
                 *("Failed", "ImageUnavailable", "ImageUnavailable"),
             ),
             ({"report": Report(problem="refused")}, "Starting", "DriverUnreachable", "DriverUnreachable"),
             ({"refused": (Reason.InvalidSpec, "x"), "driver_wanted": False, "driver_ready": False}, "Failed", "InvalidSpec", "InvalidSpec"),
             ({"refused": (Reason.InvalidSpec, "x")}, "Running", "JoinRunning", "InvalidSpec"),
             ({"plan_refused": "no"}, "Running", "JoinRunning", "PlanRefused"),
-            ({"executors_pending": "no node"}, "Running", "JoinRunning", "ExecutorsPending"),
+            ({"executors_trouble": Trouble(Reason.ExecutorsPending, "no node")}, "Running", "JoinRunning", "ExecutorsPending"),
             (
                 {"driver_ready": False, "driver_pods": 0, "report": None, "overfull": "too much"},
                 *("Pending", "DriverStarting", "PlanOverCapacity"),
@@ -490,14 +529,14 @@ class TestStatus:
         waiting = {"reason": "CrashLoopBackOff"}
         container = {"state": {"waiting": waiting}, "lastState": {"terminated": {"exitCode": 5}}}
         pod = {"metadata": {"name": "p"}, "status": {"containerStatuses": [container]}}
-        trouble = status.trouble_of([pod])
-        assert trouble == status.Trouble(Reason.DriverCrashing, "pod p: exit code 5: the checkpoint was made for another join")
+        trouble = trouble_of([pod], 0.0)
+        assert trouble == Trouble(Reason.DriverCrashing, "pod p: exit code 5: the checkpoint was made for another join")
 
     def test_a_driver_that_fails_is_quoted(self) -> None:
         log = '{"event": "summary"}\nstreamjoin: /state/log/7.json: No space left on device; make room\n'
         terminated = {"exitCode": 6, "message": log}
         container = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": terminated}}
-        trouble = status.trouble_of([{"metadata": {"name": "p"}, "status": {"containerStatuses": [container]}}])
+        trouble = trouble_of([{"metadata": {"name": "p"}, "status": {"containerStatuses": [container]}}], 0.0)
         assert trouble is not None
         assert trouble.message.endswith("cannot be used: /state/log/7.json: No space left on device; make room")
 

@@ -1,220 +1,29 @@
-"""The operator as it runs, kopf and all, against a real API server: children, drift, faults of the wire, rights, and rest.
-
-No controller runs there, so the tests say in a Deployment's status what its controller would.
-"""
+"""The operator as it runs, kopf and all, against a real API server: children, faults of the wire, rights, and rest."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from apiserver import ApiError, ApiServer
+from apiserver import ApiError
 from fault_proxy import FaultProxy
-from operator_parts import FakeDriver, Object, streamjoin
+from operator_cluster import PATHS, SERVICE_ACCOUNT, STREAMJOINS, Cluster, wait_for
+from operator_parts import Object
 from scaled_join import ScaledJoin, ScaledServer
 from streamjoin_operator import names, plugin
-from streamjoin_operator.access import Access, from_kubeconfig
-from streamjoin_operator.children import DRIVER_RULES, LEDGER_KEY, Resource
+from streamjoin_operator.children import LEDGER_KEY
 from streamjoin_operator.children import ledger as ledger_map
-from streamjoin_operator.main import Operator
-from streamjoin_operator.settings import Settings
+from streamjoin_operator.resource import Resource
 from waiting import wait_for as wait_longer
 
 pytestmark = pytest.mark.apiserver
 
-ROOT = Path(__file__).resolve().parent.parent
-SERVICE_ACCOUNT = "streamjoin-operator"
-PATHS = {
-    "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
-    "Service": "/api/v1/namespaces/{}/services",
-    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
-    "Secret": "/api/v1/namespaces/{}/secrets",
-    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
-    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
-    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
-    "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
-    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
-    "PersistentVolumeClaim": "/api/v1/namespaces/{}/persistentvolumeclaims",
-    "Job": "/apis/batch/v1/namespaces/{}/jobs",
-}
-STREAMJOINS = "/apis/streamjoin.dev/v1alpha1/namespaces/{}/streamjoins"
 CHILDREN = ["ConfigMap", "Deployment", "NetworkPolicy", "Role", "RoleBinding", "Secret", "Service", "ServiceAccount"]
 CHILDREN_OF_ONE = dict.fromkeys(CHILDREN, 1) | {"NetworkPolicy": 2, "Secret": 2}
-OPERATOR_RULES: list[Object] = [
-    {"apiGroups": ["streamjoin.dev"], "resources": ["streamjoins"], "verbs": ["get", "list", "watch", "patch"]},
-    {"apiGroups": ["streamjoin.dev"], "resources": ["streamjoins/status"], "verbs": ["get", "patch"]},
-    {"apiGroups": ["streamjoin.dev"], "resources": ["streamjoins/finalizers"], "verbs": ["update"]},
-    {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
-    {
-        "apiGroups": [""],
-        "resources": ["services", "configmaps", "serviceaccounts"],
-        "verbs": ["list", "create", "patch", "delete"],
-    },
-    {"apiGroups": [""], "resources": ["persistentvolumeclaims", "secrets"], "verbs": ["get", "create", "patch"]},
-    {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
-    {
-        "apiGroups": ["rbac.authorization.k8s.io"],
-        "resources": ["roles", "rolebindings"],
-        "verbs": ["list", "create", "patch", "delete"],
-    },
-    {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list", "create", "patch", "delete"]},
-    {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["list", "create", "patch", "delete"]},
-    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "create", "patch"]},
-    {"apiGroups": ["monitoring.coreos.com"], "resources": ["podmonitors"], "verbs": ["list", "create", "patch", "delete"]},
-    *DRIVER_RULES,
-]
-"""What docs/operator.md says that the operator needs, and nothing else: the tests run it with these rights."""
-
-
-def wait_for(what: str, found: Callable[[], Any]) -> Any:
-    return wait_longer(what, found, 40)
-
-
-class Running:
-    """An operator in a thread with a loop of its own, as in its container."""
-
-    def __init__(self, way: Access, settings: Settings, at: Callable[[str], None] = lambda step: None) -> None:
-        self.operator = Operator(settings, way, at=at)
-        self.failure: BaseException | None = None
-        self._stop: asyncio.Event | None = None
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-
-        async def main() -> None:
-            self._stop = asyncio.Event()
-            await self.operator.run(self._stop)
-
-        try:
-            self._loop.run_until_complete(main())
-        except BaseException as error:
-            self.failure = error
-
-    def await_ready(self) -> None:
-        """Its watches are set up."""
-        wait_for("it is ready", lambda: self.failure is not None or (self.operator.health is not None and self.operator.health.is_ready))
-        assert self.failure is None
-
-    def requests(self, *verbs: str) -> float:
-        return sum(count for (verb, _), count in self.operator.metrics.sum_of_requests().items() if not verbs or verb in verbs)
-
-    def close(self) -> None:
-        if self._stop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(20)
-        assert not self._thread.is_alive()
-
-
-class Cluster:
-    """A namespace with the operator's rights, and what tests do there."""
-
-    def __init__(self, server: ApiServer, driver: FakeDriver) -> None:
-        self.server, self.driver, self.admin = server, driver, server.admin
-        self.namespace = server.namespace("operator")
-        rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}"
-        self.admin.create(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", {"metadata": {"name": SERVICE_ACCOUNT}})
-        self.admin.create(f"{rbac}/roles", {"metadata": {"name": SERVICE_ACCOUNT}, "rules": OPERATOR_RULES})
-        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": SERVICE_ACCOUNT}
-        subject = {"kind": "ServiceAccount", "name": SERVICE_ACCOUNT, "namespace": self.namespace}
-        self.admin.create(f"{rbac}/rolebindings", {"metadata": {"name": SERVICE_ACCOUNT}, "roleRef": reference, "subjects": [subject]})
-
-    def settings(self, **changes: Any) -> Settings:
-        quick = {"poll_seconds": 0.1, "start_seconds": 0.1, "status_seconds": 0.1, "port": 0}
-        quick |= {"watch_namespaces": (self.namespace,), "driver_url": self.driver.url, "engine_image": "engine:1"}
-        return Settings(**{**quick, **changes})
-
-    def way(self, server: str | None = None) -> Access:
-        token = self.server.token(self.namespace, SERVICE_ACCOUNT)
-        way = from_kubeconfig(self.server.kubeconfig_for(f"operator-{self.namespace}", token, self.namespace))
-        if server is not None:
-            way.server, way.ca = server, None
-        return way
-
-    @contextmanager
-    def operator(self, way: Access | None = None, **settings: Any) -> Iterator[Running]:
-        running = Running(way or self.way(), self.settings(**settings))
-        try:
-            yield running
-            assert running.failure is None
-        finally:
-            running.close()
-
-    def submit(self, name: str = "one", **spec: Any) -> Object:
-        body = streamjoin(name, **spec)
-        body["metadata"] = {"name": name, "namespace": self.namespace}
-        return self.admin.create(STREAMJOINS.format(self.namespace), body)
-
-    def get(self, name: str = "one") -> Object:
-        return self.admin.get(f"{STREAMJOINS.format(self.namespace)}/{name}")
-
-    def status(self, name: str = "one") -> Object:
-        return dict(self.get(name).get("status") or {})
-
-    def change(self, spec: Object, name: str = "one") -> None:
-        self.admin.patch(f"{STREAMJOINS.format(self.namespace)}/{name}", {"spec": spec})
-
-    def condition(self, kind: str, name: str = "one") -> tuple[str, str] | None:
-        found = [condition for condition in self.status(name).get("conditions") or [] if condition["type"] == kind]
-        return (found[0]["status"], found[0]["reason"]) if found else None
-
-    def child(self, kind: str, name: str = "sj-one") -> Object:
-        return self.admin.get(f"{PATHS[kind].format(self.namespace)}/{name}")
-
-    def children(self, name: str = "one") -> dict[str, list[Object]]:
-        selector = names.selector(name)
-        found = {kind: self.admin.get(path.format(self.namespace), labelSelector=selector)["items"] for kind, path in PATHS.items()}
-        return {kind: objects for kind, objects in found.items() if objects}
-
-    def ready(self, name: str = "sj-one") -> None:
-        """As the Deployment's controller would."""
-        path = f"{PATHS['Deployment'].format(self.namespace)}/{name}"
-        found = wait_for("the Deployment", lambda: self.admin.exists(path) and self.admin.get(path))
-        replicas = found["spec"]["replicas"]
-        counts = {"replicas": replicas, "readyReplicas": replicas, "availableReplicas": replicas, "updatedReplicas": replicas}
-        body = {"status": {**counts, "observedGeneration": found["metadata"]["generation"]}}
-        self.admin.patch(f"{path}/status", body)
-
-    def run(self, name: str = "one", **spec: Any) -> None:
-        """A StreamJoin that runs."""
-        self.submit(name, **spec)
-        self.ready(names.base_name(name))
-        wait_for("it runs", lambda: self.condition("Ready", name) == ("True", "JoinRunning"))
-
-    def versions(self) -> dict[str, str]:
-        """What a write changes, of everything that is ours."""
-        found = {"StreamJoin": [self.get()], **self.children()}
-        return {f"{kind} {body['metadata']['name']}": body["metadata"]["resourceVersion"] for kind, many in found.items() for body in many}
-
-
-@pytest.fixture(scope="module")
-def server(api_server: ApiServer) -> ApiServer:
-    api_server.install_crd(yaml.safe_load((ROOT / "crds" / "streamjoins.streamjoin.dev.yaml").read_text()))
-    return api_server
-
-
-@pytest.fixture
-def driver() -> Iterator[FakeDriver]:
-    driver = FakeDriver()
-    yield driver
-    driver.close()
-
-
-@pytest.fixture
-def cluster(server: ApiServer, driver: FakeDriver) -> Cluster:
-    return Cluster(server, driver)
 
 
 def test_from_apply_to_running_with_the_rights_that_are_documented_and_then_rest(cluster: Cluster) -> None:
@@ -255,9 +64,8 @@ def test_secrets_and_certificates_are_in_no_other_object(cluster: Cluster, caplo
             assert base64.b64encode(secret.encode()).decode() not in seen
 
 
-def test_load_is_followed_and_the_decision_is_kept_where_the_api_server_keeps_it(server: ApiServer, driver: FakeDriver) -> None:
+def test_load_is_followed_and_the_decision_is_kept_where_the_api_server_keeps_it(cluster: Cluster) -> None:
     """A join that gets fuller, scaled by its own metrics: ledger, status and events pass the real schema and the documented rights."""
-    cluster = Cluster(server, driver)
     join = ScaledJoin(time.time, 48_000.0, start_seconds=1.0, move_seconds=0.5)
     scaled = ScaledServer(join)
     try:
@@ -367,18 +175,80 @@ def test_scale_sets_a_floor(cluster: Cluster) -> None:
         wait_for("the wish", lambda: cluster.driver.wishes[-1:] == [{"workers": 3, "model": "adsp"}])
 
 
+def cleaned(cluster: Cluster) -> tuple[str, str]:
+    """A StreamJoin that runs, and whose state goes with it; its path, and that of its cleanup's Job."""
+    cluster.run(checkpoint={"location": "s3://bucket/state/one", "onDelete": "Delete"})
+    uid = cluster.get()["metadata"]["uid"]
+    return f"{STREAMJOINS.format(cluster.namespace)}/one", f"{PATHS['Job'].format(cluster.namespace)}/{names.cleanup_name('one', uid)}"
+
+
+def complete(cluster: Cluster, job: str) -> None:
+    """As the Job's controller would."""
+    at = "2026-01-01T00:00:00Z"
+    ended = [{"type": kind, "status": "True"} for kind in ("SuccessCriteriaMet", "Complete")]
+    cluster.admin.patch(f"{job}/status", {"status": {"startTime": at, "completionTime": at, "succeeded": 1, "conditions": ended}})
+
+
 def test_delete_with_the_state(cluster: Cluster) -> None:
     with cluster.operator():
-        cluster.run(checkpoint={"location": "s3://bucket/state/one", "onDelete": "Delete"})
-        path = f"{STREAMJOINS.format(cluster.namespace)}/one"
+        path, job = cleaned(cluster)
         cluster.admin.delete(path)
-        job = f"{PATHS['Job'].format(cluster.namespace)}/sj-one-cleanup"
         wait_for("the Job", lambda: cluster.admin.exists(job))
         assert not cluster.admin.exists(f"{PATHS['Deployment'].format(cluster.namespace)}/sj-one")
-        at = "2026-01-01T00:00:00Z"
-        ended = [{"type": kind, "status": "True"} for kind in ("SuccessCriteriaMet", "Complete")]
-        cluster.admin.patch(f"{job}/status", {"status": {"startTime": at, "completionTime": at, "succeeded": 1, "conditions": ended}})
+        wait_for("it is said", lambda: cluster.condition("Progressing") == ("True", "StateRemoving"))
+        complete(cluster, job)
         wait_for("the end", lambda: not cluster.admin.exists(path))
+        assert "StateRemoved" in [event["reason"] for event in cluster.events()]
+
+
+def test_delete_with_the_state_where_all_children_are_deleted_before(cluster: Cluster) -> None:
+    """In the foreground, as ``kubectl delete --cascade=foreground`` and many tools do."""
+    with cluster.operator():
+        path, job = cleaned(cluster)
+        cluster.admin.request("DELETE", path, {"propagationPolicy": "Foreground"})
+        uid = cluster.get()["metadata"]["uid"]
+        for kind, many in cluster.children().items():  # as the garbage collector does
+            for found in many:
+                owned = any(owner["uid"] == uid for owner in found["metadata"].get("ownerReferences", []))
+                place = f"{PATHS[kind].format(cluster.namespace)}/{found['metadata']['name']}"
+                if owned and cluster.admin.exists(place):
+                    cluster.admin.delete(place)
+        wait_for("the Job", lambda: cluster.admin.exists(job))
+        template = cluster.admin.get(job)["spec"]["template"]
+        assert "s3://bucket/state/one" in template["metadata"]["annotations"][names.MANIFEST]
+        assert "StateRemoved" not in [event["reason"] for event in cluster.events()]
+        complete(cluster, job)
+        wait_for("the end", lambda: cluster.get()["metadata"]["finalizers"] == ["foregroundDeletion"])
+        assert "StateRemoved" in [event["reason"] for event in cluster.events()]
+        assert cluster.status()["phase"] == "Deleting"
+
+
+def test_a_claim_that_the_operator_made_is_owned_as_long_as_it_is_to_go(cluster: Cluster) -> None:
+    claim = {"persistentVolumeClaim": "data", "size": "1024Mi"}
+
+    def owners() -> list[Object]:
+        return list(cluster.child("PersistentVolumeClaim", "data")["metadata"].get("ownerReferences", []))
+
+    with cluster.operator():
+        cluster.run(checkpoint={**claim, "onDelete": "Delete"})
+        assert [owner["name"] for owner in owners()] == ["one"]
+        cluster.change({"checkpoint": {"onDelete": "Retain", "size": "2Gi"}})
+        wait_for("it stays", lambda: owners() == [])
+        cluster.change({"checkpoint": {"onDelete": "Delete"}})
+        wait_for("it goes", lambda: len(owners()) == 1)
+        assert cluster.condition("Degraded") == ("False", "Healthy")
+
+
+def test_delete_with_a_namespace_leaves_the_state_at_once_and_says_so(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with cluster.operator():
+        path, _ = cleaned(cluster)
+        cluster.admin.delete(f"/api/v1/namespaces/{cluster.namespace}")
+        cluster.admin.delete(path)  # as the namespace's controller does
+        wait_for("the end", lambda: not cluster.admin.exists(path))
+    (said,) = {record.getMessage() for record in caplog.records if record.getMessage().startswith("StateLeft")}
+    assert "the namespace is being deleted" in said
+    assert "s3://bucket/state/one" in said
 
 
 def test_a_pod_template_that_the_api_server_refuses_is_said(cluster: Cluster) -> None:
@@ -389,8 +259,44 @@ def test_a_pod_template_that_the_api_server_refuses_is_said(cluster: Cluster) ->
         assert "image" in message
 
 
-def test_pods_are_admitted_where_pod_security_is_restricted(server: ApiServer, driver: FakeDriver) -> None:
-    cluster = Cluster(server, driver)
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ({"spec": {"tolerationz": []}}, "spec.driver.podTemplate"),
+        ({"spec": {"containers": [{"name": "driver", "resources": {"limits": {"cpu": "2 cores"}}}]}}, "spec.driver.podTemplate"),
+        ({"spec": {"containers": [{"name": "driver", "ports": "8080"}]}}, "spec.driver.podTemplate"),
+        ({"spec": {"terminationGracePeriodSeconds": "soon"}}, "spec.driver.podTemplate"),
+        ({"metadata": {"labels": {"a": "not a label!"}}}, "not a label!"),
+    ],
+)
+def test_what_is_wrong_with_a_pod_template_is_said_in_the_servers_words_and_what_runs_goes_on(
+    cluster: Cluster, template: Object, said: str
+) -> None:
+    with cluster.operator():
+        cluster.run()
+        cluster.change({"driver": {"podTemplate": template}})
+        wait_for("the refusal", lambda: cluster.condition("Degraded") == ("True", "ApplyRefused"))
+        message = next(found["message"] for found in cluster.status()["conditions"] if found["type"] == "Degraded")
+        assert message.startswith("Deployment sj-one: ")
+        assert said in message
+        assert cluster.condition("Ready") == ("True", "JoinRunning")
+        cluster.change({"driver": None})
+        wait_for("it is mended", lambda: cluster.condition("Degraded") == ("False", "Healthy"))
+
+
+def test_a_right_that_is_missing_is_said_and_what_runs_goes_on(cluster: Cluster) -> None:
+    with cluster.operator(resync_seconds=0.2):
+        cluster.run()
+        cluster.take_right("poddisruptionbudgets")
+        wait_for("it is said", lambda: cluster.condition("Degraded") == ("True", "ApiRefused"))
+        message = next(found["message"] for found in cluster.status()["conditions"] if found["type"] == "Degraded")
+        assert "poddisruptionbudgets" in message
+        assert cluster.condition("Ready") == ("True", "JoinRunning")
+        cluster.take_right()
+        wait_for("it is granted again", lambda: cluster.condition("Degraded") == ("False", "Healthy"))
+
+
+def test_pods_are_admitted_where_pod_security_is_restricted(cluster: Cluster) -> None:
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     cluster.admin.patch(f"/api/v1/namespaces/{cluster.namespace}", {"metadata": {"labels": labels}})
     with cluster.operator():
@@ -477,6 +383,8 @@ def test_two_operators_at_once_do_no_harm(cluster: Cluster) -> None:
             wait_for("polls of each driver by both", lambda: cluster.driver.polls >= enough)
 
         await_polls(3)
+        queues = [running.operator.queue for running in (first, second) if running.operator.queue is not None]
+        wait_for("neither has to try again", lambda: not any(queue.failing() for queue in queues))
         writes = [running.requests("apply", "patch", "create", "delete") for running in (first, second)]
         await_polls(6)
         assert [running.requests("apply", "patch", "create", "delete") for running in (first, second)] == writes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import copy
 import json
 import random
@@ -15,7 +16,7 @@ import pytest
 
 from memory_cluster import MemoryCluster, every_fault
 from operator_parts import Object, parsed_once, streamjoin
-from streamjoin_operator import children, names
+from streamjoin_operator import children, names, reconcile
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.driver import Answered, Measured, Report
 from streamjoin_operator.measurement import Distrusted
@@ -51,6 +52,7 @@ class Drivers:
         self.tau = 0.5
         self.counts = {"orders": (0.0, 0.0), "payments": (0.0, 0.0)}
         self.text = ""
+        self.ended: list[Object] = []
 
     async def read(self, url: str, token: str) -> Report:
         if self.refuses_token:
@@ -64,6 +66,8 @@ class Drivers:
             "readyWorkers": self.workers,
             "scheme": {"model": self.model, "areas": [{}]},
             "wanted": None,
+            "dropped": next((one["reason"] for one in self.ended[-1:] if one["fate"] == "Dropped"), None),
+            "ended": list(self.ended),
         }
         if self.wanted is not None:
             model = self.wishes[-1]["model"]
@@ -101,6 +105,7 @@ class World:
         self.cluster, self.drivers = MemoryCluster(), Drivers()
         self.settings = Settings(engine_image="engine:1", **settings)
         self.now = 1000.0
+        self.wall = datetime(2026, 1, 1, tzinfo=UTC)
         self.steps: list[str] = []
         self.kill_at: int | None = None
         self.reconciler = self.operator()
@@ -113,11 +118,11 @@ class World:
             self.settings,
             NoPrometheus(),
             clock=lambda: self.now,
-            wall=lambda: datetime(2026, 1, 1, tzinfo=UTC),
-            at=self._at,
+            wall=lambda: self.wall,
+            on_step=self._on_step,
         )
 
-    def _at(self, step: str) -> None:
+    def _on_step(self, step: str) -> None:
         self.steps.append(step)
         if self.kill_at is not None and len(self.steps) > self.kill_at:
             raise Killed(step)
@@ -135,14 +140,14 @@ class World:
         reconciler = reconciler or self.reconciler
         found = {("default", body["metadata"]["name"]): body for body in self.cluster.of("StreamJoin")}
         for key, body in found.items():
-            reconciler.saw(body)
+            reconciler.seen.saw(body)
             if ("Deployment", key[0], names.base_name(key[1])) not in self.cluster.objects:
-                reconciler._deployments.pop(key, None)
+                reconciler.seen.deployments.pop(key, None)
         for body in self.cluster.of("Deployment"):
-            reconciler.saw_deployment(body)
-        for key in list(reconciler._bodies):
+            reconciler.seen.saw_deployment(body)
+        for key in list(reconciler.seen.bodies):
             if key not in found:
-                reconciler.forget(key)
+                reconciler.seen.forget(key)
 
     async def once(self, reconciler: Reconciler | None = None) -> float | None:
         """One reconcile by an operator that has seen all."""
@@ -444,7 +449,7 @@ def test_nothing_is_left_of_a_streamjoin_that_is_deleted() -> None:
         world.cluster.remove("StreamJoin", *KEY)
         await world.once()
         assert world.cluster.objects == {}
-        assert world.reconciler.known == 0
+        assert world.reconciler.seen.bodies == {}
 
     run(story)
 
@@ -631,6 +636,25 @@ def test_limits_and_model_are_asked_of_the_running_driver() -> None:
     run(story)
 
 
+def test_a_join_that_rescales_is_ready_all_the_time() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        world.cluster.events.clear()
+        world.change(lambda spec: spec["workers"].update(min=3))
+        for _ in range(8):
+            await world.once()
+            world.cluster.ready("default", "sj-one")
+            assert world.condition("Ready") == ("True", "JoinRunning")
+            world.now += 15
+            if world.drivers.wanted:
+                world.drivers.switch()
+        assert world.status["workers"] == 3
+        assert "DriverUnreachable" not in world.reasons
+
+    run(story)
+
+
 def test_a_plan_that_the_driver_refuses_is_said_and_not_asked_for_all_the_time() -> None:
     async def story() -> None:
         world = World()
@@ -642,6 +666,53 @@ def test_a_plan_that_the_driver_refuses_is_said_and_not_asked_for_all_the_time()
             world.now += 5
         assert world.condition("Degraded") == ("True", "PlanRefused")
         assert len(world.drivers.wishes) <= 4
+
+    run(story)
+
+
+def ended(generation: int, fate: str) -> Object:
+    return {"generation": generation, "fate": fate, "reason": "" if fate == "Switched" else f"generation {generation}: {fate}"}
+
+
+def test_a_plan_that_ended_without_running_is_told_once_whoever_put_it_and_whichever_operator_sees_it() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        world.drivers.ended = [ended(2, "Dropped")]
+        await world.settle()
+        world.reconciler = world.operator()
+        await world.settle()
+        assert world.reasons.count("PlanDropped") == 1
+        world.drivers.ended += [ended(2, "Dropped"), ended(2, "Switched")]
+        await world.settle()
+        world.drivers.ended += [ended(3, "Replaced"), ended(4, "Dropped")]
+        await world.settle()
+        await world.settle()
+        assert (world.reasons.count("PlanDropped"), world.reasons.count("PlanReplaced")) == (3, 1)
+        assert [one["generation"] for one in world.status["plan"]["givenUp"]] == [2, 3, 4]
+        world.drivers.ended = [ended(5, "Replaced")]  # a driver that was started anew
+        await world.settle()
+        assert world.reasons.count("PlanReplaced") == 2
+
+    run(story)
+
+
+def test_a_plan_that_the_manifest_asks_for_and_that_the_driver_drops_degrades_until_one_runs() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        world.change(lambda spec: spec["workers"].update(min=3))
+        await world.settle()
+        world.drivers.wanted, world.drivers.ended = None, [ended(2, "Dropped")]
+        await world.once()
+        assert world.condition("Degraded") == ("True", "PlanDropped")
+        world.now += 61
+        await world.settle()
+        assert world.drivers.wanted == 3, "it is asked for again"
+        world.drivers.switch()
+        world.drivers.ended.append(ended(2, "Switched"))
+        await world.settle()
+        assert world.condition("Degraded") == ("False", "Healthy")
 
     run(story)
 
@@ -691,37 +762,305 @@ def test_a_token_that_somebody_changed_is_read_anew() -> None:
     run(story)
 
 
-def test_with_delete_the_state_goes_first_and_the_streamjoin_last() -> None:
+KINDS_OF_STEPS = [
+    *("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Service", "PodDisruptionBudget", "NetworkPolicy", "Deployment", "Secret"),
+    *("PersistentVolumeClaim", "StreamJoin"),
+]
+
+
+@pytest.mark.parametrize(("status", "reason"), [(403, "ApiRefused"), (500, "ApiFailing"), (0, "ApiFailing"), (429, "ApiFailing")])
+@pytest.mark.parametrize("kind", KINDS_OF_STEPS)
+def test_whatever_step_fails_it_is_said_and_a_join_that_runs_is_no_less_ready(kind: str, status: int, reason: str) -> None:
     async def story() -> None:
         world = World()
-        world.submit(streamjoin(checkpoint={"location": "s3://bucket/state", "onDelete": "Delete"}))
+        claim = {"persistentVolumeClaim": "data", "size": "1Gi", "onDelete": "Retain"}
+        world.submit(streamjoin(checkpoint=claim))
         await world.settle()
-        assert world.cluster.objects["StreamJoin", *KEY]["metadata"]["finalizers"] == [names.FINALIZER]
-        world.cluster.remove("StreamJoin", *KEY)
-        await world.once()
-        assert "Deployment sj-one" not in world.cluster.children()
-        assert "Job sj-one-cleanup" in world.cluster.children()
-        await world.once()
-        assert ("StreamJoin", *KEY) in world.cluster.objects, "it waits for the Job"
-        done = {"conditions": [{"type": "Complete", "status": "True"}]}
-        world.cluster.edit("Job", "default", "sj-one-cleanup", lambda body: body.update(status=done))
-        await world.once()
-        assert ("StreamJoin", *KEY) not in world.cluster.objects
-        assert "StateRemoved" in world.reasons
+
+        def fault(verb: str, of: str) -> None:
+            if of == kind and not (of == "StreamJoin" and world.steps[-1] == "report"):
+                raise ApiError(status, "ByTheTest", f"{verb} {of} is refused by the test")
+
+        world.cluster.fault = fault
+        # a change that takes each step, the finalizer's among them
+        delete = {"location": "s3://bucket/state", "onDelete": "Delete"}
+        world.change(lambda spec: spec.update(checkpoint=delete if kind == "StreamJoin" else claim, epoch={"interval": "7s"}))
+        for _ in range(5):
+            with contextlib.suppress(ApiError):
+                await world.once()
+            world.now += 61
+        found = {condition["type"]: condition for condition in world.status["conditions"]}
+        assert (found["Degraded"]["status"], found["Degraded"]["reason"]) in (("True", reason), ("True", "ApplyRefused"))
+        assert kind in found["Degraded"]["message"]
+        assert found["Ready"]["status"] == "True"
+        warned = [event for event in world.cluster.events if event["type"] == "Warning"]
+        assert len(warned) == 1, "it is told once"
+        world.cluster.fault = lambda verb, of: None
+        await world.settle()
+        assert world.condition("Degraded") == ("False", "Healthy")
 
     run(story)
 
 
-def test_a_cleanup_that_does_not_end_is_given_up_and_said() -> None:
+@pytest.mark.parametrize("status", [409, 500, 503, 0])
+def test_a_request_that_fails_once_degrades_nothing(status: int) -> None:
     async def story() -> None:
-        world = World(cleanup_seconds=10.0)
-        world.submit(streamjoin(checkpoint={"location": "s3://bucket/state", "onDelete": "Delete"}))
+        world = World()
+        await create(world)
+        world.now += world.settings.resync_seconds
+        failed: list[str] = []
+
+        def fault(verb: str, kind: str) -> None:
+            if not failed:
+                failed.append(kind)
+                raise ApiError(status, "ByTheTest", kind)
+
+        world.cluster.fault = fault
+        with pytest.raises(ApiError):
+            await world.once()
         await world.settle()
-        world.cluster.remove("StreamJoin", *KEY)
-        world.reconciler._wall = lambda: datetime(2026, 1, 1, 1, tzinfo=UTC)
+        assert world.condition("Degraded") == ("False", "Healthy")
+        assert not [event for event in world.cluster.events if event["type"] == "Warning"]
+
+    run(story)
+
+
+def test_an_error_of_the_operator_itself_is_said_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        with monkeypatch.context() as patch:
+            patch.setattr(children, "service", lambda resource: {}["absent"])
+            world.now += world.settings.resync_seconds
+            with pytest.raises(KeyError):
+                await world.once()
+        assert world.condition("Degraded") == ("True", "OperatorFailed")
+        assert world.condition("Ready") == ("True", "JoinRunning")
+        await world.settle()
+        assert world.condition("Degraded") == ("False", "Healthy")
+        with monkeypatch.context() as patch:
+            patch.setattr(reconcile, "derive", lambda body: {}["absent"])
+            world.change(lambda spec: spec.update(epoch={"interval": "7s"}))
+            await world.once()
+        assert world.condition("Degraded") == ("True", "OperatorFailed")
+
+    run(story)
+
+
+CLEANED = {"location": "s3://bucket/state", "onDelete": "Delete"}
+
+
+async def deleted(world: World, **spec: Any) -> None:
+    """A join that has run, and whose state goes with it, is being deleted."""
+    world.submit(streamjoin(**{"checkpoint": CLEANED, **spec}))
+    await world.settle()
+    world.cluster.remove("StreamJoin", *KEY)
+
+
+def cleanup(world: World) -> Object | None:
+    return next(iter(world.cluster.of("Job")), None)
+
+
+def end_cleanup(world: World, kind: str = "Complete") -> None:
+    job = cleanup(world)
+    assert job is not None
+    done = {"conditions": [{"type": kind, "status": "True", "reason": "ByTheTest"}]}
+    world.cluster.edit("Job", "default", job["metadata"]["name"], lambda body: body.update(status=done))
+
+
+def pod_of(component: str, name: str, status: Object | None = None) -> Object:
+    metadata = {"name": name, "namespace": "default", "labels": names.pod_labels("one", component)}
+    return {"kind": "Pod", "metadata": metadata, "status": status or {"phase": "Running"}}
+
+
+def event(world: World, reason: str) -> Object:
+    (found,) = [event for event in world.cluster.events if event["reason"] == reason]
+    return found
+
+
+def test_with_delete_the_pods_go_first_then_the_state_and_the_streamjoin_last() -> None:
+    async def story() -> None:
+        world = World()
+        world.cluster.put(pod_of(names.EXECUTOR, "executor-1"))
+        await deleted(world)
+        await world.once()
+        assert "Deployment sj-one" not in world.cluster.children()
+        assert cleanup(world) is None
+        assert world.status["phase"] == "Deleting"
+        assert world.condition("Progressing") == ("True", "PodsEnding")
+        world.cluster.remove("Pod", "default", "executor-1")
+        await world.once()
+        assert cleanup(world) is not None
+        assert world.condition("Progressing") == ("True", "StateRemoving")
+        await world.once()
+        assert ("StreamJoin", *KEY) in world.cluster.objects, "it waits for the Job"
+        end_cleanup(world)
         await world.once()
         assert ("StreamJoin", *KEY) not in world.cluster.objects
-        assert "StateLeft" in world.reasons
+        assert event(world, "StateRemoved")["type"] == "Normal"
+
+    run(story)
+
+
+def test_the_cleanup_needs_nothing_that_may_be_gone_and_reaches_what_the_driver_reached() -> None:
+    """All children are deleted first, as where a StreamJoin is deleted in the foreground."""
+
+    async def story() -> None:
+        world = World()
+        keys = {"name": "driver", "envFrom": [{"secretRef": {"name": "keys"}}], "env": [{"name": "A", "value": "b"}]}
+        template = {"spec": {"containers": [keys], "serviceAccountName": "mine"}}
+        await deleted(world, driver={"podTemplate": template}, epoch={"interval": "7s"})
+        for kind, _, name in list(world.cluster.objects):
+            if kind not in ("StreamJoin", "Job"):
+                world.cluster.remove(kind, "default", name)
+        await world.once()
+        job = cleanup(world)
+        assert job is not None
+        assert "ownerReferences" not in job["metadata"]
+        template = job["spec"]["template"]
+        document = json.loads(template["metadata"]["annotations"][names.MANIFEST])
+        assert document["spec"]["checkpoint"] == {"location": "s3://bucket/state"}
+        assert document["spec"]["epoch"] == {"interval": "7s"}
+        (container,) = template["spec"]["containers"]
+        assert (container["envFrom"], container["env"]) == (keys["envFrom"], keys["env"])
+        assert template["spec"]["serviceAccountName"] == "mine"
+        config = next(volume for volume in template["spec"]["volumes"] if volume["name"] == "config")
+        assert config["downwardAPI"]["items"][0]["fieldRef"]["fieldPath"] == f"metadata.annotations['{names.MANIFEST}']"
+
+    run(story)
+
+
+def test_the_state_of_a_join_that_never_started_is_not_touched_and_nothing_is_claimed_of_it() -> None:
+    async def story() -> None:
+        world = World()
+
+        def refuse(verb: str, kind: str) -> None:
+            if (verb, kind) == ("apply", "Deployment"):
+                raise ApiError(422, "Invalid", "by the test")
+
+        world.cluster.fault = refuse
+        await deleted(world)
+        await world.once()
+        assert ("StreamJoin", *KEY) not in world.cluster.objects
+        assert cleanup(world) is None
+        assert "StateRemoved" not in world.reasons
+        assert "no driver of this StreamJoin was seen" in event(world, "StateLeft")["message"]
+
+    run(story)
+
+
+def test_what_an_earlier_job_did_is_not_taken_for_the_removal_of_this_state() -> None:
+    async def story() -> None:
+        world = World()
+        await deleted(world)
+        await world.once()
+        end_cleanup(world)
+        await world.once()
+        first = cleanup(world)
+        assert first is not None
+        world.cluster.events.clear()
+        await deleted(world)
+        await world.once()
+        assert ("StreamJoin", *KEY) in world.cluster.objects
+        assert "StateRemoved" not in world.reasons
+        assert len(world.cluster.of("Job")) == 2
+
+    run(story)
+
+
+def test_pods_that_do_not_end_are_not_waited_for_for_ever_and_what_they_may_write_is_said() -> None:
+    async def story() -> None:
+        world = World()
+        world.cluster.put(pod_of(names.DRIVER, "driver-lost"))
+        await deleted(world)
+        await world.once()
+        assert cleanup(world) is None
+        world.now += 121
+        await world.once()
+        world.cluster.remove("Pod", "default", "driver-lost")
+        end_cleanup(world)
+        await world.once()
+        assert ("StreamJoin", *KEY) not in world.cluster.objects
+        assert "StateRemoved" not in world.reasons
+        assert "driver-lost had not ended by then and may have written more" in event(world, "StateLeft")["message"]
+
+    run(story)
+
+
+def test_a_cleanup_that_is_refused_is_said_and_the_deletion_can_be_ended() -> None:
+    async def story() -> None:
+        world = World()
+
+        def refuse(verb: str, kind: str) -> None:
+            if (verb, kind) == ("apply", "Job"):
+                raise ApiError(403, "Forbidden", "exceeded quota")
+
+        world.cluster.fault = refuse
+        await deleted(world)
+        for _ in range(3):
+            await world.once()
+        assert world.condition("Degraded") == ("True", "CleanupBlocked")
+        message = event(world, "CleanupBlocked")["message"]
+        assert "exceeded quota" in message
+        assert "set spec.checkpoint.onDelete to Retain" in message
+        world.change(lambda spec: spec["checkpoint"].update(onDelete="Retain"))
+        await world.once()
+        assert ("StreamJoin", *KEY) not in world.cluster.objects
+        assert "is kept" in event(world, "StateLeft")["message"]
+
+    run(story)
+
+
+@pytest.mark.parametrize("ends", ["Failed", "never"])
+def test_a_cleanup_that_fails_or_does_not_end_is_given_up_and_said(ends: str) -> None:
+    async def story() -> None:
+        world = World(cleanup_seconds=10.0)
+        await deleted(world)
+        world.wall = datetime(2026, 1, 1, 9, tzinfo=UTC)  # no operator was there for hours
+        await world.once()
+        assert cleanup(world) is not None
+        if ends == "Failed":
+            end_cleanup(world, ends)
+        else:
+            world.now += 131
+        await world.once()
+        assert ("StreamJoin", *KEY) not in world.cluster.objects
+        found = event(world, "StateLeft")
+        assert found["type"] == "Warning"
+        assert "s3://bucket/state" in found["message"]
+
+    run(story)
+
+
+def test_a_claim_goes_with_the_join_as_the_manifest_says_last() -> None:
+    async def story() -> None:
+        world = World()
+        claim = {"persistentVolumeClaim": "data", "size": "1Gi"}
+
+        def owners() -> list[Object]:
+            (found,) = world.cluster.of("PersistentVolumeClaim")
+            return list(found["metadata"].get("ownerReferences", []))
+
+        def finalizers() -> list[str]:
+            return list(world.cluster.objects["StreamJoin", *KEY]["metadata"].get("finalizers", []))
+
+        world.submit(streamjoin(checkpoint={**claim, "onDelete": "Delete"}))
+        await world.settle()
+        assert len(owners()) == 1
+        world.change(lambda spec: spec["checkpoint"].update(onDelete="Retain"))
+        await world.settle()
+        assert owners() == [], "else the garbage collector would take it"
+        world.change(lambda spec: spec["checkpoint"].update(onDelete="Delete", size="2Gi"))
+        await world.settle()
+        assert (len(owners()), finalizers()) == (1, [])
+        world.cluster.remove("StreamJoin", *KEY)
+        await world.once()
+        world.cluster.remove("PersistentVolumeClaim", "default", "data") if world.cluster.of("PersistentVolumeClaim") else None
+        mine = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "default"}, "spec": {}}
+        world.cluster.put(mine)
+        world.submit(streamjoin(checkpoint={**claim, "onDelete": "Delete"}))
+        await world.settle()
+        assert (owners(), finalizers()) == ([], [names.FINALIZER]), "somebody's own is emptied by a Job"
 
     run(story)
 
@@ -744,12 +1083,12 @@ def test_a_watch_that_died_in_silence_is_noticed_at_the_second_audit() -> None:
     world = World()
     world.submit()
     body = world.cluster.of("StreamJoin")[0]
-    world.reconciler.saw(body, is_watched=True)
-    assert world.reconciler.audit([body]) == ([], [])
+    world.reconciler.seen.saw(body, is_watched=True)
+    assert world.reconciler.seen.audit([body]) == ([], [])
     changed = world.cluster.edit("StreamJoin", *KEY, lambda found: found["spec"].update(suspend=True))
-    assert world.reconciler.audit([changed]) == ([], [])
-    assert world.reconciler.audit([changed]) == ([KEY], [])
-    world.reconciler.saw(changed, is_watched=True)
-    assert world.reconciler.audit([changed]) == ([], [])
-    assert world.reconciler.audit([]) == ([], [])
-    assert world.reconciler.audit([]) == ([], [KEY])
+    assert world.reconciler.seen.audit([changed]) == ([], [])
+    assert world.reconciler.seen.audit([changed]) == ([KEY], [])
+    world.reconciler.seen.saw(changed, is_watched=True)
+    assert world.reconciler.seen.audit([changed]) == ([], [])
+    assert world.reconciler.seen.audit([]) == ([], [])
+    assert world.reconciler.seen.audit([]) == ([], [KEY])

@@ -21,10 +21,11 @@ import yaml
 from apiserver import ApiServer
 from certificates import Authority
 from operator_parts import streamjoin
-from streamjoin_operator import children, names
+from streamjoin_operator import children, names, pod_templates
 from streamjoin_operator.changes import engine_manifest
-from streamjoin_operator.children import DRIVER_RULES, Resource
-from streamjoin_operator.reconcile import derive
+from streamjoin_operator.children import DRIVER_RULES
+from streamjoin_operator.derived import derive
+from streamjoin_operator.resource import Resource
 from streamjoin_operator.settings import Settings
 from waiting import wait_for
 
@@ -126,9 +127,9 @@ def join(namespace: str, root: Path) -> Object:
 
 def in_place(text: str, root: Path) -> str:
     """With the directories that would be mounted."""
-    for path in (children.EXCHANGE_PATH, children.TLS_PATH, children.TOKEN_PATH):
+    for path in (pod_templates.EXCHANGE_PATH, pod_templates.TLS_PATH, pod_templates.TOKEN_PATH):
         text = text.replace(path, str(root / path.rsplit("/", 1)[1]))
-    return text.replace(f"{children.CONFIG_PATH}/", f"{root}/")
+    return text.replace(f"{pod_templates.CONFIG_PATH}/", f"{root}/")
 
 
 @pytest.fixture
@@ -144,7 +145,7 @@ def driver(api_server: ApiServer, namespace: str, tmp_path: Path) -> Iterator[tu
         (tmp_path / f"streamjoin-{name}" / file).write_text(text)
     (tmp_path / "streamjoin.yaml").write_text(json.dumps(engine_manifest(derived.manifest)))
     settings = Settings(engine_image="engine:1")
-    (tmp_path / "executor.yaml").write_text(json.dumps(children.executor_template(resource, derived.manifest, settings)))
+    (tmp_path / "executor.yaml").write_text(json.dumps(pod_templates.executor_template(resource, derived.manifest, settings)))
     template = children.deployment(resource, derived.manifest, derived.memory, settings, None)["spec"]["template"]
     arguments = [in_place(text, tmp_path) for text in template["spec"]["containers"][0]["args"] if not text.startswith("--revision")]
     host, port = api_server.url.removeprefix("https://").rsplit(":", 1)
@@ -162,7 +163,7 @@ def driver(api_server: ApiServer, namespace: str, tmp_path: Path) -> Iterator[tu
     with (tmp_path / "driver.log").open("wb") as log:
         process = subprocess.Popen([sys.executable, "-m", "streamjoin", *arguments], env=environment, stdout=log, stderr=log)
     try:
-        yield process, pods, f"http://{DRIVER_IP}:{children.PORT}"
+        yield process, pods, f"http://{DRIVER_IP}:{pod_templates.PORT}"
     finally:
         _kill(process)
         pods.close()

@@ -273,9 +273,9 @@ class Loop:
 
     async def once(self) -> None:
         for body in self.cluster.of("StreamJoin"):
-            self.reconciler.saw(body)
+            self.reconciler.seen.saw(body)
         for body in self.cluster.of("Deployment"):
-            self.reconciler.saw_deployment(body)
+            self.reconciler.seen.saw_deployment(body)
         await self.reconciler.reconcile(("default", "one"))
         if ("Deployment", "default", "sj-one") in self.cluster.objects:
             self.cluster.ready("default", "sj-one")

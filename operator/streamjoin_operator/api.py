@@ -22,15 +22,26 @@ from streamjoin_operator.names import MANAGER
 
 Object = dict[str, Any]
 TIMEOUT_SECONDS = 30.0
+UNTYPED = ("failed to create typed patch object", "failed to convert new object")
+"""So begins the answer, with status 500, where a field is unknown or a value is of another type."""
 APPLY, MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 
 
 class ApiError(Exception):
     """The API server refused a request, or could not be reached (status 0)."""
 
-    def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
+    def __init__(
+        self, status: int, reason: str, message: str, retry_after: float | None = None, causes: tuple[str, ...] = ()
+    ) -> None:
+        """``causes``: the reasons that the answer gives in detail."""
         super().__init__(f"{status or 'no answer'} {reason}: {message}")
         self.status, self.reason, self.message, self.retry_after = status, reason, message, retry_after
+        self.causes = causes
+
+    @property
+    def refuses_object(self) -> bool:
+        """Whether the same object would be refused again: it, a quota or an admission rule must change first."""
+        return self.status in (400, 403, 422) or (self.status == 500 and self.message.startswith(UNTYPED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +137,10 @@ class Api:
     async def create(self, kind: Kind, namespace: str, body: Object) -> Object:
         return await self._request("create", "POST", kind.path(namespace), body)
 
+    async def try_to_create(self, kind: Kind, namespace: str, body: Object) -> None:
+        """All that creating it would be refused for is raised, and nothing is created."""
+        await self._request("dry-run", "POST", kind.path(namespace), body, query={"dryRun": "All"})
+
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """That very object; one that is gone already is deleted too."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
@@ -174,7 +189,8 @@ class Api:
                 raise ApiError(401, "Unauthorized", str(error)) from error
         wait = answer.headers.get("Retry-After", "")
         retry = float(wait) if wait.isdigit() else None
-        raise ApiError(answer.status, value.get("reason", answer.reason or ""), value.get("message", text[:300]), retry)
+        causes = tuple(cause.get("reason", "") for cause in (value.get("details") or {}).get("causes") or [])
+        raise ApiError(answer.status, value.get("reason", answer.reason or ""), value.get("message", text[:300]), retry, causes)
 
 
 def _parsed(text: str) -> Object:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,7 +64,8 @@ class Applied(Progress):
     wanted_workers: int | None
     starting: int
     """Workers that were asked for and hold nothing yet."""
-    dropped: str | None
+    given_up: Mapping[int, str]
+    """Plans that were accepted and did not come to run, by generation, and why not."""
     first_workers: int = 0
     """Of the join's first plan; 0: not known."""
 
@@ -83,10 +84,16 @@ class Applied(Progress):
             wanted_workers=None if wanted is None else int(wanted["workers"]),
             starting=(wanted.get("keep") or []).count(None) if wanted is not None and waits else 0,
             migrating_to=int(wanted["workers"]) if wanted is not None and not waits else None,
-            dropped=plan.get("dropped"),
+            given_up=_given_up(plan.get("ended") or []),
             first_workers=int(plan.get("firstWorkers") or 0),
             switched=took,
         )
+
+
+def _given_up(ended: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """By generation. A plan that was dropped and the next one may have the same, and then the later one counts."""
+    last = {int(plan["generation"]): plan for plan in ended}
+    return {generation: str(plan["reason"]) for generation, plan in last.items() if plan["fate"] != "Switched"}
 
 
 def forecast_of(plan: Mapping[str, Any], statistics: Mapping[str, Any], job: Job, shed_fraction: float) -> PlannedForecast | None:
@@ -226,7 +233,10 @@ class Autoscaler:
         if made is None or plan.generation < made == plan.newest:
             return []  # nothing was put, or it is on its way
         self._made = None
-        return [] if plan.generation >= made else self.failed(plan.dropped or "another plan came first", now)
+        why = plan.given_up.get(made)
+        if why is None and plan.generation < made:
+            why = "the driver knows nothing of it; it may have started anew"
+        return [] if why is None else self.failed(why, now)
 
     def suspend(self, now: float) -> None:
         """The join stands still: what was measured counts no more when it goes on."""

@@ -21,12 +21,14 @@ import kopf
 
 from streamjoin_operator import access, logs, names
 from streamjoin_operator.api import DEPLOYMENT, STREAM_JOIN, Api, ApiError
+from streamjoin_operator.drift import our_entries
 from streamjoin_operator.driver import DriverClient
 from streamjoin_operator.health import Health, HealthServer
 from streamjoin_operator.metrics import Metrics
 from streamjoin_operator.prometheus import PrometheusClient
 from streamjoin_operator.queue import Queue
 from streamjoin_operator.reconcile import Reconciler
+from streamjoin_operator.seen import Seen
 from streamjoin_operator.settings import SettingError, Settings, read
 
 WATCH_SECONDS = 600
@@ -58,7 +60,7 @@ def kopf_settings(settings: kopf.OperatorSettings, operator: Settings) -> None:
     settings.scanning.disabled = bool(operator.watch_namespaces)
 
 
-def handlers(reconciler: Reconciler, queue: Queue, settings: Settings, way: access.Access) -> kopf.OperatorRegistry:
+def handlers(seen: Seen, queue: Queue, settings: Settings, way: access.Access) -> kopf.OperatorRegistry:
     """What kopf calls."""
     registry = kopf.OperatorRegistry()
 
@@ -76,15 +78,15 @@ def handlers(reconciler: Reconciler, queue: Queue, settings: Settings, way: acce
         body = plain(event["object"])
         key = (body["metadata"]["namespace"], body["metadata"]["name"])
         if event["type"] == "DELETED":
-            reconciler.forget(key)
+            seen.forget(key)
             queue.forget(key)
         else:
-            queue.put(reconciler.saw(body, is_watched=True))
+            queue.put(seen.saw(body, is_watched=True))
 
     @kopf.on.event("apps", "v1", DEPLOYMENT.plural, registry=registry, labels={names.MANAGED_BY: names.MANAGER})
     async def saw_deployment(event: Any, **_: Any) -> None:
         body = plain(event["object"])
-        key = reconciler.lost_deployment(body) if event["type"] == "DELETED" else reconciler.saw_deployment(body)
+        key = seen.lost_deployment(body) if event["type"] == "DELETED" else seen.saw_deployment(body)
         if key is not None:
             queue.put(key)
 
@@ -93,9 +95,9 @@ def handlers(reconciler: Reconciler, queue: Queue, settings: Settings, way: acce
 
 
 def plain(value: Any) -> Any:
-    """A body without what only fills memory."""
+    """A body without what only fills memory: of its managed fields those of others."""
     body = dict(value)
-    body["metadata"] = {name: part for name, part in dict(body["metadata"]).items() if name != "managedFields"}
+    body["metadata"] = {**body["metadata"], "managedFields": our_entries(body)}
     return body
 
 
@@ -106,7 +108,7 @@ class Operator:
     settings: Settings
     way: access.Access
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
-    at: Callable[[str], None] = lambda step: None
+    on_step: Callable[[str], None] = lambda step: None
     queue: Queue | None = None
     reconciler: Reconciler | None = None
     health: Health | None = None
@@ -118,9 +120,9 @@ class Operator:
         api = Api(self.way, self.metrics.requested)
         drivers = DriverClient()
         prometheus = PrometheusClient(self.settings, told=self.metrics.asked)
-        reconciler = self.reconciler = Reconciler(api, drivers, self.settings, prometheus, at=self.at)
+        reconciler = self.reconciler = Reconciler(api, drivers, self.settings, prometheus, on_step=self.on_step)
         queue = self.queue = Queue(reconciler.reconcile, finished=self.metrics.finished)
-        self.metrics.watch(queue, reconciler)
+        self.metrics.watch(queue, reconciler.seen)
         health = self.health = Health(queue)
         ready = asyncio.Event()
         namespaces = self.settings.watch_namespaces
@@ -131,11 +133,11 @@ class Operator:
                     tasks = [
                         group.create_task(queue.run(self.settings.workers)),
                         group.create_task(_ready(ready, health)),
-                        group.create_task(self._audit(api, reconciler, queue, health)),
+                        group.create_task(self._audit(api, reconciler.seen, queue, health)),
                     ]
                     group.create_task(_cancel_at(stop, tasks))
                     await kopf.operator(
-                        registry=handlers(reconciler, queue, self.settings, self.way),
+                        registry=handlers(reconciler.seen, queue, self.settings, self.way),
                         standalone=True,
                         clusterwide=not namespaces,
                         namespaces=namespaces,
@@ -148,7 +150,7 @@ class Operator:
             await prometheus.close()
             await api.close()
 
-    async def _audit(self, api: Api, reconciler: Reconciler, queue: Queue, health: Health) -> None:
+    async def _audit(self, api: Api, seen: Seen, queue: Queue, health: Health) -> None:
         """Notice a watch that has died in silence: what it missed is taken up here, and if it misses it for long, liveness fails."""
         while True:
             await asyncio.sleep(AUDIT_SECONDS)
@@ -157,11 +159,11 @@ class Operator:
             except ApiError as error:
                 log.warning("StreamJoins could not be listed: %s", error)
                 continue
-            missed, gone = reconciler.audit([body for bodies in listed for body in bodies])
+            missed, gone = seen.audit([body for bodies in listed for body in bodies])
             for key in missed:
                 queue.put(key)
             for key in gone:
-                reconciler.forget(key)
+                seen.forget(key)
                 queue.forget(key)
             health.missed = len(missed) + len(gone)
 

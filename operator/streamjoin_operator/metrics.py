@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -20,11 +20,13 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Looked(Protocol):
-    """What is needed of ``reconcile.Reconciler``."""
+    """What is needed of ``seen.Seen``."""
 
     def phases(self) -> dict[str, int]: ...
 
-    def costs(self) -> Mapping[Key, Cost]: ...
+    def statuses(self) -> Mapping[Key, Mapping[str, Any]]: ...
+
+    def costs(self, now: float) -> Mapping[Key, Cost]: ...
 
     def samples_at(self) -> Mapping[Key, float]: ...
 
@@ -51,9 +53,9 @@ class Metrics:
         for result in ("success", "error"):
             self.reconciles.labels(result)
 
-    def watch(self, queue: Queue, reconciler: Looked) -> None:
+    def watch(self, queue: Queue, seen: Looked) -> None:
         """Show what is read at each scrape."""
-        self.registry.register(_Now(self, queue, reconciler))
+        self.registry.register(_Now(self, queue, seen))
 
     def asked(self, reason: Reason | None) -> None:
         """A question to Prometheus has ended; ``reason``: why its answer cannot be used."""
@@ -84,8 +86,8 @@ class Metrics:
 
 
 class _Now(Collector):
-    def __init__(self, metrics: Metrics, queue: Queue, reconciler: Looked) -> None:
-        self._metrics, self._queue, self._reconciler = metrics, queue, reconciler
+    def __init__(self, metrics: Metrics, queue: Queue, seen: Looked) -> None:
+        self._metrics, self._queue, self._seen = metrics, queue, seen
 
     def collect(self) -> Iterator[Metric]:
         queue = self._queue
@@ -96,7 +98,7 @@ class _Now(Collector):
             "streamjoin_operator_longest_reconcile_seconds", "For how long the oldest reconcile has run.", value=queue.longest_running
         )
         family = GaugeMetricFamily("streamjoin_operator_streamjoins", "StreamJoins by phase.", labels=["phase"])
-        for phase, count in sorted(self._reconciler.phases().items()):
+        for phase, count in sorted(self._seen.phases().items()):
             family.add_metric([phase], count)
         yield family
         if self._metrics.answered_at is not None:
@@ -105,13 +107,28 @@ class _Now(Collector):
         ages = GaugeMetricFamily(
             "streamjoin_operator_sample_age_seconds", "Age of a join's newest sample that could be trusted.", labels=JOIN
         )
-        for key, at in sorted(self._reconciler.samples_at().items()):
+        for key, at in sorted(self._seen.samples_at().items()):
             ages.add_metric(key, max(0.0, time.time() - at))
         yield ages
+        yield from self._states()
         yield from self._costs()
 
+    def _states(self) -> Iterator[Metric]:
+        """What the status says, so that alerts can tell of joins that have no metrics of their own, as their drivers never started."""
+        phases = GaugeMetricFamily("streamjoin_operator_phase", "1: the StreamJoin is in this phase.", labels=[*JOIN, "phase"])
+        conditions = GaugeMetricFamily(
+            "streamjoin_operator_condition", "1: this condition of the StreamJoin holds, 0: not.", labels=[*JOIN, "type", "reason"]
+        )
+        for key, status in sorted(self._seen.statuses().items()):
+            if "phase" in status:
+                phases.add_metric([*key, status["phase"]], 1)
+            for condition in status.get("conditions") or []:
+                conditions.add_metric([*key, condition["type"], condition["reason"]], condition["status"] == "True")
+        yield phases
+        yield conditions
+
     def _costs(self) -> Iterator[Metric]:
-        costs = sorted(self._reconciler.costs().items())
+        costs = sorted(self._seen.costs(time.time()).items())
         for name, text, values in (
             ("executor_hours", "Hours of executors.", [cost.hours for _, cost in costs]),
             (

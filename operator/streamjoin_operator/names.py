@@ -28,6 +28,10 @@ TEMPLATE = f"{GROUP}/template"
 """On the Deployment: the hash of its pod template as applied."""
 CHANGE = f"{GROUP}/change"
 """On the ConfigMap: what the last change of the manifest took, as JSON."""
+MANIFEST = f"{GROUP}/manifest"
+"""On the pods of a cleanup: the manifest of the driver that ran, as the engine reads it."""
+BESIDE = f"{GROUP}/beside"
+"""On the Job of a cleanup: pods of the join that had not ended when it began."""
 FINALIZER = f"{GROUP}/state"
 """Only on StreamJoins whose state goes with them (``checkpoint.onDelete: Delete``)."""
 
@@ -67,9 +71,9 @@ def ledger_name(name: str) -> str:
     return f"{base_name(name)}-decisions"
 
 
-def cleanup_name(name: str) -> str:
-    """The Job that removes the state of a deleted StreamJoin."""
-    return f"{base_name(name)}-cleanup"
+def cleanup_name(name: str, uid: str) -> str:
+    """The Job that removes the state of a deleted StreamJoin; no other StreamJoin of that name, before or after it, has the same."""
+    return f"{base_name(name)}-cleanup-{uid[:8]}"
 
 
 def labels(name: str) -> dict[str, str]:

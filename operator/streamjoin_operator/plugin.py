@@ -201,8 +201,8 @@ def planned(body: Object) -> str:
         ["desired workers", str(status.get("desiredWorkers", "-"))],
     ]
     if "movedTuples" in plan:
-        bound = f" (at least {plan['lowerBoundTuples']:,} had to be)" if "lowerBoundTuples" in plan else ""
-        rows.append(["moved by the last switch", f"{plan['movedTuples']:,} tuples{bound}"])
+        rows.append(["moved by the last switch", f"{plan['movedTuples']:,} tuples"])
+    rows += [["did not run", f"{ended['fate']}: {ended['reason']}"] for ended in plan.get("givenUp", [])]
     progressing = _conditions(status).get("Progressing", {})
     if progressing.get("reason") == "Rescaling":
         rows.append(["under way", progressing.get("message", "")])

@@ -20,6 +20,9 @@ class Reason(Enum):
     ImageUnavailable = "An image cannot be pulled."
     DriverUnreachable = "The driver's pod is ready, but its API cannot be reached."
     JoinRetrying = "An epoch failed and is tried again."
+    PodRefused = "The API server refuses a pod: a quota, Pod Security, a limit, an admission webhook; the message is its answer."
+    PodStuck = "A pod has had a node for two minutes and no container: a volume or a Secret cannot be mounted, as a rule."
+    ExecutorsFailing = "Executors' containers cannot be started, or end again and again; the join goes on with those it has."
     ExecutorsPending = "Executors cannot be scheduled; the join goes on with those it has."
     Suspended = "spec.suspend is true; the state is kept."
     Suspending = "The driver finishes its epoch and stops."
@@ -29,6 +32,9 @@ class Reason(Enum):
     CheckpointMismatch = "A change would not fit the state in the checkpoint; what runs goes on as it is."
     SecretUnusable = "The Secret of spec.security.tls is not there, or lacks a file; what runs goes on as it is."
     ApplyRefused = "The API server refuses a child; the message is its answer."
+    ApiRefused = "The API server refuses a request of the operator; the message says which, and what it lacks."
+    ApiFailing = "The API server cannot be reached, or answers with errors; what runs goes on, and the operator tries again."
+    OperatorFailed = "The operator itself fails at this StreamJoin; the message names the error, and its log has the rest."
     ForeignObject = "An object of the name that is needed exists and is not controlled by this StreamJoin."
     # what happens
     Created = "A child was created."
@@ -41,6 +47,8 @@ class Reason(Enum):
     PlanRequested = "The driver was asked for another number of workers or another model."
     PlanRefused = "The driver refuses a plan that was asked for; the message is its answer."
     PlanOverCapacity = "A worker is expected to hold more tuples than spec.workers.capacityTuples; the message says what to change."
+    PlanDropped = "The driver gave a plan up when its first epoch failed; the join goes on under the plan before."
+    PlanReplaced = "A plan was replaced by a later one before it came to run."
     Rescaling = "The driver is applying a plan."
     Settled = "Nothing is under way."
     Allocating = "The autoscaler adds workers; the message says why."
@@ -66,8 +74,11 @@ class Reason(Enum):
     NothingShed = "No tuples are dropped."
     Healthy = "Nothing is degraded."
     # the end
-    StateRemoved = "The state in the checkpoint was removed (checkpoint.onDelete: Delete)."
-    StateLeft = "The state could not be removed in time and is left; the message says where."
+    PodsEnding = "The StreamJoin is being deleted; its pods are to end before the state is removed (checkpoint.onDelete: Delete)."
+    StateRemoving = "The StreamJoin is being deleted; a Job removes the state in the checkpoint."
+    CleanupBlocked = "The Job that removes the state cannot be made, or its pod does not run; the message says why."
+    StateRemoved = "A Job has removed the state in the checkpoint (checkpoint.onDelete: Delete)."
+    StateLeft = "State was not removed, or not surely all of it; the message says where it is, and why."
 
 
 def table() -> str:

@@ -20,27 +20,15 @@ from streamjoin_operator.cost import rolled
 from streamjoin_operator.driver import Report
 from streamjoin_operator.instants import instant
 from streamjoin_operator.memory import WorkerMemory
+from streamjoin_operator.pod_trouble import Trouble
 from streamjoin_operator.reasons import Reason
 
 Object = dict[str, Any]
 
-EXIT_CODES = {
-    1: "the join failed",
-    2: "its command line is wrong, or its port cannot be had",
-    3: "a source cannot be read",
-    4: "another driver has taken the checkpoint over",
-    5: "the checkpoint was made for another join",
-    6: "the checkpoint's storage or the sink cannot be used",
-    7: "there is no Java for Spark",
-    137: "it was killed, as when it needs more memory than its limit",
-    143: "it was stopped",
-}
-SENTENCE = "streamjoin: "
-"""So the engine's last line begins where it fails."""
-UNPULLABLE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
-CRASHING = ("CrashLoopBackOff", "RunContainerError", "CreateContainerConfigError", "CreateContainerError")
 DECISIONS = 5
 """Of the ledger, so many are shown."""
+GIVEN_UP = 3
+"""Of the plans that did not come to run, so many are shown."""
 MEASUREMENTS = ("utilization", "shed", "shedRatio")
 """Fields that change all the time while a join is busy."""
 
@@ -56,14 +44,6 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why a driver's pod does not run."""
-
-    reason: Reason
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """All that the status is made of."""
 
@@ -71,15 +51,20 @@ class Facts:
     suspended: bool = False
     refused: tuple[Reason, str] | None = None
     """Why the manifest cannot be acted on."""
+    deleting: tuple[Reason, str] | None = None
+    """How far its deletion is, where the state goes with it."""
     driver_wanted: bool = False
     """Whether there is a Deployment of one."""
     driver_pods: int = 0
     driver_ready: bool = False
     trouble: Trouble | None = None
-    executors_pending: str | None = None
+    executors_trouble: Trouble | None = None
+    """Why executors that are wanted are not there."""
     report: Report | None = None
     plan_refused: str | None = None
     """The driver's answer to a plan that it refuses."""
+    plan_dropped: str | None = None
+    """Why the driver has dropped a plan that the manifest asks for."""
     initial_workers: int = 0
     overfull: str | None = None
     """Why the workers that may be are not expected to hold what comes, by the manifest."""
@@ -121,6 +106,8 @@ def _lacks_executors(facts: Facts) -> bool:
 
 
 def _ready(facts: Facts) -> Condition:
+    if facts.deleting is not None:
+        return Condition("Ready", False, *facts.deleting)
     if facts.suspended:
         return Condition("Ready", False, Reason.Suspending if facts.driver_pods else Reason.Suspended, "spec.suspend is true")
     if facts.refused is not None and not facts.driver_wanted:
@@ -128,7 +115,8 @@ def _ready(facts: Facts) -> Condition:
     if facts.driver_ready and _answers(facts):
         if _state(facts) in ("running", "retrying"):
             if _lacks_executors(facts):
-                return Condition("Ready", False, Reason.ExecutorsStarting)
+                trouble = facts.executors_trouble or Trouble(Reason.ExecutorsStarting, "")
+                return Condition("Ready", False, trouble.reason, trouble.message)
             return Condition("Ready", True, Reason.JoinRunning)
         return Condition("Ready", False, Reason.DriverStarting, f"the driver is {_state(facts)}")
     if facts.trouble is not None:
@@ -140,6 +128,8 @@ def _ready(facts: Facts) -> Condition:
 
 
 def _progressing(facts: Facts) -> Condition:
+    if facts.deleting is not None:
+        return Condition("Progressing", True, *facts.deleting)
     if facts.suspended:
         return Condition("Progressing", bool(facts.driver_pods), Reason.Suspending if facts.driver_pods else Reason.Suspended)
     if facts.refused is not None and not facts.driver_wanted:
@@ -183,18 +173,24 @@ def _shedding(facts: Facts) -> Condition:
 def _degraded(facts: Facts) -> Condition:
     if facts.refused is not None:
         return Condition("Degraded", True, *facts.refused)
+    if facts.deleting is not None:
+        return Condition("Degraded", False, *facts.deleting)
     if facts.suspended:
         return Condition("Degraded", False, Reason.Suspended)
     if facts.trouble is not None:
         return Condition("Degraded", True, facts.trouble.reason, facts.trouble.message)
     if facts.driver_ready and facts.report is not None and facts.report.problem is not None:
         return Condition("Degraded", True, Reason.DriverUnreachable, facts.report.problem)
+    if facts.executors_trouble is not None and _lacks_executors(facts):
+        return Condition("Degraded", True, facts.executors_trouble.reason, facts.executors_trouble.message)
     if _state(facts) == "retrying":
         return Condition("Degraded", True, Reason.JoinRetrying, str((facts.report and facts.report.health.get("lastError")) or ""))
     if facts.plan_refused is not None:
         return Condition("Degraded", True, Reason.PlanRefused, facts.plan_refused)
-    if facts.executors_pending is not None:
-        return Condition("Degraded", True, Reason.ExecutorsPending, facts.executors_pending)
+    if facts.plan_dropped is not None:
+        return Condition("Degraded", True, Reason.PlanDropped, facts.plan_dropped)
+    if facts.executors_trouble is not None:
+        return Condition("Degraded", True, facts.executors_trouble.reason, facts.executors_trouble.message)
     plan = facts.report.plan if facts.report is not None else {}
     overfull = plan.get("warning") if plan else facts.overfull
     if overfull:
@@ -203,7 +199,9 @@ def _degraded(facts: Facts) -> Condition:
 
 
 def phase(facts: Facts) -> str:
-    """One word of Pending, Starting, Running, Rescaling, Suspended, Failed."""
+    """One word of Pending, Starting, Running, Rescaling, Suspended, Failed, Deleting."""
+    if facts.deleting is not None:
+        return "Deleting"
     if facts.suspended:
         return "Suspended"
     if facts.refused is not None and not facts.driver_wanted:
@@ -230,7 +228,7 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
         "selector": facts.selector,
         "conditions": _transitions(conditions(facts), before.get("conditions") or [], facts.generation, now),
     }
-    if facts.suspended:
+    if facts.suspended or facts.deleting is not None:
         written |= {"workers": 0, "desiredWorkers": 0}
     elif plan:
         wanted = plan.get("wanted") or {}
@@ -257,9 +255,20 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
         written["change"] = dict(facts.change)
     if facts.image:
         written["image"] = facts.image
+    elif facts.deleting is not None and "image" in before:
+        written["image"] = before["image"]
     if facts.memory is not None:
         written["memory"] = facts.memory.arithmetic()
     return written
+
+
+def status_of_failure(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
+    """The status where all that is known is why nothing could be looked at: as it was, but for the condition Degraded."""
+    known = before.get("conditions") or []
+    if not known:
+        return status(facts, before, now)
+    degraded = _transitions([_degraded(facts)], known, facts.generation, now)
+    return {**before, "conditions": [*(condition for condition in known if condition.get("type") != "Degraded"), *degraded]}
 
 
 def _scaling(facts: Facts, before: Mapping[str, Any]) -> Object:
@@ -325,8 +334,10 @@ def _plan(plan: Mapping[str, Any]) -> Object:
     }
     if "movedTuples" in switched:
         written["movedTuples"] = switched["movedTuples"]
-    if "lowerBoundTuples" in switched:
-        written["lowerBoundTuples"] = switched["lowerBoundTuples"]
+    given_up = [ended for ended in plan.get("ended") or [] if ended.get("fate") != "Switched"]
+    if given_up:
+        fields = ("generation", "fate", "reason")
+        written["givenUp"] = [{name: ended[name] for name in fields} for ended in given_up[-GIVEN_UP:]]
     return written
 
 
@@ -365,48 +376,6 @@ def patch_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> Object:
 def only_measurements(patch: Mapping[str, Any]) -> bool:
     """Whether a patch can wait."""
     return bool(patch) and all(name in MEASUREMENTS for name in patch)
-
-
-def trouble_of(pods: list[Object]) -> Trouble | None:
-    """Why the newest driver pod does not run, or None where it does or may soon."""
-    living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
-    if not living:
-        return None
-    pod = max(living, key=lambda found: found["metadata"].get("creationTimestamp", ""))
-    name, state = pod["metadata"]["name"], pod.get("status") or {}
-    for container in state.get("containerStatuses") or []:
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") in UNPULLABLE:
-            said = waiting.get("message") or container.get("image", "")
-            return Trouble(Reason.ImageUnavailable, f"pod {name}: {waiting['reason']}: {said}"[:500])
-        if waiting.get("reason") in CRASHING:
-            ended = (container.get("lastState") or {}).get("terminated") or {}
-            code = ended.get("exitCode")
-            meaning = EXIT_CODES.get(code, "see its log") if code is not None else waiting.get("message", "see its log")
-            said = f"exit code {code}: {meaning}{_last_words(ended)}" if code is not None else f"{waiting['reason']}: {meaning}"
-            return Trouble(Reason.DriverCrashing, f"pod {name}: {said}"[:500])
-    unschedulable = unschedulable_message(pod)
-    return None if unschedulable is None else Trouble(Reason.DriverPending, f"pod {name}: {unschedulable}"[:500])
-
-
-def _last_words(ended: Object) -> str:
-    """The sentence with which the driver ended, as its log has it; nothing where something else ended it."""
-    lines = str(ended.get("message") or "").splitlines()
-    return next((f": {line.removeprefix(SENTENCE)}" for line in reversed(lines) if line.startswith(SENTENCE)), "")
-
-
-def unschedulable_message(pod: Object) -> str | None:
-    """The scheduler's words on a pod that it cannot place."""
-    for condition in (pod.get("status") or {}).get("conditions") or []:
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return str(condition.get("message") or condition.get("reason") or "cannot be scheduled")
-    return None
-
-
-def pending_executors(pods: list[Object]) -> str | None:
-    """What keeps executors from being placed; None where all are."""
-    stuck = [message for pod in pods if pod.get("status", {}).get("phase") == "Pending" and (message := unschedulable_message(pod))]
-    return f"{len(stuck)} of {len(pods)} executors: {stuck[0]}"[:500] if stuck else None
 
 
 def selector_of(name: str) -> str:

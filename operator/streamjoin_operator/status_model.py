@@ -21,7 +21,7 @@ Word = Annotated[str, StringConstraints(max_length=253)]
 Sentence = Annotated[str, StringConstraints(max_length=4096)]
 Instant = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 64})]
 
-Phase = Literal["Pending", "Starting", "Running", "Rescaling", "Suspended", "Failed"]
+Phase = Literal["Pending", "Starting", "Running", "Rescaling", "Suspended", "Failed", "Deleting"]
 
 
 class Condition(Part):
@@ -50,6 +50,17 @@ class Utilization(Part):
     """Of all workers."""
 
 
+class GivenUp(Part):
+    """A plan that the driver had accepted and that did not come to run."""
+
+    generation: Count | None = None
+    """The plan's."""
+    fate: Word | None = None
+    """Dropped, or Replaced by a later plan."""
+    reason: Sentence | None = None
+    """Why, in the driver's words."""
+
+
 class PlanStatus(Part):
     """How the join is cut among workers."""
 
@@ -63,8 +74,8 @@ class PlanStatus(Part):
     """The coverage areas."""
     moved_tuples: Count | None = None
     """How many tuples the last change of plans moved between workers."""
-    lower_bound_tuples: Count | None = None
-    """The fewest tuples that any way to that plan would have moved."""
+    given_up: Annotated[tuple[GivenUp, ...], Field(strict=False, max_length=16)] | None = None
+    """The last plans that were put to the driver that runs, and did not come to run; the latest last."""
 
 
 class Change(Part):
@@ -126,19 +137,6 @@ class Cost(Part):
     """For those that were avoided."""
 
 
-class Scheduling(Part):
-    """What Kubernetes makes of the workers' pods."""
-
-    running: Count | None = None
-    """Pods that run."""
-    pending: Count | None = None
-    """Pods that wait for a node, an image or a volume."""
-    since: Instant | None = None
-    """Since when some are waiting."""
-    message: Sentence | None = None
-    """What the scheduler says of those that wait."""
-
-
 class Status(Part):
     """What the operator has seen and done."""
 
@@ -166,14 +164,10 @@ class Status(Part):
     """The newest scaling decisions, the latest last."""
     cost: Cost | None = None
     """What the executors have come to."""
-    scheduling: Scheduling | None = None
-    """What Kubernetes makes of the workers' pods."""
     memory: Sentence | None = None
     """How a worker's memory was derived from what it must hold."""
     image: Annotated[str, StringConstraints(max_length=1024)] | None = None
     """The image that runs."""
-    restarts: Count | None = None
-    """How often the driver was started again."""
     conditions: (
         Annotated[
             tuple[Condition, ...],

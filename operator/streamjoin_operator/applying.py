@@ -1,0 +1,89 @@
+"""Writes to the StreamJoin's children and to its finalizers, each only where it would change something."""
+
+from __future__ import annotations
+
+from streamjoin_operator import api, names
+from streamjoin_operator.api import ApiError
+from streamjoin_operator.drift import Object, is_current
+from streamjoin_operator.ports import Ports
+from streamjoin_operator.reasons import Reason
+from streamjoin_operator.reconciliation import PROCEED, Reconciliation, Verdict
+from streamjoin_operator.seen import Seen
+
+UNLISTED = ("Deployment", "Secret", "PersistentVolumeClaim")
+"""Children that are read one by one."""
+REFUSED_SECONDS = 60.0
+"""What the API server refuses is tried again after so long: a quota or an admission rule may have changed."""
+
+
+class Applier:
+    """See the module."""
+
+    def __init__(self, ports: Ports, seen: Seen) -> None:
+        self._ports, self._seen = ports, seen
+
+    async def apply(self, reconciliation: Reconciliation, *wanted: Object) -> Verdict:
+        """Apply what is not as it should be. Waits where a name is taken or the API server refuses."""
+        for desired in wanted:
+            kind, metadata = desired["kind"], desired["metadata"]
+            observed = reconciliation.observed.get((kind, metadata["name"]))
+            if observed is None and kind == "Deployment":
+                observed = reconciliation.deployment
+            if observed is None and not reconciliation.checking and kind not in UNLISTED:
+                continue  # compared when a check is due
+            if is_current(observed, desired):
+                continue
+            if observed is None:
+                read = self._ports.api.get if kind in UNLISTED else self._ports.api.find
+                observed = await read(api.KINDS[kind], metadata["namespace"], metadata["name"])
+            if observed is not None and not reconciliation.resource.may_apply(observed):
+                reconciliation.refused = (
+                    Reason.ForeignObject,
+                    f"{kind} {metadata['name']} exists and is not this StreamJoin's; delete or rename it",
+                )
+                return Verdict(self._ports.settings.resync_seconds)
+            try:
+                applied = await self._ports.api.apply(desired)
+            except ApiError as error:
+                if not error.refuses_object:
+                    raise
+                remedy = "; look at spec.driver.podTemplate" if kind == "Deployment" else ""
+                reconciliation.refused = (Reason.ApplyRefused, f"{kind} {metadata['name']}: {error.message[:700]}{remedy}")
+                return Verdict(REFUSED_SECONDS)
+            reconciliation.observed[kind, metadata["name"]] = applied
+            if observed is None or applied["metadata"]["resourceVersion"] != observed["metadata"]["resourceVersion"]:
+                reason = Reason.Created if observed is None else Reason.Updated
+                reconciliation.events.append(("Normal", reason, f"{kind} {metadata['name']}"))
+            if kind == "Deployment":
+                reconciliation.deployment = applied
+                self._seen.deployments[reconciliation.resource.namespace, reconciliation.resource.name] = applied
+            if kind == "ConfigMap":
+                reconciliation.memo.config = applied
+        return PROCEED
+
+    async def heed_suspend(self, reconciliation: Reconciliation) -> None:
+        """Of a manifest that is refused this field alone is heeded: to stop a driver, or to let it go on, takes nothing else."""
+        replicas = 0 if reconciliation.is_suspended else 1
+        found, resource = reconciliation.deployment, reconciliation.resource
+        if found is None or not resource.may_apply(found) or found["spec"].get("replicas") == replicas:
+            return
+        changed = await self._ports.api.patch(api.DEPLOYMENT, resource.namespace, resource.base, {"spec": {"replicas": replicas}})
+        reconciliation.deployment = self._seen.deployments[resource.namespace, resource.name] = changed
+        reconciliation.events.append(("Normal", Reason.Updated, f"Deployment {resource.base}"))
+
+    async def set_finalizer(self, reconciliation: Reconciliation, wanted: bool) -> None:
+        metadata = reconciliation.body["metadata"]
+        there = metadata.get("finalizers") or []
+        if (names.FINALIZER in there) == wanted:
+            return
+        finalizers = [*there, names.FINALIZER] if wanted else [name for name in there if name != names.FINALIZER]
+        patch = {"metadata": {"finalizers": finalizers, "resourceVersion": metadata["resourceVersion"]}}
+        try:
+            reconciliation.body = await self._ports.api.patch(
+                api.STREAM_JOIN, reconciliation.resource.namespace, reconciliation.resource.name, patch
+            )
+        except ApiError as error:
+            if error.status == 404 and not wanted:
+                return
+            raise
+        self._seen.saw(reconciliation.body)

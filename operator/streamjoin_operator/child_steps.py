@@ -1,0 +1,224 @@
+"""The steps that make a StreamJoin's children what they should be, in the order in which they are taken."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from dataclasses import replace
+
+from streamjoin.elastic.deployment import executors_for
+from streamjoin_operator import api, children, names
+from streamjoin_operator.applying import Applier
+from streamjoin_operator.drift import Object, our_entries
+from streamjoin_operator.ports import Ports
+from streamjoin_operator.reasons import Reason
+from streamjoin_operator.reconciliation import AGAIN, PROCEED, Reconciliation, Step, Verdict
+from streamjoin_operator.seen import Seen
+
+LISTED = (
+    *(api.SERVICE_ACCOUNT, api.ROLE, api.ROLE_BINDING, api.CONFIG_MAP, api.SERVICE),
+    *(api.BUDGET, api.NETWORK_POLICY, api.DEPLOYMENT),
+)
+"""Children that are compared on every check, and deleted when they are no longer wanted."""
+KEPT = ("Secret", "PersistentVolumeClaim")
+"""Children that go with the StreamJoin, if they go at all, and never before it."""
+KIND_SECONDS = 600.0
+"""How long an answer about which kinds the cluster knows is believed."""
+
+
+class ChildSteps:
+    """See the module."""
+
+    def __init__(self, ports: Ports, seen: Seen, applier: Applier) -> None:
+        self._ports, self._seen, self._applier = ports, seen, applier
+        self._has_monitor: tuple[float, bool] = (float("-inf"), False)
+
+    def all(self) -> tuple[Step, ...]:
+        return (
+            *(self.observe, self.secrets, self.hold_back, self.access, self.token, self.claim, self.finalizer),
+            *(self.config, self.network, self.budget, self.monitor, self.driver, self.prune, self.checked),
+        )
+
+    async def observe(self, reconciliation: Reconciliation) -> Verdict:
+        """Read the children, when a check is due."""
+        if not reconciliation.checking:
+            return PROCEED
+        namespace, selector = reconciliation.resource.namespace, names.selector(reconciliation.resource.name)
+        monitors = [api.POD_MONITOR] if await self._monitors_are_known() else []
+        found = await asyncio.gather(*(self._ports.api.list(kind, namespace, selector) for kind in (*LISTED, *monitors)))
+        for kind, objects in zip((*LISTED, *monitors), found, strict=True):
+            for observed in objects:
+                # items of a list have neither
+                body = {**observed, "apiVersion": kind.version, "kind": kind.kind}
+                reconciliation.observed[kind.kind, observed["metadata"]["name"]] = body
+        reconciliation.memo.config = reconciliation.observed.get(("ConfigMap", reconciliation.resource.base))
+        reconciliation.deployment = reconciliation.observed.get(("Deployment", reconciliation.resource.base))
+        if reconciliation.deployment is not None:
+            self._seen.saw_deployment(reconciliation.deployment)
+        return PROCEED
+
+    async def secrets(self, reconciliation: Reconciliation) -> Verdict:
+        """What driver and workers show each other: made once, kept by its Secret alone. Certificates are the user's, or cert-manager's."""
+        if not reconciliation.checking:
+            return PROCEED
+        resource, tls = reconciliation.resource, reconciliation.manifest.spec.security.tls
+        exchange, verdict = await self._secret(reconciliation, names.exchange_name(resource.name), "secret")
+        if verdict.after is not None:
+            return verdict
+        found = None if tls is None else await self._ports.api.get(api.SECRET, resource.namespace, tls.secret_name)
+        problem = children.tls_problem(resource, reconciliation.manifest, found)
+        if problem is not None:
+            reconciliation.refused = (Reason.SecretUnusable, problem)
+            return Verdict(self._ports.settings.poll_seconds)
+        reconciliation.memo.mounted = children.mounted(exchange, found)
+        reconciliation.resource = replace(resource, mounted=reconciliation.memo.mounted)
+        return PROCEED
+
+    async def _secret(self, reconciliation: Reconciliation, name: str, key: str) -> tuple[Object, Verdict]:
+        """A Secret of ours, which is made where there is none."""
+        found = await self._ports.api.get(api.SECRET, reconciliation.resource.namespace, name)
+        if found is not None:
+            reconciliation.observed["Secret", name] = found
+        desired = children.secret(reconciliation.resource, name, key, found)
+        return desired, await self._applier.apply(reconciliation, desired)
+
+    async def hold_back(self, reconciliation: Reconciliation) -> Verdict:
+        """A change that does not fit the checkpoint is not made."""
+        if not reconciliation.checking:
+            return PROCEED
+        refusal = children.refusal_of(children.change_of(reconciliation.resource, reconciliation.manifest, reconciliation.memo.config))
+        if refusal is None:
+            return PROCEED
+        reconciliation.refused = (Reason.CheckpointMismatch, refusal)
+        return Verdict(self._ports.settings.resync_seconds)
+
+    async def access(self, reconciliation: Reconciliation) -> Verdict:
+        return await self._applier.apply(
+            reconciliation,
+            children.service_account(reconciliation.resource),
+            children.role(reconciliation.resource),
+            children.role_binding(reconciliation.resource),
+        )
+
+    async def token(self, reconciliation: Reconciliation) -> Verdict:
+        """The plan API's token: made once, kept by its Secret alone."""
+        if not reconciliation.checking and reconciliation.memo.token is not None:
+            return PROCEED
+        secret, verdict = await self._secret(reconciliation, names.token_name(reconciliation.resource.name), "token")
+        reconciliation.memo.token = base64.b64decode(secret["data"]["token"]).decode()
+        return verdict
+
+    async def claim(self, reconciliation: Reconciliation) -> Verdict:
+        """A claim that the operator is to make is made once: most of it cannot be changed. It is owned if it goes with the join."""
+        memo, desired = reconciliation.memo, children.claim(reconciliation.resource, reconciliation.manifest)
+        if desired is None:
+            memo.claim_goes = False
+            return PROCEED
+        if not reconciliation.checking:
+            return PROCEED
+        name = desired["metadata"]["name"]
+        found = await self._ports.api.get(api.CLAIM, reconciliation.resource.namespace, name)
+        is_ours = found is None or bool(our_entries(found))
+        memo.claim_goes = is_ours and "ownerReferences" in desired["metadata"]
+        if not is_ours:
+            return PROCEED
+        if found is not None:
+            reconciliation.observed["PersistentVolumeClaim", name] = found
+            desired = children.claim(reconciliation.resource, reconciliation.manifest, found) or desired
+        return await self._applier.apply(reconciliation, desired)
+
+    async def finalizer(self, reconciliation: Reconciliation) -> Verdict:
+        """Ours is there exactly when the state goes with the StreamJoin and only a Job can remove it."""
+        wanted = reconciliation.manifest.spec.checkpoint.on_delete == "Delete" and not reconciliation.memo.claim_goes
+        await self._applier.set_finalizer(reconciliation, wanted)
+        return PROCEED
+
+    async def config(self, reconciliation: Reconciliation) -> Verdict:
+        """The driver's files, and with them, in the same write, what the change takes."""
+        if not reconciliation.checking:
+            return PROCEED
+        before = reconciliation.memo.config
+        change = children.change_of(reconciliation.resource, reconciliation.manifest, before)
+        verdict = await self._applier.apply(
+            reconciliation, children.config_map(reconciliation.resource, reconciliation.manifest, change, self._ports.settings)
+        )
+        noted = None if before is None else (before["metadata"].get("annotations") or {}).get(names.CHANGE)
+        if change is not None and json.dumps(change, sort_keys=True) != noted:
+            reason = {"Ignored": Reason.ChangeIgnored, "Live": Reason.ChangeLive}.get(change["class"], Reason.ChangeRestart)
+            reconciliation.events.append(("Normal", Reason.RestartRequested if not change["fields"] else reason, change["message"]))
+        return verdict
+
+    async def network(self, reconciliation: Reconciliation) -> Verdict:
+        resource, manifest = reconciliation.resource, reconciliation.manifest
+        policies = children.network_policies(resource, manifest) if self._ports.settings.network_policy else ()
+        return await self._applier.apply(reconciliation, children.service(resource), *policies)
+
+    async def budget(self, reconciliation: Reconciliation) -> Verdict:
+        """Follows the number of executors."""
+        budget = self._wanted_budget(reconciliation)
+        wanted = None if budget is None else budget["spec"]["minAvailable"]
+        if not reconciliation.checking and reconciliation.memo.budget != wanted:
+            reconciliation.memo.checked_at = float("-inf")
+            return AGAIN  # with a check
+        reconciliation.memo.budget = wanted
+        return PROCEED if budget is None else await self._applier.apply(reconciliation, budget)
+
+    def _wanted_budget(self, reconciliation: Reconciliation) -> Object | None:
+        if reconciliation.manifest.spec.suspend:
+            return None
+        stored = reconciliation.body.get("status") or {}
+        workers = (stored.get("plan") or {}).get("tasks") or reconciliation.derived.workers
+        executors = executors_for(workers, reconciliation.manifest.spec.workers.per_executor)
+        return children.disruption_budget(reconciliation.resource, executors)
+
+    async def monitor(self, reconciliation: Reconciliation) -> Verdict:
+        if not reconciliation.checking or not await self._monitors_are_known():
+            return PROCEED
+        return await self._applier.apply(reconciliation, children.pod_monitor(reconciliation.resource))
+
+    async def _monitors_are_known(self) -> bool:
+        if self._ports.settings.pod_monitor == "off":
+            return False
+        asked, known = self._has_monitor
+        if self._ports.clock() - asked > KIND_SECONDS:
+            known = await self._ports.api.serves(api.POD_MONITOR)
+            self._has_monitor = (self._ports.clock(), known)
+        return known
+
+    async def driver(self, reconciliation: Reconciliation) -> Verdict:
+        assert reconciliation.derived.memory is not None, "the first step stops without it"
+        desired = children.deployment(
+            reconciliation.resource, reconciliation.manifest, reconciliation.derived.memory, self._ports.settings, reconciliation.deployment
+        )
+        return await self._applier.apply(reconciliation, desired)
+
+    async def prune(self, reconciliation: Reconciliation) -> Verdict:
+        """Delete children that are no longer wanted."""
+        if not reconciliation.checking:
+            return PROCEED
+        base, unwanted = reconciliation.resource.base, set()
+        kept = {
+            "ConfigMap": names.ledger_name(reconciliation.resource.name),
+            "NetworkPolicy": names.executors_name(reconciliation.resource.name),
+        }
+        if self._wanted_budget(reconciliation) is None:
+            unwanted.add("PodDisruptionBudget")
+        if not self._ports.settings.network_policy:
+            unwanted.add("NetworkPolicy")
+        for (kind, name), observed in reconciliation.observed.items():
+            if kind not in KEPT and (name not in (base, kept.get(kind)) or kind in unwanted) and reconciliation.resource.owns(observed):
+                await self._ports.api.delete(api.KINDS[kind], reconciliation.resource.namespace, name, observed["metadata"]["uid"])
+                reconciliation.events.append(("Normal", Reason.Pruned, f"{kind} {name}"))
+        return PROCEED
+
+    async def checked(self, reconciliation: Reconciliation) -> Verdict:
+        """All children are as they should be."""
+        if reconciliation.checking:
+            reconciliation.memo.checked_for = (
+                reconciliation.resource.uid,
+                reconciliation.resource.generation,
+                reconciliation.resource.restart,
+            )
+            reconciliation.memo.checked_at = self._ports.clock()
+        return PROCEED

@@ -1,0 +1,50 @@
+"""What follows from a StreamJoin's manifest alone: its job, a worker's memory, how many workers to begin with; or what is wrong with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from streamjoin.job import Job, compile_job
+from streamjoin.manifest import Manifest, check
+from streamjoin.scheme.statistics import SideStatistics, Statistics
+from streamjoin_operator.changes import CLAIM_PATH
+from streamjoin_operator.drift import Object
+from streamjoin_operator.memory import WorkerMemory, worker_memory
+from streamjoin_operator.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """What follows from a manifest alone."""
+
+    manifest: Manifest | None
+    problem: tuple[Reason, str] | None = None
+    job: Job | None = None
+    memory: WorkerMemory | None = None
+    workers: int = 0
+    """The first deployment's."""
+    overfull: str | None = None
+    """Why these are not expected to hold what comes."""
+
+
+def derive(body: Object) -> Derived:
+    """What follows from a resource alone: the manifest, its job, a worker's memory, how many workers to begin with; or what is wrong."""
+    document = check(body)
+    if document.manifest is None:
+        problems = [str(problem) for problem in document.problems]
+        more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+        return Derived(None, (Reason.InvalidSpec, "; ".join(problems[:3]) + more))
+    manifest = document.manifest
+    spec = manifest.spec
+    located = manifest
+    if spec.checkpoint.location is None:
+        checkpoint = spec.checkpoint.model_copy(update={"location": f"{CLAIM_PATH}/{manifest.metadata.name}"})
+        located = manifest.model_copy(update={"spec": spec.model_copy(update={"checkpoint": checkpoint})})
+    job = compile_job(located)
+    memory = worker_memory(job)
+    # The driver knows the keys, and may choose another candidate: this is what to expect until it answers.
+    nothing = SideStatistics(0.0)
+    deployment = job.first_deployment(Statistics((nothing, nothing)), job.condition.candidates[0].main)
+    problem = None if memory.fits else (Reason.InsufficientMemory, memory.refusal())
+    overfull = None if deployment.fits else deployment.warning
+    return Derived(manifest, problem, replace(job, manifest=manifest), memory, deployment.workers, overfull)

@@ -1,0 +1,147 @@
+"""The steps that look at a driver's pod and speak with the driver."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from streamjoin.elastic.deployment import executors_for
+from streamjoin.manifest import Manifest
+from streamjoin_operator import api, children, names
+from streamjoin_operator.drift import Object
+from streamjoin_operator.driver import Measured, Report
+from streamjoin_operator.pod_templates import executor_pod
+from streamjoin_operator.pod_trouble import Trouble, refused_replica, trouble_of, trouble_of_executors
+from streamjoin_operator.ports import Ports
+from streamjoin_operator.probing import refused_pod
+from streamjoin_operator.reasons import Reason
+from streamjoin_operator.reconciliation import PROCEED, Memo, Reconciliation, Verdict
+
+WISH_SECONDS = 60.0
+"""A plan that was refused is asked for again after so long."""
+
+
+class DriverSteps:
+    """See the module."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+
+    async def pods(self, reconciliation: Reconciliation) -> Verdict:
+        """While the driver is not ready, see why; a suspended one is to be gone."""
+        deployed = (reconciliation.deployment or {}).get("status") or {}
+        suspended = reconciliation.is_suspended
+        if suspended and not deployed.get("replicas"):
+            return Verdict(self._ports.settings.resync_seconds)
+        if reconciliation.is_driver_ready and not suspended:
+            return PROCEED
+        reconciliation.pods = await self._ports.api.list(
+            api.POD, reconciliation.resource.namespace, names.selector(reconciliation.resource.name, names.DRIVER)
+        )
+        if suspended and not reconciliation.pods:
+            return Verdict(self._ports.settings.resync_seconds)
+        if not suspended:
+            reconciliation.trouble = await self._trouble(reconciliation)
+        return Verdict(self._ports.settings.start_seconds)
+
+    async def ask(self, reconciliation: Reconciliation) -> Verdict:
+        """Read what the driver says of itself."""
+        if not reconciliation.is_driver_ready:
+            return Verdict(self._ports.settings.start_seconds)
+        memo, resource = reconciliation.memo, reconciliation.resource
+        if memo.token is None:
+            found = await self._ports.api.get(api.SECRET, resource.namespace, names.token_name(resource.name))
+            encoded = children.secret_value(found, "token")
+            if encoded is None:
+                reconciliation.report = Report(problem="its token is missing")
+                return Verdict(self._ports.settings.start_seconds)
+            memo.token = base64.b64decode(encoded).decode()
+        reconciliation.report = await self._ports.drivers.read(self._ports.driver_url(resource), memo.token)
+        if reconciliation.report.unauthorized:
+            memo.token = None  # somebody has changed the Secret: read it next time
+            memo.checked_at = float("-inf")
+        self._measure(memo, reconciliation.report.measured)
+        plan = reconciliation.report.plan
+        if not plan:
+            return Verdict(self._ports.settings.start_seconds)
+        if plan.get("wanted") or plan.get("readyWorkers", 0) < plan.get("workers", 0):
+            workers = max(plan.get("workers", 0), (plan.get("wanted") or {}).get("workers", 0))
+            reconciliation.executors_trouble = await self._trouble_of_executors(reconciliation, workers)
+        return PROCEED
+
+    async def _trouble(self, reconciliation: Reconciliation) -> Trouble | None:
+        """Why the driver's pod does not run, or is not there."""
+        deployment = reconciliation.deployment
+        trouble = trouble_of(reconciliation.pods, self._ports.now)
+        if trouble is not None or reconciliation.pods or deployment is None:
+            return trouble
+        said = refused_replica(deployment)
+        return said or await refused_pod(self._ports.api, deployment["metadata"], deployment["spec"]["template"])
+
+    async def _trouble_of_executors(self, reconciliation: Reconciliation, workers: int) -> Trouble | None:
+        """Why executors of so many workers are not there."""
+        resource, derived = reconciliation.resource, reconciliation.derived
+        pods = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.EXECUTOR))
+        trouble = trouble_of_executors(pods, self._ports.now)
+        if derived.manifest is not None:
+            workers = executors_for(workers, derived.manifest.spec.workers.per_executor)
+        are_made = len(pods) >= workers or any((pod.get("status") or {}).get("phase") == "Pending" for pod in pods)
+        if trouble is not None or are_made or derived.manifest is None or derived.memory is None:
+            return trouble
+        pod = executor_pod(resource, derived.manifest, derived.memory, self._ports.settings)
+        refused = await refused_pod(self._ports.api, {"name": resource.base, "namespace": resource.namespace}, pod)
+        return None if refused is None else Trouble(refused.reason, f"executors: {refused.message}")
+
+    def _measure(self, memo: Memo, measured: Measured | None) -> None:
+        """Shed ratios, between two scrapes."""
+        if measured is None:
+            return
+        before = memo.measured.counts if memo.measured is not None else {}
+        ratios = {}
+        for stream, (shed, accepted) in measured.counts.items():
+            shed_before, accepted_before = before.get(stream, (shed, accepted))
+            dropped, kept = max(0.0, shed - shed_before), max(0.0, accepted - accepted_before)
+            ratios[stream] = dropped / (dropped + kept) if dropped else 0.0
+        memo.shed_ratio, memo.measured = ratios, measured
+
+    async def plan(self, reconciliation: Reconciliation) -> Verdict:
+        """Have the running join take over what it can without a restart: the limits on workers and the model."""
+        assert reconciliation.report is not None, "the step before stops without one"
+        if reconciliation.refused is not None:
+            return PROCEED
+        wish, newest = wish_of(reconciliation.manifest, reconciliation.report.plan)
+        if wish is None:
+            reconciliation.memo.asked, reconciliation.memo.plan_refused = (), None
+            return PROCEED
+        reconciliation.wanted_workers = wish["workers"]
+        reconciliation.plan_dropped = reconciliation.report.plan.get("dropped")
+        asked = (json.dumps(wish, sort_keys=True), newest)
+        if reconciliation.memo.asked == asked and self._ports.clock() - reconciliation.memo.asked_at < WISH_SECONDS:
+            return PROCEED
+        assert reconciliation.memo.token is not None, "the step before stops without one"
+        answer = await self._ports.drivers.put(self._ports.driver_url(reconciliation.resource), reconciliation.memo.token, wish)
+        reconciliation.memo.asked, reconciliation.memo.asked_at = asked, self._ports.clock()
+        reconciliation.memo.plan_refused = answer.text if answer.status in (400, 403, 422) else None
+        reconciliation.has_put = answer.status in (0, 202)
+        if answer.status == 202:
+            reconciliation.events.append(("Normal", Reason.PlanRequested, f"{wish['workers']} workers, model {wish['model']}"))
+        if answer.status not in (200, 202):
+            reconciliation.memo.asked_at -= WISH_SECONDS - self._ports.settings.poll_seconds
+        return PROCEED
+
+
+def wish_of(manifest: Manifest, plan: Object) -> tuple[dict[str, Any] | None, int]:
+    """What to ask a driver for whose newest plan is outside the limits or of another model; None where it is as it should be.
+
+    And the generation of that newest plan.
+    """
+    workers, model = manifest.spec.workers, manifest.spec.scheme.model
+    newest = plan.get("wanted") or plan
+    count = int(newest.get("workers", 0))
+    least = max(workers.min, min(workers.floor or 0, workers.max))
+    wanted = min(max(count, least), workers.max)
+    scheme = (newest.get("scheme") or {}).get("model", model)
+    if wanted == count and scheme == model:
+        return None, int(newest["generation"])
+    return {"workers": wanted, "model": model}, int(newest["generation"])

@@ -1,0 +1,244 @@
+"""The pods of a StreamJoin: driver, executors, and what removes the state, each ours with the manifest's own template merged over it.
+
+Always holds: pure. Pods meet the *restricted* Pod Security standard unless the manifest's template says otherwise. Only the driver has
+a token of the API server.
+"""
+
+from __future__ import annotations
+
+from streamjoin.manifest.model import Manifest
+from streamjoin.manifest.quantity import Cpu
+from streamjoin_operator import names
+from streamjoin_operator.changes import CLAIM_PATH
+from streamjoin_operator.drift import Object
+from streamjoin_operator.memory import WorkerMemory
+from streamjoin_operator.resource import Resource
+from streamjoin_operator.settings import Settings
+from streamjoin_operator.template import merge
+
+PORT, EXCHANGE_PORT, RPC_PORT, BLOCKS_PORT = 8080, 7077, 7078, 7079
+WORKER_PORT, SPARE_PORTS = 7080, 15
+"""Workers' ports are as many more than an executor has workers (``streamjoin.cli.pods``)."""
+UID = 10001
+CONFIG_PATH, TOKEN_PATH = "/etc/streamjoin", "/etc/streamjoin-token"
+EXCHANGE_PATH, TLS_PATH = "/etc/streamjoin-exchange", "/etc/streamjoin-tls"
+DRIVER_MEMORY, DRIVER_CPU = "2Gi", "500m"
+DRIVER_GRACE_SECONDS = 60
+"""A running epoch is finished before the driver stops."""
+LOST_NODE_SECONDS = 30
+
+
+def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings, wanted: str) -> Object:
+    """``wanted``: the revision that the driver is started for."""
+    image = manifest.spec.image or settings.engine_image
+    workers = manifest.spec.workers
+    arguments = [
+        "driver",
+        f"{CONFIG_PATH}/streamjoin.yaml",
+        f"--revision={wanted}",
+        f"--executor-template={CONFIG_PATH}/executor.yaml",
+        f"--exchange-secret-file={EXCHANGE_PATH}/secret",
+        *([] if manifest.spec.security.tls is None else [f"--tls-directory={TLS_PATH}", f"--tls-name={resource.tls_name}"]),
+        f"--executor-heap-mib={memory.heap_mib}",
+        f"--executor-overhead-mib={memory.overhead_mib}",
+        f"--executor-cpu={Cpu(workers.resources.cpu.millis * workers.per_executor)}",
+        f"--port={PORT}",
+        f"--api-token-file={TOKEN_PATH}/token",
+    ]
+    container = {
+        "name": names.DRIVER,
+        "image": image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "args": arguments,
+        "env": [
+            {"name": "POD_IP", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}}},
+            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
+            {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}},
+            {"name": "STREAMJOIN_IMAGE", "value": image},
+            {"name": "STREAMJOIN_IMAGE_PULL_POLICY", "value": settings.image_pull_policy},
+        ],
+        "ports": [
+            {"name": "http", "containerPort": PORT, "protocol": "TCP"},
+            {"name": "exchange", "containerPort": EXCHANGE_PORT, "protocol": "TCP"},
+            {"name": "rpc", "containerPort": RPC_PORT, "protocol": "TCP"},
+            {"name": "blocks", "containerPort": BLOCKS_PORT, "protocol": "TCP"},
+        ],
+        "resources": {"requests": {"cpu": DRIVER_CPU, "memory": DRIVER_MEMORY}, "limits": {"memory": DRIVER_MEMORY}},
+        "readinessProbe": {"httpGet": {"path": "/healthz", "port": "http", "scheme": "HTTP"}, "periodSeconds": 5, "timeoutSeconds": 3},
+        "livenessProbe": {
+            "httpGet": {"path": "/healthz", "port": "http", "scheme": "HTTP"},
+            "initialDelaySeconds": 60,
+            "periodSeconds": 20,
+            "timeoutSeconds": 5,
+            "failureThreshold": 6,
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # the last line says what was wrong, and the status repeats it
+        "securityContext": _container_security(),
+        "volumeMounts": [
+            {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},
+            {"name": "token", "mountPath": TOKEN_PATH, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - a volume of the pod's own
+            *_secret_mounts(manifest),
+            *_claim_mounts(manifest),
+        ],
+    }
+    spec = {
+        "serviceAccountName": resource.base,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": DRIVER_GRACE_SECONDS,
+        "securityContext": _pod_security(),
+        "tolerations": [
+            {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
+            for key in ("not-ready", "unreachable")
+        ],
+        "containers": [container],
+        "volumes": [
+            {"name": "config", "configMap": {"name": resource.base}},
+            _secret_volume("token", names.token_name(resource.name)),
+            {"name": "tmp", "emptyDir": {}},
+            *_secret_volumes(resource, manifest),
+            *_claim_volumes(manifest),
+        ],
+        **_pull_secrets(settings),
+    }
+    annotations = {
+        names.REVISION: wanted,
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(PORT),
+        "prometheus.io/path": "/metrics",
+    }
+    ours = {"metadata": {"labels": names.pod_labels(resource.name, names.DRIVER), "annotations": annotations}, "spec": spec}
+    merged: Object = merge(ours, dict(manifest.spec.driver.pod_template))
+    return merged
+
+
+def worker_ports(manifest: Manifest) -> range:
+    """Where the workers of an executor take pieces."""
+    return range(WORKER_PORT, WORKER_PORT + SPARE_PORTS + manifest.spec.workers.per_executor)
+
+
+def executor_template(resource: Resource, manifest: Manifest, settings: Settings) -> Object:
+    """The pod that Spark starts executors from; Spark adds image, resources, environment and its own volumes."""
+    container = {
+        "name": names.EXECUTOR,
+        "securityContext": _container_security(),
+        # the port of blocks is declared by Spark
+        "ports": [{"name": f"worker-{port}", "containerPort": port, "protocol": "TCP"} for port in worker_ports(manifest)],
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *_secret_mounts(manifest), *_claim_mounts(manifest)],  # noqa: S108
+    }
+    spec = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "restartPolicy": "Never",
+        "securityContext": _pod_security(),
+        "containers": [container],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, *_secret_volumes(resource, manifest), *_claim_volumes(manifest)],
+        **_pull_secrets(settings),
+    }
+    ours = {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": names.pod_labels(resource.name, names.EXECUTOR)}, "spec": spec}
+    merged: Object = merge(ours, dict(manifest.spec.executor.pod_template))
+    return merged
+
+
+def executor_pod(resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings) -> Object:
+    """An executor as Spark makes it of its template, as far as it matters to who may refuse it."""
+    size = f"{memory.heap_mib + memory.overhead_mib}Mi"
+    container = {
+        "name": names.EXECUTOR,
+        "image": manifest.spec.image or settings.engine_image,
+        "resources": {"requests": {"cpu": str(manifest.spec.workers.resources.cpu), "memory": size}, "limits": {"memory": size}},
+    }
+    made: Object = merge(executor_template(resource, manifest, settings), {"spec": {"containers": [container]}})
+    return made
+
+
+def cleanup_template(resource: Resource, manifest: Manifest, document: str, settings: Settings) -> Object:
+    """Removes the state in the checkpoint. ``document``: the manifest, which the pod brings along as one of its annotations."""
+    field = {"fieldPath": f"metadata.annotations['{names.MANIFEST}']"}
+    container = {
+        "name": names.CLEANUP,
+        "image": manifest.spec.image or settings.engine_image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "args": ["purge", f"{CONFIG_PATH}/streamjoin.yaml"],
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
+        "securityContext": _container_security(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
+            *_claim_mounts(manifest),
+        ],
+    }
+    spec = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "restartPolicy": "Never",
+        "securityContext": _pod_security(),
+        "containers": [container],
+        "volumes": [
+            {"name": "config", "downwardAPI": {"items": [{"path": "streamjoin.yaml", "fieldRef": field}]}},
+            {"name": "tmp", "emptyDir": {}},
+            *_claim_volumes(manifest),
+        ],
+        **_pull_secrets(settings),
+    }
+    metadata = {"labels": names.pod_labels(resource.name, names.CLEANUP), "annotations": {names.MANIFEST: document}}
+    merged: Object = merge({"metadata": metadata, "spec": spec}, _reach(manifest))
+    return merged
+
+
+def _reach(manifest: Manifest) -> Object:
+    """Of the driver's overrides, what decides where, as whom and with which keys a pod runs: the cleanup must reach the same storage."""
+    spec = dict(manifest.spec.driver.pod_template).get("spec") or {}
+    kept = ("serviceAccountName", "nodeSelector", "tolerations", "affinity", "imagePullSecrets", "volumes", "hostAliases", "dnsConfig")
+    reach = {name: spec[name] for name in kept if name in spec}
+    for container in spec.get("containers") or []:
+        if container.get("name") == names.DRIVER:
+            access = {name: container[name] for name in ("env", "envFrom", "volumeMounts") if name in container}
+            reach["containers"] = [{"name": names.CLEANUP, **access}]
+    return {"spec": reach}
+
+
+def _pod_security() -> Object:
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": UID,
+        "runAsGroup": UID,
+        "fsGroup": UID,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _container_security() -> Object:
+    return {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+
+
+def _secret_mounts(manifest: Manifest) -> list[Object]:
+    """What driver and executors share."""
+    paths = {"exchange": EXCHANGE_PATH} | ({} if manifest.spec.security.tls is None else {"tls": TLS_PATH})
+    return [{"name": name, "mountPath": path, "readOnly": True} for name, path in paths.items()]
+
+
+def _secret_volumes(resource: Resource, manifest: Manifest) -> list[Object]:
+    tls = manifest.spec.security.tls
+    volumes = [_secret_volume("exchange", names.exchange_name(resource.name))]
+    return volumes if tls is None else [*volumes, _secret_volume("tls", tls.secret_name)]
+
+
+def _secret_volume(name: str, secret_name: str) -> Object:
+    return {"name": name, "secret": {"secretName": secret_name, "defaultMode": 0o440}}
+
+
+def _claim_mounts(manifest: Manifest) -> list[Object]:
+    return [{"name": "state", "mountPath": CLAIM_PATH}] if manifest.spec.checkpoint.persistent_volume_claim else []
+
+
+def _claim_volumes(manifest: Manifest) -> list[Object]:
+    claim_name = manifest.spec.checkpoint.persistent_volume_claim
+    return [{"name": "state", "persistentVolumeClaim": {"claimName": claim_name}}] if claim_name else []
+
+
+def _pull_secrets(settings: Settings) -> Object:
+    return {"imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets]} if settings.image_pull_secrets else {}

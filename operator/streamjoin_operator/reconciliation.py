@@ -1,0 +1,115 @@
+"""One call of the reconciler: what it has observed so far, what is remembered of calls before, and what a step says at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamjoin.manifest import Manifest
+from streamjoin_operator.autoscale import Autoscaler
+from streamjoin_operator.derived import Derived
+from streamjoin_operator.drift import Object
+from streamjoin_operator.driver import Measured, Report
+from streamjoin_operator.measurement import Scrapes
+from streamjoin_operator.pod_trouble import Trouble
+from streamjoin_operator.reasons import Reason
+from streamjoin_operator.resource import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a step says: proceed to the next one, or wait and come again."""
+
+    after: float | None = None
+    """None: proceed."""
+
+
+PROCEED = Verdict()
+AGAIN = Verdict(0.0)
+"""From the first step on, and at once: nothing is reported of what was seen so far."""
+
+
+@dataclass
+class Memo:
+    """What saves requests; to lose it costs a few."""
+
+    derived_from: tuple[Any, ...] = ()
+    derived: Derived = field(default_factory=lambda: Derived(None))
+    claim_goes: bool = False
+    """Whether the state is in a claim that goes with the StreamJoin."""
+    deleting_since: float | None = None
+    """When this operator began with its deletion."""
+    failures: int = 0
+    """How often in a row a step has failed."""
+    checked_for: tuple[Any, ...] = ()
+    checked_at: float = float("-inf")
+    config: Object | None = None
+    """The ConfigMap as it was last seen."""
+    token: str | None = None
+    mounted: str = ""
+    """Of the Secrets that all pods mount (``children.mounted``)."""
+    measured: Measured | None = None
+    shed_ratio: dict[str, float] = field(default_factory=dict)
+    asked: tuple[Any, ...] = ()
+    asked_at: float = float("-inf")
+    plan_refused: str | None = None
+    wrote_at: float = float("-inf")
+    budget: int | None = None
+    """How many executors must stay, by the disruption budget."""
+    scaler: Autoscaler | None = None
+    ledger_version: str | None = None
+    """Of the ConfigMap with the ledger; None: there is none."""
+    scrapes: Scrapes | None = None
+    """Of the driver's own metrics, where no Prometheus is asked."""
+
+
+@dataclass
+class Reconciliation:
+    """One call's observations."""
+
+    resource: Resource
+    body: Object
+    memo: Memo
+    derived: Derived
+    deployment: Object | None = None
+    observed: dict[tuple[str, str], Object] = field(default_factory=dict)
+    checking: bool = False
+    """Whether children are compared this time."""
+    refused: tuple[Reason, str] | None = None
+    pods: list[Object] = field(default_factory=list)
+    trouble: Trouble | None = None
+    """Why the driver's pod does not run."""
+    executors_trouble: Trouble | None = None
+    report: Report | None = None
+    wanted_workers: int | None = None
+    plan_dropped: str | None = None
+    """Why the driver has dropped a plan that the manifest asks for."""
+    deleting: tuple[Reason, str] | None = None
+    """How far its deletion is."""
+    is_partial: bool = False
+    """Whether a step has failed, and the driver could not be looked at either."""
+    has_put: bool = False
+    """Whether the driver has been given a plan, so that the one that was read is the newest no more."""
+    events: list[tuple[str, Reason, str]] = field(default_factory=list)
+
+    @property
+    def is_driver_ready(self) -> bool:
+        return bool(((self.deployment or {}).get("status") or {}).get("readyReplicas"))
+
+    @property
+    def is_suspended(self) -> bool:
+        """As the resource says, also where the rest of it is refused."""
+        return self.body["spec"].get("suspend") is True
+
+    @property
+    def is_being_deleted(self) -> bool:
+        return "deletionTimestamp" in self.body["metadata"]
+
+    @property
+    def manifest(self) -> Manifest:
+        assert self.derived.manifest is not None, "the first step stops without one"
+        return self.derived.manifest
+
+
+Step = Callable[[Reconciliation], Awaitable[Verdict]]

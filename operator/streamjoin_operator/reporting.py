@@ -1,0 +1,169 @@
+"""The end of a reconcile: the status is written if it differs, and then what happened is told in events."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from streamjoin_operator import api, names, status
+from streamjoin_operator.api import ApiError
+from streamjoin_operator.drift import Object
+from streamjoin_operator.instants import instant
+from streamjoin_operator.ports import Ports
+from streamjoin_operator.reasons import Reason
+from streamjoin_operator.reconciliation import Reconciliation
+from streamjoin_operator.resource import Resource
+from streamjoin_operator.seen import Seen
+
+TOLD = (
+    *(("Ready", Reason.JoinRunning), ("Ready", Reason.Suspending), ("Ready", Reason.Suspended)),
+    ("Progressing", Reason.Rescaling),
+)
+"""Conditions and reasons that are worth an event though nothing is wrong."""
+
+log = logging.getLogger(__name__)
+
+
+class Reporter:
+    """See the module."""
+
+    def __init__(self, ports: Ports, seen: Seen) -> None:
+        self._ports, self._seen = ports, seen
+
+    async def report(self, reconciliation: Reconciliation) -> None:
+        """Write the status if it differs, then tell what happened."""
+        self._ports.on_step("report")
+        stored = reconciliation.body.get("status") or {}
+        write = status.status_of_failure if reconciliation.is_partial else status.status
+        written = write(self._facts(reconciliation), stored, instant(self._ports.now))
+        patch = status.patch_of(stored, written)
+        waits = status.only_measurements(patch) and self._ports.clock() - reconciliation.memo.wrote_at < self._ports.settings.status_seconds
+        if patch and not waits:
+            body = {"metadata": {"resourceVersion": reconciliation.body["metadata"]["resourceVersion"]}, "status": patch}
+            try:
+                after = await self._ports.api.patch(
+                    api.STREAM_JOIN, reconciliation.resource.namespace, reconciliation.resource.name, body, "/status"
+                )
+            except ApiError as error:
+                if error.status == 404:  # deleted meanwhile
+                    return
+                if error.status == 409:
+                    await self._refresh(reconciliation)
+                raise
+            reconciliation.memo.wrote_at = self._ports.clock()
+            reconciliation.body = after
+            self._seen.saw(after)
+            reconciliation.events += transitions(stored, written) + plans_given_up(stored, written)
+        self._ports.on_step("post")
+        await self.post(reconciliation)
+
+    async def _refresh(self, reconciliation: Reconciliation) -> None:
+        """Our copy is behind: the watch will bring the newer one, but may take its time."""
+        found = await self._ports.api.get(api.STREAM_JOIN, reconciliation.resource.namespace, reconciliation.resource.name)
+        if found is not None:
+            self._seen.saw(found)
+
+    def _facts(self, reconciliation: Reconciliation) -> status.Facts:
+        derived, deployed = reconciliation.derived, (reconciliation.deployment or {}).get("status") or {}
+        scaler = reconciliation.memo.scaler
+        annotations = ((reconciliation.memo.config or {}).get("metadata") or {}).get("annotations") or {}
+        containers = reconciliation.deployment["spec"]["template"]["spec"]["containers"] if reconciliation.deployment is not None else []
+        return status.Facts(
+            generation=reconciliation.resource.generation,
+            suspended=reconciliation.is_suspended,
+            refused=reconciliation.refused,
+            driver_wanted=reconciliation.deployment is not None and bool(reconciliation.deployment["spec"].get("replicas")),
+            driver_pods=len(reconciliation.pods) or deployed.get("replicas", 0),
+            driver_ready=reconciliation.is_driver_ready,
+            trouble=reconciliation.trouble,
+            executors_trouble=reconciliation.executors_trouble,
+            report=reconciliation.report,
+            plan_refused=reconciliation.memo.plan_refused,
+            plan_dropped=reconciliation.plan_dropped,
+            initial_workers=derived.workers,
+            overfull=derived.overfull,
+            wanted_workers=reconciliation.wanted_workers,
+            change=json.loads(annotations[names.CHANGE])
+            if names.CHANGE in annotations
+            else (reconciliation.body.get("status") or {}).get("change"),
+            image=next((container["image"] for container in containers if container["name"] == names.DRIVER), ""),
+            memory=derived.memory,
+            rolling=reconciliation.deployment is not None
+            and deployed.get("observedGeneration", 0) < reconciliation.deployment["metadata"].get("generation", 0),
+            deleting=reconciliation.deleting,
+            selector=status.selector_of(reconciliation.resource.name),
+            shed_ratio=reconciliation.memo.shed_ratio,
+            scaler=scaler,
+            most_workers=derived.job.max_workers if derived.job is not None else None,
+            workers_per_executor=derived.job.workers_per_executor if derived.job is not None else None,
+            price=self._ports.settings.price_per_executor_hour,
+            at=self._ports.now,
+        )
+
+    async def post(self, reconciliation: Reconciliation) -> None:
+        """Events for what was done and for conditions that changed. One that cannot be posted is only logged."""
+        made = [message for _, reason, message in reconciliation.events if reason is Reason.Created]
+        told = [event for event in reconciliation.events if event[1] is not Reason.Created]
+        if made:
+            told.insert(0, ("Normal", Reason.Created, ", ".join(made)))
+        reconciliation.events.clear()
+        for kind, reason, message in told:
+            log.info(
+                "%s: %s", reason.name, message, extra={"streamjoin": f"{reconciliation.resource.namespace}/{reconciliation.resource.name}"}
+            )
+            try:
+                await self._ports.api.create(
+                    api.EVENT, reconciliation.resource.namespace, self._event(reconciliation.resource, kind, reason, message)
+                )
+            except ApiError as error:
+                log.warning("event %s not posted: %s", reason.name, error)
+
+    def _event(self, resource: Resource, kind: str, reason: Reason, message: str) -> Object:
+        at = instant(self._ports.now)
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{resource.base}.", "namespace": resource.namespace},
+            "involvedObject": {
+                "apiVersion": api.STREAM_JOIN.version,
+                "kind": api.STREAM_JOIN.kind,
+                "name": resource.name,
+                "namespace": resource.namespace,
+                "uid": resource.uid,
+            },
+            "type": kind,
+            "reason": reason.name,
+            "message": message[:1024],
+            "source": {"component": names.MANAGER},
+            "reportingComponent": names.MANAGER,
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "count": 1,
+        }
+
+
+def transitions(before: Object, after: Object) -> list[tuple[str, Reason, str]]:
+    """Events for conditions that changed: those that say that something is wrong as warnings."""
+    old = {condition["type"]: condition for condition in before.get("conditions") or []}
+    events = []
+    for condition in after["conditions"]:
+        last = old.get(condition["type"], {"status": "False", "reason": None})
+        if (last["status"], last["reason"]) == (condition["status"], condition["reason"]):
+            continue
+        reason, is_true = Reason[condition["reason"]], condition["status"] == "True"
+        if condition["type"] == "Degraded" and is_true:
+            events.append(("Warning", reason, condition["message"]))
+        elif condition["type"] == "Shedding" and (is_true or last["status"] == "True"):
+            events.append(("Warning" if is_true else "Normal", reason, condition["message"]))
+        elif (condition["type"], reason) in TOLD and (is_true or condition["type"] == "Ready"):
+            events.append(("Normal", reason, condition["message"]))
+    return events
+
+
+def plans_given_up(before: Object, after: Object) -> list[tuple[str, Reason, str]]:
+    """Events for plans that the status shows as given up and did not show before."""
+    known, shown = ((status.get("plan") or {}).get("givenUp") or [] for status in (before, after))
+    # The driver remembers the latest plans, and the status the latest of these: what was known may have moved out at the front.
+    same = next(count for count in range(min(len(known), len(shown)), -1, -1) if known[len(known) - count :] == shown[:count])
+    reasons = {"Dropped": ("Warning", Reason.PlanDropped), "Replaced": ("Normal", Reason.PlanReplaced)}
+    return [(*reasons[plan["fate"]], plan["reason"]) for plan in shown[same:]]

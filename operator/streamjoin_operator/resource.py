@@ -1,0 +1,99 @@
+"""A StreamJoin as its children see it, and the frame that all of them share.
+
+Always holds: pure; names are deterministic; every child has our labels and is owned by the StreamJoin, except a claim whose state is to
+outlive it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from streamjoin.manifest.model import API_VERSION, KIND
+from streamjoin_operator import names
+from streamjoin_operator.drift import Object, our_entries, stamped
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What of a StreamJoin is needed besides its manifest."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    restart: str = ""
+    """Its annotation ``streamjoin.dev/restart``."""
+    pause: str = ""
+    """Its annotation ``streamjoin.dev/pause-scaling``."""
+    mounted: str = ""
+    """A hash of the Secrets that all of its pods mount: with others, they start anew together."""
+
+    @classmethod
+    def of(cls, body: Object) -> Resource:
+        metadata = body["metadata"]
+        annotations = metadata.get("annotations") or {}
+        return cls(
+            metadata["namespace"],
+            metadata["name"],
+            metadata["uid"],
+            metadata.get("generation", 0),
+            annotations.get(names.RESTART, ""),
+            annotations.get(names.PAUSE, ""),
+        )
+
+    @property
+    def base(self) -> str:
+        return names.base_name(self.name)
+
+    @property
+    def nonce(self) -> str:
+        """What makes the driver start anew though the manifest is the same."""
+        return f"{self.restart} {self.mounted}"
+
+    @property
+    def tls_name(self) -> str:
+        """The name that certificates must be for: its Service's."""
+        return f"{self.base}.{self.namespace}.svc"
+
+    def selected(self, component: str) -> Object:
+        """The labels by which pods of one component are found."""
+        return {names.NAME: self.name, names.COMPONENT: component}
+
+    def owner(self) -> Object:
+        return {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "name": self.name,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+
+    def may_apply(self, existing: Object) -> bool:
+        """Whether an object of a child's name may be made one.
+
+        It may where a StreamJoin of this name controls it, this one or one before it; and where nothing controls it and we have applied
+        it: a child of a StreamJoin that was deleted without its children. Labels say nothing, as anybody copies them.
+        """
+        controller = _controller(existing)
+        if controller is None:
+            return bool(our_entries(existing))
+        return bool(controller["kind"] == KIND and controller["name"] == self.name)
+
+    def owns(self, existing: Object) -> bool:
+        """Whether an object is a child of this very StreamJoin, applied by us, and so may be deleted."""
+        return (_controller(existing) or {}).get("uid") == self.uid and bool(our_entries(existing))
+
+
+def _controller(existing: Object) -> Object | None:
+    return next((owner for owner in existing["metadata"].get("ownerReferences") or [] if owner.get("controller")), None)
+
+
+def child(resource: Resource, version: str, kind: str, name: str, *, owned: bool = True, **body: Any) -> Object:
+    """A child's frame."""
+    metadata: Object = {"name": name, "namespace": resource.namespace, "labels": names.labels(resource.name)}
+    if owned:
+        metadata["ownerReferences"] = [resource.owner()]
+    metadata |= body.pop("metadata", {})
+    return stamped({"apiVersion": version, "kind": kind, "metadata": metadata, **body})

@@ -1,0 +1,117 @@
+"""What the watches have shown, or answers of the API server: the newest version of each StreamJoin and of its Deployment.
+
+Always holds: an older version never replaces a newer one; what is kept of a StreamJoin goes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamjoin_operator import cost, names
+from streamjoin_operator.drift import Object
+from streamjoin_operator.queue import Key
+from streamjoin_operator.reconciliation import Memo
+
+_NEVER: Object = {"metadata": {"uid": "", "resourceVersion": "0"}}
+
+
+class Seen:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.bodies: dict[Key, Object] = {}
+        self.deployments: dict[Key, Object] = {}
+        self.memos: dict[Key, Memo] = {}
+        self._watched: dict[Key, Object] = {}
+        """As the watch has last shown them."""
+        self._suspected: dict[Key, Object] = {}
+        self._suspected_gone: set[Key] = set()
+
+    def saw(self, body: Object, *, is_watched: bool = False) -> Key:
+        """A StreamJoin as a watch, or an answer, shows it. Older versions than the one that is known are passed over."""
+        key = (body["metadata"]["namespace"], body["metadata"]["name"])
+        if is_watched:
+            self._watched[key] = body
+        if _is_newer(body, self.bodies.get(key)):
+            self.bodies[key] = body
+        return key
+
+    def audit(self, found: Sequence[Object]) -> tuple[list[Key], list[Key]]:
+        """Compare what there is with what the watch has shown: which StreamJoins it has missed, and of which it has missed the end.
+
+        Only what it had missed at the audit before too counts: events take a moment.
+        """
+        there = {(body["metadata"]["namespace"], body["metadata"]["name"]): body for body in found}
+        behind = {key: body for key, body in there.items() if not _is_newer(self._watched.get(key, _NEVER), body)}
+        gone = set(self.bodies) - set(there)
+        missed = [key for key, body in behind.items() if not _is_newer(self._watched.get(key, _NEVER), self._suspected.get(key, body))]
+        missed = [key for key in missed if key in self._suspected]
+        ended = [key for key in gone if key in self._suspected_gone]
+        for key in missed:
+            self.saw(behind[key])
+        self._suspected, self._suspected_gone = behind, gone
+        return missed, ended
+
+    def saw_deployment(self, body: Object) -> Key | None:
+        """A Deployment as a watch shows it; the StreamJoin that it is of, if it is of any."""
+        metadata = body["metadata"]
+        name = (metadata.get("labels") or {}).get(names.NAME)
+        if name is None or metadata["name"] != names.base_name(name):
+            return None
+        key = (metadata["namespace"], name)
+        if _is_newer(body, self.deployments.get(key)):
+            before = self.deployments.get(key)
+            self.deployments[key] = body
+            if before is None or before["metadata"].get("generation") != metadata.get("generation"):
+                self.memo(key).checked_at = float("-inf")  # its spec was changed, perhaps not by us
+        return key
+
+    def lost_deployment(self, body: Object) -> Key | None:
+        """A Deployment was deleted."""
+        key = self.saw_deployment(body)
+        if key is not None:
+            self.deployments.pop(key, None)
+            self.memo(key).checked_at = float("-inf")
+        return key
+
+    def forget(self, key: Key) -> None:
+        """A StreamJoin is gone; Kubernetes deletes its children."""
+        for known in (self.bodies, self.deployments, self.memos, self._watched):
+            known.pop(key, None)
+
+    def statuses(self) -> dict[Key, Object]:
+        """What is stored of each StreamJoin."""
+        return {key: body.get("status") or {} for key, body in list(self.bodies.items())}
+
+    def phases(self) -> dict[str, int]:
+        """How many StreamJoins are in each phase."""
+        counts: dict[str, int] = {}
+        for body in self.bodies.values():
+            phase = (body.get("status") or {}).get("phase", "Unknown")
+            counts[phase] = counts.get(phase, 0) + 1
+        return counts
+
+    def costs(self, now: float) -> dict[Key, cost.Cost]:
+        """What each StreamJoin has come to by now, in seconds since 1970."""
+        found = {key: (body.get("status") or {}).get("cost") for key, body in list(self.bodies.items())}
+        costs = {key: cost.known(value) for key, value in found.items()}
+        return {key: value.until(now) for key, value in costs.items() if value is not None}
+
+    def samples_at(self) -> dict[Key, float]:
+        """When the newest sample of each StreamJoin was taken that could be trusted, in seconds since 1970."""
+        found = {key: memo.scaler for key, memo in list(self.memos.items())}
+        return {key: scaler.trusted_at for key, scaler in found.items() if scaler is not None and scaler.trusted_at is not None}
+
+    def memo(self, key: Key) -> Memo:
+        return self.memos.setdefault(key, Memo())
+
+
+def _is_newer(body: Object, known: Object | None) -> bool:
+    if body is _NEVER:
+        return False
+    if known is None or known["metadata"]["uid"] != body["metadata"]["uid"]:
+        return True
+    try:
+        return int(body["metadata"]["resourceVersion"]) >= int(known["metadata"]["resourceVersion"])
+    except ValueError:  # versions are opaque in principle
+        return True

@@ -1,0 +1,204 @@
+"""An operator against a real API server, for tests: the rights that it has, a thread that it runs in, and what a cluster would do for it.
+
+No controller runs there, so tests say in a Deployment's status what its controller would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from apiserver import ApiServer
+from operator_parts import FakeDriver, Object, streamjoin
+from streamjoin_operator import names
+from streamjoin_operator.access import Access, from_kubeconfig
+from streamjoin_operator.children import DRIVER_RULES
+from streamjoin_operator.main import Operator
+from streamjoin_operator.settings import Settings
+from waiting import wait_for as wait_longer
+
+ROOT = Path(__file__).resolve().parent.parent
+SERVICE_ACCOUNT = "streamjoin-operator"
+PATHS = {
+    "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
+    "Service": "/api/v1/namespaces/{}/services",
+    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
+    "Secret": "/api/v1/namespaces/{}/secrets",
+    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
+    "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
+    "PersistentVolumeClaim": "/api/v1/namespaces/{}/persistentvolumeclaims",
+    "Job": "/apis/batch/v1/namespaces/{}/jobs",
+}
+STREAMJOINS = "/apis/streamjoin.dev/v1alpha1/namespaces/{}/streamjoins"
+OPERATOR_RULES: list[Object] = [
+    {"apiGroups": ["streamjoin.dev"], "resources": ["streamjoins"], "verbs": ["get", "list", "watch", "patch"]},
+    {"apiGroups": ["streamjoin.dev"], "resources": ["streamjoins/status"], "verbs": ["get", "patch"]},
+    {"apiGroups": ["streamjoin.dev"], "resources": ["streamjoins/finalizers"], "verbs": ["update"]},
+    {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
+    {
+        "apiGroups": [""],
+        "resources": ["services", "configmaps", "serviceaccounts"],
+        "verbs": ["list", "create", "patch", "delete"],
+    },
+    {"apiGroups": [""], "resources": ["persistentvolumeclaims", "secrets"], "verbs": ["get", "create", "patch"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+    {
+        "apiGroups": ["rbac.authorization.k8s.io"],
+        "resources": ["roles", "rolebindings"],
+        "verbs": ["list", "create", "patch", "delete"],
+    },
+    {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list", "create", "patch", "delete"]},
+    {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["list", "create", "patch", "delete"]},
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "create", "patch"]},
+    {"apiGroups": ["monitoring.coreos.com"], "resources": ["podmonitors"], "verbs": ["list", "create", "patch", "delete"]},
+    *DRIVER_RULES,
+]
+"""What docs/operator.md says that the operator needs, and nothing else: tests run it with these rights."""
+
+
+def wait_for(what: str, found: Callable[[], Any]) -> Any:
+    return wait_longer(what, found, 40)
+
+
+class Running:
+    """An operator in a thread with a loop of its own, as in its container."""
+
+    def __init__(self, way: Access, settings: Settings, on_step: Callable[[str], None] = lambda step: None) -> None:
+        self.operator = Operator(settings, way, on_step=on_step)
+        self.failure: BaseException | None = None
+        self._stop: asyncio.Event | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+
+        async def main() -> None:
+            self._stop = asyncio.Event()
+            await self.operator.run(self._stop)
+
+        try:
+            self._loop.run_until_complete(main())
+        except BaseException as error:
+            self.failure = error
+
+    def await_ready(self) -> None:
+        """Its watches are set up."""
+        wait_for("it is ready", lambda: self.failure is not None or (self.operator.health is not None and self.operator.health.is_ready))
+        assert self.failure is None
+
+    def requests(self, *verbs: str) -> float:
+        return sum(count for (verb, _), count in self.operator.metrics.sum_of_requests().items() if not verbs or verb in verbs)
+
+    def close(self) -> None:
+        if self._stop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+class Cluster:
+    """A namespace with the operator's rights, and what tests do there."""
+
+    def __init__(self, server: ApiServer, driver: FakeDriver) -> None:
+        self.server, self.driver, self.admin = server, driver, server.admin
+        self.namespace = server.namespace("operator")
+        rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}"
+        self.admin.create(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", {"metadata": {"name": SERVICE_ACCOUNT}})
+        self.admin.create(f"{rbac}/roles", {"metadata": {"name": SERVICE_ACCOUNT}, "rules": OPERATOR_RULES})
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": SERVICE_ACCOUNT}
+        subject = {"kind": "ServiceAccount", "name": SERVICE_ACCOUNT, "namespace": self.namespace}
+        self.admin.create(f"{rbac}/rolebindings", {"metadata": {"name": SERVICE_ACCOUNT}, "roleRef": reference, "subjects": [subject]})
+
+    def settings(self, **changes: Any) -> Settings:
+        quick = {"poll_seconds": 0.1, "start_seconds": 0.1, "status_seconds": 0.1, "port": 0}
+        quick |= {"watch_namespaces": (self.namespace,), "driver_url": self.driver.url, "engine_image": "engine:1"}
+        return Settings(**{**quick, **changes})
+
+    def way(self, server: str | None = None) -> Access:
+        token = self.server.token(self.namespace, SERVICE_ACCOUNT)
+        way = from_kubeconfig(self.server.kubeconfig_for(f"operator-{self.namespace}", token, self.namespace))
+        if server is not None:
+            way.server, way.ca = server, None
+        return way
+
+    @contextmanager
+    def operator(self, way: Access | None = None, **settings: Any) -> Iterator[Running]:
+        running = Running(way or self.way(), self.settings(**settings))
+        try:
+            yield running
+            assert running.failure is None
+        finally:
+            running.close()
+
+    def submit(self, name: str = "one", **spec: Any) -> Object:
+        body = streamjoin(name, **spec)
+        body["metadata"] = {"name": name, "namespace": self.namespace}
+        return self.admin.create(STREAMJOINS.format(self.namespace), body)
+
+    def get(self, name: str = "one") -> Object:
+        return self.admin.get(f"{STREAMJOINS.format(self.namespace)}/{name}")
+
+    def status(self, name: str = "one") -> Object:
+        return dict(self.get(name).get("status") or {})
+
+    def change(self, spec: Object, name: str = "one") -> None:
+        self.admin.patch(f"{STREAMJOINS.format(self.namespace)}/{name}", {"spec": spec})
+
+    def condition(self, kind: str, name: str = "one") -> tuple[str, str] | None:
+        found = [condition for condition in self.status(name).get("conditions") or [] if condition["type"] == kind]
+        return (found[0]["status"], found[0]["reason"]) if found else None
+
+    def child(self, kind: str, name: str = "sj-one") -> Object:
+        return self.admin.get(f"{PATHS[kind].format(self.namespace)}/{name}")
+
+    def children(self, name: str = "one") -> dict[str, list[Object]]:
+        selector = names.selector(name)
+        found = {kind: self.admin.get(path.format(self.namespace), labelSelector=selector)["items"] for kind, path in PATHS.items()}
+        return {kind: objects for kind, objects in found.items() if objects}
+
+    def ready(self, name: str = "sj-one") -> None:
+        """As the Deployment's controller would."""
+        path = f"{PATHS['Deployment'].format(self.namespace)}/{name}"
+        found = wait_for("the Deployment", lambda: self.admin.exists(path) and self.admin.get(path))
+        replicas = found["spec"]["replicas"]
+        counts = {"replicas": replicas, "readyReplicas": replicas, "availableReplicas": replicas, "updatedReplicas": replicas}
+        body = {"status": {**counts, "observedGeneration": found["metadata"]["generation"]}}
+        self.admin.patch(f"{path}/status", body)
+
+    def run(self, name: str = "one", **spec: Any) -> None:
+        """A StreamJoin that runs."""
+        self.submit(name, **spec)
+        self.ready(names.base_name(name))
+        wait_for("it runs", lambda: self.condition("Ready", name) == ("True", "JoinRunning"))
+
+    def take_right(self, *resources: str) -> None:
+        """Leave the operator all of its rights but those to these resources."""
+        rules = [{**rule, "resources": [name for name in rule["resources"] if name not in resources]} for rule in OPERATOR_RULES]
+        path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}/roles/{SERVICE_ACCOUNT}"
+        self.admin.patch(path, {"rules": [rule for rule in rules if rule["resources"]]})
+
+    def events(self) -> list[Object]:
+        """Those of this namespace, oldest first."""
+        items = self.admin.get(f"/api/v1/namespaces/{self.namespace}/events")["items"]
+        return sorted(items, key=lambda event: int(event["metadata"]["resourceVersion"]))
+
+    def versions(self) -> dict[str, str]:
+        """What a write changes, of everything that is ours."""
+        found = {"StreamJoin": [self.get()], **self.children()}
+        return {f"{kind} {body['metadata']['name']}": body["metadata"]["resourceVersion"] for kind, many in found.items() for body in many}
+
+
+def install(server: ApiServer) -> None:
+    """StreamJoins as the cluster knows them."""
+    server.install_crd(yaml.safe_load((ROOT / "crds" / "streamjoins.streamjoin.dev.yaml").read_text()))
