@@ -1,12 +1,15 @@
 """The commit log: one linear sequence of entries, each created exclusively, so that an epoch happens once and an older driver stops.
 
 An entry is ``log/<sequence>.entry``: small blocks and results of its epoch (a :class:`~streamjoin.state.extent.Segment`), then the whole
-:class:`Checkpoint` after it as JSON, then that JSON's length. So an epoch of little is one object. There are two kinds: an *epoch*, and a
-*claim*, which a driver that starts writes to take the log over. The latest entry is the truth.
+:class:`Checkpoint` after it as JSON, then that JSON's length and a checksum of it all. So an epoch of little is one object. There are two
+kinds: an *epoch*, and a *claim*, which a driver that starts writes to take the log over. The latest entry is the truth.
 
 Why this is exactly once, and what a crash does:
 
 - An entry exists or does not; creating it is the commit point. Blocks and outputs that no entry names were never there.
+- All that an entry names is durable before it is created, and the entry before the create returns. It gets its name only once its bytes are
+  flushed: so a power loss leaves it whole or not at all, and a commit that nobody was told of blocks no number. An entry that is damaged is
+  therefore nothing that a driver may step over: the disk has lost what it had confirmed, and what followed from it may be visible.
 - Two drivers race for the next sequence number. Who loses reads the entry that won: if it is of another incarnation the loser raises
   :class:`Superseded` and must not publish anything more. A claim by a newer driver therefore stops the older at its next commit.
 - A create whose answer was lost is repeated; finding an entry with our own writer id means that it had succeeded.
@@ -27,7 +30,8 @@ import socket
 import struct
 import time
 import uuid
-from collections.abc import Callable, Collection
+import zlib
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,8 +46,12 @@ TRIM_ENTRIES = 16
 """So many are removed at once, in one request."""
 ATTEMPTS = 4
 FORMAT = 3
-LENGTH = struct.Struct("<Q")
-"""How an entry ends: the length of the JSON before it."""
+END = struct.Struct("<QI")
+"""How an entry ends: the length of the JSON before it, and the CRC-32 of all before that."""
+
+
+class Damaged(StorageError):  # noqa: N818
+    """An entry is not as it was written."""
 
 
 class Superseded(RuntimeError):  # noqa: N818
@@ -144,12 +152,17 @@ class Entry:
         """``segment``: what else the entry is to hold, at its beginning."""
         values = {name: getattr(self, name) for name in Entry.__slots__ if name != "checkpoint"}
         text = json.dumps({"format": FORMAT, **values, "checkpoint": self.checkpoint.to_json()}).encode()
-        return segment + text + LENGTH.pack(len(text))
+        return segment + text + END.pack(len(text), zlib.crc32(text, zlib.crc32(segment)))
 
     @classmethod
     def decode(cls, data: bytes) -> Entry:
-        """Raises StorageError for an entry of another version."""
-        values = json.loads(data[-LENGTH.size - LENGTH.unpack(data[-LENGTH.size :])[0] : -LENGTH.size])
+        """Raises StorageError for an entry of another version, Damaged for one that is not as it was written. O(bytes)."""
+        if len(data) < END.size:
+            raise Damaged(f"it has {len(data)} bytes")
+        length, checksum = END.unpack(data[-END.size :])
+        if length > len(data) - END.size or zlib.crc32(memoryview(data)[: -END.size]) != checksum:
+            raise Damaged(f"its {len(data)} bytes are not those that were written")
+        values = json.loads(data[-END.size - length : -END.size])
         found = values.pop("format", None)
         if found != FORMAT:
             raise _other_format(found)
@@ -169,7 +182,10 @@ def _sequence_of(path: str) -> int:
 
 
 def read_latest(storage: Storage) -> Entry | None:
-    """The truth, or None for a new checkpoint. An entry may be removed between list and read, then a later one exists."""
+    """The truth, or None for a new checkpoint. An entry may be removed between list and read, then a later one exists.
+
+    Raises StorageError, also where the newest entry is damaged.
+    """
     for _ in range(ATTEMPTS):
         paths = storage.list("log")
         if not paths:
@@ -178,9 +194,27 @@ def read_latest(storage: Storage) -> Entry | None:
             raise _other_format(2)
         try:
             return Entry.decode(storage.get(paths[-1]))
+        except Damaged as error:
+            raise _cannot_go_on(storage, paths, error) from error
         except StorageError as error:
             last = error
     raise last
+
+
+def _cannot_go_on(storage: Storage, paths: Sequence[str], error: Damaged) -> StorageError:
+    """What is to be done about the newest of these entries, which is damaged."""
+    text = (
+        f"{storage.url}/{paths[-1]}: this entry is damaged ({error}): the storage has lost what it had confirmed, as a disk does that does "
+        "not flush its cache when it is told to. Restore the entry"
+    )
+    try:
+        before = Entry.decode(storage.get(paths[-2]))
+    except (IndexError, StorageError):
+        return StorageError(f"{text}; without it there is no state to go on from, so else choose a new checkpoint.location")
+    return StorageError(
+        f"{text}; or remove it: then the join goes on from {paths[-2]}, after epoch {before.checkpoint.epoch}, and results of the epoch "
+        "after that may be visible twice if it had been committed"
+    )
 
 
 class CommitLog:
