@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from harness import (
     Crash,
     FaultyStorage,
     Input,
+    MemorySource,
     Root,
     arrivals,
     driver_for,
@@ -37,6 +38,7 @@ from harness import (
 from streamjoin.epoch import join
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import CheckpointMismatch, EpochFailed
+from streamjoin.io.base import Position, SourcePlan
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest import load as load_manifest
 from streamjoin.runner import inline
@@ -272,6 +274,33 @@ def test_an_epoch_that_was_begun_too_early_is_begun_again(tmp_path: Path, inputs
         back.append(result.read_back)
     assert back == [0, 1, 0, 1, 0, 1], "what was lost was read back, once"
     check(tmp_path, inputs, driver, "forgetful")
+
+
+class Hiding(MemorySource):
+    """Has nothing when it is asked again for what it had planned already, as if that had been removed since; but later it has."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], per_epoch: Sequence[int]) -> None:
+        super().__init__(batches, per_epoch)
+        self._asked: Counter[int] = Counter()
+
+    def plan(self, position: Position | None, limit_records: int, now: float, final: bool = False) -> SourcePlan:
+        plan = super().plan(position, limit_records, now, final)
+        if position is None:
+            return plan
+        self._asked[position["epoch"]] += 1
+        if self._asked[position["epoch"]] != 2:
+            return plan
+        return SourcePlan((), position, 0, 0, False, position["records"])
+
+
+def test_a_source_that_loses_its_input_between_two_attempts_has_nothing_new(tmp_path: Path, inputs: tuple[Input, Input]) -> None:
+    sources = (Hiding(inputs[0].batches, inputs[0].per_epoch), Hiding(inputs[1].batches, inputs[1].per_epoch))
+    driver = Driver(job_at(tmp_path), ObjectStorage(str(tmp_path / "state")), Forgetful(), sources=sources)
+    driver.start()
+    epochs = [None if result is None else result.epoch for result in (driver.step() for _ in range(12))]
+    assert [epoch for epoch in epochs if epoch is not None] == list(range(6))
+    assert None in epochs[: epochs.index(5)]
+    check(tmp_path, inputs, driver, "input that was gone for a moment")
 
 
 def test_a_task_may_die_after_it_staged_its_runs(tmp_path: Path, inputs: tuple[Input, Input], monkeypatch: pytest.MonkeyPatch) -> None:

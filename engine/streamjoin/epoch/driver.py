@@ -192,11 +192,12 @@ class Driver:
         try:
             steps = Steps()
             flight = flight or self._begin(Head.after(self.checkpoint), steps, final)
-            if flight is None:
+            finished = None if flight is None else self._finish(flight, steps, final)
+            if finished is None:
                 if self._results.waiting and (final or self.exhausted or self._results.are_due(self._sink, self._clock(), 0.0)):
                     self._publish_waiting()
                 return None
-            epoch, reports = self._finish(flight, steps, final)
+            epoch, reports = finished
             before, after = self.checkpoint, self._commit(epoch, reports)
             self._learn(epoch, reports, steps)
             steps.lap("commit")
@@ -252,10 +253,11 @@ class Driver:
         self._task_retries += retries() - repeated
         return _Flight(epoch, running)
 
-    def _finish(self, flight: _Flight, steps: Steps, final: bool) -> tuple[PlannedEpoch, list[TaskReport]]:
+    def _finish(self, flight: _Flight, steps: Steps, final: bool) -> tuple[PlannedEpoch, list[TaskReport]] | None:
         """The epoch and its reports; meanwhile the next one is begun, if there is input for it.
 
-        An epoch that was begun before the one before it was committed, and failed, is begun again.
+        An epoch that was begun before the one before it was committed, and failed, is begun again. None: by then its source had lost all
+        that it was to read, so that nothing is new.
         """
         epoch = flight.epoch
         if self._may_begin_after(epoch):
@@ -274,7 +276,8 @@ class Driver:
             if epoch.spec.follows is None or error.permanent:
                 raise
             again = self._begin(Head.after(self.checkpoint), steps, final)
-            assert again is not None, "the input was there before"
+            if again is None:
+                return None
             epoch, reports = again.epoch, again.running.result()
         finally:
             self._task_retries += retries() - repeated
