@@ -10,6 +10,7 @@ import functools
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ from streamjoin.manifest import load as load_manifest
 from streamjoin.runner import inline
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.blocks import load
-from streamjoin.state.log import Superseded, read_latest
+from streamjoin.state.log import Checkpoint, CommitLog, Superseded, read_latest, since_boot
 from streamjoin.state.storage import ObjectStorage, Storage, StorageError
 from streamjoin.state.store import read_back
 
@@ -353,6 +354,69 @@ def test_a_second_driver_takes_over_at_any_step_and_the_first_says_so(step: str,
         first.sweep()  # an older driver that cleans up once more must leave the newer one's files alone
         exhaust(second[0])
         check(root, inputs, second[0], f"second driver at {step}, visit {visit}")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1e9
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Claimed:
+    """A driver's hold on the log, on a machine of its own."""
+
+    storage: Storage
+    wall: Clock = field(default_factory=Clock)
+    boot: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        self.log = CommitLog(self.storage, clock=self.wall, boot_clock=self.boot)
+        self.log.claim()
+
+    def pass_by(self, wall: float, boot: float) -> None:
+        self.wall.now += wall
+        self.boot.now += boot
+
+    def commit(self, times: int) -> None:
+        for epoch in range(times):
+            self.log.commit(Checkpoint(epoch=epoch))
+            self.log.trim(())
+
+
+@pytest.mark.parametrize(("wall", "boot"), [(-5000.0, 1000.0), (1000.0, 0.0)], ids=["clock set back", "virtual machine halted"])
+def test_a_driver_on_a_machine_that_slept_finds_out_that_it_was_replaced(wall: float, boot: float, tmp_path: Path) -> None:
+    """The entry that it would run into has been removed, so that its own is created."""
+    storage = ObjectStorage(str(tmp_path))
+    older = Claimed(storage)
+    older.commit(3)
+    hole = older.log.next_path
+    newer = Claimed(storage)
+    newer.pass_by(1000, 1000)
+    newer.commit(100)
+    assert hole not in storage.list("log")
+    older.pass_by(wall, boot)
+    with pytest.raises(Superseded, match=r"another driver .* has taken over"):
+        older.commit(1)
+
+
+@pytest.mark.parametrize(("wall", "boot"), [(1000.0, 10.0), (10.0, 1000.0)], ids=["clock set forward", "clock set back"])
+def test_a_claim_stays_until_all_clocks_say_that_it_is_old(wall: float, boot: float, tmp_path: Path) -> None:
+    storage = ObjectStorage(str(tmp_path))
+    older = Claimed(storage)
+    older.commit(3)
+    newer = Claimed(storage)
+    newer.pass_by(wall, boot)
+    newer.commit(100)
+    with pytest.raises(Superseded, match=r"another driver .* has taken over"):
+        older.commit(1)
+
+
+def test_the_clock_since_the_machines_start_goes_on() -> None:
+    first = since_boot()
+    assert 0 < first <= since_boot()
 
 
 def exhaust(driver: Driver) -> None:

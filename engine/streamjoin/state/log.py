@@ -15,8 +15,10 @@ Why this is exactly once, and what a crash does:
 - A create whose answer was lost is repeated; finding an entry with our own writer id means that it had succeeded.
 - What keeps an older driver out is one entry: the claim of the newer one lies where the older will commit next. So claims stay for
   ``RETAIN_SECONDS``, and a driver that slept longer than half of that, before its create or in it, lists the log after it: an entry beyond
-  its own means that it wrote into a hole in the past. Other entries go as soon as they are ``RETAIN_ENTRIES`` behind and nothing in them is
-  needed. A driver that claims may find such a hole at any time, so it always lists.
+  its own means that it wrote into a hole in the past. Two clocks tell the time: the wall clock, which may be set back, and the one since
+  the machine's start, which goes on while the machine is suspended, but not while a virtual one is halted. A sleep is as long as the one
+  says that says more, a claim as old as the one that says less. Other entries go as soon as they are ``RETAIN_ENTRIES`` behind and nothing
+  in them is needed. A driver that claims may find such a hole at any time, so it always lists.
 - A store that lets an object be created twice (some imitations of S3 do not know the condition) would break all of this in silence, so a
   driver that claims a log in an object store tries that first.
 """
@@ -56,6 +58,26 @@ class Damaged(StorageError):  # noqa: N818
 
 class Superseded(RuntimeError):  # noqa: N818
     """Another driver has taken this checkpoint over; this one has committed nothing since and must stop."""
+
+
+def since_boot() -> float:
+    """Seconds since this machine's start, those in which it was suspended included."""
+    # macOS has no CLOCK_BOOTTIME: its CLOCK_MONOTONIC counts them.
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    wall: float
+    boot: float
+
+    def is_longer_ago_than(self, seconds: float, now: _Moment) -> bool:
+        """By either clock."""
+        return max(now.wall - self.wall, now.boot - self.boot) > seconds
+
+    def is_surely_longer_ago_than(self, seconds: float, now: _Moment) -> bool:
+        """By both clocks."""
+        return min(now.wall - self.wall, now.boot - self.boot) > seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,17 +242,26 @@ def _cannot_go_on(storage: Storage, paths: Sequence[str], error: Damaged) -> Sto
 class CommitLog:
     """One driver's hold on the log. Not safe for use by several threads."""
 
-    def __init__(self, storage: Storage, *, clock: Callable[[], float] = time.time, identity: str | None = None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        clock: Callable[[], float] = time.time,
+        boot_clock: Callable[[], float] = since_boot,
+        identity: str | None = None,
+    ) -> None:
         self._storage = storage
         self._clock = clock
+        self._boot_clock = boot_clock
         self.writer = identity or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.incarnation = 0
         self.sequence = -1
-        self._verified_at = 0.0
+        self._verified_at = _Moment(0.0, 0.0)
         self._unknown = False
         """A create failed for good, and may have taken effect: what the log holds next is not known."""
-        self._kept_until: dict[int, float] = {}
-        """Until when each entry that is there must stay, by sequence number, ascending, so that removing old ones needs no listing."""
+        self._kept_since: dict[int, _Moment | None] = {}
+        """Of each entry that is there, by sequence number, ascending, so that removing old ones needs no listing: since when it is known,
+        from which on it stays for ``RETAIN_SECONDS``; None: it need not."""
 
     def claim(self) -> Checkpoint:
         """Take the log over from whoever had it and return the checkpoint to go on from. O(retained entries).
@@ -238,7 +269,7 @@ class CommitLog:
         Raises StorageError when storage fails more than ATTEMPTS times.
         """
         while True:
-            self._verified_at = self._clock()
+            self._verified_at = self._now()
             latest = read_latest(self._storage)
             checkpoint = latest.checkpoint if latest else Checkpoint(identity=uuid.uuid4().hex[:8])
             self.incarnation = latest.incarnation + 1 if latest else 1
@@ -251,7 +282,7 @@ class CommitLog:
             if found and found[-1] > self.sequence:
                 continue  # the previous driver is far ahead, and the claim in a hole that it left behind
             self._require_exclusive(data)
-            self._kept_until = dict.fromkeys(found, self._clock() + RETAIN_SECONDS)
+            self._kept_since = dict.fromkeys(found, self._now())
             return checkpoint
 
     @property
@@ -265,19 +296,22 @@ class CommitLog:
         Raises Superseded when another driver has taken over, StorageError when the outcome is unknown.
         """
         self._append("epoch", checkpoint, segment)
-        self._kept_until[self.sequence] = 0.0
+        self._kept_since[self.sequence] = None
 
     def is_held(self) -> bool:
         """Whether this driver is still the newest that has claimed the log."""
         latest = read_latest(self._storage)
         return latest is not None and latest.incarnation == self.incarnation
 
+    def _now(self) -> _Moment:
+        return _Moment(self._clock(), self._boot_clock())
+
     def _append(self, kind: str, checkpoint: Checkpoint, segment: bytes = b"") -> bytes:
         if self._unknown:
             raise StorageError(f"{self._storage.url}: the outcome of the last commit is not known; start again, which finds out")
         sequence = self.sequence + 1
-        now = self._clock()
-        entry = Entry(sequence, self.incarnation, self.writer, kind, now, checkpoint)
+        now = self._now()
+        entry = Entry(sequence, self.incarnation, self.writer, kind, now.wall, checkpoint)
         data, path = entry.encode(segment), path_of(sequence)
         for attempt in range(ATTEMPTS):
             try:
@@ -290,7 +324,7 @@ class CommitLog:
                 if attempt == ATTEMPTS - 1:
                     self._unknown = True
                     raise
-        if self._clock() - self._verified_at > RETAIN_SECONDS / 2:
+        if self._verified_at.is_longer_ago_than(RETAIN_SECONDS / 2, self._now()):
             beyond = [found for found in self._storage.list("log") if found > path]
             if beyond:
                 self._require_own(beyond[-1])
@@ -327,9 +361,10 @@ class CommitLog:
 
     def trim(self, needed: Collection[str]) -> None:
         """Remove entries that nobody can need: see the module for what makes that safe. ``needed``: paths of some that stay."""
-        now, behind = self._clock(), itertools.islice(self._kept_until.items(), max(0, len(self._kept_until) - RETAIN_ENTRIES))
-        old = [sequence for sequence, until in behind if until < now and path_of(sequence) not in needed]
+        now, behind = self._now(), itertools.islice(self._kept_since.items(), max(0, len(self._kept_since) - RETAIN_ENTRIES))
+        free = [sequence for sequence, since in behind if since is None or since.is_surely_longer_ago_than(RETAIN_SECONDS, now)]
+        old = [sequence for sequence in free if path_of(sequence) not in needed]
         if len(old) >= TRIM_ENTRIES:
             self._storage.delete_many([path_of(sequence) for sequence in old])
             for sequence in old:
-                del self._kept_until[sequence]
+                del self._kept_since[sequence]
