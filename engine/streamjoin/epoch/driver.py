@@ -62,7 +62,7 @@ from streamjoin.epoch.observations import Observations
 from streamjoin.epoch.outcome import checkpoint_after, result_of
 from streamjoin.epoch.planning import Head, PlannedEpoch, make_spec, plan_inputs, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner, Running
-from streamjoin.epoch.replan import PlanRefused, PlanStatus, Replanner
+from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanner
 from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import Shared, TaskReport, share
 from streamjoin.io.base import Counting, Follower, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
@@ -437,7 +437,10 @@ class Driver:
         if self._replanner.running is None:
             return None
         status = self._replanner.status(self._runner.ready)
-        return None if status is None else replace(status, first_workers=self.checkpoint.first_workers)
+        if status is None:
+            return None
+        absence = self._runner.absence if status.phase is PlanPhase.WAITING else None
+        return replace(status, first_workers=self.checkpoint.first_workers, absence=absence)
 
     def statistics(self) -> Statistics:
         """What the join holds, as plans are made from: each side's stored tuples and the spread of their keys. Any thread may call this."""
