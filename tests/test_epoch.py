@@ -6,23 +6,23 @@ import gc
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness import SECOND, START, Input, MemorySource, MemorySplit, driver_for, make_batch, make_job, output_of, run_all
+from harness import SECOND, START, Input, MemoryReader, MemorySource, MemorySplit, driver_for, make_batch, make_job, output_of, run_all
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.planning import Head, plan_inputs
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import EpochSpec, units_of
-from streamjoin.io.base import Position, SourceError, SourcePlan, UnavailableError
+from streamjoin.io.base import Position, Records, SourceError, SourcePlan, UnavailableError
 from streamjoin.language.sides import SIDES
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import MODELS
@@ -188,6 +188,31 @@ def test_a_first_plan_that_is_too_full_says_so_with_the_first_epoch(tmp_path: Pa
     first, second = run_all(driver)
     assert [warning.split(":")[0] for warning in first.warnings] == ["spec.workers.max"]
     assert second.warnings == ()
+
+
+class Kept(MemoryReader):
+    """Notes what is done with any of its kind, workers' copies included."""
+
+    happened: ClassVar[list[str]] = []
+
+    def read(self, split: MemorySplit) -> Iterator[Records]:
+        self.happened.append("read")
+        return super().read(split)
+
+    def close(self) -> None:
+        self.happened.append("closed")
+
+
+def test_what_the_sample_for_the_first_plan_opened_is_closed_before_workers_read(tmp_path: Path) -> None:
+    Kept.happened.clear()
+    job = make_job(tmp_path, **BIGINTS, window={"within": "100s"})
+    sources = (stream([[(0, 5, 0, at(1))], [(1, 5, 0, at(2))]]).source(), stream([[(0, 5, 0, at(1))], []]).source())
+    for source in sources:
+        source.reader = Kept(source.reader._batches)
+    run_all(Driver(job, ObjectStorage(str(tmp_path / "state")), InlineRunner(), sources=sources, at=Kept.happened.append))
+    until_tasks = Kept.happened[Kept.happened.index("deploy") : Kept.happened.index("tasks")]
+    assert until_tasks[-3:] == ["read", "closed", "closed"]
+    assert Kept.happened.count("closed") == 2, "what workers keep open is theirs"
 
 
 def test_a_restart_with_another_model_plans_for_what_is_held_from_a_few_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
