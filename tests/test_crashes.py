@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from harness import (
     Crash,
     FaultyStorage,
     Input,
+    MemorySource,
     Root,
     arrivals,
     driver_for,
@@ -37,12 +39,13 @@ from harness import (
 from streamjoin.epoch import join
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import CheckpointMismatch, EpochFailed
+from streamjoin.io.base import Position, SourcePlan
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest import load as load_manifest
 from streamjoin.runner import inline
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.blocks import load
-from streamjoin.state.log import Superseded, read_latest
+from streamjoin.state.log import Checkpoint, CommitLog, Superseded, read_latest, since_boot
 from streamjoin.state.storage import ObjectStorage, Storage, StorageError
 from streamjoin.state.store import read_back
 
@@ -274,6 +277,33 @@ def test_an_epoch_that_was_begun_too_early_is_begun_again(tmp_path: Path, inputs
     check(tmp_path, inputs, driver, "forgetful")
 
 
+class Hiding(MemorySource):
+    """Has nothing when it is asked again for what it had planned already, as if that had been removed since; but later it has."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], per_epoch: Sequence[int]) -> None:
+        super().__init__(batches, per_epoch)
+        self._asked: Counter[int] = Counter()
+
+    def plan(self, position: Position | None, limit_records: int, now: float, final: bool = False) -> SourcePlan:
+        plan = super().plan(position, limit_records, now, final)
+        if position is None:
+            return plan
+        self._asked[position["epoch"]] += 1
+        if self._asked[position["epoch"]] != 2:
+            return plan
+        return SourcePlan((), position, 0, 0, False, position["records"])
+
+
+def test_a_source_that_loses_its_input_between_two_attempts_has_nothing_new(tmp_path: Path, inputs: tuple[Input, Input]) -> None:
+    sources = (Hiding(inputs[0].batches, inputs[0].per_epoch), Hiding(inputs[1].batches, inputs[1].per_epoch))
+    driver = Driver(job_at(tmp_path), ObjectStorage(str(tmp_path / "state")), Forgetful(), sources=sources)
+    driver.start()
+    epochs = [None if result is None else result.epoch for result in (driver.step() for _ in range(12))]
+    assert [epoch for epoch in epochs if epoch is not None] == list(range(6))
+    assert None in epochs[: epochs.index(5)]
+    check(tmp_path, inputs, driver, "input that was gone for a moment")
+
+
 def test_a_task_may_die_after_it_staged_its_runs(tmp_path: Path, inputs: tuple[Input, Input], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its runs are in the worker under a token that is never committed, and must not be found by the next attempt."""
     rng = random.Random(3)
@@ -324,6 +354,69 @@ def test_a_second_driver_takes_over_at_any_step_and_the_first_says_so(step: str,
         first.sweep()  # an older driver that cleans up once more must leave the newer one's files alone
         exhaust(second[0])
         check(root, inputs, second[0], f"second driver at {step}, visit {visit}")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1e9
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Claimed:
+    """A driver's hold on the log, on a machine of its own."""
+
+    storage: Storage
+    wall: Clock = field(default_factory=Clock)
+    boot: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        self.log = CommitLog(self.storage, clock=self.wall, boot_clock=self.boot)
+        self.log.claim()
+
+    def pass_by(self, wall: float, boot: float) -> None:
+        self.wall.now += wall
+        self.boot.now += boot
+
+    def commit(self, times: int) -> None:
+        for epoch in range(times):
+            self.log.commit(Checkpoint(epoch=epoch))
+            self.log.trim(())
+
+
+@pytest.mark.parametrize(("wall", "boot"), [(-5000.0, 1000.0), (1000.0, 0.0)], ids=["clock set back", "virtual machine halted"])
+def test_a_driver_on_a_machine_that_slept_finds_out_that_it_was_replaced(wall: float, boot: float, tmp_path: Path) -> None:
+    """The entry that it would run into has been removed, so that its own is created."""
+    storage = ObjectStorage(str(tmp_path))
+    older = Claimed(storage)
+    older.commit(3)
+    hole = older.log.next_path
+    newer = Claimed(storage)
+    newer.pass_by(1000, 1000)
+    newer.commit(100)
+    assert hole not in storage.list("log")
+    older.pass_by(wall, boot)
+    with pytest.raises(Superseded, match=r"another driver .* has taken over"):
+        older.commit(1)
+
+
+@pytest.mark.parametrize(("wall", "boot"), [(1000.0, 10.0), (10.0, 1000.0)], ids=["clock set forward", "clock set back"])
+def test_a_claim_stays_until_all_clocks_say_that_it_is_old(wall: float, boot: float, tmp_path: Path) -> None:
+    storage = ObjectStorage(str(tmp_path))
+    older = Claimed(storage)
+    older.commit(3)
+    newer = Claimed(storage)
+    newer.pass_by(wall, boot)
+    newer.commit(100)
+    with pytest.raises(Superseded, match=r"another driver .* has taken over"):
+        older.commit(1)
+
+
+def test_the_clock_since_the_machines_start_goes_on() -> None:
+    first = since_boot()
+    assert 0 < first <= since_boot()
 
 
 def exhaust(driver: Driver) -> None:

@@ -6,26 +6,28 @@ import gc
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness import SECOND, START, Input, MemorySource, driver_for, make_batch, make_job, output_of, run_all
+from harness import SECOND, START, Input, MemoryReader, MemorySource, MemorySplit, driver_for, make_batch, make_job, output_of, run_all
 from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.planning import Head, plan_inputs
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import EpochSpec, units_of
-from streamjoin.io.base import SourceError, UnavailableError
+from streamjoin.io.base import Position, Records, SourceError, SourcePlan, UnavailableError
+from streamjoin.language.sides import SIDES
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import MODELS
 from streamjoin.state.blocks import Block, load, load_all
-from streamjoin.state.log import read_latest
+from streamjoin.state.log import Checkpoint, read_latest
 from streamjoin.state.storage import ObjectStorage
 
 BIGINTS: dict[str, Any] = {"types": ("BIGINT", "BIGINT"), "on": "abs(l.k - r.k) <= 1"}
@@ -65,6 +67,30 @@ def test_a_stream_alone_does_not_make_the_other_late_and_loses_no_partner(tmp_pa
     driver = drive(tmp_path, (left, right), window={"within": "5s"}, watermark="0s")
     assert output_of(tmp_path) == Counter([(0, 0), (1, 1)])
     assert total(driver, "late") == (0, 0)
+
+
+class Plenty(MemorySource):
+    """Has as many records as it is asked for, and more."""
+
+    def plan(self, position: Position | None, limit_records: int, now: float, final: bool = False) -> SourcePlan:
+        first = 0 if position is None else position["next"]
+        split = MemorySplit(first_record=first, records=limit_records, index=-1)
+        end = first + limit_records
+        return SourcePlan((split,), {"next": end}, limit_records, 1000, exhausted=False, end_record=end)
+
+
+@pytest.mark.parametrize("ahead", SIDES)
+def test_a_stream_that_is_held_back_leaves_its_half_of_an_epoch_to_the_other(ahead: int, tmp_path: Path) -> None:
+    job = make_job(tmp_path, **BIGINTS, window={"within": "100s"}, epoch={"maxTuples": 10})
+    sources = (Plenty([], []), Plenty([], []))
+    positions, marks = ({"next": 7}, {"next": 7}), (at(1000), at(0)) if ahead == 0 else (at(0), at(1000))
+    last = Checkpoint(epoch=3, positions=positions, records=(7, 7), watermarks=marks)
+    plans = plan_inputs(job, sources, last, Head.after(last), 0.0, final=False)
+    assert (plans[ahead].records, plans[1 - ahead].records) == (0, 10)
+    assert plans[ahead].splits == ()
+    assert (plans[ahead].position, plans[ahead].end_record, plans[ahead].backlog_records) == ({"next": 7}, 7, 1005)
+    together = replace(last, watermarks=(at(0), at(0)))
+    assert [plan.records for plan in plan_inputs(job, sources, together, Head.after(together), 0.0, final=False)] == [5, 5]
 
 
 def test_every_record_is_accounted_for(tmp_path: Path) -> None:
@@ -162,6 +188,31 @@ def test_a_first_plan_that_is_too_full_says_so_with_the_first_epoch(tmp_path: Pa
     first, second = run_all(driver)
     assert [warning.split(":")[0] for warning in first.warnings] == ["spec.workers.max"]
     assert second.warnings == ()
+
+
+class Kept(MemoryReader):
+    """Notes what is done with any of its kind, workers' copies included."""
+
+    happened: ClassVar[list[str]] = []
+
+    def read(self, split: MemorySplit) -> Iterator[Records]:
+        self.happened.append("read")
+        return super().read(split)
+
+    def close(self) -> None:
+        self.happened.append("closed")
+
+
+def test_what_the_sample_for_the_first_plan_opened_is_closed_before_workers_read(tmp_path: Path) -> None:
+    Kept.happened.clear()
+    job = make_job(tmp_path, **BIGINTS, window={"within": "100s"})
+    sources = (stream([[(0, 5, 0, at(1))], [(1, 5, 0, at(2))]]).source(), stream([[(0, 5, 0, at(1))], []]).source())
+    for source in sources:
+        source.reader = Kept(source.reader._batches)
+    run_all(Driver(job, ObjectStorage(str(tmp_path / "state")), InlineRunner(), sources=sources, at=Kept.happened.append))
+    until_tasks = Kept.happened[Kept.happened.index("deploy") : Kept.happened.index("tasks")]
+    assert until_tasks[-3:] == ["read", "closed", "closed"]
+    assert Kept.happened.count("closed") == 2, "what workers keep open is theirs"
 
 
 def test_a_restart_with_another_model_plans_for_what_is_held_from_a_few_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,6 +228,25 @@ def test_any_range_reads_the_same_also_where_offsets_have_gaps(broker: KafkaBrok
             next(iter(source.reader.read(part)), None)  # a reader that is given up
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts librdkafka's threads as Linux names them")
+def test_a_reader_that_is_closed_leaves_no_consumer_and_reads_again(broker: KafkaBroker, topic: Callable[..., str]) -> None:
+    def clients() -> int:
+        """Of librdkafka in this process: each has one thread of this name."""
+        return sum(thread.read_text() == "rdk:main\n" for thread in Path("/proc/self/task").glob("*/comm"))
+
+    name = topic(2)
+    for partition in range(2):
+        produce(broker, name, rows(100 * partition, 10), partition)
+    source = source_of(broker, name)
+    plan = source.plan(None, 100, 0.0)
+    before = clients()
+    for _ in range(2):
+        assert len(read_plan(source, plan)[0]) == 20
+        assert clients() > before
+        source.reader.close()
+        wait_for(lambda: clients() == before, "the consumers' end")
+
+
 def test_open_transactions_are_left_for_later(broker: KafkaBroker, topic: Callable[..., str]) -> None:
     name = topic()
     produce(broker, name, rows(0, 10))

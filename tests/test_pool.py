@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -287,6 +288,54 @@ def test_workers_come_and_go_with_plans(runner: ProcessRunner, tmp_path: Path) -
     for workers, model in ((4, "adsp"), (3, "square"), (1, "adsp"), (2, "adsp")):
         switch(driver, runner, workers, model)
     finish(driver, inputs, tmp_path)
+
+
+BROKEN = {
+    "not warmed": (
+        "def fail(): raise RuntimeError('no room for the cache')\nfrom streamjoin.kernel import run; run.warm = fail",
+        "RuntimeError: no room for the cache",
+    ),
+    "ends at its start": (
+        "def fail(driver): raise ValueError('no address')\nworker._own_address = fail",
+        r"StartFailed: the worker's process ended with code 1 \(ValueError: no address\.*\), 3 times before it could call the driver",
+    ),
+    "killed at its start": (
+        "import os\nworker._own_address = lambda driver: os.kill(os.getpid(), 11)",
+        "StartFailed: the worker's process killed by SIGSEGV, 3 times before it could call the driver",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_plan_that_waits_for_workers_that_cannot_start_says_why(
+    how: str, own_runner: Callable[..., ProcessRunner], tmp_path: Path
+) -> None:
+    runner = own_runner()
+    code, reason = BROKEN[how]
+    driver, inputs = elastic(tmp_path, runner)
+    switch(driver, runner, 2)
+    runner.hosts.first |= dict.fromkeys(range(4, 9), code)  # places that there have not been yet
+    assert driver.scheme is not None
+    assert driver.predicate is not None
+    found = driver.statistics()
+    scheme, keep = map_tasks(driver.scheme, plan_for_tasks("adsp", found, driver.predicate.main, 3), found)
+    assert driver.put_plan(Plan(3, scheme, keep))
+    driver.step()
+
+    def absence() -> str | None:
+        status = driver.plan_status()
+        assert status is not None
+        return status.absence
+
+    told = wait_for("the reason", absence)
+    assert re.fullmatch(reason, told), told
+    driver.step()
+    assert driver.checkpoint.generation == 2, "the join goes on meanwhile"
+    runner.hosts.first.clear()
+    wait_for("the plan's workers", lambda: runner.ready == 3)
+    assert absence() is None
+    finish(driver, inputs, tmp_path)
+    assert driver.checkpoint.generation == 3
 
 
 def test_workers_that_are_left_go_on_where_they_share_an_executor(own_runner: Callable[..., ProcessRunner], tmp_path: Path) -> None:

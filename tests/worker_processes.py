@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +24,12 @@ HOLD = """
 import pickle, sys
 from streamjoin.runner import host, worker
 worker.SILENT_BEATS = int(sys.argv[1])
-host.hold(pickle.load(sys.stdin.buffer))
+settings = pickle.load(sys.stdin.buffer)
+exec(sys.argv[2])
+try:
+    host.hold(settings)
+except Exception as error:
+    sys.exit(f"{type(error).__name__}: {error}")
 """
 
 
@@ -42,6 +48,8 @@ class ProcessHosts:
         """After so many a worker takes the driver for gone."""
         self.executor_of: Callable[[int], str] = lambda place: ""
         """The executor that a place's workers take themselves to be on."""
+        self.first: dict[int, str] = {}
+        """By place, Python that its host runs before all else."""
         self.driver: dict[int, str] = {}
         """By place, where its workers are told that the driver is; else where it is."""
 
@@ -87,16 +95,19 @@ class ProcessHosts:
             paths = [str(Path(__file__).parent), *sys.path]
             path = os.pathsep.join(filter(None, paths))
             environment = {**os.environ, "PYTHONPATH": path, "SPARK_EXECUTOR_ID": self.executor_of(place)}
-            command = [sys.executable, "-c", HOLD, str(self.silent_beats)]
-            with self._lock:
-                process = self._processes[place] = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
-            assert process.stdin is not None
-            with contextlib.suppress(OSError):
-                process.stdin.write(pickle.dumps(settings))
-                process.stdin.close()
-            code = process.wait()
+            command = [sys.executable, "-c", HOLD, str(self.silent_beats), self.first.get(place, "")]
+            with tempfile.TemporaryFile() as errors:
+                with self._lock:
+                    process = self._processes[place] = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment)
+                assert process.stdin is not None
+                with contextlib.suppress(OSError):
+                    process.stdin.write(pickle.dumps(settings))
+                    process.stdin.close()
+                code = process.wait()
+                errors.seek(0)
+                last = errors.read().decode().splitlines()[-1:]
             if place in self._wanted:
-                self._pool.place_died(place, f"its host ended with code {code}")
+                self._pool.place_died(place, last[0] if code == 1 and last else f"its host ended with code {code}")
 
 
 class ProcessRunner:
@@ -121,6 +132,10 @@ class ProcessRunner:
     @property
     def ready(self) -> int:
         return self.pool.connected
+
+    @property
+    def absence(self) -> str | None:
+        return self.pool.absence
 
     @property
     def overlaps(self) -> bool:

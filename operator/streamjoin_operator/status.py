@@ -134,10 +134,11 @@ def _progressing(facts: Facts) -> Condition:
         return Condition("Progressing", bool(facts.driver_pods), Reason.Suspending if facts.driver_pods else Reason.Suspended)
     if facts.refused is not None and not facts.driver_wanted:
         return Condition("Progressing", False, facts.refused[0])
-    wanted = facts.report.plan.get("wanted") if facts.report is not None else None
+    plan = facts.report.plan if facts.report is not None else {}
+    wanted = plan.get("wanted")
     if wanted:
-        workers = f"{facts.report.plan.get('workers')} to {wanted.get('workers')} workers" if facts.report else ""
-        return Condition("Progressing", True, Reason.Rescaling, f"plan {wanted.get('generation')}: {workers}, {phase_of_plan(facts)}")
+        what = f"plan {wanted.get('generation')}: {plan.get('workers')} to {wanted.get('workers')} workers, {phase_of_plan(facts)}"
+        return Condition("Progressing", True, Reason.Rescaling, f"{what}: {absence}" if (absence := plan.get("absence")) else what)
     if facts.rolling or not facts.driver_ready or _state(facts) == "starting":
         return Condition("Progressing", True, Reason.DriverStarting)
     return Condition("Progressing", False, Reason.Settled)

@@ -150,6 +150,10 @@ class AnnouncedRunner:
         return 0 if self._runner is None else self._runner.ready
 
     @property
+    def absence(self) -> str | None:
+        return None if self._runner is None else self._runner.absence
+
+    @property
     def overlaps(self) -> bool:
         return self._runner is not None and self._runner.overlaps
 

@@ -14,8 +14,9 @@ def plan_text(plan: PlanStatus) -> str:
     """``plan 2``, or what is known of the one that is being applied: ``plan 2, then 3 for 4 workers: waiting for workers (2 ready)``."""
     if plan.wanted is None:
         return f"plan {plan.generation}"
+    absence = "" if plan.absence is None else f"; {plan.absence}"
     how = {
-        PlanPhase.WAITING: f"waiting for workers ({plan.ready_workers} ready)",
+        PlanPhase.WAITING: f"waiting for workers ({plan.ready_workers} ready{absence})",
         PlanPhase.PREPARING: f"fetching state ({wording.short(plan.to_fetch_bytes)}B to come)",
         PlanPhase.SWITCHING: "switching",
         PlanPhase.RUNNING: "running",
@@ -67,6 +68,7 @@ def plan_record(plan: PlanStatus | None) -> dict[str, Any] | None:
         "wantedGeneration": None if plan.wanted is None else plan.wanted.generation,
         "wantedWorkers": None if plan.wanted is None else plan.wanted.workers,
         "readyWorkers": plan.ready_workers,
+        "absence": plan.absence,
         "dropped": plan.dropped,
     }
 

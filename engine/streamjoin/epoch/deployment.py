@@ -20,7 +20,7 @@ from streamjoin.elastic.deployment import Deployment
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.snapshots import StorageSnapshots
 from streamjoin.epoch.spec import Config, Stream
-from streamjoin.io.base import Sink, Source, SourcePlan
+from streamjoin.io.base import Keeping, Sink, Source, SourcePlan
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_source
 from streamjoin.job import Job, StreamJob
@@ -65,6 +65,9 @@ def first_plan(
 ) -> Deployed:
     """The checkpoint with the main predicate and the first plan, chosen from a sample of the first input."""
     samples = [_sample(sources[side], inputs[side], now) for side in SIDES]
+    for source in sources:  # from now on workers read, and what the driver kept open would go on fetching
+        if isinstance(source.reader, Keeping):
+            source.reader.close()
     candidates = job.condition.candidates
     by_candidate = [[_encoded(samples[side], c.main.key(side), job.streams[side]) for c in candidates] for side in SIDES]
     predicate = choose(job.condition, by_candidate)

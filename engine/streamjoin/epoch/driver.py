@@ -64,7 +64,7 @@ from streamjoin.epoch.observations import Observations
 from streamjoin.epoch.outcome import checkpoint_after, result_of
 from streamjoin.epoch.planning import Head, PlannedEpoch, make_spec, plan_inputs, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner, Running
-from streamjoin.epoch.replan import PlanRefused, PlanStatus, Replanner
+from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanner
 from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import Rewrite, Shared, TaskReport, share
 from streamjoin.io.base import Counting, Follower, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
@@ -196,11 +196,12 @@ class Driver:
         try:
             steps = Steps()
             flight = flight or self._begin(Head.after(self.checkpoint), steps, final)
-            if flight is None:
+            finished = None if flight is None else self._finish(flight, steps, final)
+            if finished is None:
                 if self._results.waiting and (final or self.exhausted or self._results.are_due(self._sink, self._clock(), 0.0)):
                     self._publish_waiting()
                 return None
-            epoch, reports = self._finish(flight, steps, final)
+            epoch, reports = finished
             before, after = self.checkpoint, self._commit(epoch, reports)
             self._learn(epoch, reports, steps)
             steps.lap("commit")
@@ -259,10 +260,11 @@ class Driver:
         self._task_retries += retries() - repeated
         return _Flight(epoch, running)
 
-    def _finish(self, flight: _Flight, steps: Steps, final: bool) -> tuple[PlannedEpoch, list[TaskReport]]:
+    def _finish(self, flight: _Flight, steps: Steps, final: bool) -> tuple[PlannedEpoch, list[TaskReport]] | None:
         """The epoch and its reports; meanwhile the next one is begun, if there is input for it.
 
-        An epoch that was begun before the one before it was committed, and failed, is begun again.
+        An epoch that was begun before the one before it was committed, and failed, is begun again. None: by then its source had lost all
+        that it was to read, so that nothing is new.
         """
         epoch = flight.epoch
         if self._may_begin_after(epoch):
@@ -281,7 +283,8 @@ class Driver:
             if epoch.spec.follows is None or error.permanent:
                 raise
             again = self._begin(Head.after(self.checkpoint), steps, final)
-            assert again is not None, "the input was there before"
+            if again is None:
+                return None
             epoch, reports = again.epoch, again.running.result()
         finally:
             self._task_retries += retries() - repeated
@@ -453,7 +456,10 @@ class Driver:
         if self._replanner.running is None:
             return None
         status = self._replanner.status(self._runner.ready)
-        return None if status is None else replace(status, first_workers=self.checkpoint.first_workers)
+        if status is None:
+            return None
+        absence = self._runner.absence if status.phase is PlanPhase.WAITING else None
+        return replace(status, first_workers=self.checkpoint.first_workers, absence=absence)
 
     def statistics(self) -> Statistics:
         """What the join holds, as plans are made from: each side's stored tuples and the spread of their keys. Any thread may call this."""

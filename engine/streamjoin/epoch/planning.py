@@ -64,7 +64,10 @@ class PlannedEpoch:
 def plan_inputs(
     job: Job, sources: tuple[Source, Source], last: Checkpoint, head: Head, now: float, *, final: bool
 ) -> tuple[SourcePlan, SourcePlan]:
-    """What is new in both sources after ``head``, ``job.max_tuples`` records together: half of them each, and what one leaves the other."""
+    """What is new in both sources after ``head``, ``job.max_tuples`` records together: half of them each, and what one leaves the other.
+
+    A side that is held back as it is too far ahead leaves all of its half.
+    """
     limit = job.max_tuples
 
     def plan(side: int, records: int) -> SourcePlan:
@@ -73,15 +76,22 @@ def plan_inputs(
     left, right = plan(0, max(1, limit // 2)), plan(1, max(1, limit // 2))
     ahead = _side_ahead(job, last)
     if ahead is not None and (left, right)[1 - ahead].splits:
-        held_back = replace((left, right)[ahead], splits=(), position=head.positions[ahead] or {})
-        held_back = replace(held_back, records=0, end_record=head.records[ahead])
+        held_back = _without_splits((left, right)[ahead], head, ahead)
         left, right = (held_back, right) if ahead == 0 else (left, held_back)
     spare = limit - left.records - right.records
-    if left.backlog_records and left.splits and not right.backlog_records and spare > 0:
+    can_take = [bool(side.splits and side.backlog_records) for side in (left, right)]
+    if spare > 0 and can_take == [True, False]:
         left = plan(0, left.records + spare)
-    elif right.backlog_records and right.splits and not left.backlog_records and spare > 0:
+    elif spare > 0 and can_take == [False, True]:
         right = plan(1, right.records + spare)
     return left, right
+
+
+def _without_splits(plan: SourcePlan, head: Head, side: int) -> SourcePlan:
+    """The plan to read nothing now, so that all of it is backlog."""
+    backlog = plan.backlog_records + plan.records
+    position, read = head.positions[side] or {}, head.records[side]
+    return replace(plan, splits=(), position=position, records=0, end_record=read, backlog_records=backlog, exhausted=False)
 
 
 def _side_ahead(job: Job, last: Checkpoint) -> int | None:

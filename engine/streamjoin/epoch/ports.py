@@ -40,6 +40,10 @@ class Runner(Protocol):
         """How many workers there are, ready to work."""
 
     @property
+    def absence(self) -> str | None:
+        """Why workers that were asked for have not come, as far as something went wrong; None: nothing did. Any thread may call this."""
+
+    @property
     def overlaps(self) -> bool:
         """Whether an epoch may be begun while another is in flight: not when workers are to be put in order between epochs first."""
 

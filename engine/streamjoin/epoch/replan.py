@@ -124,6 +124,8 @@ class PlanStatus:
     wanted: Plan | None = None
     """The plan that is being applied."""
     ready_workers: int = 0
+    absence: str | None = None
+    """Why workers that the plan waits for do not come, as far as something went wrong. The driver's to say."""
     to_fetch_bytes: int = 0
     dropped: str | None = None
     """Why the plan that was dropped last does not run; None once another has been put or switched to since."""

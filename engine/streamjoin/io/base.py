@@ -126,6 +126,14 @@ class Reader(Protocol):
         """The split's records, in batches of at most ``MAX_BATCH_ROWS`` rows. Raises SourceError, UnavailableError."""
 
 
+@runtime_checkable
+class Keeping(Protocol):
+    """A reader whose process keeps something open for the next ``read``."""
+
+    def close(self) -> None:
+        """Close what nobody reads from now; another ``read`` opens it anew. Raises nothing."""
+
+
 class Source(Protocol):
     """The part of a source that lives in the driver."""
 

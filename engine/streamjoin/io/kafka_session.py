@@ -203,6 +203,12 @@ def close_idle() -> None:
     _idle.clear()
 
 
+def close_kept(client: KafkaClient, group: str) -> None:
+    """The same, of one topic and group."""
+    for session in _idle.pop((os.getpid(), client, group), []):
+        session.close()
+
+
 @contextlib.contextmanager
 def borrowed(client: KafkaClient, group: str, split: KafkaSplit) -> Iterator[Session]:
     """A consumer of this process, if possible one that stands where the split begins."""

@@ -28,7 +28,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from streamjoin.io.base import Position, Reader, Records, SourceError, SourcePlan, Traffic
 from streamjoin.io.kafka_client import Complaints, KafkaClient, error_of, log, reason_of
 from streamjoin.io.kafka_records import JsonDecoder, KafkaSplit, RawDecoder
-from streamjoin.io.kafka_session import borrowed
+from streamjoin.io.kafka_session import borrowed, close_kept
 
 SPLIT_RECORDS = 250_000
 """A task reads at most so many offsets."""
@@ -310,3 +310,7 @@ class KafkaReader:
                 for records in decode(split, fetched):
                     records.errors = session.new_errors()
                     yield records
+
+    def close(self) -> None:
+        """See :class:`streamjoin.io.base.Keeping`."""
+        close_kept(self.config.client, self.config.group)

@@ -2,7 +2,7 @@
 
 Always holds: a file is written under ``_staging`` and becomes visible under its final name whole, in one step: by a rename where it is
 local, by a copy within the store elsewhere (a store's objects appear whole or not at all). Publishing again is the same as once; a
-staged file is removed only when the published one is there.
+staged file is removed only when the published one is there. What is finished, and what is published, survives a power loss.
 
 Small files of an object store need no staging: the commit itself keeps them, and publishing writes them under their final names.
 
@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from streamjoin.io.base import SinkError, Staged
 from streamjoin.location import is_url
+from streamjoin.state import durable
 from streamjoin.state.storage import Missing, ObjectStorage
 
 STAGING = "_staging"
@@ -80,7 +81,7 @@ class LocalStaging:
 
     def create(self, path: str) -> StagedFile:
         try:
-            (self._root / STAGING).mkdir(parents=True, exist_ok=True)
+            durable.make_directory(self._root / STAGING, self._root)
             return _LocalFile(self._root / path)
         except OSError as error:
             raise SinkError(f"files.path: {self._root} cannot be written ({error}); correct the path or the access to it") from error
@@ -93,6 +94,9 @@ class LocalStaging:
             except FileNotFoundError:
                 if not again and not target.exists():
                     raise _lost(str(source), str(target), file.rows) from None
+        if staged:  # also where a driver before has renamed them all: it may not have come to this
+            with contextlib.suppress(FileNotFoundError):
+                durable.flush_directory(self._root)
 
     def staged(self) -> Iterable[str]:
         if self._root.is_file():
@@ -115,6 +119,7 @@ class _LocalFile:
     def finish(self, staged: Staged) -> Staged:
         if not self.stream.closed:
             self.stream.close()
+        durable.flush_file(self._path)
         return replace(staged, nbytes=self._path.stat().st_size)
 
     def abandon(self) -> None:

@@ -29,8 +29,12 @@ SILENT_BEATS = 15
 """A worker that has not said anything for so long hangs, and is ended."""
 PAUSES = (0.0, 0.0, 0.5, 1.0, 2.0, 5.0)
 """Seconds before another process is started, by how many have died without having done anything, one after the other."""
-BEAT, WORKED = b".", b"w"
-"""What a worker writes to its host: that it is there, and that it has finished its part of an epoch."""
+BEAT, CALLED, WORKED, FAILED = b".", b"c", b"w", b"!"
+"""What a worker writes to its host: that it is there, that the driver has answered its call, that it has finished its part of an epoch; and
+at the end, before the error in words, that it has failed."""
+STARTS = 3
+"""After so many processes in a row that ended before the driver knew of them, the host ends, and with it Spark tells the driver why."""
+FAILURE_BYTES = 500
 PR_SET_PDEATHSIG = 1
 
 
@@ -42,8 +46,12 @@ class Ended:
     """As ``os.waitpid`` gives it."""
     out_of_memory: bool
     hung: bool = False
+    called: bool = False
+    """The driver had heard of it."""
     worked: bool = False
     """It had finished some work."""
+    failure: str = ""
+    """What it said of its end."""
 
     @property
     def reason(self) -> str | None:
@@ -55,23 +63,30 @@ class Ended:
             name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
             return f"killed by {name}" + (", as the kernel ran out of memory" if self.out_of_memory else "")
         code = os.WEXITSTATUS(self.status)
-        return None if code == 0 else f"ended with code {code}"
+        return None if code == 0 else f"ended with code {code}" + (f" ({self.failure})" if self.failure else "")
+
+
+class StartFailed(RuntimeError):  # noqa: N818
+    """No worker of this host can start."""
 
 
 def hold(settings: Settings) -> None:
-    """Hold the place until the worker ends as it should: the driver has ended it, or is gone."""
+    """Hold the place until the worker ends as it should: the driver has ended it, or is gone. Raises StartFailed."""
     run.warm()
     gc.collect()
     gc.freeze()
     executor = executor_id()
     died: str | None = None
-    idle = 0
+    idle = unknown = 0
     while True:
         ended = _run(settings, executor, died)
         died = ended.reason
         if died is None:
             return
         idle = 0 if ended.worked else idle + 1
+        unknown = 0 if ended.called else unknown + 1
+        if unknown == STARTS:
+            raise StartFailed(f"the worker's process {died}, {STARTS} times before it could call the driver")
         time.sleep(PAUSES[min(idle, len(PAUSES) - 1)])
 
 
@@ -86,7 +101,7 @@ def _run(settings: Settings, executor: str, died: str | None) -> Ended:
         _be_worker(settings, executor, died, host, speaking)
     os.close(speaking)
     try:
-        hung, worked = _await(worker, hearing)
+        hung, said = _await(worker, hearing)
     except BaseException:  # the task is ended: nobody needs the worker any more
         os.kill(worker, signal.SIGKILL)
         os.waitpid(worker, 0)
@@ -94,22 +109,29 @@ def _run(settings: Settings, executor: str, died: str | None) -> Ended:
     finally:
         os.close(hearing)
     _, status = os.waitpid(worker, 0)
-    return Ended(status, out_of_memory_kills() > kills, hung, worked)
+    signs, _, failure = said.partition(FAILED)
+    return Ended(status, out_of_memory_kills() > kills, hung, CALLED in signs, WORKED in signs, failure.decode(errors="replace"))
 
 
-def _await(worker: int, hearing: int) -> tuple[bool, bool]:
-    """Until the worker's end of the pipe is closed, by its death; whether it had to be killed, and whether it has worked."""
-    silent, worked = 0, False
+def _await(worker: int, hearing: int) -> tuple[bool, bytes]:
+    """Until the worker's end of the pipe is closed, by its death; whether it had to be killed, and what it has said but for beats."""
+    silent, signs = 0, b""
     while True:
         if not select.select([hearing], [], [], BEAT_SECONDS)[0]:
             silent += 1
             if silent >= SILENT_BEATS:
                 os.kill(worker, signal.SIGKILL)
-                return True, worked
+                return True, signs
         elif said := os.read(hearing, 4096):
-            silent, worked = 0, worked or WORKED in said
+            silent, signs = 0, _signs(signs + said)
         else:
-            return False, worked
+            return False, signs
+
+
+def _signs(said: bytes) -> bytes:
+    """Each sign once, in O(1) bytes however long the worker lives, and what follows a failure."""
+    before, failed, failure = said.partition(FAILED)
+    return b"".join(sign for sign in (CALLED, WORKED) if sign in before) + failed + failure
 
 
 def _be_worker(settings: Settings, executor: str, died: str | None, host: int, speaking: int) -> None:
@@ -121,10 +143,18 @@ def _be_worker(settings: Settings, executor: str, died: str | None, host: int, s
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         threading.Thread(target=_beat, args=(host, speaking), name="host", daemon=True).start()
-        serve(settings, executor=executor, died=died, worked=lambda: os.write(speaking, WORKED))
+        serve(
+            settings,
+            executor=executor,
+            died=died,
+            called=lambda: os.write(speaking, CALLED),
+            worked=lambda: os.write(speaking, WORKED),
+        )
         code = 0
-    except BaseException:
+    except BaseException as error:
         traceback.print_exc()
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        os.write(speaking, FAILED + told.encode()[:FAILURE_BYTES])
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

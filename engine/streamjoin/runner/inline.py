@@ -41,6 +41,10 @@ class InlineRunner:
         return self._count
 
     @property
+    def absence(self) -> None:
+        return None
+
+    @property
     def overlaps(self) -> bool:
         return True
 

@@ -128,6 +128,13 @@ class Pool:
             return self._places[place].reason
 
     @property
+    def absence(self) -> str | None:
+        """Why processes do not come to places that have none, as far as something went wrong there."""
+        with self._changed:
+            reasons = {place.absence for place in self._places.values() if place.process is None and place.absence is not None}
+        return "; ".join(sorted(reasons)) or None
+
+    @property
     def settled(self) -> bool:
         """Whether every worker has its process and its task, so that an attempt may follow another; and none that is in flight is lost: who
         has done its part of that would go on from there, and need what is committed again."""
@@ -221,6 +228,11 @@ class Pool:
                 found.died(reason)
                 self._drop(found, reason)
                 self._changed.notify_all()
+            elif found is not None and not found.is_replaced:
+                found.absence = reason
+                _log.warning("no worker has come to place %d: %s; it is tried again", place, reason)
+            if found is not None:
+                found.is_replaced = False
 
     def serve(self, reader: Any, writer: Any) -> None:
         """A worker's connection, from its hello to its end. Called by the server, in a thread of the connection's own."""
@@ -252,7 +264,7 @@ class Pool:
                 _log.warning("the worker at place %d died: %s; another is there", place.number, hello.died)
             if place.process is not None:
                 self._drop(place, hello.died or "it called again")
-            place.process = process
+            place.process, place.absence, place.is_replaced = process, None, False
             self._changed.notify_all()
         while True:
             self._hear(process, decode(reader.read_chunk().app_metadata))
@@ -305,8 +317,8 @@ class Pool:
                 self._changed.wait(0.5)
             tasks: dict[Process, int] = {place.process: 0 for place in self._places.values() if place.process is not None}
             if not tasks:
-                reasons = "; ".join(sorted({place.reason for place in self._places.values() if place.reason})) or "none has called yet"
-                raise EpochFailed(f"epoch {spec.epoch}: no worker is there: {reasons}")
+                reasons = sorted({reason for place in self._places.values() if (reason := place.absence or place.reason) is not None})
+                raise EpochFailed(f"epoch {spec.epoch}: no worker is there: {'; '.join(reasons) or 'none has called yet'}")
             for process in found:
                 if process is not None:
                     tasks[process] += 1
@@ -390,6 +402,7 @@ class Pool:
             if place is None or place.process is not process:
                 return
             place.died(why)
+            place.is_replaced = True
             self._drop(place, why)
             self._changed.notify_all()
         _log.warning("%s: %s; it is replaced", process, why)

@@ -89,6 +89,10 @@ class Place:
     """Of its processes, as far as the reason is known."""
     reason: str | None = None
     """Of the last of these."""
+    absence: str | None = None
+    """Why no process has come since the last one, or ever: what brings them has failed. None: nothing is known to be wrong."""
+    is_replaced: bool = False
+    """Its process was given up, which ends what keeps the place, too."""
     is_unexplained: bool = False
     """Its process is gone, and nobody has told why."""
     empty_since: float = field(default_factory=time.monotonic)

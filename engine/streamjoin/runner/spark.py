@@ -137,6 +137,11 @@ class SparkRunner:
         return 0 if self._pool is None else self._pool.connected
 
     @property
+    def absence(self) -> str | None:
+        """See :class:`streamjoin.epoch.ports.Runner`."""
+        return None if self._pool is None else self._pool.absence
+
+    @property
     def overlaps(self) -> bool:
         """See :class:`streamjoin.epoch.ports.Runner`."""
         return self._pool is not None and self._pool.settled
@@ -362,7 +367,8 @@ def java_ended(log_directory: Path) -> str | None:
 
 def cause_of(trace: str) -> str:
     """The one line of a Spark failure that a person wants: the innermost Python exception, else the first line that names one."""
-    python = re.findall(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception|Missing|Superseded|Exists)): (.+)$", trace, re.MULTILINE)
+    named_as = "Error|Exception|Missing|Superseded|Exists|Failed"
+    python = re.findall(rf"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:{named_as})): (.+)$", trace, re.MULTILINE)
     for name, message in python:
         if name not in ("PythonException", "SparkException", "Py4JJavaError"):
             return f"{name}: {message.strip()}"[:500]

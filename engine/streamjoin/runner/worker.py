@@ -59,11 +59,18 @@ class Worker:
     """See the module."""
 
     def __init__(
-        self, settings: Settings, host: str, *, executor: str = "", died: str | None = None, worked: Callable[[], object] = lambda: None
+        self,
+        settings: Settings,
+        host: str,
+        *,
+        executor: str = "",
+        died: str | None = None,
+        called: Callable[[], object] = lambda: None,
+        worked: Callable[[], object] = lambda: None,
     ) -> None:
-        """``host``: the address to take pieces at. ``worked`` is called when a part of an epoch is done. Raises OSError when no port of
-        the settings is free."""
-        self._settings, self._executor, self._died, self._worked = settings, executor, died, worked
+        """``host``: the address to take pieces at. ``called`` is called when the driver has answered, ``worked`` when a part of an epoch is
+        done. Raises OSError when no port of the settings is free."""
+        self._settings, self._executor, self._died, self._called, self._worked = settings, executor, died, called, worked
         self._exchange = Exchange(host, settings.security, ports=settings.ports)
         self._store = RunStore()
         self._shared: dict[str, Shared] = {}
@@ -107,6 +114,8 @@ class Worker:
         try:
             while not self._ended:
                 message = decode(reader.read_chunk().app_metadata)
+                if not greeted:
+                    self._called()
                 self._heard, greeted = time.monotonic(), True
                 self._died = None  # the driver knows
                 self._hear(message, answers)
@@ -208,13 +217,18 @@ class Worker:
 
 
 def serve(
-    settings: Settings, *, executor: str = "", died: str | None = None, worked: Callable[[], object] = lambda: None
+    settings: Settings,
+    *,
+    executor: str = "",
+    died: str | None = None,
+    called: Callable[[], object] = lambda: None,
+    worked: Callable[[], object] = lambda: None,
 ) -> None:
     """Be the worker of this place until the driver ends it, or is gone (see :class:`Worker`)."""
     run.warm()
     host = _own_address(settings.driver)
     if host is not None:
-        Worker(settings, host, executor=executor, died=died, worked=worked).serve()
+        Worker(settings, host, executor=executor, died=died, called=called, worked=worked).serve()
 
 
 def _own_address(driver: str) -> str | None:

@@ -99,6 +99,7 @@ class PlanAnswer(Message):
     workers: int
     phase: str
     ready_workers: int
+    absence: str | None
     to_fetch_bytes: int
     dropped: str | None
     scheme: dict[str, Any]
@@ -117,6 +118,7 @@ class PlanAnswer(Message):
             workers=status.workers,
             phase=status.phase.value,
             ready_workers=status.ready_workers,
+            absence=status.absence,
             to_fetch_bytes=status.to_fetch_bytes,
             dropped=status.dropped,
             scheme=status.scheme.to_json(),

@@ -1,19 +1,24 @@
 """The commit log: one linear sequence of entries, each created exclusively, so that an epoch happens once and an older driver stops.
 
 An entry is ``log/<sequence>.entry``: small blocks and results of its epoch (a :class:`~streamjoin.state.extent.Segment`), then the whole
-:class:`Checkpoint` after it as JSON, then that JSON's length. So an epoch of little is one object. There are two kinds: an *epoch*, and a
-*claim*, which a driver that starts writes to take the log over. The latest entry is the truth.
+:class:`Checkpoint` after it as JSON, then that JSON's length and a checksum of it all. So an epoch of little is one object. There are two
+kinds: an *epoch*, and a *claim*, which a driver that starts writes to take the log over. The latest entry is the truth.
 
 Why this is exactly once, and what a crash does:
 
 - An entry exists or does not; creating it is the commit point. Blocks and outputs that no entry names were never there.
+- All that an entry names is durable before it is created, and the entry before the create returns. It gets its name only once its bytes are
+  flushed: so a power loss leaves it whole or not at all, and a commit that nobody was told of blocks no number. An entry that is damaged is
+  therefore nothing that a driver may step over: the disk has lost what it had confirmed, and what followed from it may be visible.
 - Two drivers race for the next sequence number. Who loses reads the entry that won: if it is of another incarnation the loser raises
   :class:`Superseded` and must not publish anything more. A claim by a newer driver therefore stops the older at its next commit.
 - A create whose answer was lost is repeated; finding an entry with our own writer id means that it had succeeded.
 - What keeps an older driver out is one entry: the claim of the newer one lies where the older will commit next. So claims stay for
   ``RETAIN_SECONDS``, and a driver that slept longer than half of that, before its create or in it, lists the log after it: an entry beyond
-  its own means that it wrote into a hole in the past. Other entries go as soon as they are ``RETAIN_ENTRIES`` behind and nothing in them is
-  needed. A driver that claims may find such a hole at any time, so it always lists.
+  its own means that it wrote into a hole in the past. Two clocks tell the time: the wall clock, which may be set back, and the one since
+  the machine's start, which goes on while the machine is suspended, but not while a virtual one is halted. A sleep is as long as the one
+  says that says more, a claim as old as the one that says less. Other entries go as soon as they are ``RETAIN_ENTRIES`` behind and nothing
+  in them is needed. A driver that claims may find such a hole at any time, so it always lists.
 - A store that lets an object be created twice (some imitations of S3 do not know the condition) would break all of this in silence, so a
   driver that claims a log in an object store tries that first.
 """
@@ -27,7 +32,8 @@ import socket
 import struct
 import time
 import uuid
-from collections.abc import Callable, Collection
+import zlib
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,12 +48,36 @@ TRIM_ENTRIES = 16
 """So many are removed at once, in one request."""
 ATTEMPTS = 4
 FORMAT = 3
-LENGTH = struct.Struct("<Q")
-"""How an entry ends: the length of the JSON before it."""
+END = struct.Struct("<QI")
+"""How an entry ends: the length of the JSON before it, and the CRC-32 of all before that."""
+
+
+class Damaged(StorageError):  # noqa: N818
+    """An entry is not as it was written."""
 
 
 class Superseded(RuntimeError):  # noqa: N818
     """Another driver has taken this checkpoint over; this one has committed nothing since and must stop."""
+
+
+def since_boot() -> float:
+    """Seconds since this machine's start, those in which it was suspended included."""
+    # macOS has no CLOCK_BOOTTIME: its CLOCK_MONOTONIC counts them.
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    wall: float
+    boot: float
+
+    def is_longer_ago_than(self, seconds: float, now: _Moment) -> bool:
+        """By either clock."""
+        return max(now.wall - self.wall, now.boot - self.boot) > seconds
+
+    def is_surely_longer_ago_than(self, seconds: float, now: _Moment) -> bool:
+        """By both clocks."""
+        return min(now.wall - self.wall, now.boot - self.boot) > seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +174,17 @@ class Entry:
         """``segment``: what else the entry is to hold, at its beginning."""
         values = {name: getattr(self, name) for name in Entry.__slots__ if name != "checkpoint"}
         text = json.dumps({"format": FORMAT, **values, "checkpoint": self.checkpoint.to_json()}).encode()
-        return segment + text + LENGTH.pack(len(text))
+        return segment + text + END.pack(len(text), zlib.crc32(text, zlib.crc32(segment)))
 
     @classmethod
     def decode(cls, data: bytes) -> Entry:
-        """Raises StorageError for an entry of another version."""
-        values = json.loads(data[-LENGTH.size - LENGTH.unpack(data[-LENGTH.size :])[0] : -LENGTH.size])
+        """Raises StorageError for an entry of another version, Damaged for one that is not as it was written. O(bytes)."""
+        if len(data) < END.size:
+            raise Damaged(f"it has {len(data)} bytes")
+        length, checksum = END.unpack(data[-END.size :])
+        if length > len(data) - END.size or zlib.crc32(memoryview(data)[: -END.size]) != checksum:
+            raise Damaged(f"its {len(data)} bytes are not those that were written")
+        values = json.loads(data[-END.size - length : -END.size])
         found = values.pop("format", None)
         if found != FORMAT:
             raise _other_format(found)
@@ -169,7 +204,10 @@ def _sequence_of(path: str) -> int:
 
 
 def read_latest(storage: Storage) -> Entry | None:
-    """The truth, or None for a new checkpoint. An entry may be removed between list and read, then a later one exists."""
+    """The truth, or None for a new checkpoint. An entry may be removed between list and read, then a later one exists.
+
+    Raises StorageError, also where the newest entry is damaged.
+    """
     for _ in range(ATTEMPTS):
         paths = storage.list("log")
         if not paths:
@@ -178,25 +216,52 @@ def read_latest(storage: Storage) -> Entry | None:
             raise _other_format(2)
         try:
             return Entry.decode(storage.get(paths[-1]))
+        except Damaged as error:
+            raise _cannot_go_on(storage, paths, error) from error
         except StorageError as error:
             last = error
     raise last
 
 
+def _cannot_go_on(storage: Storage, paths: Sequence[str], error: Damaged) -> StorageError:
+    """What is to be done about the newest of these entries, which is damaged."""
+    text = (
+        f"{storage.url}/{paths[-1]}: this entry is damaged ({error}): the storage has lost what it had confirmed, as a disk does that does "
+        "not flush its cache when it is told to. Restore the entry"
+    )
+    try:
+        before = Entry.decode(storage.get(paths[-2]))
+    except (IndexError, StorageError):
+        return StorageError(f"{text}; without it there is no state to go on from, so else choose a new checkpoint.location")
+    return StorageError(
+        f"{text}; or remove it: then the join goes on from {paths[-2]}, after epoch {before.checkpoint.epoch}, and results of the epoch "
+        "after that may be visible twice if it had been committed"
+    )
+
+
 class CommitLog:
     """One driver's hold on the log. Not safe for use by several threads."""
 
-    def __init__(self, storage: Storage, *, clock: Callable[[], float] = time.time, identity: str | None = None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        clock: Callable[[], float] = time.time,
+        boot_clock: Callable[[], float] = since_boot,
+        identity: str | None = None,
+    ) -> None:
         self._storage = storage
         self._clock = clock
+        self._boot_clock = boot_clock
         self.writer = identity or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.incarnation = 0
         self.sequence = -1
-        self._verified_at = 0.0
+        self._verified_at = _Moment(0.0, 0.0)
         self._unknown = False
         """A create failed for good, and may have taken effect: what the log holds next is not known."""
-        self._kept_until: dict[int, float] = {}
-        """Until when each entry that is there must stay, by sequence number, ascending, so that removing old ones needs no listing."""
+        self._kept_since: dict[int, _Moment | None] = {}
+        """Of each entry that is there, by sequence number, ascending, so that removing old ones needs no listing: since when it is known,
+        from which on it stays for ``RETAIN_SECONDS``; None: it need not."""
 
     def claim(self) -> Checkpoint:
         """Take the log over from whoever had it and return the checkpoint to go on from. O(retained entries).
@@ -204,7 +269,7 @@ class CommitLog:
         Raises StorageError when storage fails more than ATTEMPTS times.
         """
         while True:
-            self._verified_at = self._clock()
+            self._verified_at = self._now()
             latest = read_latest(self._storage)
             checkpoint = latest.checkpoint if latest else Checkpoint(identity=uuid.uuid4().hex[:8])
             self.incarnation = latest.incarnation + 1 if latest else 1
@@ -217,7 +282,7 @@ class CommitLog:
             if found and found[-1] > self.sequence:
                 continue  # the previous driver is far ahead, and the claim in a hole that it left behind
             self._require_exclusive(data)
-            self._kept_until = dict.fromkeys(found, self._clock() + RETAIN_SECONDS)
+            self._kept_since = dict.fromkeys(found, self._now())
             return checkpoint
 
     @property
@@ -231,19 +296,22 @@ class CommitLog:
         Raises Superseded when another driver has taken over, StorageError when the outcome is unknown.
         """
         self._append("epoch", checkpoint, segment)
-        self._kept_until[self.sequence] = 0.0
+        self._kept_since[self.sequence] = None
 
     def is_held(self) -> bool:
         """Whether this driver is still the newest that has claimed the log."""
         latest = read_latest(self._storage)
         return latest is not None and latest.incarnation == self.incarnation
 
+    def _now(self) -> _Moment:
+        return _Moment(self._clock(), self._boot_clock())
+
     def _append(self, kind: str, checkpoint: Checkpoint, segment: bytes = b"") -> bytes:
         if self._unknown:
             raise StorageError(f"{self._storage.url}: the outcome of the last commit is not known; start again, which finds out")
         sequence = self.sequence + 1
-        now = self._clock()
-        entry = Entry(sequence, self.incarnation, self.writer, kind, now, checkpoint)
+        now = self._now()
+        entry = Entry(sequence, self.incarnation, self.writer, kind, now.wall, checkpoint)
         data, path = entry.encode(segment), path_of(sequence)
         for attempt in range(ATTEMPTS):
             try:
@@ -256,7 +324,7 @@ class CommitLog:
                 if attempt == ATTEMPTS - 1:
                     self._unknown = True
                     raise
-        if self._clock() - self._verified_at > RETAIN_SECONDS / 2:
+        if self._verified_at.is_longer_ago_than(RETAIN_SECONDS / 2, self._now()):
             beyond = [found for found in self._storage.list("log") if found > path]
             if beyond:
                 self._require_own(beyond[-1])
@@ -293,9 +361,10 @@ class CommitLog:
 
     def trim(self, needed: Collection[str]) -> None:
         """Remove entries that nobody can need: see the module for what makes that safe. ``needed``: paths of some that stay."""
-        now, behind = self._clock(), itertools.islice(self._kept_until.items(), max(0, len(self._kept_until) - RETAIN_ENTRIES))
-        old = [sequence for sequence, until in behind if until < now and path_of(sequence) not in needed]
+        now, behind = self._now(), itertools.islice(self._kept_since.items(), max(0, len(self._kept_since) - RETAIN_ENTRIES))
+        free = [sequence for sequence, since in behind if since is None or since.is_surely_longer_ago_than(RETAIN_SECONDS, now)]
+        old = [sequence for sequence in free if path_of(sequence) not in needed]
         if len(old) >= TRIM_ENTRIES:
             self._storage.delete_many([path_of(sequence) for sequence in old])
             for sequence in old:
-                del self._kept_until[sequence]
+                del self._kept_since[sequence]

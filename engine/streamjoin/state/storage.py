@@ -4,9 +4,12 @@ Always holds: a reader sees an object whole or not at all; ``create`` succeeds f
 An operation that raises :class:`StorageError` may or may not have taken effect (a lost answer looks like a lost request), so every
 caller must be able to repeat it. ``AlreadyExists`` and ``Missing`` are answers, not faults.
 
-obstore carries it out. For local paths, ``create`` is a hard link to a complete temporary file, which is atomic on POSIX file systems;
-``docs/storage.md`` says what it is in each object store. What an object store refuses for the moment is asked again with growing pauses,
-logged, and counted by :func:`retries`: obstore itself repeats nothing but the parts of large uploads.
+An object that was put or created survives a power loss from then on; whether one that was deleted comes back does not matter.
+
+obstore carries it out, but for what is written to local paths, which it cannot flush (``durable``); there, ``create`` is a hard link to a
+complete temporary file, which is atomic on POSIX file systems. ``docs/storage.md`` says what it is in each object store. What an object
+store refuses for the moment is asked again with growing pauses, logged, and counted by :func:`retries`: obstore itself repeats nothing but
+the parts of large uploads.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from streamjoin.location import is_url, place
+from streamjoin.state import durable
 
 RETRY_SECONDS = 30.0
 """No attempt at an operation begins later than this after its first."""
@@ -65,10 +69,10 @@ class Storage(Protocol):
     url: str
 
     def put(self, path: str, data: bytes | memoryview) -> None:
-        """Write an object, replacing any that is there."""
+        """Write an object, replacing any that is there. It is durable on return."""
 
     def create(self, path: str, data: bytes) -> None:
-        """Write an object where none is; raises AlreadyExists otherwise.
+        """Write an object where none is; raises AlreadyExists otherwise. Either way the object is durable then.
 
         The object that exists may be this call's own, if an earlier attempt's answer was lost: only its content can tell.
         """
@@ -125,7 +129,7 @@ class ObjectStorage:
         if self.root is None:
             return self._connected(repeats=0)
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            durable.make_directory(self.root, self.root)
         except OSError as error:
             raise StorageError(f"{self.url}: cannot be created ({error.strerror}); choose a directory that you may write") from error
         return LocalStore(self.root)
@@ -145,7 +149,10 @@ class ObjectStorage:
 
     def put(self, path: str, data: bytes | memoryview) -> None:
         view = memoryview(data).cast("B")
-        if self.root is None and len(view) > MULTIPART_BYTES:
+        if self.root is not None:
+            target, root = self.root / path, self.root
+            self._attempts("write", path, lambda: durable.put(target, root, view))
+        elif len(view) > MULTIPART_BYTES:
             self._attempts(
                 "write",
                 path,
@@ -157,8 +164,11 @@ class ObjectStorage:
     def create(self, path: str, data: bytes) -> None:
         def once() -> None:
             try:
-                obstore.put(self._store, path, data, mode="create", use_multipart=False)
-            except AlreadyExistsError as error:
+                if self.root is not None:
+                    durable.create(self.root / path, self.root, data)
+                else:
+                    obstore.put(self._store, path, data, mode="create", use_multipart=False)
+            except (FileExistsError, AlreadyExistsError) as error:
                 # S3 says so, too, while another create is still under way, which may yet come to nothing
                 if self.root is None and self.size(path) is None:
                     raise _Unsettled from error
