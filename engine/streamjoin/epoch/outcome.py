@@ -80,6 +80,7 @@ def _totals(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport]
     totals = {name: [last.totals.get(name, [0, 0])[side] + pair[side] for side in SIDES] for name, pair in by_side.items()}
     totals |= {name: [last.totals.get(name, [0])[0] + count] for name, count in once.items()}
     totals["skipped"] = [plan.skipped_records for plan in epoch.inputs]
+    totals["replaced"] = [plan.replacements for plan in epoch.inputs]
     return totals
 
 

@@ -83,6 +83,8 @@ class SourcePlan:
     """``backlog_records`` by partition, where the stream has partitions."""
     skipped_records: int = 0
     """Records that were gone before they were read, since the stream's start; a part of the position."""
+    replacements: int = 0
+    """How often what is read was replaced by something else that has its name, since the stream's start; a part of the position."""
 
 
 @dataclass(frozen=True)
