@@ -126,6 +126,7 @@ def manifest_text(
     workers: int = 3,
     capacity: int = 1_000_000,
     watermark: str = "1h",
+    max_ahead: str | None = None,
     output: dict[str, Any] | None = None,
     where: tuple[str | None, str | None] = (None, None),
     sources: tuple[str, dict[str, Any]] = ("json", {}),
@@ -142,6 +143,8 @@ def manifest_text(
             "watermark": watermark,
             "expectedRate": 1000,
         }
+        if max_ahead is not None:
+            stream["maxAhead"] = max_ahead
         if condition:
             stream["where"] = condition
         streams.append(stream)

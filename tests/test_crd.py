@@ -193,6 +193,13 @@ REFUSED = [
     refused("a stream's name that is no identifier", "name: payments", "name: pay-ments", "spec.streams[1].name", "cannot stand in SQL"),
     refused("a watermark without event times", "      eventTime: at\n", "", "spec.streams[0].watermark", "needs eventTime"),
     refused(
+        "a bound on event times without them",
+        "eventTime: at\n      watermark: 10s",
+        "maxAhead: 1h",
+        "spec.streams[0].maxAhead",
+        "needs eventTime",
+    ),
+    refused(
         "a window of time without event times",
         "      eventTime: paid\n",
         "",

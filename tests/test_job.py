@@ -73,6 +73,13 @@ def test_a_job_holds_what_the_manifest_says() -> None:
     assert made.window == Window(WindowKind.RANGE, before_micros=180_000_000, after_micros=180_000_000)
 
 
+def test_event_times_of_any_zone_may_be_an_hour_ahead() -> None:
+    local = "id BIGINT, Amount DOUBLE, currency STRING, note STRING, at TIMESTAMP_NTZ"
+    hours = [made.streams[LEFT].max_ahead_micros / 3_600_000_000 for made in (job(), job(stream={"schema": local}))]
+    assert hours == [1, 15]
+    assert job(stream={"schema": local, "maxAhead": "0s"}).streams[LEFT].max_ahead_micros == 0
+
+
 def test_a_job_can_be_pickled_and_compared() -> None:
     made = job()
     assert pickle.loads(pickle.dumps(made)) == made
@@ -95,6 +102,8 @@ def test_paths_are_plain_and_local() -> None:
     assert (made.streams[LEFT].source.path, made.sink.path) == ("in/orders", "/tmp/out")
     assert (made.checkpoint, made.dead_letter) == ("/tmp/state", "/tmp/state/dead-letters")
     assert job(deadLetter={"location": "dead/"}).dead_letter == "dead"
+    kept = job(deadLetter={"late": True})
+    assert (kept.dead_letter, kept.late_letters, made.late_letters) == ("/tmp/state/dead-letters", True, False)
 
 
 @pytest.mark.parametrize(

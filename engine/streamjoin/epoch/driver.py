@@ -132,7 +132,7 @@ class Driver:
         self._log = CommitLog(storage, clock=clock)
         self._sources = sources or make_sources(job, storage)
         self._sink = make_sink(job.sink, output_schema(job), storage=storage, query=job.name)
-        self._dead_letters = DeadLetters(job.dead_letter)
+        self._dead_letters = DeadLetters(job.dead_letter, job.late_letters)
         self._janitor = Janitor(storage, self._log, self._sources, self._sink, self._dead_letters)
         self._replanner = Replanner(self._query, fetches=storage.local_path(FOLDER) is None)
         self._observations = Observations()
@@ -238,7 +238,9 @@ class Driver:
             return None
         assert self._config is not None
         incarnation, entry = self._log.incarnation, path_of(self._log.sequence)
-        spec = make_spec(self.job, self.checkpoint, head, inputs, plans, self._config, incarnation=incarnation, entry=entry)
+        spec = make_spec(
+            self.job, self.checkpoint, head, inputs, plans, self._config, incarnation=incarnation, entry=entry, now=self._clock()
+        )
         epoch = PlannedEpoch(spec, inputs, plans, started_at)
         steps.lap("plan")
         self._at("switch" if epoch.is_switch else "tasks")

@@ -7,23 +7,24 @@ every block that holds a tuple which may still match, exactly one token per task
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from streamjoin.epoch.planning import PlannedEpoch, utilization
 from streamjoin.epoch.ports import EpochResult, TaskWork
 from streamjoin.epoch.results import Results
-from streamjoin.epoch.spec import TaskReport
+from streamjoin.epoch.spec import RouteReport, TaskReport
 from streamjoin.epoch.watermark import advance
 from streamjoin.io.base import SourcePlan
 from streamjoin.job import Job
 from streamjoin.language.sides import SIDES
+from streamjoin.manifest.quantity import Duration
 from streamjoin.state.blocks import Block
 from streamjoin.state.extent import Segment
 from streamjoin.state.log import Checkpoint, Newest
 
 COUNTERS = (
-    *("input", "rejected", "filtered", "late", "unmatchable", "shed", "accepted", "routed"),
+    *("input", "rejected", "ahead", "filtered", "late", "unmatchable", "shed", "accepted", "routed"),
     *("input_bytes", "routed_bytes", "dead_letter_bytes"),
 )
 """What routing counts, by stream: fields of RouteReport."""
@@ -131,7 +132,7 @@ def result_of(
         totals=after.totals,
         generation=after.generation,
         blocks=len(after.blocks),
-        warnings=inputs[0].warnings + inputs[1].warnings,
+        warnings=inputs[0].warnings + inputs[1].warnings + tuple(_all_ahead(job, routes)),
         committed_at=after.committed_at,
         work={report.task: TaskWork(report.seconds, report.output, report.candidates, report.held_bytes) for report in reports},
         stored_blocks=stored_blocks,
@@ -157,6 +158,19 @@ def stored(blocks: Iterable[Block]) -> tuple[tuple[int, int], tuple[int, int]]:
         count[block.side] += 1
         nbytes[block.side] += block.nbytes
     return (count[0], count[1]), (nbytes[0], nbytes[1])
+
+
+def _all_ahead(job: Job, routes: Sequence[RouteReport]) -> Iterator[str]:
+    """What is to be said where a stream had nothing but event times that are too far ahead. The same text for each such epoch."""
+    for side, stream in enumerate(job.streams):
+        of_side = [route for route in routes if route.side == side]
+        if any(route.ahead for route in of_side) and all(route.time_max is None for route in of_side):
+            most = Duration(stream.max_ahead_micros)
+            yield (
+                f"{stream.name}: the event times of all its records are more than {most} ahead of the clock, and of the stream's newest;"
+                " the records are in the dead letters, and the watermark stands still. Where event times may be so far ahead, set"
+                f" spec.streams[{side}].maxAhead"
+            )
 
 
 def _source_errors(reports: Sequence[TaskReport], side: int) -> int:

@@ -105,8 +105,10 @@ def make_spec(
     *,
     incarnation: int,
     entry: str,
+    now: float,
 ) -> EpochSpec:
-    """What the tasks of the epoch after ``head`` are told. ``entry`` is the path of the log's newest entry, which is ``last``."""
+    """What the tasks of the epoch after ``head`` are told. ``entry`` is the path of the log's newest entry, which is ``last``; ``now`` is
+    the wall clock."""
     ranged = job.window.kind is WindowKind.RANGE
     follows = None if head.epoch == last.epoch else head.epoch
     watermarks = last.effective if follows is None else last.watermarks
@@ -122,6 +124,7 @@ def make_spec(
         generation=current.generation,
         splits=tuple((side, split) for side in SIDES for split in inputs[side].splits),
         late_before=watermarks if ranged else (None, None),
+        latest=(_latest(job, last, 0, inputs[0], now), _latest(job, last, 1, inputs[1], now)) if ranged else (None, None),
         expired_before=job.window.expired_before(marks),
         records_before=head.records,
         records_after=(inputs[0].end_record, inputs[1].end_record),
@@ -135,6 +138,20 @@ def make_spec(
         small_bytes=min(MOST_SMALL_BYTES, SMALL_BYTES // current.scheme.tasks),
         follows=follows,
     )
+
+
+def _latest(job: Job, last: Checkpoint, side: int, plan: SourcePlan, now: float) -> int:
+    """The latest event time that a stream's tuples may have.
+
+    It goes by the clock, so that old data is taken whatever its steps; and by the stream's newest where that is later, so that a clock that
+    was set back stops nothing.
+    """
+    stream, watermark = job.streams[side], last.watermarks[side]
+    known = [round(now * 1e6) if plan.event_now is None else plan.event_now]
+    known += [partition.time_max for partition in last.partitions[side].values()]
+    if watermark is not None:
+        known.append(watermark + stream.watermark_micros)
+    return max(known) + stream.max_ahead_micros
 
 
 def utilization(job: Job, checkpoint: Checkpoint) -> dict[int, float]:

@@ -3,7 +3,8 @@
 Phases, for each split:
 
 1. read as Arrow; what does not parse goes to the dead letters;
-2. select by ``where``; reject null event times; drop late tuples; drop tuples whose key is null (they can match nothing);
+2. select by ``where``; reject null event times and those too far ahead; drop late tuples, or put them into the dead letters; drop tuples
+   whose key is null (they can match nothing);
 3. make the held columns: key, unit coordinate, time, payload;
 4. sort by key, shed, cut by area.
 
@@ -12,7 +13,6 @@ Deterministic: two attempts at the same split send the same pieces, because a jo
 
 from __future__ import annotations
 
-import json
 import pickle
 import time
 from collections.abc import Iterator
@@ -35,6 +35,8 @@ from streamjoin.epoch.spec import (
     units_of,
 )
 from streamjoin.io.base import Records, Rejected
+from streamjoin.io.text import raw_text
+from streamjoin.io.values import row_text
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.run import sort_order
 from streamjoin.language.sides import LEFT
@@ -48,12 +50,13 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
     worker, plan = compiled(spec.config), plan_of(spec.scheme)
     which, split = spec.splits[index]
     side, report = worker.sides[which], RouteReport(which, partition=split.partition)
-    dead = worker.config.dead_letters.writer(attempt_name(spec, index), final_name(spec, index), side.stream.name)
+    dead_letters = worker.config.dead_letters
+    dead = dead_letters.writer(attempt_name(spec, index), final_name(spec, index), side.stream.name)
     held = []
     for records in worker.config.readers[which].read(split):
-        batch, rejected = prepare(spec, side, which, index, records, split.first_record, report)
-        dead.write(split, records.rejected + rejected)
-        report.rejected += len(records.rejected) + len(rejected)
+        report.rejected += len(records.rejected)
+        batch, letters = prepare(spec, side, which, index, records, split.first_record, report, late_letters=dead_letters.late)
+        dead.write(split, records.rejected + letters)
         report.input += records.batch.num_rows + len(records.rejected)
         report.input_bytes += records.batch.nbytes
         report.source_errors += records.errors
@@ -69,13 +72,13 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
 
 
 def prepare(
-    spec: EpochSpec, side: Side, which: int, split: int, records: Records, first_record: int, report: RouteReport
+    spec: EpochSpec, side: Side, which: int, split: int, records: Records, first_record: int, report: RouteReport, *, late_letters: bool
 ) -> tuple[pa.Table | None, list[Rejected]]:
-    """Phases 2 and 3 for one batch: the held tuples plus a ``_shed`` column in [0, 1), or None when none is left; and the rejected."""
-    batch, rows, stream = records.batch, records.offsets(), side.stream
-    rejected: list[Rejected] = []
+    """Phases 2 and 3 for one batch: the held tuples plus a ``_shed`` column in [0, 1), or None when none is left; and the dead letters."""
+    batch, rows, stream, latest = records.batch, records.offsets(), side.stream, spec.latest[which]
+    letters: list[Rejected] = []
     if stream.event_time is not None:  # also of what ``where`` drops: a filtered stream goes forward all the same
-        newest = pc.max(batch.column(stream.event_time)).cast(pa.int64()).as_py()
+        newest = _newest(batch.column(stream.event_time).cast(pa.int64()), latest)
         if newest is not None:
             report.time_max = newest if report.time_max is None else max(report.time_max, newest)
     chosen: np.ndarray | None = None
@@ -88,15 +91,29 @@ def prepare(
     if stream.event_time is not None:
         column = batch.column(stream.event_time)
         if column.null_count:
-            rejected = _without_time(batch, column, rows, stream.event_time)
-            present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-            batch, rows = batch.take(pa.array(present)), rows[present]
+            missing = column.is_null().to_numpy(zero_copy_only=False)
+            letters += _letters(batch, rows, missing, f"{stream.event_time}: the event time is null; every record needs one")
+            batch, rows = batch.filter(pa.array(~missing)), rows[~missing]
             column = batch.column(stream.event_time)
         moment = column.cast(pa.int64()).to_numpy()
+        if latest is not None and (ahead := moment > latest).any():
+            letters += _letters(
+                batch,
+                rows,
+                ahead,
+                f"{stream.event_time}: the event time is after {_written(latest)}, which is as far ahead of the clock, or of the stream's"
+                " newest event time, as the stream's maxAhead lets it be",
+            )
+            report.ahead += int(ahead.sum())
+            batch, rows, moment = batch.filter(pa.array(~ahead)), rows[~ahead], moment[~ahead]
+    report.rejected += len(letters)
     keep = np.ones(batch.num_rows, dtype=bool)
-    if moment is not None and spec.late_before[which] is not None:
-        keep &= moment >= spec.late_before[which]
-        report.late += len(keep) - int(keep.sum())
+    if moment is not None and (bound := spec.late_before[which]) is not None:
+        keep &= moment >= bound
+        late = len(keep) - int(keep.sum())
+        report.late += late
+        if late and late_letters:
+            letters += _letters(batch, rows, ~keep, f"{stream.event_time}: late; the stream's watermark was {_written(bound)}")
     if side.key is None:
         key = np.zeros(batch.num_rows, dtype=np.int64)
     else:
@@ -105,7 +122,7 @@ def prepare(
             report.unmatchable += int((keep & ~valid).sum())
             keep &= valid
     if not keep.any():
-        return None, rejected
+        return None, letters
     units, shed = units_of(spec.epoch, split, rows)
     arrays: list[pa.Array | np.ndarray] = [key, units]
     if side.window.kind is WindowKind.RANGE:
@@ -122,7 +139,7 @@ def prepare(
     )
     if not keep.all():
         table = table.take(pa.array(np.flatnonzero(keep)))
-    return table, rejected
+    return table, letters
 
 
 def cut(spec: EpochSpec, plan: Plan, which: int, tables: list[pa.Table], report: RouteReport) -> Iterator[Piece]:
@@ -174,9 +191,19 @@ def _others_before(spec: EpochSpec, which: int, positions: np.ndarray) -> np.nda
     return arrived
 
 
-def _without_time(batch: pa.RecordBatch, column: pa.Array, rows: np.ndarray, name: str) -> list[Rejected]:
-    missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
-    return [
-        Rejected(int(rows[row]), json.dumps(record, default=str), f"{name}: the event time is null; every record needs one")
-        for row, record in zip(missing, batch.take(pa.array(missing)).to_pylist(), strict=True)
-    ]
+def _newest(times: pa.Array, latest: int | None) -> int | None:
+    """The newest of some event times that is no later than ``latest``."""
+    newest: int | None = pc.max(times).as_py()
+    if newest is not None and latest is not None and newest > latest:
+        newest = pc.max(times.filter(pc.less_equal(times, latest))).as_py()
+    return newest
+
+
+def _letters(batch: pa.RecordBatch, rows: np.ndarray, chosen: np.ndarray, error: str) -> list[Rejected]:
+    """Dead letters of the chosen rows (a mask), which are ``rows`` of the split. O(chosen), with Python objects for each."""
+    return [Rejected(int(rows[row]), raw_text(row_text(batch, row).encode()), error) for row in np.flatnonzero(chosen).tolist()]
+
+
+def _written(micros: int) -> str:
+    """A moment as ISO 8601."""
+    return str(np.datetime64(micros, "us")) + "Z"

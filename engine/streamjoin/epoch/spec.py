@@ -105,6 +105,8 @@ class EpochSpec:
     """(side, split)."""
     late_before: tuple[int | None, int | None]
     """Event times below the stream's watermark are late; None: nothing is."""
+    latest: tuple[int | None, int | None]
+    """The latest event time that each stream takes; what is later goes to the dead letters. None: any is taken."""
     expired_before: tuple[int | None, int | None]
     """Held tuples with a smaller ``_time`` can match nothing in this epoch or later."""
     records_before: tuple[int, int]
@@ -153,6 +155,8 @@ class RouteReport:
     input: int = 0
     rejected: int = 0
     filtered: int = 0
+    ahead: int = 0
+    """Of ``rejected``: those whose event time is too far ahead of the clock."""
     late: int = 0
     unmatchable: int = 0
     """Null or NaN in the key: such a tuple can match nothing and is not held."""
@@ -165,7 +169,7 @@ class RouteReport:
     routed_bytes: int = 0
     dead_letter_bytes: int = 0
     time_max: int | None = None
-    """The newest event time, of late and filtered records too."""
+    """The newest event time, of late and filtered records too, but not of those that are too far ahead."""
     partition: int | None = None
     """The split's."""
     dead_letters: list[Staged] = field(default_factory=list)

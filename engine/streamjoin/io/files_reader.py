@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +19,7 @@ from streamjoin.io.base import Records, Rejected, SourceError, Split
 from streamjoin.io.folder import Folder, Opened, folder_at
 from streamjoin.io.lines import BYTE_ORDER_MARK, CSV_SPACE, JSON_SPACE, count_records, first_line, gone, read_range, records_from
 from streamjoin.io.text import CsvFormat, JsonFormat, TextFormat, parse_block, raw_text, shifted
-from streamjoin.io.values import from_arrow, plain, readable, sql_name
+from streamjoin.io.values import from_arrow, readable, row_text, sql_name
 from streamjoin.state.storage import StorageError
 
 READ_ROWS = 1 << 16
@@ -187,7 +186,7 @@ class FilesReader:
         good = np.ones(batch.num_rows, dtype=bool)
         good[list(problems)] = False
         rejected = [
-            Rejected(at, raw_text(_row_text(batch, at).encode()), error, f"{place} {row + at}") for at, error in sorted(problems.items())
+            Rejected(at, raw_text(row_text(batch, at).encode()), error, f"{place} {row + at}") for at, error in sorted(problems.items())
         ]
         return Records(typed.filter(pa.array(good)), np.flatnonzero(good), rejected)
 
@@ -217,11 +216,6 @@ class FilesReader:
                 )
             names.append(matches[0].name)
         return names
-
-
-def _row_text(batch: pa.RecordBatch, at: int) -> str:
-    values = {name: plain(column[at]) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
-    return json.dumps(values, ensure_ascii=False, default=str)
 
 
 def _together(gathered: list[Records]) -> Records:

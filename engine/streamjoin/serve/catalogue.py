@@ -100,9 +100,22 @@ STREAMS = (
         "Records read. Each becomes exactly one of: dead letter, filtered, late, unmatchable, shed, accepted.",
         "input",
     ),
-    _counter("dead_letter_records_total", STREAM, "Records put into the dead letters: not parsed, or without event time.", "rejected"),
+    _counter(
+        "dead_letter_records_total",
+        STREAM,
+        "Records put into the dead letters: not parsed, without event time, or too far ahead.",
+        "rejected",
+    ),
+    _counter(
+        "ahead_tuples_total", STREAM, "Of the dead letters, tuples whose event time is further ahead than the stream's maxAhead.", "ahead"
+    ),
     _counter("filtered_tuples_total", STREAM, "Tuples that the stream's where has left out.", "filtered"),
-    _counter("late_tuples_total", STREAM, "Tuples dropped because they were older than the watermark.", "late"),
+    _counter(
+        "late_tuples_total",
+        STREAM,
+        "Tuples dropped because they were older than the watermark; with deadLetter.late they are in the dead letters.",
+        "late",
+    ),
     _counter("unmatchable_tuples_total", STREAM, "Tuples dropped because their key, null or NaN, matches nothing.", "unmatchable"),
     _counter("shed_tuples_total", STREAM, "Tuples dropped by load shedding.", "shed"),
     _counter("accepted_tuples_total", STREAM, "Tuples joined.", "accepted"),
