@@ -67,7 +67,9 @@ class MemorySource:
         self._batches = batches
         self._per_epoch = per_epoch
 
-    def plan(self, position: Position | None, limit_records: int, now: float, final: bool = False) -> SourcePlan:
+    def plan(
+        self, position: Position | None, limit_records: int, now: float, final: bool = False, *, split_records: int | None = None
+    ) -> SourcePlan:
         at = position or {"epoch": 0, "batch": 0, "records": 0}
         count = self._per_epoch[at["epoch"]] if at["epoch"] < len(self._per_epoch) else 0
         splits, records = [], at["records"]

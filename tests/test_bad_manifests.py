@@ -244,6 +244,12 @@ CASES = [
         "spec.epoch.maxTuples: 1000.5 must be a whole number",
     ),
     bad(
+        "an epoch of few bytes",
+        "maxTuples: 1000",
+        "maxBytes: 1000",
+        "spec.epoch.maxBytes: 1000 must be at least 1Mi and at most 16Gi",
+    ),
+    bad(
         "text for a list",
         "select: [id, amount, currency]",
         "select: id",

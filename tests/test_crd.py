@@ -539,7 +539,7 @@ def test_defaults_are_filled_in_as_the_models_have_them(defined: ApiServer, join
         "scaleDownAfter": "10m",
         "rules": None,
     }
-    assert kept["spec"]["epoch"] == {"interval": "1s", "maxTuples": 2_000_000} | small["spec"].get("epoch", {})
+    assert kept["spec"]["epoch"] == {"interval": "1s", "maxTuples": 2_000_000, "maxBytes": "256Mi"} | small["spec"].get("epoch", {})
     given, filled_in = check(small).manifest, check(kept).manifest
     assert given is not None
     assert filled_in is not None

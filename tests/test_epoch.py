@@ -455,10 +455,10 @@ def test_an_input_that_fails_while_an_epoch_is_in_flight_costs_that_epoch_nothin
     steps: list[str] = []
 
     class Failing(MemorySource):
-        def plan(self, *arguments: Any) -> Any:
+        def plan(self, *arguments: Any, **options: Any) -> Any:
             if steps[-2:] == ["tasks", "plan"]:
                 raise error("out of reach")
-            return super().plan(*arguments)
+            return super().plan(*arguments, **options)
 
     job = make_job(tmp_path, **BIGINTS, window={"within": "100s"})
     sources = (Failing(stream(epochs).batches, [1] * 4), stream(epochs).source())

@@ -67,7 +67,7 @@ def test_a_job_holds_what_the_manifest_says() -> None:
     assert (made.capacity_tuples, made.cores, made.memory_bytes) == (2_000_000, 1, 2 * 1024**3)
     assert (made.tau0, made.tau1, made.tau2, made.tau3) == (0.2, 0.4, 0.8, 0.9)
     assert (made.shedding_model, made.shedding_base) == ("off", 0)
-    assert (made.interval_micros, made.max_tuples) == (1_000_000, 2_000_000)
+    assert (made.interval_micros, made.max_tuples, made.max_bytes) == (1_000_000, 2_000_000, 256 << 20)
     assert (made.streams[LEFT].watermark_micros, made.streams[RIGHT].watermark_micros) == (10_000_000, 0)
     assert (made.streams[LEFT].expected_rate, made.streams[RIGHT].expected_rate) == (200, None)
     assert made.window == Window(WindowKind.RANGE, before_micros=180_000_000, after_micros=180_000_000)

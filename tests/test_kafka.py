@@ -25,13 +25,14 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
 
-from harness import SECOND, Crash
+from harness import SECOND, Crash, run_all
 from kafka_broker import KafkaBroker, free_ports
 from kafka_join import Joined, consumed, finish, finish_despite_failures, group_offsets, produce, running_broker, wait_for, way
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
+from streamjoin.epoch.spec import EpochSpec
 from streamjoin.io.base import SinkError, SourceError, Staged, UnavailableError
 from streamjoin.io.kafka_client import KafkaClient
 from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
@@ -575,6 +576,40 @@ def test_metrics_say_what_the_brokers_say(broker: KafkaBroker, tmp_path: Path) -
     for name in "lr":
         assert sample(again, "kafka_skipped_records_total", stream=name) == lost[name], "that goes on where it was"
     assert sample(again, "kafka_sent_records_total") == 0
+
+
+def test_an_outage_of_large_records_is_read_in_epochs_that_fit(broker: KafkaBroker, tmp_path: Path) -> None:
+    """Small records are followed by 40 MB of large ones, which a driver meets unprepared; the one after it knows how large they are."""
+    join = Joined(broker, tmp_path, partitions=1)
+    text = join.manifest.read_text().replace("at TIMESTAMP", "at TIMESTAMP, pad STRING").replace("{maxTuples: 200}", "{maxBytes: 2Mi}")
+    join.job = compile_job(load(text))
+    specs: list[EpochSpec] = []
+
+    class Recorded(InlineRunner):
+        def submit(self, spec: EpochSpec, workers: Sequence[int]) -> Any:
+            specs.append(spec)
+            return super().submit(spec, workers)
+
+    driver = join.driver(Recorded())
+    join.feed(2000)
+    driver.start()
+    results = []
+    while (result := driver.step()) is not None:
+        results.append(result)
+    assert len(results) == len(specs) == 1
+    join.feed(2000, pad="x" * 10_000)
+    results += [driver.step(), driver.step()]
+    driver.stop()
+    attempts = len(specs)
+    assert len(results) < attempts <= len(results) + 4
+    assert driver.checkpoint.widths == pytest.approx((10_050, 10_050), abs=30)
+
+    results += run_all(join.driver(Recorded()))
+    assert len(specs) == attempts + len(results) - 3, "no attempt of the second driver was in vain"
+    taken = [sum(result.counts["input_bytes"]) for result in results]
+    assert sum(taken) > 40_000_000
+    assert max(taken) <= 2 << 20
+    assert join.found() == (join.expected(), 0)
 
 
 def test_a_driver_that_is_given_up_keeps_nobody_waiting(broker: KafkaBroker, tmp_path: Path) -> None:

@@ -97,6 +97,8 @@ class Job:
     shedding_base: float
     interval_micros: int
     max_tuples: int
+    max_bytes: int
+    """Of the records that an epoch takes, as they are in memory; about."""
     checkpoint: str
     """The directory of the state."""
     dead_letter: str
@@ -193,6 +195,7 @@ def compile_job(manifest: Manifest) -> Job:
         shedding_base=spec.shedding.base,
         interval_micros=spec.epoch.interval.micros,
         max_tuples=spec.epoch.max_tuples,
+        max_bytes=spec.epoch.max_bytes.bytes,
         checkpoint=checkpoint,
         dead_letter=f"{checkpoint}/{DEAD_LETTERS}" if dead is None or dead.location is None else place(dead.location),
         late_letters=dead is not None and dead.late,

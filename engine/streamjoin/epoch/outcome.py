@@ -7,7 +7,7 @@ every block that holds a tuple which may still match, exactly one token per task
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from streamjoin.epoch.planning import PlannedEpoch, utilization
@@ -24,7 +24,7 @@ from streamjoin.state.extent import Segment
 from streamjoin.state.log import Checkpoint, Newest
 
 COUNTERS = (
-    *("input", "rejected", "ahead", "filtered", "late", "unmatchable", "shed", "accepted", "routed"),
+    *("input", "rejected", "ahead", "oversized", "filtered", "late", "unmatchable", "shed", "accepted", "routed"),
     *("input_bytes", "routed_bytes", "dead_letter_bytes"),
 )
 """What routing counts, by stream: fields of RouteReport."""
@@ -55,6 +55,7 @@ def checkpoint_after(
         watermarks=(left, right),
         effective=last.watermarks,
         partitions=(left_partitions, right_partitions),
+        widths=widths_after(last, reports),
         blocks=tuple(kept + new),
         held={report.task: report.held for report in at_work},
         tokens={report.task: report.token for report in at_work},
@@ -83,6 +84,20 @@ def _totals(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport]
     totals["skipped"] = [plan.skipped_records for plan in epoch.inputs]
     totals["replaced"] = [plan.replacements for plan in epoch.inputs]
     return totals
+
+
+def widths_after(last: Checkpoint, reports: Sequence[TaskReport]) -> tuple[float, float]:
+    """Bytes per record of each stream after an epoch: they rise at once, and fall by a quarter of the difference."""
+    counts = counts_of(reports)
+    return _width(last, counts, 0), _width(last, counts, 1)
+
+
+def _width(last: Checkpoint, counts: Mapping[str, tuple[int, int]], side: int) -> float:
+    before, records = last.widths[side], counts["input"][side]
+    if not records:
+        return before
+    seen = counts["input_bytes"][side] / records
+    return round(max(seen, 0.75 * before + 0.25 * seen), 1)
 
 
 def _advance(

@@ -27,6 +27,8 @@ from streamjoin.epoch.spec import (
     Plan,
     RouteReport,
     Side,
+    SplitTooLarge,
+    TooLarge,
     attempt_name,
     compiled,
     final_name,
@@ -34,7 +36,7 @@ from streamjoin.epoch.spec import (
     sample_of,
     units_of,
 )
-from streamjoin.io.base import Records, Rejected
+from streamjoin.io.base import Records, Rejected, Split
 from streamjoin.io.text import raw_text
 from streamjoin.io.values import row_text
 from streamjoin.kernel.keys import encode_keys
@@ -43,25 +45,39 @@ from streamjoin.language.sides import LEFT
 from streamjoin.language.window import WindowKind
 from streamjoin.state.storage import retries
 
+PORTION_BYTES = 256 << 20
+"""A split's tuples are cut and sent as soon as there are about so many bytes of them: Arrow's strings end at 2 GiB."""
+
 
 def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
-    """All pieces of split ``index`` of the epoch, then its report. Memory: the split, once as read and once as held."""
+    """All pieces of split ``index`` of the epoch, then its report. Raises SplitTooLarge, and what reading raises.
+
+    Memory: ``PORTION_BYTES`` of the split, or all of it if it has less, once as held and once sorted; and a batch as read.
+    """
     started, repeated = time.perf_counter(), retries()
     worker, plan = compiled(spec.config), plan_of(spec.scheme)
     which, split = spec.splits[index]
     side, report = worker.sides[which], RouteReport(which, partition=split.partition)
     dead_letters = worker.config.dead_letters
     dead = dead_letters.writer(attempt_name(spec, index), final_name(spec, index), side.stream.name)
-    held = []
-    for records in worker.config.readers[which].read(split):
+    held: list[pa.Table] = []
+    held_bytes = 0
+    for found in worker.config.readers[which].read(split):
+        records = without_oversized(found, spec.record_bytes, report)
         report.rejected += len(records.rejected)
-        batch, letters = prepare(spec, side, which, index, records, split.first_record, report, late_letters=dead_letters.late)
-        dead.write(split, records.rejected + letters)
         report.input += records.batch.num_rows + len(records.rejected)
         report.input_bytes += records.batch.nbytes
         report.source_errors += records.errors
-        if batch is not None:
-            held.append(batch)
+        _require_room(spec, split, report)
+        batch, letters = prepare(spec, side, which, index, records, split.first_record, report, late_letters=dead_letters.late)
+        dead.write(split, records.rejected + letters)
+        if batch is None:
+            continue
+        if held and held_bytes + batch.nbytes > PORTION_BYTES:
+            yield from cut(spec, plan, which, held, report)
+            held, held_bytes = [], 0
+        held.append(batch)
+        held_bytes += batch.nbytes
     report.dead_letters = dead.close()
     report.dead_letter_bytes = sum(staged.nbytes for staged in report.dead_letters)
     if held:
@@ -69,6 +85,37 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
     report.seconds = time.perf_counter() - started
     report.storage_retries = retries() - repeated
     yield Piece(index % plan.scheme.tasks, -1, which, pa.py_buffer(pickle.dumps(report)))
+
+
+def without_oversized(records: Records, most_bytes: int, report: RouteReport) -> Records:
+    """The records, with those rejected whose values come to more than ``most_bytes``. O(1) where the batch is no larger than that."""
+    batch = records.batch
+    if batch.nbytes <= most_bytes:
+        return records
+    sizes = np.zeros(batch.num_rows, dtype=np.int64)
+    for column in batch.columns:
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy()
+    large = sizes > most_bytes
+    if not large.any():
+        return records
+    rows = records.offsets()
+    letters = [
+        Rejected(int(rows[row]), raw_text(row_text(batch, row).encode()), f"has {sizes[row]:,} bytes, and a record may have {most_bytes:,}")
+        for row in np.flatnonzero(large).tolist()
+    ]
+    report.oversized += len(letters)
+    return Records(batch.filter(pa.array(~large)), rows[~large], records.rejected + letters, errors=records.errors)
+
+
+def _require_room(spec: EpochSpec, split: Split, report: RouteReport) -> None:
+    """Raises SplitTooLarge where what has been read of the split is more than it may have."""
+    if spec.split_bytes is not None and report.input_bytes > spec.split_bytes:
+        raise SplitTooLarge(
+            f"{split.name}: the first {report.input:,} records have {report.input_bytes:,} bytes, and all {split.records:,} of them may"
+            f" have {spec.split_bytes:,}; fewer are planned now",
+            TooLarge(report.side, split.first_record, split.records, report.input_bytes / report.input),
+        )
 
 
 def prepare(
@@ -162,7 +209,7 @@ def cut(spec: EpochSpec, plan: Plan, which: int, tables: list[pa.Table], report:
     report.accepted += batch.num_rows
     if batch.num_rows:
         newest = pc.max(batch.column("_time")).as_py() if "_time" in batch.schema.names else None
-        report.sample = sample_of(which, batch, newest)
+        report.samples.append(sample_of(which, batch, newest))
     for area, selection in router.route(key, batch.column("_unit").to_numpy()):
         if isinstance(selection, slice):
             piece = batch.slice(selection.start, selection.stop - selection.start)

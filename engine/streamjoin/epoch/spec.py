@@ -117,6 +117,10 @@ class EpochSpec:
     """By task: the attempt whose runs the last commit made true. Empty when this epoch ``follows`` another."""
     base: str | None
     """The log entry with the blocks to read back from; None in a checkpoint's first epoch, and when this epoch ``follows`` another."""
+    record_bytes: int
+    """A larger record goes to the dead letters."""
+    split_bytes: int | None
+    """A split whose records come to more ends the attempt with :class:`SplitTooLarge`; None: they may come to anything."""
     upcoming: Upcoming | None = None
     handover: Handover | None = None
     small_bytes: int = 0
@@ -135,6 +139,30 @@ class EpochSpec:
             upcoming=None if upcoming is None else replace(upcoming, scheme=change(upcoming.scheme)),
             handover=None if handover is None else replace(handover, scheme=change(handover.scheme)),
         )
+
+
+@dataclass(frozen=True)
+class TooLarge:
+    """A split that was planned with more records than fit."""
+
+    side: int
+    first_record: int
+    """These two say which."""
+    records: int
+    """As planned."""
+    record_bytes: float
+    """On average, of those that were read."""
+
+
+class SplitTooLarge(RuntimeError):  # noqa: N818
+    """Reading a split was given up because its records are too large for their number: fewer of them are to be planned."""
+
+    def __init__(self, message: str, split: TooLarge) -> None:
+        super().__init__(message, split)
+        self.split = split
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 @dataclass(frozen=True)
@@ -157,6 +185,8 @@ class RouteReport:
     filtered: int = 0
     ahead: int = 0
     """Of ``rejected``: those whose event time is too far ahead of the clock."""
+    oversized: int = 0
+    """Of ``rejected``: those that are too large."""
     late: int = 0
     unmatchable: int = 0
     """Null or NaN in the key: such a tuple can match nothing and is not held."""
@@ -165,7 +195,7 @@ class RouteReport:
     routed: int = 0
     """Tuples sent, replicas counted each."""
     input_bytes: int = 0
-    """In memory, of the records that parsed."""
+    """In memory, of the records that parsed and are not too large."""
     routed_bytes: int = 0
     dead_letter_bytes: int = 0
     time_max: int | None = None
@@ -173,7 +203,7 @@ class RouteReport:
     partition: int | None = None
     """The split's."""
     dead_letters: list[Staged] = field(default_factory=list)
-    sample: Sample | None = None
+    samples: list[Sample] = field(default_factory=list)
     """Of the accepted tuples."""
     seconds: float = 0.0
     storage_retries: int = 0

@@ -102,7 +102,9 @@ class KafkaSource:
     def reader(self) -> Reader:
         return self._reader
 
-    def plan(self, position: Position | None, limit_records: int, now: float, final: bool = False) -> SourcePlan:
+    def plan(
+        self, position: Position | None, limit_records: int, now: float, final: bool = False, *, split_records: int | None = None
+    ) -> SourcePlan:
         """See :class:`streamjoin.io.base.Source`. Three requests to the brokers; O(partitions + splits)."""
         name = self.config.client.topic
         before: dict[int, int] = {int(number): offset for number, offset in position["offsets"].items()} if position else {}
@@ -117,9 +119,10 @@ class KafkaSource:
         replacements = (position.get("replaced", 0) if position else 0) + replaced
         taken = fair_shares({partition: extents[partition].high - offset for partition, offset in offsets.items()}, limit_records)
         splits, end_record = [], records
+        most = min(SPLIT_RECORDS, split_records or SPLIT_RECORDS)
         for partition, count in sorted(taken.items()):
-            for start in range(offsets[partition], offsets[partition] + count, SPLIT_RECORDS):
-                end = min(start + SPLIT_RECORDS, offsets[partition] + count)
+            for start in range(offsets[partition], offsets[partition] + count, most):
+                end = min(start + most, offsets[partition] + count)
                 splits.append(
                     KafkaSplit(first_record=end_record, records=end - start, partition=partition, topic=name, start=start, end=end)
                 )

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 from streamjoin.manifest.cel import Rule
 from streamjoin.manifest.field_types import (
     CpuAmount,
+    EpochAmount,
     EpochSpan,
     Fraction,
     FreeForm,
@@ -215,6 +216,9 @@ class Epoch(Part):
     """The time from one epoch's start to the next one's, when there is something to do. 0s: as soon as there is."""
     max_tuples: Annotated[int, Field(ge=1, lt=2**53)] = 2_000_000
     """How many tuples of all streams one epoch may take; what is more waits."""
+    max_bytes: EpochAmount = Memory.parse("256Mi")
+    """How large the records that one epoch takes of all streams may be together, as they are in memory, going by the size of those before
+    them; what is more waits."""
 
 
 class Checkpoint(Part):

@@ -103,12 +103,13 @@ STREAMS = (
     _counter(
         "dead_letter_records_total",
         STREAM,
-        "Records put into the dead letters: not parsed, without event time, or too far ahead.",
+        "Records put into the dead letters: not parsed, without event time, too far ahead, or too large.",
         "rejected",
     ),
     _counter(
         "ahead_tuples_total", STREAM, "Of the dead letters, tuples whose event time is further ahead than the stream's maxAhead.", "ahead"
     ),
+    _counter("oversized_records_total", STREAM, "Of the dead letters, records that are too large.", "oversized"),
     _counter("filtered_tuples_total", STREAM, "Tuples that the stream's where has left out.", "filtered"),
     _counter(
         "late_tuples_total",
