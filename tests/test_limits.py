@@ -15,6 +15,8 @@ import pytest
 
 from harness import START, Input, MemorySource, make_batch, make_job, output_of, run_all
 from joins import CASES, check_case
+from streamjoin.elastic.mapping import map_tasks
+from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.io.base import Position, Records, SourcePlan, Split
@@ -22,6 +24,7 @@ from streamjoin.io.files_reader import FileRange, FilesReader, FilesSourceConfig
 from streamjoin.job import Job
 from streamjoin.kernel.run import Run, merge_in_chunks
 from streamjoin.runner.inline import InlineRunner
+from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import ObjectStorage
 
@@ -117,6 +120,27 @@ def test_a_stream_whose_records_grow_has_fewer_of_them_planned(tmp_path: Path) -
     early = [result.counts["input"][0] for result in results]
     assert max(early[-3:]) > 100, "wide records are forgotten when they are over"
     assert driver.checkpoint.widths[0] < 30_000
+
+
+def test_a_plan_whose_first_epoch_meets_with_large_records_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InlineRunner, "overlaps", False)
+    rows = rows_of((1000, 10), (200, 30_000))
+    runner = Recorded()
+    driver = driver_of(job_of(tmp_path, maxTuples=2000), RowsSource(rows), RowsSource(rows), runner)
+    driver.start()
+    driver.step()
+    assert driver.scheme is not None
+    assert driver.predicate is not None
+    found = driver.statistics()
+    scheme, keep = map_tasks(driver.scheme, plan_for_tasks("square", found, driver.predicate.main, 3), found)
+    driver.put_plan(Plan(driver.checkpoint.generation + 1, scheme, keep))
+    while driver.step() is not None:
+        pass
+    assert sum(spec.handover is not None for spec in runner.specs) > 1, "an attempt at its first epoch was given up"
+    status = driver.plan_status()
+    assert status is not None
+    assert (status.drops, status.generation) == (0, 2)
+    assert output_of(tmp_path) == Counter((rid, rid) for rid in range(1200))
 
 
 def test_a_split_that_cannot_be_cut_is_read_as_it_is_the_second_time(tmp_path: Path) -> None:

@@ -189,8 +189,9 @@ def _sample(source: Source, plan: SourcePlan, now: float) -> list[pa.RecordBatch
 
 def _width(sample: list[pa.RecordBatch]) -> float:
     """Bytes per record; 0 where there is none."""
-    nbytes: float = sum(batch.nbytes for batch in sample)
-    return nbytes / max(1, sum(batch.num_rows for batch in sample))
+    nbytes: int = sum(batch.nbytes for batch in sample)
+    rows: int = sum(batch.num_rows for batch in sample)
+    return nbytes / max(1, rows)
 
 
 def _encoded(sample: list[pa.RecordBatch], key: KeyExpression | None, stream: StreamJob) -> np.ndarray:

@@ -281,12 +281,13 @@ class Driver:
                 except EpochFailed as error:
                     self._abandon()
                     self._janitor.has_leftovers = True
-                    if epoch.is_switch:
-                        self._carry_out(self._replanner.handle(FirstEpochFailed(f"its first epoch failed: {error}")))
                     if error.too_large is not None:
                         self._plan_fewer(error.too_large)
-                    elif epoch.spec.follows is None or error.permanent:
-                        raise
+                    else:
+                        if epoch.is_switch:
+                            self._carry_out(self._replanner.handle(FirstEpochFailed(f"its first epoch failed: {error}")))
+                        if epoch.spec.follows is None or error.permanent:
+                            raise
                 again = self._begin(Head.after(self.checkpoint), steps, final)
                 assert again is not None, "the input was there before"
                 flight = again
