@@ -67,7 +67,9 @@ class MemorySource:
         self._batches = batches
         self._per_epoch = per_epoch
 
-    def plan(self, position: Position | None, limit_records: int, now: float, final: bool = False) -> SourcePlan:
+    def plan(
+        self, position: Position | None, limit_records: int, now: float, final: bool = False, *, split_records: int | None = None
+    ) -> SourcePlan:
         at = position or {"epoch": 0, "batch": 0, "records": 0}
         count = self._per_epoch[at["epoch"]] if at["epoch"] < len(self._per_epoch) else 0
         splits, records = [], at["records"]
@@ -126,6 +128,7 @@ def manifest_text(
     workers: int = 3,
     capacity: int = 1_000_000,
     watermark: str = "1h",
+    max_ahead: str | None = None,
     output: dict[str, Any] | None = None,
     where: tuple[str | None, str | None] = (None, None),
     sources: tuple[str, dict[str, Any]] = ("json", {}),
@@ -142,6 +145,8 @@ def manifest_text(
             "watermark": watermark,
             "expectedRate": 1000,
         }
+        if max_ahead is not None:
+            stream["maxAhead"] = max_ahead
         if condition:
             stream["where"] = condition
         streams.append(stream)

@@ -189,6 +189,14 @@ class KafkaBroker:
         self._settled(self.admin.create_topics([NewTopic(name, partitions, 1, config=settings)]))
         return name
 
+    def delete_topic(self, name: str) -> None:
+        """Its name is free when this returns."""
+        self._settled(self.admin.delete_topics([name]))
+        deadline = time.monotonic() + 30
+        while name in self.admin.list_topics(timeout=10).topics:
+            assert time.monotonic() < deadline, f"topic {name} is still there"
+            time.sleep(0.05)
+
     def add_partitions(self, name: str, partitions: int) -> None:
         """Let the topic have so many partitions in all."""
         from confluent_kafka.admin import NewPartitions

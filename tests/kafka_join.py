@@ -158,8 +158,8 @@ class Joined:
         self.rows: tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]] = ([], [])
         self.rng = random.Random(17)
 
-    def feed(self, count: int, seconds: int = 10) -> None:
-        """So many more records on each side and partition."""
+    def feed(self, count: int, seconds: int = 10, **more: Any) -> None:
+        """So many more records on each side and partition; ``more`` fields are the same in all of them."""
         for side, name in enumerate(self.topics[:2]):
             for partition in range(self.partitions):
                 values = []
@@ -167,7 +167,7 @@ class Joined:
                     row = (len(self.rows[side]), self.rng.randint(0, 60), START + self.rng.randint(0, seconds * SECOND))
                     self.rows[side].append(row)
                     moment = datetime.fromtimestamp(row[2] // SECOND, UTC).replace(microsecond=row[2] % SECOND)
-                    values.append({"rid": row[0], "k": row[1], "at": moment.isoformat()})
+                    values.append({"rid": row[0], "k": row[1], "at": moment.isoformat()} | more)
                 produce(self.broker, name, values, partition)
 
     def driver(self, runner: Any = None, **options: Any) -> Driver:

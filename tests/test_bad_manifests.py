@@ -151,6 +151,14 @@ CASES = [
         "or remove watermark",
     ),
     bad(
+        "a bound on event times without them",
+        "eventTime: at\n      watermark: 10s",
+        "maxAhead: 1h",
+        "spec.streams[0].eventTime: is missing, and spec.joins[0].window is one of time; name a TIMESTAMP column, "
+        "or use rows or unbounded",
+        'spec.streams[0].maxAhead: "1h" needs spec.streams[0].eventTime; name the column of event times there, or remove maxAhead',
+    ),
+    bad(
         "on, and on as Kubernetes reads it without quotes",
         '"on":',
         'true: "orders.id = payments.id"\n      "on":',
@@ -234,6 +242,12 @@ CASES = [
         "maxTuples: 1000",
         "maxTuples: 1000.5",
         "spec.epoch.maxTuples: 1000.5 must be a whole number",
+    ),
+    bad(
+        "an epoch of few bytes",
+        "maxTuples: 1000",
+        "maxBytes: 1000",
+        "spec.epoch.maxBytes: 1000 must be at least 1Mi and at most 16Gi",
     ),
     bad(
         "text for a list",

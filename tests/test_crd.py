@@ -193,6 +193,13 @@ REFUSED = [
     refused("a stream's name that is no identifier", "name: payments", "name: pay-ments", "spec.streams[1].name", "cannot stand in SQL"),
     refused("a watermark without event times", "      eventTime: at\n", "", "spec.streams[0].watermark", "needs eventTime"),
     refused(
+        "a bound on event times without them",
+        "eventTime: at\n      watermark: 10s",
+        "maxAhead: 1h",
+        "spec.streams[0].maxAhead",
+        "needs eventTime",
+    ),
+    refused(
         "a window of time without event times",
         "      eventTime: paid\n",
         "",
@@ -532,7 +539,7 @@ def test_defaults_are_filled_in_as_the_models_have_them(defined: ApiServer, join
         "scaleDownAfter": "10m",
         "rules": None,
     }
-    assert kept["spec"]["epoch"] == {"interval": "1s", "maxTuples": 2_000_000} | small["spec"].get("epoch", {})
+    assert kept["spec"]["epoch"] == {"interval": "1s", "maxTuples": 2_000_000, "maxBytes": "256Mi"} | small["spec"].get("epoch", {})
     given, filled_in = check(small).manifest, check(kept).manifest
     assert given is not None
     assert filled_in is not None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import json
 import random
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -344,6 +345,90 @@ def test_files_are_joined_while_they_are_written_and_bad_lines_become_dead_lette
     assert any("not a number" in letter["raw"] for letter in letters)
 
 
+def clock_at(seconds: float) -> Callable[[], float]:
+    return lambda: START / SECOND + seconds
+
+
+def letters_of(root: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in sorted((root / "state/dead-letters").glob("*.json")) for line in path.read_text().splitlines()]
+
+
+YEAR_2099 = 4_070_908_800 * SECOND
+
+
+@pytest.mark.parametrize("future", [YEAR_2099, 2**62])
+def test_a_tuple_of_the_far_future_is_a_dead_letter_and_moves_no_watermark(future: int, tmp_path: Path) -> None:
+    left = stream([[(0, 5, 0, at(10)), (8, 5, 0, future)], [(9, 5, 0, future), (1, 5, 0, at(11))], [(2, 5, 0, at(12))]])
+    right = stream([[(0, 5, 0, at(10))], [(1, 5, 0, at(11))], [(2, 5, 0, at(12))]])
+    job = make_job(tmp_path, window={"within": "5s"}, watermark="1s", where=("l.rid <> 9", None), **BIGINTS)
+    driver = driver_for(job, (left, right), ObjectStorage(job.checkpoint), InlineRunner(), clock=clock_at(60))
+    results = run_all(driver)
+    assert output_of(tmp_path) == Counter((a, b) for a in range(3) for b in range(3))
+    assert driver.checkpoint.watermarks == (at(11), at(11)), "nor does one that where leaves out"
+    assert (total(driver, "rejected"), total(driver, "ahead"), total(driver, "filtered")) == ((1, 0), (1, 0), (1, 0))
+    (letter,) = letters_of(tmp_path)
+    assert (letter["stream"], letter["position"]) == ("l", 1)
+    assert "at: the event time is after 2023-11-14T23:14:20.000000Z" in letter["error"], "the clock's time and an hour"
+    assert json.loads(letter["raw"])["rid"] == 8
+    assert not any(result.warnings for result in results)
+
+
+def test_a_stream_that_has_only_future_event_times_says_so_until_they_are_allowed(tmp_path: Path) -> None:
+    left = stream([[(0, 5, 0, at(10))], [(1, 5, 0, at(11))]])
+    right = stream([[(0, 5, 0, YEAR_2099)], []])
+    options = BIGINTS | {"window": {"within": "5s"}, "watermark": "0s"}
+    job = make_job(tmp_path, **options)
+    results = run_all(driver_for(job, (left, right), ObjectStorage(job.checkpoint), InlineRunner(), clock=clock_at(60)))
+    assert [len(result.warnings) for result in results] == [1, 0]
+    said = r"^r: .*all its records are more than 1h ahead of the clock.*dead letters.*spec\.streams\[1\]\.maxAhead"
+    assert re.search(said, results[0].warnings[0])
+    job = make_job(tmp_path / "allowed", max_ahead="36500d", **options)
+    driver = driver_for(job, (left, right), ObjectStorage(job.checkpoint), InlineRunner(), clock=clock_at(60))
+    run_all(driver)
+    assert (total(driver, "ahead"), driver.checkpoint.watermarks[1]) == ((0, 0), YEAR_2099)
+
+
+def test_old_data_may_jump_and_a_clock_that_was_set_back_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound goes by the clock, or by the stream's newest committed event time where that is later."""
+    monkeypatch.setattr(InlineRunner, "overlaps", False)
+    hour, year = 3600, 365 * 86400
+    left = stream([[(rid, 5, 0, at(seconds))] for rid, seconds in enumerate((-2 * year, 0, 0.9 * hour, 1.8 * hour, 2.9 * hour))])
+    right = stream([[(0, 5, 0, at(0))], [], [], [], []])
+    job = make_job(tmp_path, window={"within": "1000d"}, watermark="1h", **BIGINTS)
+    now = [0.0]
+    driver = driver_for(job, (left, right), ObjectStorage(job.checkpoint), InlineRunner(), clock=lambda: clock_at(now[0])())
+    driver.start()
+    assert driver.step() is not None
+    assert driver.step() is not None
+    assert driver.step() is not None
+    now[0] = -5 * hour
+    while driver.step(final=True) is not None:
+        pass
+    assert output_of(tmp_path) == Counter({(0, 0): 1, (1, 0): 1, (2, 0): 1, (3, 0): 1})
+    assert total(driver, "ahead") == (1, 0), "1.1 hours beyond the newest"
+
+
+def test_windows_without_time_take_any_event_time(tmp_path: Path) -> None:
+    left, right = stream([[(0, 5, 0, YEAR_2099)]]), stream([[(0, 5, 0, at(0))]])
+    driver = drive(tmp_path, (left, right), window={"rows": 5})
+    assert output_of(tmp_path) == Counter([(0, 0)])
+    assert total(driver, "ahead") == (0, 0)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_late_tuples_are_kept_where_that_is_asked_for(kept: bool, tmp_path: Path) -> None:
+    left = stream([[(0, 5, 0, at(10))], [], [(1, 5, 0, at(7)), (2, 5, 0, at(8)), (3, 6, 1, at(1))]])
+    right = stream([[(0, 5, 0, at(9))], [], []])
+    spec = {"deadLetter": {"late": True}} if kept else {}
+    driver = drive(tmp_path, (left, right), window={"within": "100s"}, watermark="2s", **spec)
+    assert (total(driver, "late"), total(driver, "rejected")) == ((2, 0), (0, 0)), "each tuple has one fate"
+    assert output_of(tmp_path) == Counter([(0, 0), (2, 0)])
+    letters = letters_of(tmp_path)
+    found = [(letter["stream"], letter["position"], json.loads(letter["raw"])["rid"]) for letter in letters]
+    assert found == ([("l", 0, 1), ("l", 2, 3)] if kept else [])
+    assert all(letter["error"] == "at: late; the stream's watermark was 2023-11-14T22:13:28.000000Z" for letter in letters)
+
+
 def test_blocks_expire_merge_and_stay_few(tmp_path: Path) -> None:
     """A long run with a short window: what is stored is what can still match, in a bounded number of blocks."""
     rng = random.Random(8)
@@ -421,10 +506,10 @@ def test_an_input_that_fails_while_an_epoch_is_in_flight_costs_that_epoch_nothin
     steps: list[str] = []
 
     class Failing(MemorySource):
-        def plan(self, *arguments: Any) -> Any:
+        def plan(self, *arguments: Any, **options: Any) -> Any:
             if steps[-2:] == ["tasks", "plan"]:
                 raise error("out of reach")
-            return super().plan(*arguments)
+            return super().plan(*arguments, **options)
 
     job = make_job(tmp_path, **BIGINTS, window={"within": "100s"})
     sources = (Failing(stream(epochs).batches, [1] * 4), stream(epochs).source())

@@ -67,10 +67,17 @@ def test_a_job_holds_what_the_manifest_says() -> None:
     assert (made.capacity_tuples, made.cores, made.memory_bytes) == (2_000_000, 1, 2 * 1024**3)
     assert (made.tau0, made.tau1, made.tau2, made.tau3) == (0.2, 0.4, 0.8, 0.9)
     assert (made.shedding_model, made.shedding_base) == ("off", 0)
-    assert (made.interval_micros, made.max_tuples) == (1_000_000, 2_000_000)
+    assert (made.interval_micros, made.max_tuples, made.max_bytes) == (1_000_000, 2_000_000, 256 << 20)
     assert (made.streams[LEFT].watermark_micros, made.streams[RIGHT].watermark_micros) == (10_000_000, 0)
     assert (made.streams[LEFT].expected_rate, made.streams[RIGHT].expected_rate) == (200, None)
     assert made.window == Window(WindowKind.RANGE, before_micros=180_000_000, after_micros=180_000_000)
+
+
+def test_event_times_of_any_zone_may_be_an_hour_ahead() -> None:
+    local = "id BIGINT, Amount DOUBLE, currency STRING, note STRING, at TIMESTAMP_NTZ"
+    hours = [made.streams[LEFT].max_ahead_micros / 3_600_000_000 for made in (job(), job(stream={"schema": local}))]
+    assert hours == [1, 15]
+    assert job(stream={"schema": local, "maxAhead": "0s"}).streams[LEFT].max_ahead_micros == 0
 
 
 def test_a_job_can_be_pickled_and_compared() -> None:
@@ -95,6 +102,8 @@ def test_paths_are_plain_and_local() -> None:
     assert (made.streams[LEFT].source.path, made.sink.path) == ("in/orders", "/tmp/out")
     assert (made.checkpoint, made.dead_letter) == ("/tmp/state", "/tmp/state/dead-letters")
     assert job(deadLetter={"location": "dead/"}).dead_letter == "dead"
+    kept = job(deadLetter={"late": True})
+    assert (kept.dead_letter, kept.late_letters, made.late_letters) == ("/tmp/state/dead-letters", True, False)
 
 
 @pytest.mark.parametrize(

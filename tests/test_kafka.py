@@ -25,13 +25,14 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
 
-from harness import SECOND, Crash
+from harness import SECOND, Crash, run_all
 from kafka_broker import KafkaBroker, free_ports
 from kafka_join import Joined, consumed, finish, finish_despite_failures, group_offsets, produce, running_broker, wait_for, way
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
+from streamjoin.epoch.spec import EpochSpec
 from streamjoin.io.base import SinkError, SourceError, Staged, UnavailableError
 from streamjoin.io.kafka_client import KafkaClient
 from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
@@ -95,7 +96,8 @@ def test_every_record_is_planned_once_within_limits_that_partitions_share(broker
     assert sorted(row["n"] for row in seen) == list(range(1310))
     assert plan.exhausted
     assert not source.plan(position, 100, 0.0).splits
-    assert position == {"topic": name, "offsets": {"0": 1000, "1": 10, "2": 300}, "records": 1310, "skipped": 0}
+    assert position.pop("id")
+    assert position == {"topic": name, "offsets": {"0": 1000, "1": 10, "2": 300}, "records": 1310, "skipped": 0, "replaced": 0}
 
 
 def test_shares_are_fair_and_leave_nobody_out() -> None:
@@ -311,6 +313,47 @@ def test_a_topic_that_is_another_one_is_refused(broker: KafkaBroker, topic: Call
             source.plan(position | {"offsets": offsets}, 100, 0.0)
     with pytest.raises(SourceError, match=r"no-such-topic.*create the topic"):
         source_of(broker, "no-such-topic").plan(None, 100, 0.0)
+
+
+def test_a_topic_that_was_made_anew_is_data_loss_also_where_it_is_longer(
+    broker: KafkaBroker, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamjoin.io.kafka_source.BEHIND_SECONDS", 0.5)
+    name = topic(2)
+    produce(broker, name, rows(0, 5))
+    failing, skipping = source_of(broker, name), source_of(broker, name, on_data_loss="skip")
+    position = failing.plan(None, 100, 0.0).position
+    assert failing.plan(position | {"id": None}, 100, 0.0).position["id"] == position["id"], "an older position learns it"
+    assert not failing.plan(position, 100, 0.0).splits
+
+    broker.delete_topic(name)
+    broker.create_topic(name, 2)
+    for count in (3, 40):  # shorter than what was read, and longer
+        produce(broker, name, rows(100, count))
+        with pytest.raises(SourceError, match=rf"{name}.*made anew.*up to .*0: 5, 1: 0.*onDataLoss: skip.*new checkpoint.location"):
+            failing.plan(position, 100, 0.0)
+        plan = skipping.plan(position, 100, 0.0)
+        assert ids(read_plan(skipping, plan)[0]) == [*range(100, 103), *(range(100, 140) if count == 40 else ())]
+        assert "made anew" in plan.warnings[0]
+        assert (plan.replacements, plan.position["replaced"], plan.end_record) == (1, 1, 5 + plan.records)
+        assert plan.position["id"] != position["id"]
+    after = skipping.plan(plan.position, 100, 0.0)
+    assert (after.splits, after.warnings, after.replacements) == ((), (), 1)
+    unknown = failing.plan(position | {"id": None}, 100, 0.0)
+    assert ids(read_plan(failing, unknown)[0]) == list(range(102, 140)), "without an id, a longer topic passes for the one that was read"
+
+
+def test_latest_of_a_topic_that_was_made_anew_before_the_first_commit_is_where_that_one_ends(
+    broker: KafkaBroker, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    produce(broker, name, rows(0, 5))
+    source = source_of(broker, name, starting_offsets="latest")
+    assert source.plan(None, 100, 0.0).position["offsets"] == {"0": 5}
+    broker.delete_topic(name)
+    broker.create_topic(name)
+    produce(broker, name, rows(0, 2))
+    assert source.plan(None, 100, 0.0).position["offsets"] == {"0": 2}
 
 
 def test_nobody_there_is_an_error_that_names_the_servers() -> None:
@@ -552,6 +595,40 @@ def test_metrics_say_what_the_brokers_say(broker: KafkaBroker, tmp_path: Path) -
     for name in "lr":
         assert sample(again, "kafka_skipped_records_total", stream=name) == lost[name], "that goes on where it was"
     assert sample(again, "kafka_sent_records_total") == 0
+
+
+def test_an_outage_of_large_records_is_read_in_epochs_that_fit(broker: KafkaBroker, tmp_path: Path) -> None:
+    """Small records are followed by 40 MB of large ones, which a driver meets unprepared; the one after it knows how large they are."""
+    join = Joined(broker, tmp_path, partitions=1)
+    text = join.manifest.read_text().replace("at TIMESTAMP", "at TIMESTAMP, pad STRING").replace("{maxTuples: 200}", "{maxBytes: 2Mi}")
+    join.job = compile_job(load(text))
+    specs: list[EpochSpec] = []
+
+    class Recorded(InlineRunner):
+        def submit(self, spec: EpochSpec, workers: Sequence[int]) -> Any:
+            specs.append(spec)
+            return super().submit(spec, workers)
+
+    driver = join.driver(Recorded())
+    join.feed(2000)
+    driver.start()
+    results = []
+    while (result := driver.step()) is not None:
+        results.append(result)
+    assert len(results) == len(specs) == 1
+    join.feed(2000, pad="x" * 10_000)
+    results += [driver.step(), driver.step()]
+    driver.stop()
+    attempts = len(specs)
+    assert len(results) < attempts <= len(results) + 4
+    assert driver.checkpoint.widths == pytest.approx((10_050, 10_050), abs=30)
+
+    results += run_all(join.driver(Recorded()))
+    assert len(specs) == attempts + len(results) - 3, "no attempt of the second driver was in vain"
+    taken = [sum(result.counts["input_bytes"]) for result in results]
+    assert sum(taken) > 40_000_000
+    assert max(taken) <= 2 << 20
+    assert join.found() == (join.expected(), 0)
 
 
 def test_a_driver_that_is_given_up_keeps_nobody_waiting(broker: KafkaBroker, tmp_path: Path) -> None:

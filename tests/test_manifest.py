@@ -64,7 +64,7 @@ def test_a_small_manifest_has_the_documented_defaults() -> None:
     assert (str(spec.workers.resources.cpu), str(spec.workers.resources.memory)) == ("1", "2Gi")
     assert (spec.scaling.mode, spec.scaling.tau0, spec.scaling.target) == ("Enforce", 0.2, 0.4)
     assert (str(spec.scaling.scale_up_after), str(spec.scaling.scale_down_after)) == ("30s", "10m")
-    assert (str(spec.epoch.interval), spec.epoch.max_tuples) == ("1s", 2_000_000)
+    assert (str(spec.epoch.interval), spec.epoch.max_tuples, str(spec.epoch.max_bytes)) == ("1s", 2_000_000, "256Mi")
     assert (spec.suspend, spec.image, spec.dead_letter, spec.driver.pod_template) == (False, "", None, {})
 
 
@@ -523,7 +523,7 @@ def test_the_short_examples_in_the_documentation_are_valid() -> None:
         for stream in spec["streams"]:
             stream["schema"], stream["eventTime"] = "id BIGINT, k INT, at TIMESTAMP", "at"
         for key in list(part):
-            if key in ("source", "watermark", "where", "schema", "eventTime", "select"):
+            if key in ("source", "watermark", "maxAhead", "where", "schema", "eventTime", "select"):
                 spec["streams"][0][key] = part.pop(key)
             elif key in ("on", "window", "output"):
                 spec["joins"][0][key] = part.pop(key)

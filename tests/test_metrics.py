@@ -45,7 +45,7 @@ from streamjoin.serve.watch import Watched
 from streamjoin.serve.wishes import plan_for_workers
 from streamjoin.state.storage import ObjectStorage
 
-COUNTED = ("failures", "retries", "backs", "switches", "drops", "decisions")
+COUNTED = ("failures", "retries", "backs", "switches", "drops", "decisions", "topics")
 DOCUMENT = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text()
 BAND: dict[str, Any] = {"types": ("BIGINT", "BIGINT"), "on": "abs(l.k - r.k) <= 1", "window": {"within": "5s"}, "watermark": "1s"}
 

@@ -24,6 +24,7 @@ import pytest
 
 from harness import (
     SECOND,
+    START,
     Crash,
     FaultyStorage,
     Input,
@@ -624,7 +625,7 @@ def test_a_small_epoch_takes_a_commit_and_a_file_of_results_whatever_the_workers
 
 def test_results_of_many_small_epochs_are_gathered(s3: S3Server) -> None:
     """With nothing but the commit in between; when the input ends all are there."""
-    inputs, root, clock = make_inputs(epochs=20), s3.bucket(), itertools.count(1000.0, 0.1)
+    inputs, root, clock = make_inputs(epochs=20), s3.bucket(), itertools.count(START / SECOND + 1000, 0.1)
     job = job_at(root)
     job = replace(job, interval_micros=0, sink=job.sink.model_copy(update={"gather": Duration.parse("3s")}))
     driver = driver_for(job, inputs, ObjectStorage(str(root / "state")), InlineRunner(), clock=lambda: next(clock))

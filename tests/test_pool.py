@@ -9,6 +9,7 @@ import re
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from cable import Cable
-from harness import SECOND, Input, driver_for, make_job, oracle, output_of
+from harness import SECOND, START, Input, driver_for, make_batch, make_job, oracle, output_of, run_all
 from joins import CASES, band_expected, band_options, check_case, make_inputs, step, steps
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
@@ -80,6 +81,17 @@ def running(tmp_path: Path, runner: ProcessRunner, epochs: int = 6) -> tuple[Dri
     for _ in range(2):
         driver.step()
     return driver, inputs
+
+
+def test_a_split_that_is_too_large_in_its_worker_is_planned_anew_at_once(runner: ProcessRunner, tmp_path: Path) -> None:
+    batch = make_batch([(rid, f"{rid:08d}".ljust(100_000, "x"), 0, START) for rid in range(50)], pa.string())
+    inputs = Input([batch], [1]), Input([batch], [1])
+    options = {"on": "l.k = r.k", "types": ("STRING", "STRING"), "window": {"within": "10s"}, "epoch": {"maxBytes": "1Mi"}, "workers": 2}
+    steps: list[str] = []
+    job = make_job(tmp_path, **options)
+    results = run_all(driver_for(job, inputs, ObjectStorage(job.checkpoint), runner, at=steps.append))
+    assert (len(results), steps.count("tasks")) == (1, 2)
+    assert output_of(tmp_path) == Counter((rid, rid) for rid in range(50))
 
 
 def test_a_worker_that_is_killed_is_back_at_once_and_says_what_killed_it(runner: ProcessRunner, tmp_path: Path) -> None:

@@ -14,12 +14,14 @@ from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS
 from streamjoin.language.condition import Condition
 from streamjoin.language.ddl import parse_schema
 from streamjoin.language.predicate import MainKind, MainPredicate
-from streamjoin.language.schema import Schema
+from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sql import Expression, parse_boolean
+from streamjoin.language.types import TypeName
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.location import place
 from streamjoin.manifest import resolve
 from streamjoin.manifest.model import Checkpoint, Manifest, SchemeSpec, Stream
+from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.sinks import ConsoleSink, FilesSink, KafkaSink, Sink
 from streamjoin.manifest.sources import FilesSource, GeneratorSource, KafkaSource, Source
 from streamjoin.manifest.validate import ManifestError, Problem
@@ -29,6 +31,10 @@ from streamjoin.scheme.statistics import Statistics
 
 DEAD_LETTERS = "dead-letters"
 """The directory within the checkpoint where records go that do not parse, unless the manifest says otherwise."""
+
+MAX_AHEAD = Duration.parse("1h")
+FURTHEST_ZONE = Duration.parse("14h")
+"""No zone's clock is further ahead of UTC."""
 
 SourceModel = FilesSource | GeneratorSource | KafkaSource
 SinkModel = FilesSink | ConsoleSink | KafkaSink
@@ -47,6 +53,8 @@ class StreamJob:
     """Which tuples to take."""
     event_time: str | None
     watermark_micros: int
+    max_ahead_micros: int
+    """How far ahead of the clock, or of the stream's newest, an event time may be."""
     idle_micros: int
     """How long a partition of the stream may be silent before it is not waited for; of no meaning without partitions."""
     expected_rate: float | None
@@ -89,10 +97,14 @@ class Job:
     shedding_base: float
     interval_micros: int
     max_tuples: int
+    max_bytes: int
+    """Of the records that an epoch takes, as they are in memory; about."""
     checkpoint: str
     """The directory of the state."""
     dead_letter: str
     """The directory of records that do not parse."""
+    late_letters: bool
+    """Whether late tuples go there too."""
     manifest: Manifest
 
     def expected_tuples(self) -> Expected:
@@ -146,7 +158,7 @@ def compile_job(manifest: Manifest) -> Job:
         message = "is missing; a run outside Kubernetes needs a directory for its state"
         raise ManifestError((Problem("spec.checkpoint.location", None, message),))
     checkpoint = place(spec.checkpoint.location)
-    join = spec.joins[0]
+    join, dead = spec.joins[0], spec.dead_letter
     schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
     condition = resolve.condition(join.on, schemas)
     if join.output.select is None:
@@ -183,10 +195,10 @@ def compile_job(manifest: Manifest) -> Job:
         shedding_base=spec.shedding.base,
         interval_micros=spec.epoch.interval.micros,
         max_tuples=spec.epoch.max_tuples,
+        max_bytes=spec.epoch.max_bytes.bytes,
         checkpoint=checkpoint,
-        dead_letter=(
-            f"{checkpoint}/{DEAD_LETTERS}" if spec.dead_letter is None else place(spec.dead_letter.location)
-        ),
+        dead_letter=f"{checkpoint}/{DEAD_LETTERS}" if dead is None or dead.location is None else place(dead.location),
+        late_letters=dead is not None and dead.late,
         manifest=manifest,
     )
 
@@ -208,10 +220,18 @@ def _stream_job(stream: Stream, schema: Schema, needs: tuple[resolve.Need, ...])
         where=None if stream.where is None else parse_boolean(stream.where, {stream.name: schema}),
         event_time=None if event_time is None else event_time.name,
         watermark_micros=stream.watermark.micros,
+        max_ahead_micros=_max_ahead(stream, event_time),
         idle_micros=0 if stream.source.kafka is None else stream.source.kafka.idle_timeout.micros,
         expected_rate=stream.expected_rate,
         source=_source(stream.source),
     )
+
+
+def _max_ahead(stream: Stream, event_time: Column | None) -> int:
+    if stream.max_ahead is not None:
+        return stream.max_ahead.micros
+    local = event_time is not None and event_time.type.name is TypeName.TIMESTAMP_NTZ
+    return MAX_AHEAD.micros + local * FURTHEST_ZONE.micros
 
 
 def _scheme_options(scheme: SchemeSpec) -> SchemeOptions:

@@ -173,6 +173,11 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             "needs eventTime; name the column of event times there, or remove watermark",
             field="watermark",
         ),
+        Rule(
+            "has(self.eventTime) || !has(self.maxAhead)",
+            "needs eventTime; name the column of event times there, or remove maxAhead",
+            field="maxAhead",
+        ),
     ),
     model.Window: (
         Rule(one_of(*_FORMS), "give exactly one of within, before and after, rows, and unbounded: true"),

@@ -84,7 +84,7 @@ def soak_job(root: Path, rate: float, *, epochs: int | None = None) -> Job:
         workers=2,
         capacity=PLENTY,
         streams=[stream | {"name": side, "source": {"generator": source | {"seed": seed}}} for seed, side in enumerate("lr")],
-        epoch={"maxTuples": 2 * each if epochs else PLENTY},
+        epoch={"maxTuples": 2 * each if epochs else PLENTY, "maxBytes": "16Gi"},
     )
 
 

@@ -68,7 +68,7 @@ def job_of(root: Path, workload: Workload, *, seconds: int = 1, workers: int = 2
         "window": {"within": f"{WINDOW}s"},
         "streams": [stream | {"name": side, "source": {"files": source | {"path": str(root / f"in-{side}")}}} for side in "lr"],
         "capacity": PLENTY,
-        "epoch": {"maxTuples": PLENTY},
+        "epoch": {"maxTuples": PLENTY, "maxBytes": "16Gi"},
     }
     return make_job(
         root, on=workload.on, types=("BIGINT", "BIGINT"), workers=workers, output={"select": list(workload.select), "sink": sink},

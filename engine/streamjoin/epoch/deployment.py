@@ -37,6 +37,7 @@ from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
 
 SAMPLE_RECORDS = 50_000
+SAMPLE_BYTES = 32 << 20
 SAMPLE_AHEAD_SECONDS = 60.0
 SAMPLE_BLOCKS = 64
 """Of each side's blocks, so many are read for the spread of its keys."""
@@ -63,11 +64,12 @@ def require_same_join(job: Job, checkpoint: Checkpoint, location: str) -> None:
 def first_plan(
     job: Job, checkpoint: Checkpoint, sources: tuple[Source, Source], inputs: tuple[SourcePlan, SourcePlan], now: float
 ) -> Deployed:
-    """The checkpoint with the main predicate and the first plan, chosen from a sample of the first input."""
+    """The checkpoint with the main predicate and the first plan, chosen from a sample of the first input, and how large its records are."""
     samples = [_sample(sources[side], inputs[side], now) for side in SIDES]
     for source in sources:  # from now on workers read, and what the driver kept open would go on fetching
         if isinstance(source.reader, Keeping):
             source.reader.close()
+    checkpoint = replace(checkpoint, widths=(_width(samples[LEFT]), _width(samples[RIGHT])))
     candidates = job.condition.candidates
     by_candidate = [[_encoded(samples[side], c.main.key(side), job.streams[side]) for c in candidates] for side in SIDES]
     predicate = choose(job.condition, by_candidate)
@@ -175,16 +177,24 @@ def _sample(source: Source, plan: SourcePlan, now: float) -> list[pa.RecordBatch
     A stream that has only begun has too few; where a source knows what comes next (a generator always does), that counts too.
     """
     found: list[pa.RecordBatch] = []
-    rows = 0
+    rows = nbytes = 0
     for ahead in (False, True):
         splits = source.plan(plan.position, SAMPLE_RECORDS - rows, now + SAMPLE_AHEAD_SECONDS).splits if ahead else plan.splits
         for split in splits:
             for records in source.reader.read(split):
                 found.append(records.batch)
                 rows += records.batch.num_rows
-                if rows >= SAMPLE_RECORDS:
+                nbytes += records.batch.nbytes
+                if rows >= SAMPLE_RECORDS or nbytes >= SAMPLE_BYTES:
                     return found
     return found
+
+
+def _width(sample: list[pa.RecordBatch]) -> float:
+    """Bytes per record; 0 where there is none."""
+    nbytes: int = sum(batch.nbytes for batch in sample)
+    rows: int = sum(batch.num_rows for batch in sample)
+    return nbytes / max(1, rows)
 
 
 def _encoded(sample: list[pa.RecordBatch], key: KeyExpression | None, stream: StreamJob) -> np.ndarray:

@@ -66,7 +66,7 @@ from streamjoin.epoch.planning import Head, PlannedEpoch, make_spec, plan_inputs
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner, Running
 from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanner
 from streamjoin.epoch.results import Results
-from streamjoin.epoch.spec import Rewrite, Shared, TaskReport, share
+from streamjoin.epoch.spec import Rewrite, Shared, TaskReport, TooLarge, share
 from streamjoin.io.base import Counting, Follower, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink
@@ -134,7 +134,7 @@ class Driver:
         self._log = CommitLog(storage, clock=clock)
         self._sources = sources or make_sources(job, storage)
         self._sink = make_sink(job.sink, output_schema(job), storage=storage, query=job.name)
-        self._dead_letters = DeadLetters(job.dead_letter)
+        self._dead_letters = DeadLetters(job.dead_letter, job.late_letters)
         self._janitor = Janitor(storage, self._log, self._sources, self._sink, self._dead_letters)
         self._replanner = Replanner(self._query, fetches=storage.local_path(FOLDER) is None)
         self._observations = Observations()
@@ -149,6 +149,8 @@ class Driver:
         self._warnings: tuple[str, ...] = ()
         # The epoch after the last commit, where it was begun before that commit.
         self._next: _Flight | None = None
+        # The split that the last attempt gave up as too large, until an epoch is committed.
+        self._refused: TooLarge | None = None
         # Repeated storage requests of tasks that run in this process: their reports have them too.
         self._task_retries = 0
 
@@ -244,7 +246,12 @@ class Driver:
         assert self._config is not None
         incarnation, entry = self._log.incarnation, path_of(self._log.sequence)
         spec = make_spec(
-            self.job, self.checkpoint, head, inputs, plans, self._config, incarnation=incarnation, entry=entry, rewrite=self._rewrite
+            *(self.job, self.checkpoint, head, inputs, plans, self._config),
+            incarnation=incarnation,
+            entry=entry,
+            now=self._clock(),
+            refused=self._refused,
+            rewrite=self._rewrite,
         )
         epoch = PlannedEpoch(spec, inputs, plans, started_at)
         steps.lap("plan")
@@ -263,33 +270,46 @@ class Driver:
     def _finish(self, flight: _Flight, steps: Steps, final: bool) -> tuple[PlannedEpoch, list[TaskReport]] | None:
         """The epoch and its reports; meanwhile the next one is begun, if there is input for it.
 
-        An epoch that was begun before the one before it was committed, and failed, is begun again. None: by then its source had lost all
-        that it was to read, so that nothing is new.
+        An epoch that was begun before the one before it was committed, and failed, is begun again; and one with a split that was too large,
+        with fewer records. None: by then its source had lost all that it was to read, so that nothing is new.
         """
-        epoch = flight.epoch
-        if self._may_begin_after(epoch):
+        if self._may_begin_after(flight.epoch):
             steps.lap("tasks")
             with contextlib.suppress(SourceError, UnavailableError):  # no reason to lose this epoch; the next step asks again
-                self._next = self._begin(epoch.head, steps)
+                self._next = self._begin(flight.epoch.head, steps)
         repeated = retries()
         try:
-            reports = flight.running.result()
-            self._require_predecessor(epoch, reports)
-        except EpochFailed as error:
-            self._abandon()
-            self._janitor.has_leftovers = True
-            if epoch.is_switch:
-                self._carry_out(self._replanner.handle(FirstEpochFailed(f"its first epoch failed: {error}", error.worker_died)))
-            if epoch.spec.follows is None or error.permanent:
-                raise
-            again = self._begin(Head.after(self.checkpoint), steps, final)
-            if again is None:
-                return None
-            epoch, reports = again.epoch, again.running.result()
+            while True:
+                epoch = flight.epoch
+                try:
+                    reports = flight.running.result()
+                    self._require_predecessor(epoch, reports)
+                    break
+                except EpochFailed as error:
+                    self._abandon()
+                    self._janitor.has_leftovers = True
+                    if error.too_large is not None:
+                        self._plan_fewer(error.too_large)
+                    else:
+                        if epoch.is_switch:
+                            self._carry_out(self._replanner.handle(FirstEpochFailed(f"its first epoch failed: {error}", error.worker_died)))
+                        if epoch.spec.follows is None or error.permanent:
+                            raise
+                again = self._begin(Head.after(self.checkpoint), steps, final)
+                if again is None:
+                    return None
+                flight = again
         finally:
             self._task_retries += retries() - repeated
         steps.lap("tasks")
         return epoch, reports
+
+    def _plan_fewer(self, split: TooLarge) -> None:
+        """From now on, at most half as many records of the split's stream for as many bytes. Durable with the next commit."""
+        widths = list(self.checkpoint.widths)
+        widths[split.side] = max(split.record_bytes, 2 * widths[split.side])
+        self.checkpoint = replace(self.checkpoint, widths=(widths[0], widths[1]))
+        self._refused = split
 
     def _require_predecessor(self, epoch: PlannedEpoch, reports: list[TaskReport]) -> None:
         """Raises EpochFailed unless an epoch that was begun early went on from the runs that were committed since."""
@@ -329,7 +349,7 @@ class Driver:
         after = checkpoint_after(self.job, self.checkpoint, epoch, reports, now, results, segment)
         self._at("commit")
         self._log.commit(after, segment.data)
-        self.checkpoint, self._results, self._published = after, results, False
+        self.checkpoint, self._results, self._published, self._refused = after, results, False, None
         return after
 
     def _publish_waiting(self) -> None:

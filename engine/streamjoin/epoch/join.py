@@ -4,7 +4,7 @@ Phases:
 
 1. open the runs that the last commit left to this task, reading them back if this process lacks them, or those that the epoch in flight
    has just staged here; drop the expired;
-2. gather the new tuples: one sorted run per area and side; begin to write those that this area stores;
+2. gather the new tuples: one sorted run per area and side, or several where they are large; begin to write those that this area stores;
 3. join: new left x held right, held left x new right, new left x new right. Every pair has a later tuple, or arrives together,
    so each is found exactly once; and each pair of coordinates belongs to exactly one area;
 4. merge runs in tiers, rewriting their blocks;
@@ -43,7 +43,7 @@ from streamjoin.epoch.spec import (
     plan_of,
     sample_of,
 )
-from streamjoin.kernel.run import Run, merge_runs, tiers
+from streamjoin.kernel.run import CHUNK_BYTES, Run, merge_in_chunks, merge_runs, tiers
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.scheme.tiling import Area
 from streamjoin.state.blocks import FOLDER, Axes, Block, axes_of, describe, encode, encode_in_parts, is_file, load, load_all
@@ -94,8 +94,8 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
     sink = config.sink.writer(token, final_name(spec, task), small_bytes=spec.small_bytes)
     with BlockWriter(spec, config.storage, areas, token, report) as blocks:
         try:
-            fresh = {key: HeldRun(run, blocks.write(key, run)) for key, run in new.items()}
-            kept_fresh = {key: run for key, run in fresh.items() if holds(areas[key[0]], key[1])}
+            fresh = {key: tuple(HeldRun(run, blocks.write(key, run)) for run in chunks) for key, chunks in new.items()}
+            kept_fresh = {key: chunks for key, chunks in fresh.items() if holds(areas[key[0]], key[1])}
             joiner = worker.joiner
             seen = joiner.candidates_seen
             for index, area in areas.items():
@@ -114,7 +114,7 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
         clock.lap("merge")
         blocks.wait()
         held = {
-            key: (*kept, *(blocks.backed(run) for run in merged), *([blocks.backed(kept_fresh[key])] if key in kept_fresh else []))
+            key: (*kept, *(blocks.backed(run) for run in (*merged, *kept_fresh.get(key, ()))))
             for key, (kept, merged) in tiered.items()
         }
         clock.lap("write")
@@ -312,7 +312,7 @@ def _unexpired(held: tuple[HeldRun, ...], bound: int | None, report: TaskReport)
     return tuple(kept)
 
 
-def _gather(spec: EpochSpec, worker: Compiled, pieces: Iterable[Piece], report: TaskReport) -> dict[tuple[int, int], Run]:
+def _gather(spec: EpochSpec, worker: Compiled, pieces: Iterable[Piece], report: TaskReport) -> dict[tuple[int, int], list[Run]]:
     parts: dict[tuple[int, int], list[Run]] = defaultdict(list)
     for piece in pieces:
         if piece.area < 0:
@@ -320,17 +320,17 @@ def _gather(spec: EpochSpec, worker: Compiled, pieces: Iterable[Piece], report: 
         else:
             batch = ipc.read_record_batch(piece.data, worker.sides[piece.side].held)
             parts[piece.area, piece.side].append(Run.of(batch))
-    return {key: runs[0] if len(runs) == 1 else merge_runs(runs) for key, runs in parts.items()}
+    return {key: merge_in_chunks(runs, CHUNK_BYTES) for key, runs in parts.items()}
 
 
-def _pairs(index: int, area: Area, runs: TaskRuns, fresh: dict[tuple[int, int], HeldRun]) -> Iterable[tuple[Run, Run]]:
-    left, right = fresh.get((index, LEFT)), fresh.get((index, RIGHT))
-    if left is not None:
-        yield from ((left.run, held.run) for held in runs[index, RIGHT])
-    if right is not None:
-        yield from ((held.run, right.run) for held in runs[index, LEFT])
-        if left is not None and area.holds[LEFT]:
-            yield left.run, right.run
+def _pairs(index: int, area: Area, runs: TaskRuns, fresh: TaskRuns) -> Iterable[tuple[Run, Run]]:
+    left, right = fresh.get((index, LEFT), ()), fresh.get((index, RIGHT), ())
+    for new in left:
+        yield from ((new.run, held.run) for held in runs[index, RIGHT])
+    for new in right:
+        yield from ((held.run, new.run) for held in runs[index, LEFT])
+        if area.holds[LEFT]:
+            yield from ((other.run, new.run) for other in left)
 
 
 def _in_tiers(

@@ -41,7 +41,7 @@ class Observations:
         accepted = counts_of(reports)["accepted"]
         with self._lock:
             for report in reports:
-                for sample in (*report.held_sample, *(route.sample for route in report.routes if route.sample is not None)):
+                for sample in (*report.held_sample, *(sample for route in report.routes for sample in route.samples)):
                     self._sketches[sample.side].add(sample.keys, sample.weight, sample.time_max)
             for side in SIDES:
                 self._sketches[side].expire(expired_before[side])

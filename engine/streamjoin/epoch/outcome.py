@@ -7,23 +7,24 @@ every block that holds a tuple which may still match, exactly one token per task
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from streamjoin.epoch.planning import PlannedEpoch, utilization
 from streamjoin.epoch.ports import EpochResult, TaskWork
 from streamjoin.epoch.results import Results
-from streamjoin.epoch.spec import Rewritten, TaskReport
+from streamjoin.epoch.spec import Rewritten, RouteReport, TaskReport
 from streamjoin.epoch.watermark import advance
 from streamjoin.io.base import SourcePlan
 from streamjoin.job import Job
 from streamjoin.language.sides import SIDES
+from streamjoin.manifest.quantity import Duration
 from streamjoin.state.blocks import Block
 from streamjoin.state.extent import Segment
 from streamjoin.state.log import Checkpoint, Newest
 
 COUNTERS = (
-    *("input", "rejected", "filtered", "late", "unmatchable", "shed", "accepted", "routed"),
+    *("input", "rejected", "ahead", "oversized", "filtered", "late", "unmatchable", "shed", "accepted", "routed"),
     *("input_bytes", "routed_bytes", "dead_letter_bytes"),
 )
 """What routing counts, by stream: fields of RouteReport."""
@@ -59,6 +60,7 @@ def checkpoint_after(
         watermarks=(left, right),
         effective=last.watermarks,
         partitions=(left_partitions, right_partitions),
+        widths=widths_after(last, reports),
         blocks=tuple(kept + new),
         held={report.task: report.held for report in at_work},
         tokens={report.task: report.token for report in at_work},
@@ -94,7 +96,22 @@ def _totals(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport]
     totals = {name: [last.totals.get(name, [0, 0])[side] + pair[side] for side in SIDES] for name, pair in by_side.items()}
     totals |= {name: [last.totals.get(name, [0])[0] + count] for name, count in once.items()}
     totals["skipped"] = [plan.skipped_records for plan in epoch.inputs]
+    totals["replaced"] = [plan.replacements for plan in epoch.inputs]
     return totals
+
+
+def widths_after(last: Checkpoint, reports: Sequence[TaskReport]) -> tuple[float, float]:
+    """Bytes per record of each stream after an epoch: they rise at once, and fall by a quarter of the difference."""
+    counts = counts_of(reports)
+    return _width(last, counts, 0), _width(last, counts, 1)
+
+
+def _width(last: Checkpoint, counts: Mapping[str, tuple[int, int]], side: int) -> float:
+    before, records = last.widths[side], counts["input"][side]
+    if not records:
+        return before
+    seen = counts["input_bytes"][side] / records
+    return round(max(seen, 0.75 * before + 0.25 * seen), 1)
 
 
 def _advance(
@@ -144,7 +161,7 @@ def result_of(
         totals=after.totals,
         generation=after.generation,
         blocks=len(after.blocks),
-        warnings=inputs[0].warnings + inputs[1].warnings + _rewrite_errors(reports),
+        warnings=inputs[0].warnings + inputs[1].warnings + tuple(_all_ahead(job, routes)) + _rewrite_errors(reports),
         committed_at=after.committed_at,
         work={report.task: TaskWork(report.seconds, report.output, report.candidates, report.held_bytes) for report in reports},
         stored_blocks=stored_blocks,
@@ -170,6 +187,19 @@ def stored(blocks: Iterable[Block]) -> tuple[tuple[int, int], tuple[int, int]]:
         count[block.side] += 1
         nbytes[block.side] += block.nbytes
     return (count[0], count[1]), (nbytes[0], nbytes[1])
+
+
+def _all_ahead(job: Job, routes: Sequence[RouteReport]) -> Iterator[str]:
+    """What is to be said where a stream had nothing but event times that are too far ahead. The same text for each such epoch."""
+    for side, stream in enumerate(job.streams):
+        of_side = [route for route in routes if route.side == side]
+        if any(route.ahead for route in of_side) and all(route.time_max is None for route in of_side):
+            most = Duration(stream.max_ahead_micros)
+            yield (
+                f"{stream.name}: the event times of all its records are more than {most} ahead of the clock, and of the stream's newest;"
+                " the records are in the dead letters, and the watermark stands still. Where event times may be so far ahead, set"
+                f" spec.streams[{side}].maxAhead"
+            )
 
 
 def _source_errors(reports: Sequence[TaskReport], side: int) -> int:

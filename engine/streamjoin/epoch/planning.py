@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.events import EpochPlans
-from streamjoin.epoch.spec import EpochSpec, Handover, Rewrite, Shared, Upcoming
+from streamjoin.epoch.spec import EpochSpec, Handover, Rewrite, Shared, TooLarge, Upcoming
 from streamjoin.io.base import Position, Source, SourcePlan
 from streamjoin.job import Job
 from streamjoin.language.sides import SIDES
@@ -21,6 +21,8 @@ SMALL_BYTES = 2 << 20
 """So many bytes of blocks, and of results, an epoch's tasks may together leave to the driver, which writes them with the commit."""
 MOST_SMALL_BYTES = 128 << 10
 """Of one task."""
+SPLIT_BYTES = 64 << 20
+"""Splits are planned to hold no more, as their records are in memory, and are given up when they have twice as much."""
 
 
 @dataclass(frozen=True)
@@ -64,26 +66,29 @@ class PlannedEpoch:
 def plan_inputs(
     job: Job, sources: tuple[Source, Source], last: Checkpoint, head: Head, now: float, *, final: bool
 ) -> tuple[SourcePlan, SourcePlan]:
-    """What is new in both sources after ``head``, ``job.max_tuples`` records together: half of them each, and what one leaves the other.
+    """What is new in both sources after ``head``: ``job.max_tuples`` records and about ``job.max_bytes`` together, by what records had
+    before; half of them each, and what one leaves the other. A side that is held back as it is too far ahead leaves all of its half."""
+    limit, room = job.max_tuples, float(job.max_bytes)
 
-    A side that is held back as it is too far ahead leaves all of its half.
-    """
-    limit = job.max_tuples
+    def plan(side: int, records: int, nbytes: float) -> SourcePlan:
+        width = last.widths[side]
+        if not width:
+            return sources[side].plan(head.positions[side], max(1, records), now, final)
+        fitting, of_split = max(1, min(records, int(nbytes / width))), max(1, int(record_bytes(job) / width))
+        return sources[side].plan(head.positions[side], fitting, now, final, split_records=of_split)
 
-    def plan(side: int, records: int) -> SourcePlan:
-        return sources[side].plan(head.positions[side], records, now, final)
-
-    left, right = plan(0, max(1, limit // 2)), plan(1, max(1, limit // 2))
+    left, right = (plan(side, limit // 2, room / 2) for side in SIDES)
     ahead = _side_ahead(job, last)
     if ahead is not None and (left, right)[1 - ahead].splits:
         held_back = _without_splits((left, right)[ahead], head, ahead)
         left, right = (held_back, right) if ahead == 0 else (left, held_back)
     spare = limit - left.records - right.records
+    spare_bytes = room - left.records * last.widths[0] - right.records * last.widths[1]
     can_take = [bool(side.splits and side.backlog_records) for side in (left, right)]
     if spare > 0 and can_take == [True, False]:
-        left = plan(0, left.records + spare)
+        left = plan(0, left.records + spare, left.records * last.widths[0] + spare_bytes)
     elif spare > 0 and can_take == [False, True]:
-        right = plan(1, right.records + spare)
+        right = plan(1, right.records + spare, right.records * last.widths[1] + spare_bytes)
     return left, right
 
 
@@ -105,6 +110,11 @@ def _side_ahead(job: Job, last: Checkpoint) -> int | None:
     return 1 if right > left + distance else None
 
 
+def record_bytes(job: Job) -> int:
+    """What a split is planned to hold, and the most that one record may have."""
+    return min(SPLIT_BYTES, job.max_bytes)
+
+
 def make_spec(
     job: Job,
     last: Checkpoint,
@@ -115,9 +125,17 @@ def make_spec(
     *,
     incarnation: int,
     entry: str,
+    now: float,
+    refused: TooLarge | None = None,
     rewrite: Rewrite | None = None,
 ) -> EpochSpec:
-    """What the tasks of the epoch after ``head`` are told. ``entry`` is the path of the log's newest entry, which is ``last``."""
+    """What the tasks of the epoch after ``head`` are told. ``entry`` is the path of the log's newest entry, which is ``last``; ``now`` is
+    the wall clock. ``refused``: a split that was given up as too large; where it could not be cut, splits may hold anything now."""
+    uncut = refused is not None and any(
+        side == refused.side and split.first_record == refused.first_record and split.records >= refused.records
+        for side in SIDES
+        for split in inputs[side].splits
+    )
     ranged = job.window.kind is WindowKind.RANGE
     follows = None if head.epoch == last.epoch else head.epoch
     watermarks = last.effective if follows is None else last.watermarks
@@ -133,6 +151,7 @@ def make_spec(
         generation=current.generation,
         splits=tuple((side, split) for side in SIDES for split in inputs[side].splits),
         late_before=watermarks if ranged else (None, None),
+        latest=(_latest(job, last, 0, inputs[0], now), _latest(job, last, 1, inputs[1], now)) if ranged else (None, None),
         expired_before=job.window.expired_before(marks),
         records_before=head.records,
         records_after=(inputs[0].end_record, inputs[1].end_record),
@@ -142,11 +161,27 @@ def make_spec(
         tokens=last.tokens if follows is None and before is None else {},
         handover=None if before is None else Handover(before.shared, last.tokens),
         base=entry if last.blocks and follows is None else None,
+        record_bytes=record_bytes(job),
+        split_bytes=None if uncut else 2 * record_bytes(job),
         upcoming=None if upcoming is None else Upcoming(upcoming.shared, plans.upcoming_tasks, entry),
         rewrite=None if before or upcoming else rewrite,
         small_bytes=min(MOST_SMALL_BYTES, SMALL_BYTES // current.scheme.tasks),
         follows=follows,
     )
+
+
+def _latest(job: Job, last: Checkpoint, side: int, plan: SourcePlan, now: float) -> int:
+    """The latest event time that a stream's tuples may have.
+
+    It goes by the clock, so that old data is taken whatever its steps; and by the stream's newest where that is later, so that a clock that
+    was set back stops nothing.
+    """
+    stream, watermark = job.streams[side], last.watermarks[side]
+    known = [round(now * 1e6) if plan.event_now is None else plan.event_now]
+    known += [partition.time_max for partition in last.partitions[side].values()]
+    if watermark is not None:
+        known.append(watermark + stream.watermark_micros)
+    return max(known) + stream.max_ahead_micros
 
 
 def utilization(job: Job, checkpoint: Checkpoint) -> dict[int, float]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from streamjoin.epoch.spec import EpochSpec, TaskReport
+from streamjoin.epoch.spec import EpochSpec, SplitTooLarge, TaskReport, TooLarge
 
 if TYPE_CHECKING:
     from streamjoin.epoch.replan import PlanStatus
@@ -59,13 +59,22 @@ class Runner(Protocol):
 class EpochFailed(RuntimeError):  # noqa: N818
     """An epoch failed, uncommitted or committed but not yet published, and can be tried again. One line; ``detail`` has the trace."""
 
-    def __init__(self, message: str, detail: str = "", *, permanent: bool = False, worker_died: bool = False) -> None:
+    def __init__(
+        self, message: str, detail: str = "", *, permanent: bool = False, worker_died: bool = False, too_large: TooLarge | None = None
+    ) -> None:
         super().__init__(message)
         self.detail = detail
         self.permanent = permanent
         """Trying again would fail in the same way."""
         self.worker_died = worker_died
         """Nothing was wrong but that; another attempt begins when the worker is there again, so that nobody need wait before."""
+        self.too_large = too_large
+        """The split whose records are too large for their number: fewer are to be planned."""
+
+
+def too_large_of(error: Exception) -> TooLarge | None:
+    """The split that was too large, if that is what an attempt failed of."""
+    return error.split if isinstance(error, SplitTooLarge) else None
 
 
 class CheckpointMismatch(RuntimeError):  # noqa: N818

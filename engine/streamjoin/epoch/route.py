@@ -3,7 +3,8 @@
 Phases, for each split:
 
 1. read as Arrow; what does not parse goes to the dead letters;
-2. select by ``where``; reject null event times; drop late tuples; drop tuples whose key is null (they can match nothing);
+2. select by ``where``; reject null event times and those too far ahead; drop late tuples, or put them into the dead letters; drop tuples
+   whose key is null (they can match nothing);
 3. make the held columns: key, unit coordinate, time, payload;
 4. sort by key, shed, cut by area.
 
@@ -12,7 +13,6 @@ Deterministic: two attempts at the same split send the same pieces, because a jo
 
 from __future__ import annotations
 
-import json
 import pickle
 import time
 from collections.abc import Iterator
@@ -27,6 +27,8 @@ from streamjoin.epoch.spec import (
     Plan,
     RouteReport,
     Side,
+    SplitTooLarge,
+    TooLarge,
     attempt_name,
     compiled,
     final_name,
@@ -34,31 +36,48 @@ from streamjoin.epoch.spec import (
     sample_of,
     units_of,
 )
-from streamjoin.io.base import Records, Rejected
+from streamjoin.io.base import Records, Rejected, Split
+from streamjoin.io.text import raw_text
+from streamjoin.io.values import row_text
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.run import sort_order
 from streamjoin.language.sides import LEFT
 from streamjoin.language.window import WindowKind
 from streamjoin.state.storage import retries
 
+PORTION_BYTES = 256 << 20
+"""A split's tuples are cut and sent as soon as there are about so many bytes of them: Arrow's strings end at 2 GiB."""
+
 
 def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
-    """All pieces of split ``index`` of the epoch, then its report. Memory: the split, once as read and once as held."""
+    """All pieces of split ``index`` of the epoch, then its report. Raises SplitTooLarge, and what reading raises.
+
+    Memory: ``PORTION_BYTES`` of the split, or all of it if it has less, once as held and once sorted; and a batch as read.
+    """
     started, repeated = time.perf_counter(), retries()
     worker, plan = compiled(spec.config), plan_of(spec.scheme)
     which, split = spec.splits[index]
     side, report = worker.sides[which], RouteReport(which, partition=split.partition)
-    dead = worker.config.dead_letters.writer(attempt_name(spec, index), final_name(spec, index), side.stream.name)
-    held = []
-    for records in worker.config.readers[which].read(split):
-        batch, rejected = prepare(spec, side, which, index, records, split.first_record, report)
-        dead.write(split, records.rejected + rejected)
-        report.rejected += len(records.rejected) + len(rejected)
+    dead_letters = worker.config.dead_letters
+    dead = dead_letters.writer(attempt_name(spec, index), final_name(spec, index), side.stream.name)
+    held: list[pa.Table] = []
+    held_bytes = 0
+    for found in worker.config.readers[which].read(split):
+        records = without_oversized(found, spec.record_bytes, report)
+        report.rejected += len(records.rejected)
         report.input += records.batch.num_rows + len(records.rejected)
         report.input_bytes += records.batch.nbytes
         report.source_errors += records.errors
-        if batch is not None:
-            held.append(batch)
+        _require_room(spec, split, report)
+        batch, letters = prepare(spec, side, which, index, records, split.first_record, report, late_letters=dead_letters.late)
+        dead.write(split, records.rejected + letters)
+        if batch is None:
+            continue
+        if held and held_bytes + batch.nbytes > PORTION_BYTES:
+            yield from cut(spec, plan, which, held, report)
+            held, held_bytes = [], 0
+        held.append(batch)
+        held_bytes += batch.nbytes
     report.dead_letters = dead.close()
     report.dead_letter_bytes = sum(staged.nbytes for staged in report.dead_letters)
     if held:
@@ -68,14 +87,45 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
     yield Piece(index % plan.scheme.tasks, -1, which, pa.py_buffer(pickle.dumps(report)))
 
 
+def without_oversized(records: Records, most_bytes: int, report: RouteReport) -> Records:
+    """The records, with those rejected whose values come to more than ``most_bytes``. O(1) where the batch is no larger than that."""
+    batch = records.batch
+    if batch.nbytes <= most_bytes:
+        return records
+    sizes = np.zeros(batch.num_rows, dtype=np.int64)
+    for column in batch.columns:
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy()
+    large = sizes > most_bytes
+    if not large.any():
+        return records
+    rows = records.offsets()
+    letters = [
+        Rejected(int(rows[row]), raw_text(row_text(batch, row).encode()), f"has {sizes[row]:,} bytes, and a record may have {most_bytes:,}")
+        for row in np.flatnonzero(large).tolist()
+    ]
+    report.oversized += len(letters)
+    return Records(batch.filter(pa.array(~large)), rows[~large], records.rejected + letters, errors=records.errors)
+
+
+def _require_room(spec: EpochSpec, split: Split, report: RouteReport) -> None:
+    """Raises SplitTooLarge where what has been read of the split is more than it may have."""
+    if spec.split_bytes is not None and report.input_bytes > spec.split_bytes:
+        raise SplitTooLarge(
+            f"{split.name}: the first {report.input:,} records have {report.input_bytes:,} bytes, and all {split.records:,} of them may"
+            f" have {spec.split_bytes:,}; fewer are planned now",
+            TooLarge(report.side, split.first_record, split.records, report.input_bytes / report.input),
+        )
+
+
 def prepare(
-    spec: EpochSpec, side: Side, which: int, split: int, records: Records, first_record: int, report: RouteReport
+    spec: EpochSpec, side: Side, which: int, split: int, records: Records, first_record: int, report: RouteReport, *, late_letters: bool
 ) -> tuple[pa.Table | None, list[Rejected]]:
-    """Phases 2 and 3 for one batch: the held tuples plus a ``_shed`` column in [0, 1), or None when none is left; and the rejected."""
-    batch, rows, stream = records.batch, records.offsets(), side.stream
-    rejected: list[Rejected] = []
+    """Phases 2 and 3 for one batch: the held tuples plus a ``_shed`` column in [0, 1), or None when none is left; and the dead letters."""
+    batch, rows, stream, latest = records.batch, records.offsets(), side.stream, spec.latest[which]
+    letters: list[Rejected] = []
     if stream.event_time is not None:  # also of what ``where`` drops: a filtered stream goes forward all the same
-        newest = pc.max(batch.column(stream.event_time)).cast(pa.int64()).as_py()
+        newest = _newest(batch.column(stream.event_time).cast(pa.int64()), latest)
         if newest is not None:
             report.time_max = newest if report.time_max is None else max(report.time_max, newest)
     chosen: np.ndarray | None = None
@@ -88,15 +138,29 @@ def prepare(
     if stream.event_time is not None:
         column = batch.column(stream.event_time)
         if column.null_count:
-            rejected = _without_time(batch, column, rows, stream.event_time)
-            present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-            batch, rows = batch.take(pa.array(present)), rows[present]
+            missing = column.is_null().to_numpy(zero_copy_only=False)
+            letters += _letters(batch, rows, missing, f"{stream.event_time}: the event time is null; every record needs one")
+            batch, rows = batch.filter(pa.array(~missing)), rows[~missing]
             column = batch.column(stream.event_time)
         moment = column.cast(pa.int64()).to_numpy()
+        if latest is not None and (ahead := moment > latest).any():
+            letters += _letters(
+                batch,
+                rows,
+                ahead,
+                f"{stream.event_time}: the event time is after {_written(latest)}, which is as far ahead of the clock, or of the stream's"
+                " newest event time, as the stream's maxAhead lets it be",
+            )
+            report.ahead += int(ahead.sum())
+            batch, rows, moment = batch.filter(pa.array(~ahead)), rows[~ahead], moment[~ahead]
+    report.rejected += len(letters)
     keep = np.ones(batch.num_rows, dtype=bool)
-    if moment is not None and spec.late_before[which] is not None:
-        keep &= moment >= spec.late_before[which]
-        report.late += len(keep) - int(keep.sum())
+    if moment is not None and (bound := spec.late_before[which]) is not None:
+        keep &= moment >= bound
+        late = len(keep) - int(keep.sum())
+        report.late += late
+        if late and late_letters:
+            letters += _letters(batch, rows, ~keep, f"{stream.event_time}: late; the stream's watermark was {_written(bound)}")
     if side.key is None:
         key = np.zeros(batch.num_rows, dtype=np.int64)
     else:
@@ -105,7 +169,7 @@ def prepare(
             report.unmatchable += int((keep & ~valid).sum())
             keep &= valid
     if not keep.any():
-        return None, rejected
+        return None, letters
     units, shed = units_of(spec.epoch, split, rows)
     arrays: list[pa.Array | np.ndarray] = [key, units]
     if side.window.kind is WindowKind.RANGE:
@@ -122,7 +186,7 @@ def prepare(
     )
     if not keep.all():
         table = table.take(pa.array(np.flatnonzero(keep)))
-    return table, rejected
+    return table, letters
 
 
 def cut(spec: EpochSpec, plan: Plan, which: int, tables: list[pa.Table], report: RouteReport) -> Iterator[Piece]:
@@ -145,7 +209,7 @@ def cut(spec: EpochSpec, plan: Plan, which: int, tables: list[pa.Table], report:
     report.accepted += batch.num_rows
     if batch.num_rows:
         newest = pc.max(batch.column("_time")).as_py() if "_time" in batch.schema.names else None
-        report.sample = sample_of(which, batch, newest)
+        report.samples.append(sample_of(which, batch, newest))
     for area, selection in router.route(key, batch.column("_unit").to_numpy()):
         if isinstance(selection, slice):
             piece = batch.slice(selection.start, selection.stop - selection.start)
@@ -174,9 +238,19 @@ def _others_before(spec: EpochSpec, which: int, positions: np.ndarray) -> np.nda
     return arrived
 
 
-def _without_time(batch: pa.RecordBatch, column: pa.Array, rows: np.ndarray, name: str) -> list[Rejected]:
-    missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
-    return [
-        Rejected(int(rows[row]), json.dumps(record, default=str), f"{name}: the event time is null; every record needs one")
-        for row, record in zip(missing, batch.take(pa.array(missing)).to_pylist(), strict=True)
-    ]
+def _newest(times: pa.Array, latest: int | None) -> int | None:
+    """The newest of some event times that is no later than ``latest``."""
+    newest: int | None = pc.max(times).as_py()
+    if newest is not None and latest is not None and newest > latest:
+        newest = pc.max(times.filter(pc.less_equal(times, latest))).as_py()
+    return newest
+
+
+def _letters(batch: pa.RecordBatch, rows: np.ndarray, chosen: np.ndarray, error: str) -> list[Rejected]:
+    """Dead letters of the chosen rows (a mask), which are ``rows`` of the split. O(chosen), with Python objects for each."""
+    return [Rejected(int(rows[row]), raw_text(row_text(batch, row).encode()), error) for row in np.flatnonzero(chosen).tolist()]
+
+
+def _written(micros: int) -> str:
+    """A moment as ISO 8601."""
+    return str(np.datetime64(micros, "us")) + "Z"

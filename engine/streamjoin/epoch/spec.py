@@ -128,6 +128,8 @@ class EpochSpec:
     """(side, split)."""
     late_before: tuple[int | None, int | None]
     """Event times below the stream's watermark are late; None: nothing is."""
+    latest: tuple[int | None, int | None]
+    """The latest event time that each stream takes; what is later goes to the dead letters. None: any is taken."""
     expired_before: tuple[int | None, int | None]
     """Held tuples with a smaller ``_time`` can match nothing in this epoch or later."""
     records_before: tuple[int, int]
@@ -138,6 +140,10 @@ class EpochSpec:
     """By task: the attempt whose runs the last commit made true. Empty when this epoch ``follows`` another."""
     base: str | None
     """The log entry with the blocks to read back from; None in a checkpoint's first epoch, and when this epoch ``follows`` another."""
+    record_bytes: int
+    """A larger record goes to the dead letters."""
+    split_bytes: int | None
+    """A split whose records come to more ends the attempt with :class:`SplitTooLarge`; None: they may come to anything."""
     upcoming: Upcoming | None = None
     rewrite: Rewrite | None = None
     """Under way, or to be begun."""
@@ -161,6 +167,30 @@ class EpochSpec:
 
 
 @dataclass(frozen=True)
+class TooLarge:
+    """A split that was planned with more records than fit."""
+
+    side: int
+    first_record: int
+    """These two say which."""
+    records: int
+    """As planned."""
+    record_bytes: float
+    """On average, of those that were read."""
+
+
+class SplitTooLarge(RuntimeError):  # noqa: N818
+    """Reading a split was given up because its records are too large for their number: fewer of them are to be planned."""
+
+    def __init__(self, message: str, split: TooLarge) -> None:
+        super().__init__(message, split)
+        self.split = split
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True)
 class Sample:
     """Some keys of one side, ascending; each stands for ``weight`` tuples, none newer than ``time_max`` (as ``_time``)."""
 
@@ -178,6 +208,10 @@ class RouteReport:
     input: int = 0
     rejected: int = 0
     filtered: int = 0
+    ahead: int = 0
+    """Of ``rejected``: those whose event time is too far ahead of the clock."""
+    oversized: int = 0
+    """Of ``rejected``: those that are too large."""
     late: int = 0
     unmatchable: int = 0
     """Null or NaN in the key: such a tuple can match nothing and is not held."""
@@ -186,15 +220,15 @@ class RouteReport:
     routed: int = 0
     """Tuples sent, replicas counted each."""
     input_bytes: int = 0
-    """In memory, of the records that parsed."""
+    """In memory, of the records that parsed and are not too large."""
     routed_bytes: int = 0
     dead_letter_bytes: int = 0
     time_max: int | None = None
-    """The newest event time, of late and filtered records too."""
+    """The newest event time, of late and filtered records too, but not of those that are too far ahead."""
     partition: int | None = None
     """The split's."""
     dead_letters: list[Staged] = field(default_factory=list)
-    sample: Sample | None = None
+    samples: list[Sample] = field(default_factory=list)
     """Of the accepted tuples."""
     seconds: float = 0.0
     storage_retries: int = 0

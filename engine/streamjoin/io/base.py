@@ -83,6 +83,8 @@ class SourcePlan:
     """``backlog_records`` by partition, where the stream has partitions."""
     skipped_records: int = 0
     """Records that were gone before they were read, since the stream's start; a part of the position."""
+    replacements: int = 0
+    """How often what is read was replaced by something else that has its name, since the stream's start; a part of the position."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +142,12 @@ class Source(Protocol):
     @property
     def reader(self) -> Reader: ...
 
-    def plan(self, position: Position | None, limit_records: int, now: float, final: bool = False) -> SourcePlan:
+    def plan(
+        self, position: Position | None, limit_records: int, now: float, final: bool = False, *, split_records: int | None = None
+    ) -> SourcePlan:
         """The next splits after ``position`` (None: from the start), of about ``limit_records`` records.
 
+        ``split_records``: no split is to have more than about so many, where the source can cut there; None: as the source sees fit.
         ``now`` is the wall clock in seconds since 1970. ``final``: no more input will come, so take what is otherwise
         left for later. Raises SourceError, UnavailableError.
         """

@@ -1,4 +1,4 @@
-"""Dead letters: the records that did not parse, kept as JSON lines so that they can be repaired and put in again.
+"""Dead letters: the records that could not be used, kept as JSON lines so that they can be repaired and put in again.
 
 Always holds: they are staged and published with the epoch as results are, so each one is there exactly once.
 """
@@ -31,6 +31,8 @@ class DeadLetters:
     """The directory of dead letters. Made when first needed."""
 
     path: str
+    late: bool = False
+    """Whether late tuples go there too."""
 
     def writer(self, name: str, stem: str, stream: str) -> DeadLetterWriter:
         """A writer for one task's rejected records of one stream; ``name`` and ``stem`` as in a sink."""

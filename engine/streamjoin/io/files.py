@@ -63,7 +63,9 @@ class FilesSource:
     def referenced(self, position: Position | None) -> frozenset[str]:
         return referenced(position)
 
-    def plan(self, position: Position | None, limit_records: int, now: float, final: bool = False) -> SourcePlan:
+    def plan(
+        self, position: Position | None, limit_records: int, now: float, final: bool = False, *, split_records: int | None = None
+    ) -> SourcePlan:
         """See :class:`streamjoin.io.base.Source`.
 
         O(files in the directory) to list them, O(files taken) to look into them; exact counts read what is taken.
@@ -73,7 +75,7 @@ class FilesSource:
         listing = self._list(seen, now, final)
         density = float(position["density"]) if position else 0.0
         taken = FilesPlan(self._reader, self._footers, now, final, density)
-        taken.take(sorted(listing.candidates, key=lambda file: (file.modified_ns, file.name)), limit_records)
+        taken.take(sorted(listing.candidates, key=lambda file: (file.modified_ns, file.name)), limit_records, split_records)
         self._waiting = {file.name: file for file in taken.waiting}
         hot = {name: since for name, since in self._hot.items() if now - since < HOT_SECONDS}
         hot |= dict.fromkeys(taken.growing[:RECHECKED], now)

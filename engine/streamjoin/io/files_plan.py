@@ -121,14 +121,14 @@ class FilesPlan:
         """Files that were not looked into."""
         self.warnings: list[str] = []
 
-    def take(self, files: Sequence[Listed], limit_records: int) -> None:
+    def take(self, files: Sequence[Listed], limit_records: int, split_records: int | None = None) -> None:
         """Takes from files in this order, up to the limits. O(files taken), and O(bytes) where records are counted."""
         if self._config.format != "parquet":
             self._sample(files[: self._samples])
         self._room = limit_records
         waiting = sum(self._unread(file) for file in files) / self.density
         wanted = math.ceil(min(waiting, limit_records) / SPLITS_PER_PLAN)
-        self._piece_records = max(LEAST_SPLIT_RECORDS, min(wanted, SPLIT_RECORDS))
+        self._piece_records = min(max(LEAST_SPLIT_RECORDS, min(wanted, SPLIT_RECORDS)), split_records or SPLIT_RECORDS)
         taken = 0
         for index, file in enumerate(files):
             if self._room <= 0 or taken == self._config.max_files_per_epoch:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,11 +19,13 @@ from streamjoin.io.base import Records, Rejected, SourceError, Split
 from streamjoin.io.folder import Folder, Opened, folder_at
 from streamjoin.io.lines import BYTE_ORDER_MARK, CSV_SPACE, JSON_SPACE, count_records, first_line, gone, read_range, records_from
 from streamjoin.io.text import CsvFormat, JsonFormat, TextFormat, parse_block, raw_text, shifted
-from streamjoin.io.values import from_arrow, plain, readable, sql_name
+from streamjoin.io.values import from_arrow, readable, row_text, sql_name
 from streamjoin.state.storage import StorageError
 
 READ_ROWS = 1 << 16
 """Rows of a Parquet file that are decoded at once, and to which the records of small files are gathered."""
+READ_BYTES = 64 << 20
+"""About so many bytes of a Parquet file are decoded at once, and gathered, where that is fewer rows: Arrow's strings end at 2 GiB."""
 HEADER_BYTES = 1 << 20
 
 
@@ -98,14 +99,15 @@ class FilesReader:
     def read(self, split: FilesSplit) -> Iterator[Records]:
         """See :class:`streamjoin.io.base.Reader`. O(bytes); holds one block of a file and the batch it gathers."""
         gathered: list[Records] = []
-        rows = 0
+        rows = nbytes = 0
         for records in self._records(split):
-            count = records.batch.num_rows
-            if gathered and rows + count > READ_ROWS:
+            count, size = records.batch.num_rows, records.batch.nbytes
+            if gathered and (rows + count > READ_ROWS or nbytes + size > READ_BYTES):
                 yield _together(gathered)
-                gathered, rows = [], 0
+                gathered, rows, nbytes = [], 0, 0
             gathered.append(records)
             rows += count
+            nbytes += size
         if gathered:
             yield _together(gathered)
 
@@ -168,7 +170,10 @@ class FilesReader:
                 last = file.metadata.num_row_groups
                 groups = range(min(part.start, last), min(part.end, last))
                 row = sum(file.metadata.row_group(group).num_rows for group in range(groups.start))
-                for batch in file.iter_batches(READ_ROWS, row_groups=groups, columns=columns, use_threads=False):
+                taken = [file.metadata.row_group(group) for group in groups]
+                row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in taken), default=0)
+                rows = max(1, min(READ_ROWS, READ_BYTES // (row_bytes + 1)))
+                for batch in file.iter_batches(rows, row_groups=groups, columns=columns, use_threads=False):
                     yield batch.num_rows, [self._conform(batch, columns, f"{printable(part.name)} row", row)]
                     row += batch.num_rows
         except FileNotFoundError:
@@ -187,7 +192,7 @@ class FilesReader:
         good = np.ones(batch.num_rows, dtype=bool)
         good[list(problems)] = False
         rejected = [
-            Rejected(at, raw_text(_row_text(batch, at).encode()), error, f"{place} {row + at}") for at, error in sorted(problems.items())
+            Rejected(at, raw_text(row_text(batch, at).encode()), error, f"{place} {row + at}") for at, error in sorted(problems.items())
         ]
         return Records(typed.filter(pa.array(good)), np.flatnonzero(good), rejected)
 
@@ -217,11 +222,6 @@ class FilesReader:
                 )
             names.append(matches[0].name)
         return names
-
-
-def _row_text(batch: pa.RecordBatch, at: int) -> str:
-    values = {name: plain(column[at]) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
-    return json.dumps(values, ensure_ascii=False, default=str)
 
 
 def _together(gathered: list[Records]) -> Records:

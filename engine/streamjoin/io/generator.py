@@ -71,7 +71,9 @@ class GeneratorSource:
     def reader(self) -> GeneratorReader:
         return self._reader
 
-    def plan(self, position: Position | None, limit_records: int, now: float, final: bool = False) -> SourcePlan:
+    def plan(
+        self, position: Position | None, limit_records: int, now: float, final: bool = False, *, split_records: int | None = None
+    ) -> SourcePlan:
         """See :class:`streamjoin.io.base.Source`; exact record counts. O(splits)."""
         first = int(position["next"]) if position else 0
         anchor = float(position["anchor"]) if position else now
@@ -81,7 +83,8 @@ class GeneratorSource:
             due = self._rows_due(math.floor((now - anchor) * SECOND), first)
             due = due if total is None else min(due, total)
         end = first + max(limit_records, 0) if due is None else max(first, min(first + max(limit_records, 0), due))
-        splits = tuple(GeneratorSplit(first_record=at, records=min(SPLIT_ROWS, end - at)) for at in range(first, end, SPLIT_ROWS))
+        most = min(SPLIT_ROWS, split_records or SPLIT_ROWS)
+        splits = tuple(GeneratorSplit(first_record=at, records=min(most, end - at)) for at in range(first, end, most))
         backlog = limit_records if due is None else max(due - end, 0)
         exhausted = total is not None and end >= total
         event_now = self.config.start_micros + self._event_micros(end - 1)

@@ -7,6 +7,10 @@ Always holds: a range that was planned is read completely or not at all. A range
 every attempt at it sees the same records, as long as compaction does not remove one in between. Partitions are added to a topic and never
 taken away; those that appear are read from their start.
 
+A topic is known by its id, which brokers give it when it is made: one that was deleted and made anew has another, however many records it
+has. Brokers that know no ids (Kafka before 2.8) show a topic made anew only where it ends before what was read. Where that happens between
+a plan and its reading, the plan after it tells.
+
 Offsets have gaps where transactions end or compaction has worked. A record's position in the stream counts offsets, so gaps count too: for
 windows of rows that is the definition, elsewhere record counts are estimates.
 """
@@ -63,11 +67,25 @@ class Extent:
     high: int
 
 
+@dataclass(frozen=True)
+class Topic:
+    """What the brokers say of a topic."""
+
+    identity: str | None
+    """Its id; None where the brokers know none."""
+    extents: Mapping[int, Extent]
+    """By partition."""
+
+    def replaces(self, identity: str | None) -> bool:
+        """Whether the topic that had this id is gone, as far as can be told."""
+        return identity is not None and self.identity is not None and self.identity != identity
+
+
 class KafkaSource:
     """Plans ranges of offsets.
 
-    The position is ``{"topic": name, "offsets": {partition: next}, "records": n, "skipped": m}``: the stream's offsets until there, and how
-    many were lost to retention on the way.
+    The position is ``{"topic": name, "id": id, "offsets": {partition: next}, "records": n, "skipped": m, "replaced": k}``: the stream's
+    offsets until there, how many were lost to retention on the way, and how often the topic was made anew. Older positions have no ``id``.
     """
 
     def __init__(self, config: KafkaSourceConfig, schema: pa.Schema) -> None:
@@ -77,26 +95,36 @@ class KafkaSource:
         self._broker = _Broker(config)
         self._latest: dict[int, int] = {}
         """Where the partitions ended when ``latest`` was first looked up; in force until the first commit."""
+        self._latest_of: str | None = None
+        """The id of the topic whose partitions these are."""
 
     @property
     def reader(self) -> Reader:
         return self._reader
 
-    def plan(self, position: Position | None, limit_records: int, now: float, final: bool = False) -> SourcePlan:
+    def plan(
+        self, position: Position | None, limit_records: int, now: float, final: bool = False, *, split_records: int | None = None
+    ) -> SourcePlan:
         """See :class:`streamjoin.io.base.Source`. Three requests to the brokers; O(partitions + splits)."""
-        topic = self.config.client.topic
-        before: dict[int, int] = {int(name): offset for name, offset in position["offsets"].items()} if position else {}
-        extents = self._broker.extents(before)
-        offsets, lost = self._resume(before, extents)
+        name = self.config.client.topic
+        before: dict[int, int] = {int(number): offset for number, offset in position["offsets"].items()} if position else {}
+        identity: str | None = position.get("id") if position else None
+        topic = self._broker.topic(before, identity)
+        extents, replaced = topic.extents, topic.replaces(identity)
+        if position is None and self.config.starting_offsets == "latest":
+            before = self._ends(topic)
+        offsets, lost = self._resume({} if replaced else before, extents)
         records = position["records"] if position else 0
         skipped = (position["skipped"] if position else 0) + sum(lost.values())
+        replacements = (position.get("replaced", 0) if position else 0) + replaced
         taken = fair_shares({partition: extents[partition].high - offset for partition, offset in offsets.items()}, limit_records)
         splits, end_record = [], records
+        most = min(SPLIT_RECORDS, split_records or SPLIT_RECORDS)
         for partition, count in sorted(taken.items()):
-            for start in range(offsets[partition], offsets[partition] + count, SPLIT_RECORDS):
-                end = min(start + SPLIT_RECORDS, offsets[partition] + count)
+            for start in range(offsets[partition], offsets[partition] + count, most):
+                end = min(start + most, offsets[partition] + count)
                 splits.append(
-                    KafkaSplit(first_record=end_record, records=end - start, partition=partition, topic=topic, start=start, end=end)
+                    KafkaSplit(first_record=end_record, records=end - start, partition=partition, topic=name, start=start, end=end)
                 )
                 end_record += end - start
         after = {partition: offset + taken[partition] for partition, offset in offsets.items()}
@@ -105,22 +133,28 @@ class KafkaSource:
         return SourcePlan(
             splits=tuple(splits),
             position={
-                "topic": topic,
+                "topic": name,
+                "id": topic.identity or identity,
                 "offsets": {str(partition): offset for partition, offset in sorted(after.items())},
                 "records": end_record,
                 "skipped": skipped,
+                "replaced": replacements,
             },
             records=end_record - records,
             backlog_records=backlog,
             exhausted=backlog == 0,
             end_record=end_record,
-            warnings=tuple(
-                f"{self.config.client}: retention removed {count} records of partition {partition} before they were read; they are skipped"
-                f" ({skipped} in all)"
-                for partition, count in sorted(lost.items())
+            warnings=(
+                *((self._broker.replacement(topic, before, identity),) if replaced else ()),
+                *(
+                    f"{self.config.client}: retention removed {count} records of partition {partition} before they were read; they are"
+                    f" skipped ({skipped} in all)"
+                    for partition, count in sorted(lost.items())
+                ),
             ),
             backlog_by_partition=waiting,
             skipped_records=skipped,
+            replacements=replacements,
         )
 
     @property
@@ -135,13 +169,17 @@ class KafkaSource:
         """Tells the group. Failures are logged only."""
         self._broker.group.tell(position["offsets"])
 
+    def _ends(self, topic: Topic) -> dict[int, int]:
+        """Where the partitions ended at the first look at this topic."""
+        if not self._latest or topic.replaces(self._latest_of):
+            self._latest = {partition: extent.high for partition, extent in topic.extents.items()}
+            self._latest_of = topic.identity
+        return self._latest
+
     def _resume(self, before: Mapping[int, int], extents: Mapping[int, Extent]) -> tuple[dict[int, int], dict[int, int]]:
         """By partition, the next offset to read, and how many offsets were lost before it. Raises SourceError."""
         client = self.config.client
         first = {partition: extent.low for partition, extent in extents.items()}
-        if not before and self.config.starting_offsets == "latest":
-            self._latest = self._latest or {partition: extent.high for partition, extent in extents.items()}
-            before = self._latest
         offsets: dict[int, int] = {}
         lost: dict[int, int] = {}
         for partition, low in first.items():
@@ -175,6 +213,8 @@ class _Broker:
         self._config = config
         self._admin: Any = None
         self._complaints = Complaints()
+        self._certain: str | None = None
+        """The id of a topic that was made anew, once it has been told for long enough."""
         self.group = _Group(config)
         # Also when the process ends. A consumer that is only dropped, with offsets on their way, keeps whoever drops it.
         weakref.finalize(self, self.group.close)
@@ -184,10 +224,12 @@ class _Broker:
         """Of both clients, so far."""
         return self._complaints.count + self.group.complaints.count
 
-    def extents(self, read: Mapping[int, int]) -> dict[int, Extent]:
-        """Where each partition begins and ends. ``read`` says what has been seen of them: it must be there still.
+    def topic(self, read: Mapping[int, int], identity: str | None) -> Topic:
+        """The topic as it is. ``read`` says what has been seen of it: it must be there still; and ``identity``, which topic that was: with
+        ``onDataLoss: skip`` another one may be there now.
 
-        Waits for brokers that are out of reach, for as long as the timeout. Raises SourceError, UnavailableError.
+        Waits for brokers that are out of reach, for as long as the timeout, and a while for some that may be behind. Raises SourceError,
+        UnavailableError.
         """
         client = self._config.client
         began = time.monotonic()
@@ -196,7 +238,10 @@ class _Broker:
         while True:
             try:
                 found = self._look(max(1.0, began + client.timeout_seconds - time.monotonic()))
-                wrong = self._contradiction(found, read)
+                replaced = found.replaces(identity)
+                if replaced and self._is_certain(found, began):
+                    return found
+                wrong = SourceError(self.replacement(found, read, identity)) if replaced else self._contradiction(found.extents, read)
                 if wrong is None:
                     return found
                 failure, patience = wrong, min(BEHIND_SECONDS, client.timeout_seconds)
@@ -213,13 +258,33 @@ class _Broker:
                 raise failure
             time.sleep(PAUSE_SECONDS)
 
-    def _look(self, timeout: float) -> dict[int, Extent]:
+    def _is_certain(self, found: Topic, began: float) -> bool:
+        """Whether a topic that was made anew is to be read, and it was no broker behind the others that told of it."""
+        if self._config.on_data_loss == "fail":
+            return False
+        if time.monotonic() - began + PAUSE_SECONDS >= min(BEHIND_SECONDS, self._config.client.timeout_seconds):
+            self._certain = found.identity
+        return self._certain == found.identity
+
+    def replacement(self, found: Topic, read: Mapping[int, int], identity: str | None) -> str:
+        """What is to be said of a topic that was made anew."""
+        offsets = ", ".join(f"{partition}: {offset}" for partition, offset in sorted(read.items()))
+        text = (
+            f"{self._config.client}: the topic was deleted and made anew (its id is {found.identity}, and was {identity} when it was read"
+            f" up to these offsets by partition: {offsets}); what was not read of the old one is lost"
+        )
+        if self._config.on_data_loss == "skip":
+            return f"{text}, and the new one is read from its start"
+        return f"{text}. Set kafka.onDataLoss: skip to read the new one from its start, or choose a new checkpoint.location"
+
+    def _look(self, timeout: float) -> Topic:
         client = self._config.client
         if self._admin is None:
             self._admin = client.make(AdminClient, {"error_cb": self._complaints}, SourceError)
         self._admin.poll(0)
         described: Future[Any] = self._admin.describe_topics(TopicCollection([client.topic]), request_timeout=timeout)[client.topic]
-        partitions = [TopicPartition(client.topic, partition.id) for partition in self._answer(described).partitions]
+        description = self._answer(described)
+        partitions = [TopicPartition(client.topic, partition.id) for partition in description.partitions]
         asked = [
             self._admin.list_offsets(
                 dict.fromkeys(partitions, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout
@@ -227,7 +292,10 @@ class _Broker:
             for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
         ]
         lows, highs = ({at.partition: self._answer(future).offset for at, future in answers.items()} for answers in asked)
-        return {partition: Extent(lows[partition], max(lows[partition], highs[partition])) for partition in lows}
+        identity = description.topic_id
+        known = identity is not None and (identity.get_most_significant_bits(), identity.get_least_significant_bits()) != (0, 0)
+        extents = {partition: Extent(lows[partition], max(lows[partition], highs[partition])) for partition in lows}
+        return Topic(str(identity) if known else None, extents)
 
     def _answer(self, asked: Future[Any]) -> Any:
         """What librdkafka answers when it has the answer or gives up. Raises KafkaException, and SourceError where waiting is no use."""

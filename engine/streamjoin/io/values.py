@@ -110,6 +110,12 @@ def plain(value: pa.Scalar) -> object:
         return f"{value.cast(pa.int64()).as_py()} as {value.type}"
 
 
+def row_text(batch: pa.RecordBatch, row: int) -> str:
+    """A row as JSON for people to read. O(columns)."""
+    values = {name: plain(column[row]) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+    return json.dumps(values, ensure_ascii=False, default=str)
+
+
 def misfit(name: str, shown: str, kind: pa.DataType) -> str:
     """The text for a value, as it is to be shown, that is not one of the column's type."""
     shown = shown if len(shown) <= SHOWN else shown[:SHOWN] + "..."

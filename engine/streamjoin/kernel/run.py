@@ -34,6 +34,9 @@ KEY, UNIT, TIME, AUX = "_key", "_unit", "_time", "_aux"
 INDEX_ROWS = 2**31 - 1
 """Most rows of a run: row numbers are int32, which halves the traffic of probes and merges."""
 
+CHUNK_BYTES = 1 << 29
+"""Far from where the offsets of Arrow's strings end (2 GiB)."""
+
 DIGIT_BITS = 11
 """Most bits that a pass of the radix sort sorts by."""
 
@@ -290,6 +293,21 @@ def merge_runs(runs: Sequence[Run], drop_before: int | None = None) -> Run:
     for position in range(1, batches[0].num_columns):
         columns.append(take(pa.concat_arrays([batch.column(position) for batch in batches]), order))
     return Run.of(pa.RecordBatch.from_arrays(columns, schema=batches[0].schema))
+
+
+def merge_in_chunks(runs: Sequence[Run], most_bytes: int) -> list[Run]:
+    """The tuples of all runs, which have one schema, in as few runs as can be made of whole ones with no more than ``most_bytes`` each,
+    unless it is a run that has more by itself. O(n log k)."""
+    groups: list[list[Run]] = []
+    nbytes = rows = 0
+    for run in runs:
+        if not groups or nbytes + run.nbytes > most_bytes or rows + run.rows > INDEX_ROWS:
+            groups.append([])
+            nbytes = rows = 0
+        groups[-1].append(run)
+        nbytes += run.nbytes
+        rows += run.rows
+    return [group[0] if len(group) == 1 else merge_runs(group) for group in groups]
 
 
 def _expired(run: Run, drop_before: int | None) -> bool:

@@ -142,6 +142,7 @@ Span = Annotated[Duration, _Between(Duration(0), LONGEST)]
 PositiveSpan = Annotated[Duration, _Between(Duration(1), LONGEST)]
 EpochSpan = Annotated[Duration, _Between(Duration.parse("0s"), Duration.parse("1h"))]
 MemoryAmount = Annotated[Memory, _Between(Memory.parse("64Mi"), Memory.parse("16Ti"))]
+EpochAmount = Annotated[Memory, _Between(Memory.parse("1Mi"), Memory.parse("16Gi"))]
 CpuAmount = Annotated[Cpu, _Between(Cpu.parse("100m"), Cpu.parse("256"))]
 Number = Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type": "number"})]
 Scalar = Annotated[

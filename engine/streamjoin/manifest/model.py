@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 from streamjoin.manifest.cel import Rule
 from streamjoin.manifest.field_types import (
     CpuAmount,
+    EpochAmount,
     EpochSpan,
     Fraction,
     FreeForm,
@@ -54,6 +55,9 @@ class Stream(Part):
     """The TIMESTAMP or TIMESTAMP_NTZ column that says when a tuple happened. Windows of time need it."""
     watermark: Span = Duration(0)
     """How much later than the latest tuple seen a tuple may be and still be joined."""
+    max_ahead: Span | None = None
+    """How far ahead of the clock, or of the stream's newest event time where that is later, an event time may be; what is further goes to
+    the dead letters. For windows of time. By default 1h, or 15h where eventTime is a TIMESTAMP_NTZ, whose zone may be ahead of UTC."""
     where: Sql | None = None
     """Which tuples to take (SQL over this stream's columns); the others are dropped where they are read."""
     select: Names | None = None
@@ -212,6 +216,9 @@ class Epoch(Part):
     """The time from one epoch's start to the next one's, when there is something to do. 0s: as soon as there is."""
     max_tuples: Annotated[int, Field(ge=1, lt=2**53)] = 2_000_000
     """How many tuples of all streams one epoch may take; what is more waits."""
+    max_bytes: EpochAmount = Memory.parse("256Mi")
+    """How large the records that one epoch takes of all streams may be together, as they are in memory, going by the size of those before
+    them; what is more waits."""
 
 
 class Checkpoint(Part):
@@ -230,10 +237,12 @@ class Checkpoint(Part):
 
 
 class DeadLetter(Part):
-    """Where records go that do not parse."""
+    """Where records go that do not parse, and which others go there."""
 
-    location: Location
-    """A directory, as a local path or a URL (file, s3, gs, abfss, az)."""
+    location: Location | None = None
+    """A directory, as a local path or a URL (file, s3, gs, abfss, az). By default the directory dead-letters in the checkpoint."""
+    late: bool = False
+    """true: late tuples are kept there too, as they were parsed."""
 
 
 class Tls(Part):
@@ -277,7 +286,7 @@ class Spec(Part):
     checkpoint: Checkpoint
     """Where state is kept."""
     dead_letter: DeadLetter | None = None
-    """Where records go that do not parse. By default the directory dead-letters in the checkpoint."""
+    """Where records go that do not parse, and which others go there. By default the directory dead-letters in the checkpoint."""
     security: Security = Security()
     """Kubernetes: how the driver and the workers protect what they send each other."""
     suspend: bool = False

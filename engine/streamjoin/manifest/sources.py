@@ -171,7 +171,8 @@ class KafkaSource(Part):
     starting_offsets: Literal["earliest", "latest"] = "earliest"
     """Where a new checkpoint begins; partitions that are added later are read from their start."""
     on_data_loss: Literal["fail", "skip"] = "fail"
-    """When retention has removed records that were not read yet: fail, or skip them, counted in a warning."""
+    """When retention has removed records that were not read yet, or the topic was deleted and made anew: fail, or skip what is lost, with
+    a warning."""
     group_id: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
     """The consumer group that is told the offsets of each commit, for lag monitors. By default streamjoin- and the resource's name."""
     idle_timeout: PositiveSpan = Duration.parse("30s")

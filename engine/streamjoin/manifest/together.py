@@ -52,7 +52,7 @@ def problems(manifest: Manifest) -> list[Problem]:
             checks += [_event_time(field, stream, schema), _stream_where(field, stream, schema)]
             checks += [_select(field, stream, schema), _generator(f"{field}.source", stream, schema)]
             checks.append(raw_problems(field, _given(stream, "source", "kafka"), schema))
-        checks.append(_watermark(field, stream))
+        checks += [_watermark(field, stream), _max_ahead(field, stream)]
     for index, join in enumerate(joins):
         field = f"spec.joins[{index}]"
         checks += [_window(f"{field}.window", join), _event_times(f"{field}.window", join, streams)]
@@ -186,6 +186,12 @@ def _watermark(field: str, stream: model.Stream) -> Check:
     if stream.event_time is None and stream.watermark.micros:
         message = f"needs {field}.eventTime; name the column of event times there, or remove watermark"
         yield Problem(f"{field}.watermark", str(stream.watermark), message)
+
+
+def _max_ahead(field: str, stream: model.Stream) -> Check:
+    if stream.event_time is None and stream.max_ahead is not None:
+        message = f"needs {field}.eventTime; name the column of event times there, or remove maxAhead"
+        yield Problem(f"{field}.maxAhead", str(stream.max_ahead), message)
 
 
 def _stream_where(field: str, stream: model.Stream, schema: Schema) -> Check:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from streamjoin.epoch.join import join
-from streamjoin.epoch.ports import EpochFailed
+from streamjoin.epoch.ports import EpochFailed, too_large_of
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import EpochSpec, Piece, TaskReport
 from streamjoin.io.base import SourceError
@@ -93,4 +93,4 @@ class InlineEpoch:
 
     def _failed(self, error: Exception) -> EpochFailed:
         message = f"epoch {self._spec.epoch}: {type(error).__name__}: {error}"
-        return EpochFailed(message, traceback.format_exc(), permanent=isinstance(error, SourceError))
+        return EpochFailed(message, traceback.format_exc(), permanent=isinstance(error, SourceError), too_large=too_large_of(error))

@@ -11,7 +11,7 @@ import pickle
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamjoin.epoch.spec import EpochSpec, Shared, TaskReport
+from streamjoin.epoch.spec import EpochSpec, Shared, TaskReport, TooLarge
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,8 @@ class Failed:
     """The trace."""
     permanent: bool = False
     """It would fail again in the same way."""
+    too_large: TooLarge | None = None
+    """As in ``EpochFailed``."""
     abandoned: bool = False
     """Because it was asked to, or because another worker failed."""
 

@@ -436,7 +436,8 @@ class Attempt:
             self.reports += message.reports
         elif self.failure is None or (self._symptom and not message.abandoned):
             self._symptom = message.abandoned
-            self._fail(EpochFailed(f"epoch {self.epoch}: {message.message}", message.detail, permanent=message.permanent))
+            said = f"epoch {self.epoch}: {message.message}"
+            self._fail(EpochFailed(said, message.detail, permanent=message.permanent, too_large=message.too_large))
 
     def lost(self, process: Process, place: Place | None, why: str | None) -> None:
         """A process is gone, before it has answered or after."""

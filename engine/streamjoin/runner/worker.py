@@ -26,6 +26,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from streamjoin.epoch.join import join
+from streamjoin.epoch.ports import too_large_of
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import Shared
 from streamjoin.io.base import SourceError
@@ -206,6 +207,7 @@ class Worker:
                 f"{type(error).__name__}: {error}".splitlines()[0],
                 traceback.format_exc(),
                 permanent=isinstance(error, SourceError),
+                too_large=too_large_of(error),
                 abandoned=isinstance(error, (Abandoned, ExchangeError)),
             )
         routed.exception()

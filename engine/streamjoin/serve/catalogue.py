@@ -100,9 +100,23 @@ STREAMS = (
         "Records read. Each becomes exactly one of: dead letter, filtered, late, unmatchable, shed, accepted.",
         "input",
     ),
-    _counter("dead_letter_records_total", STREAM, "Records put into the dead letters: not parsed, or without event time.", "rejected"),
+    _counter(
+        "dead_letter_records_total",
+        STREAM,
+        "Records put into the dead letters: not parsed, without event time, too far ahead, or too large.",
+        "rejected",
+    ),
+    _counter(
+        "ahead_tuples_total", STREAM, "Of the dead letters, tuples whose event time is further ahead than the stream's maxAhead.", "ahead"
+    ),
+    _counter("oversized_records_total", STREAM, "Of the dead letters, records that are too large.", "oversized"),
     _counter("filtered_tuples_total", STREAM, "Tuples that the stream's where has left out.", "filtered"),
-    _counter("late_tuples_total", STREAM, "Tuples dropped because they were older than the watermark.", "late"),
+    _counter(
+        "late_tuples_total",
+        STREAM,
+        "Tuples dropped because they were older than the watermark; with deadLetter.late they are in the dead letters.",
+        "late",
+    ),
     _counter("unmatchable_tuples_total", STREAM, "Tuples dropped because their key, null or NaN, matches nothing.", "unmatchable"),
     _counter("shed_tuples_total", STREAM, "Tuples dropped by load shedding.", "shed"),
     _counter("accepted_tuples_total", STREAM, "Tuples joined.", "accepted"),
@@ -157,6 +171,12 @@ KAFKA = (
         "How far a partition's end was ahead of what the last epoch read of it, when that was planned.",
     ),
     _counter("kafka_skipped_records_total", STREAM, "Records that retention removed before they were read (onDataLoss: skip).", "skipped"),
+    _counter(
+        "kafka_replaced_topics_total",
+        STREAM,
+        "Times that a stream's topic was deleted and made anew, and then read from its start (onDataLoss: skip).",
+        "replaced",
+    ),
     _counter("kafka_source_errors_total", STREAM, "Errors of a stream's brokers, or on the way to them, that reading met with."),
     _counter("kafka_sent_records_total", NAME, "Records that the sink's brokers have acknowledged, in epochs that were sent whole."),
     _counter("kafka_sent_bytes_total", NAME, "Size of the keys and values of those records."),

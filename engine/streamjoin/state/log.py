@@ -109,6 +109,8 @@ class Checkpoint:
     ``epoch`` is over, with the same result."""
     partitions: tuple[dict[int, Newest], dict[int, Newest]] = field(default_factory=lambda: ({}, {}))
     """How far each partition of a stream has come in event time; empty for streams without partitions."""
+    widths: tuple[float, float] = (0.0, 0.0)
+    """Bytes of a record of each stream, as it is in memory, going by the last epochs; 0: not known yet."""
     main: str | None = None
     """The main predicate, written out; chosen among the condition's candidates with the first plan, then fixed: blocks lie in its order."""
     generation: int = 0
@@ -141,8 +143,9 @@ class Checkpoint:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Checkpoint:
         read = dict(values)
-        for name in ("positions", "records", "watermarks", "effective"):
-            read[name] = tuple(read[name])
+        for name in ("positions", "records", "watermarks", "effective", "widths"):
+            if name in read:
+                read[name] = tuple(read[name])
         sides = read.get("partitions") or [{}, {}]
         read["partitions"] = tuple({int(number): Newest(*newest) for number, newest in side.items()} for side in sides)
         read["blocks"] = tuple(Block.from_json(block) for block in read["blocks"])
