@@ -124,11 +124,13 @@ def test_a_stream_whose_records_grow_has_fewer_of_them_planned(tmp_path: Path) -
 
 def test_a_plan_whose_first_epoch_meets_with_large_records_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InlineRunner, "overlaps", False)
-    rows = rows_of((1000, 10), (200, 30_000))
+    rows = rows_of((60_000, 10), (200, 30_000))  # more than the first plan's sample has
     runner = Recorded()
-    driver = driver_of(job_of(tmp_path, maxTuples=2000), RowsSource(rows), RowsSource(rows), runner)
+    driver = driver_of(job_of(tmp_path, maxTuples=12_000), RowsSource(rows), RowsSource(rows), runner)
     driver.start()
-    driver.step()
+    for _ in range(10):
+        driver.step()
+    assert driver.checkpoint.records == (60_000, 60_000)
     assert driver.scheme is not None
     assert driver.predicate is not None
     found = driver.statistics()
@@ -140,7 +142,7 @@ def test_a_plan_whose_first_epoch_meets_with_large_records_is_not_given_up(tmp_p
     status = driver.plan_status()
     assert status is not None
     assert (status.drops, status.generation) == (0, 2)
-    assert output_of(tmp_path) == Counter((rid, rid) for rid in range(1200))
+    assert output_of(tmp_path) == Counter((rid, rid) for rid in range(60_200))
 
 
 def test_a_split_that_cannot_be_cut_is_read_as_it_is_the_second_time(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Phases, for each split:
 
-1. read as Arrow; what does not parse goes to the dead letters;
+1. read as Arrow; what does not parse, or is too large, goes to the dead letters;
 2. select by ``where``; reject null event times and those too far ahead; drop late tuples, or put them into the dead letters; drop tuples
    whose key is null (they can match nothing);
 3. make the held columns: key, unit coordinate, time, payload;
