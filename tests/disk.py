@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -66,6 +67,7 @@ class Disk:
         """By inode, a descriptor, so that no other file gets the inode's number."""
         self._left: Tree | None = None
         """What is there after the power loss that the process is ending of."""
+        self._lock = threading.RLock()
         for name in CALLS:
             monkeypatch.setattr(os, name, self._watched(name))
 
@@ -94,19 +96,23 @@ class Disk:
     def _watched(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             path = os.readlink(f"/proc/self/fd/{arguments[0]}") if name == "fsync" else os.fspath(arguments[0])
-            if not Path(path).is_relative_to(self._root.parent) or self._left is not None:
-                return None if name == "fsync" else self._real[name](*arguments, **options)
-            self.calls.append(f"{name} {path}")
-            end = self._end_at(len(self.calls) - 1)
-            if end is not None:
-                if end is End.POWER:
-                    self._left = self._tree(self._root)
-                raise Crash(f"{end} before call {len(self.calls) - 1} ({self.calls[-1]})")
-            if name == "fsync":
-                return self._flush(Path(path))
-            return self._real[name](*arguments, **options)
+            with self._lock:  # several threads write
+                if Path(path).is_relative_to(self._root.parent) and self._left is None:
+                    return self._called(name, path, arguments, options)
+            return None if name == "fsync" else self._real[name](*arguments, **options)
 
         return call
+
+    def _called(self, name: str, path: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        self.calls.append(f"{name} {path}")
+        end = self._end_at(len(self.calls) - 1)
+        if end is not None:
+            if end is End.POWER:
+                self._left = self._tree(self._root)
+            raise Crash(f"{end} before call {len(self.calls) - 1} ({self.calls[-1]})")
+        if name == "fsync":
+            return self._flush(Path(path))
+        return self._real[name](*arguments, **options)
 
     def _flush(self, path: Path) -> None:
         inode = self._keep(path)

@@ -496,6 +496,13 @@ class TestStatus:
         assert conditions_of(written)["Ready"][1] == ready
         assert conditions_of(written)["Degraded"][1] == degraded
 
+    def test_what_keeps_workers_from_coming_is_said(self) -> None:
+        plan = {"generation": 1, "workers": 2, "phase": "WaitingForWorkers", "readyWorkers": 2, "wanted": {"generation": 2, "workers": 3}}
+        for absence, end in ((None, ""), ("killed by SIGSEGV", ": killed by SIGSEGV")):
+            written = status.status(facts(report=Report({"state": "running"}, plan | {"absence": absence})), {}, "2026-01-01T00:00:00Z")
+            told = next(condition["message"] for condition in written["conditions"] if condition["type"] == "Progressing")
+            assert told == f"plan 2: 2 to 3 workers, WaitingForWorkers{end}"
+
     def test_workers_are_not_forgotten_because_the_driver_does_not_answer_once(self) -> None:
         before = status.status(facts(), {}, "2026-01-01T00:00:00Z")
         mute = status.status(facts(report=Report(problem="TimeoutError")), before, "2026-01-01T00:00:05Z")

@@ -137,3 +137,5 @@ def test_the_cause_of_a_spark_failure_is_its_python_exception() -> None:
         "streamjoin.io.base.SourceError: /data/a.parquet: column k is missing; add it\n"
     )
     assert cause_of(trace) == "SourceError: /data/a.parquet: column k is missing; add it"
+    trace = trace.replace("streamjoin.io.base.SourceError: /data/a.parquet: column k is missing; add it", "x.StartFailed: it was killed")
+    assert cause_of(trace) == "StartFailed: it was killed"

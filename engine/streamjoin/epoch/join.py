@@ -65,7 +65,7 @@ from streamjoin.state.store import (
 LARGE_BYTES = 32 << 20
 """A merged run larger than this goes to mapped pages before the next merge begins, so that no two of them fill the memory at once."""
 UPLOADS = 4
-"""So many blocks are written at once to an object store, which answers late rather than slowly."""
+"""So many blocks are written at once: an object store answers late rather than slowly, and so does a disk that is to flush them."""
 
 
 def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -> TaskReport:
@@ -151,7 +151,7 @@ class BlockWriter:
         self._spec, self._storage, self._areas, self._token, self._report = spec, storage, areas, token, report
         local = storage.local_path(FOLDER) is not None
         self._axes = None if local else axes_of(plan_of(spec.scheme).scheme, compiled(spec.config).config.predicate.main)
-        self._pool = ThreadPoolExecutor(1 if local else UPLOADS)
+        self._pool = ThreadPoolExecutor(UPLOADS)
         self._begun: dict[str, Future[Block]] = {}
         self._small_bytes = spec.small_bytes
         """So many may yet be left to the driver."""

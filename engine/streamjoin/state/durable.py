@@ -80,7 +80,7 @@ def make_directory(path: Path, root: Path) -> None:
         path.mkdir()
     except FileExistsError:
         if not path.is_dir():
-            raise
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from None
     flush_directory(path.parent)
     if len(_flushed) >= MOST_REMEMBERED:
         _flushed.clear()
