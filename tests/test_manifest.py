@@ -494,6 +494,19 @@ def test_a_manifest_written_out_is_the_same_manifest() -> None:
         )
 
 
+def test_what_the_api_server_fills_in_for_a_newer_version_is_left_out_with_a_remark() -> None:
+    """Its definition is upgraded before this program is: all resources have the new fields' defaults then."""
+    resource = yaml.safe_load((ROOT / "examples" / "band.yaml").read_text())
+    resource["spec"]["later"] = {"of": "a newer version"}
+    resource["spec"]["streams"][0]["source"]["generator"]["later"] = 1
+    found = check(resource)
+    assert found.manifest is not None
+    assert found.problems == ()
+    later = [remark for remark in found.remarks if "not known to this version" in remark.message]
+    assert [remark.field for remark in later] == ["spec.streams[0].source.generator.later", "spec.later"]
+    assert "later" in str(parse(yaml.safe_dump(resource))[0].problems[0]), "in a text it is a slip"
+
+
 DOCUMENT = (ROOT / "docs" / "manifest.md").read_text()
 
 

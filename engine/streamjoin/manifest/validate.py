@@ -10,6 +10,7 @@ Always holds: a manifest that comes without problems can be compiled by ``job.co
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -68,8 +69,12 @@ def load(text: str) -> Manifest:
 
 
 def check(resource: Mapping[str, Any]) -> Document:
-    """The same for a resource that is data already, as Kubernetes' API gives it; its problems have no lines."""
-    return _document(Tree(value=resource))
+    """The same for a resource that is data already, as Kubernetes' API gives it; its problems have no lines.
+
+    Fields that are not known are left out, with a remark: the API server keeps none that its definition lacks, and fills in the defaults of
+    one that is newer than this program. As text, they are slips.
+    """
+    return _document(Tree(value=resource), keep_unknown=False)
 
 
 def _is_foreign(value: object) -> bool:
@@ -83,13 +88,15 @@ def _is_foreign(value: object) -> bool:
     return not ours and not difflib.get_close_matches(kind.lower(), [KIND.lower()], cutoff=0.8)
 
 
-def _document(tree: Tree) -> Document:
+def _document(tree: Tree, *, keep_unknown: bool = True) -> Document:
     problems = [_from_text(error) for error in tree.errors]
     remarks = [_from_text(warning) for warning in tree.warnings]
     manifest: Manifest | None = None
     value = _without_nulls(tree.value)
     _name_on(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
+        if not keep_unknown:
+            remarks += _leave_out_unknown(value)
         try:
             manifest = Manifest.model_validate(value)
         except ValidationError as error:
@@ -110,6 +117,27 @@ def _document(tree: Tree) -> Document:
         problems=_located(problems, lines),
         remarks=_located(remarks, lines),
     )
+
+
+def _leave_out_unknown(value: dict[str, Any]) -> list[Problem]:
+    """Removes the fields that no model has; a remark for each."""
+    try:
+        Manifest.model_validate(value)
+    except ValidationError as error:
+        unknown = [details["loc"] for details in error.errors(include_url=False) if details["type"] == "extra_forbidden"]
+    else:
+        unknown = []
+    remarks = []
+    for *path, name in unknown:
+        inner: Any = value
+        with contextlib.suppress(LookupError, TypeError):  # the path may name a choice among several models besides
+            for step in path:
+                inner = inner[step]
+        if not isinstance(inner, dict) or name not in inner:
+            continue
+        message = "is not known to this version and has no effect; update what reads it"
+        remarks.append(Problem(field_name((*path, name)), inner.pop(name), message))
+    return remarks
 
 
 def _name_on(value: Any) -> None:
