@@ -74,7 +74,10 @@ class FailsInTasks:
         raise StorageError(f"{path}: injected failure")
 
 
-def test_an_epoch_in_which_a_block_write_fails_is_done_again(runner: SparkRunner, tmp_path: Path) -> None:
+def test_an_epoch_in_which_a_block_write_fails_is_done_again(
+    runner: SparkRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
     inputs = band_inputs()
     storage = FailsInTasks(str(tmp_path / "state"), str(tmp_path / "marker"))
     driver = driver_for(make_job(tmp_path, **band_options()), inputs, storage, runner)

@@ -67,7 +67,7 @@ from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner, Running
 from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanner
 from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import Rewrite, Shared, TaskReport, TooLarge, share
-from streamjoin.io.base import Counting, Follower, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
+from streamjoin.io.base import Counting, Follower, SinkError, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink
 from streamjoin.job import Job
@@ -343,7 +343,11 @@ class Driver:
         now = self._clock()
         results = self._results.with_epoch([staged for report in reports for staged in report.staged], now)
         if results.are_due(self._sink, now, self.job.interval_micros / 1e6):
-            results = results.gathered(self._sink, self.checkpoint.identity, self._log.incarnation, epoch.spec.epoch)
+            try:
+                results = results.gathered(self._sink, self.checkpoint.identity, self._log.incarnation, epoch.spec.epoch)
+            except (SinkError, OSError) as error:
+                self._janitor.has_leftovers = True
+                raise EpochFailed(f"epoch {epoch.spec.epoch}: {type(error).__name__}: {error}", traceback.format_exc()) from error
         segment = Segment(self._log.next_path)
         results = results.kept_in(segment)
         after = checkpoint_after(self.job, self.checkpoint, epoch, reports, now, results, segment)

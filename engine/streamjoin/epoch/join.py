@@ -171,7 +171,7 @@ class BlockWriter:
         batch = slice_keys(run.batch, keys)
         if not batch.num_rows:
             return ()
-        name = f"{self._spec.epoch:012d}/{self._token}-{area}-{side}-{len(self._begun)}"
+        name = f"{self._token}-{area}-{side}-{len(self._begun)}"
         if batch.nbytes <= self._small_bytes:
             self._small_bytes -= batch.nbytes
             name = f"small/{name}"
@@ -293,7 +293,7 @@ def _rewritten(spec: EpochSpec, rewrite: Rewrite, config: Config) -> Rewritten:
         data, parts = encode_in_parts(merged.batch, Axes(keys=bool(config.predicate.main.keys), units=True))
     small = data.size <= spec.small_bytes
     name = f"{rewrite.name}-{uuid.uuid4().hex[:8]}"
-    name = f"small/{name}" if small else f"{FOLDER}/{spec.epoch:012d}/{name}.arrow"
+    name = f"small/{name}" if small else f"{FOLDER}/{name}.arrow"
     if not small:
         storage.put(name, memoryview(data))
     block = describe(merged.batch, name=name, side=side, generation=0, area=-1, nbytes=data.size, parts=parts)
