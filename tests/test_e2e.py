@@ -329,7 +329,7 @@ def check_results(join: Join, directory: Path) -> None:
     """All results are DuckDB's over the tuples that were taken, each once. Stops the join."""
     join.suspend()
     join.files(directory)
-    entries = sorted((directory / join.name / "log").glob("*.json"))
+    entries = sorted((directory / join.name / "log").glob("*.entry"))
     committed = [Entry.decode(path.read_bytes()).checkpoint for path in entries]
     last = [checkpoint for checkpoint in committed if checkpoint.epoch >= 0][-1]
     body = copy.deepcopy(join.body)

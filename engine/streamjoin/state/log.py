@@ -260,6 +260,8 @@ class CommitLog:
         self.incarnation = 0
         self.sequence = -1
         self._verified_at = _Moment(0.0, 0.0)
+        self._generation = 0
+        """Of the newest entry's plan."""
         self._unknown = False
         """A create failed for good, and may have taken effect: what the log holds next is not known."""
         self._kept_since: dict[int, _Moment | None] = {}
@@ -286,6 +288,7 @@ class CommitLog:
                 continue  # the previous driver is far ahead, and the claim in a hole that it left behind
             self._require_exclusive(data)
             self._kept_since = dict.fromkeys(found, self._now())
+            self._generation = checkpoint.generation
             return checkpoint
 
     @property
@@ -299,7 +302,8 @@ class CommitLog:
         Raises Superseded when another driver has taken over, StorageError when the outcome is unknown.
         """
         self._append("epoch", checkpoint, segment)
-        self._kept_since[self.sequence] = None
+        self._kept_since[self.sequence] = self._now() if checkpoint.generation != self._generation else None
+        self._generation = checkpoint.generation
 
     def is_held(self) -> bool:
         """Whether this driver is still the newest that has claimed the log."""
