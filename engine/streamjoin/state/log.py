@@ -17,8 +17,9 @@ Why this is exactly once, and what a crash does:
   ``RETAIN_SECONDS``, and a driver that slept longer than half of that, before its create or in it, lists the log after it: an entry beyond
   its own means that it wrote into a hole in the past. Two clocks tell the time: the wall clock, which may be set back, and the one since
   the machine's start, which goes on while the machine is suspended, but not while a virtual one is halted. A sleep is as long as the one
-  says that says more, a claim as old as the one that says less. Other entries go as soon as they are ``RETAIN_ENTRIES`` behind and nothing
-  in them is needed. A driver that claims may find such a hole at any time, so it always lists.
+  says that says more, a claim as old as the one that says less. A plan's first entry stays as long, for those who want to see what it
+  changed. Other entries go as soon as they are ``RETAIN_ENTRIES`` behind and nothing in them is needed. A driver that claims may find such
+  a hole at any time, so it always lists.
 - A store that lets an object be created twice (some imitations of S3 do not know the condition) would break all of this in silence, so a
   driver that claims a log in an object store tries that first.
 """
