@@ -141,6 +141,7 @@ RATES: list[tuple[Rate, Callable[[float], float]]] = [
     (RampRate(0, 2000, 10), lambda t: 2000 * min(t, 10) / 10),
     (RampRate(3000, 50, 15), lambda t: 3000 - 2950 * min(t, 15) / 15),
     (DiurnalRate(1000, 0.8, 12), lambda t: 1000 * (1 + 0.8 * math.sin(2 * math.pi * t / 12))),
+    (DiurnalRate(1000, 0.9, 8, 6), lambda t: 1000 * (1 - 0.9 * math.cos(2 * math.pi * t / 8))),
     (DiurnalRate(1000, 1.0, 5), lambda t: 1000 * (1 + math.sin(2 * math.pi * t / 5))),
     (SpikeRate(500, 5000, 7, 2, 10), lambda t: 5000 if t >= 7 and (t - 7) % 10 < 2 else 500),
     (SpikeRate(500, 50, 0, 3, 0), lambda t: 50 if t < 3 else 500),

@@ -84,13 +84,15 @@ def _workers(axes: Any, subject: Subject, samples: list[Sample], times: list[flo
     top = history.most_workers * 1.6 + 1
     axes.set_ylim(0, top)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+    near, lower, before = 0.13 * (times[-1] if times else 0.0), False, -math.inf
     for at, switched in history.switches:
         when = at - (history.began or 0.0)
+        lower, before = when - before < near and not lower, when
         axes.axvline(when, color=QUIET, linewidth=0.8, linestyle=":")
         if len(history.switches) <= MOST_SWITCHES_NAMED:
             naive = switched.moved_tuples + switched.kept_tuples
             text = f" {wording.short(switched.moved_tuples)} of {wording.short(naive)}\n moved"
-            axes.annotate(text, (when, top * 0.97), fontsize=7, va="top", color=QUIET)
+            axes.annotate(text, (when, top * (0.77 if lower else 0.97)), fontsize=7, va="top", color=QUIET)
     axes.set_title("workers", loc="left")
     axes.set_ylabel("workers")
 

@@ -100,7 +100,8 @@ def _rate(rate: sources.Rate) -> Rate:
     if rate.ramp is not None:
         return RampRate(rate.ramp.start, rate.ramp.end, rate.ramp.over.micros / SECOND)
     if rate.diurnal is not None:
-        return DiurnalRate(rate.diurnal.mean, rate.diurnal.amplitude, rate.diurnal.period.micros / SECOND)
+        wave = rate.diurnal
+        return DiurnalRate(wave.mean, wave.amplitude, wave.period.micros / SECOND, wave.begin.micros / SECOND)
     if rate.spike is not None:
         spike = rate.spike
         every = spike.every.micros / SECOND if spike.every is not None else 0.0

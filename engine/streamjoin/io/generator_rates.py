@@ -56,7 +56,7 @@ class RampRate:
 
 @dataclass(frozen=True)
 class DiurnalRate:
-    """A day's wave: mean * (1 + amplitude * sin(2 pi t / period)).
+    """A day's wave: mean * (1 + amplitude * sin(2 pi (t + begin) / period)).
 
     Taken as constant within each of 4,096 steps of the period, with the exact integral over each: then its inverse is
     interpolation.
@@ -65,6 +65,7 @@ class DiurnalRate:
     mean: float
     amplitude: float
     period_seconds: float
+    begin_seconds: float = 0.0
 
     def check(self) -> None:
         _positive("rate.diurnal.mean", self.mean)
@@ -73,7 +74,7 @@ class DiurnalRate:
             raise SourceError(f"rate.diurnal.amplitude: {self.amplitude} must lie between 0 and 1")
 
     def event_micros(self, rows: np.ndarray) -> np.ndarray:
-        times, mass = _diurnal_steps(self.mean, self.amplitude, self.period_seconds)
+        times, mass = _diurnal_steps(self.mean, self.amplitude, self.period_seconds, self.begin_seconds)
         cycle = np.floor(rows / mass[-1])
         within = np.clip(rows - cycle * mass[-1], 0.0, mass[-1])
         step = np.clip(np.searchsorted(mass, within, side="right") - 1, 0, len(times) - 2)
@@ -82,12 +83,13 @@ class DiurnalRate:
 
 
 @lru_cache(maxsize=16)
-def _diurnal_steps(mean: float, amplitude: float, period: float, steps: int = 4096) -> tuple[np.ndarray, np.ndarray]:
+def _diurnal_steps(mean: float, amplitude: float, period: float, begin: float, steps: int = 4096) -> tuple[np.ndarray, np.ndarray]:
     """Times in microseconds within the period, and the tuples until then."""
-    angle = [2 * math.pi * step / steps for step in range(steps + 1)]
-    # The integral of the rate: mean * (t + amplitude * period / 2 pi * (1 - cos(2 pi t / period))).
+    first = 2 * math.pi * begin / period
+    angle = [first + 2 * math.pi * step / steps for step in range(steps + 1)]
+    # The integral of the rate: mean * (t + amplitude * period / 2 pi * (cos(2 pi begin / period) - cos(2 pi (t + begin) / period))).
     swing = amplitude / (2 * math.pi)
-    mass = [mean * period * (step / steps + swing * (1 - math.cos(angle[step]))) for step in range(steps + 1)]
+    mass = [mean * period * (step / steps + swing * (math.cos(first) - math.cos(angle[step]))) for step in range(steps + 1)]
     mass[-1] = mean * period
     times = np.arange(steps + 1) * (period * SECOND / steps)
     return times, np.maximum.accumulate(np.array(mass))

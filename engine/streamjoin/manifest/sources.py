@@ -42,7 +42,7 @@ class Ramp(Part):
 
 
 class Diurnal(Part):
-    """A rate that swings like a day's traffic: mean * (1 + amplitude * sin(2 pi t / period))."""
+    """A rate that swings like a day's traffic: mean * (1 + amplitude * sin(2 pi (t + begin) / period))."""
 
     mean: Annotated[float, Field(gt=0, le=1e9)]
     """Tuples per second on average."""
@@ -50,6 +50,8 @@ class Diurnal(Part):
     """The swing's share of the mean."""
     period: PositiveSpan
     """The time from peak to peak."""
+    begin: Span = Duration(0)
+    """How far into the wave it begins: at three quarters of the period the rate is at its least, and rises."""
 
 
 class Spike(Part):
