@@ -31,6 +31,7 @@ from streamjoin.scheme.models import MODELS
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
 from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import ObjectStorage
+from streamjoin_operator.autoscale import forecast_of
 from test_scheme import ALL, EQUAL, sampled, unknown
 
 WIDE, NARROW = 1000.0, 50.0
@@ -243,3 +244,20 @@ def test_a_forecast_without_statistics_counts_tuples_as_wide_as_the_schemas_say(
     assert Settings.of(job.manifest.spec).capacity_tuples == pytest.approx(4 * MIB / mean)
     assert job.streams[LEFT].tuple_bytes > job.streams[RIGHT].tuple_bytes
     assert re.fullmatch(r"4\.0 MiB of tuples", job.capacity.words(job.capacity.amount))
+
+
+def test_the_operator_forecasts_in_bytes_what_the_driver_tells_it(tmp_path: Path) -> None:
+    job = job_of(tmp_path, capacity="4Mi")
+    main = job.condition.candidates[0].main
+    told = unknown(1000, 10_000).weighed((1100.0, 40.0))
+    plan = make_plan(None, told, main, model="square", workers=2, capacity=job.capacity, tau1=0.4, minimum=1, maximum=9).plan
+    shown = {"scheme": plan.scheme.to_json(), "generation": plan.generation}
+    forecast = forecast_of(shown, {**told.to_json(), "predicate": main.text}, job, 0.0)
+    assert forecast is not None
+    prospect = forecast.at(4)
+    assert prospect is not None
+    # All pairs may match: 4 x 1 holds 275 kB + 400 kB, 2 x 2 550 kB + 200 kB.
+    assert prospect.tau_max == pytest.approx((1_100_000 / 4 + 400_000) / (4 * MIB), rel=1e-3)
+    counted = told.counted.to_json() | {"predicate": main.text}
+    assert forecast_of(shown, counted, job, 0.0) is None, "a driver that counts tuples runs another manifest"
+    assert forecast_of(shown, counted, job_of(tmp_path, capacityTuples=1000), 0.0) is not None
