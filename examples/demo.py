@@ -152,7 +152,7 @@ def draw(job: Job, log: list[Checkpoint], streams: dict[str, pa.Table]) -> Path 
     main = next(candidate.main for candidate in condition.candidates if str(candidate.main) == after.main)
     held = [statistics(table, mark) for table, mark in zip(streams.values(), after.watermarks, strict=True)]
     path = OUT / "scheme.png"
-    draw_change(path, old, plan, Statistics((held[0], held[1])), main, (job.streams[0].name, job.streams[1].name), job.capacity_tuples)
+    draw_change(path, old, plan, Statistics((held[0], held[1])), main, (job.streams[0].name, job.streams[1].name), job.capacity)
     return path
 
 

@@ -66,7 +66,7 @@ class ScaledJoin:
         return {
             "model": job.model,
             "workers": workers,
-            "capacity_tuples": job.capacity_tuples,
+            "capacity": job.capacity,
             "tau1": job.tau1,
             "minimum": 1,
             "maximum": 64,
@@ -82,7 +82,7 @@ class ScaledJoin:
 
     @property
     def tau(self) -> list[float]:
-        return [float(load) / self._job.capacity_tuples for load in loads(self.plan.scheme, self.statistics_now)]
+        return [float(load) / self._job.capacity.amount for load in loads(self.plan.scheme, self.statistics_now)]
 
     def advance(self) -> None:
         """Have done what takes until now."""

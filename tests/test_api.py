@@ -24,6 +24,7 @@ from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.job import StreamJob
 from streamjoin.runner.inline import InlineRunner
+from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.serve import server as serving
@@ -133,7 +134,7 @@ def test_what_is_read_is_what_the_driver_says(served: Served) -> None:
 
 
 def test_a_plan_that_is_too_full_is_taken_with_a_warning(served: Served) -> None:
-    served.job = replace(served.job, capacity_tuples=60)
+    served.job = replace(served.job, capacity=Capacity(60))
     served.api.adopt(served.job)
     served.run(3)
     for method, body in (("GET", None), ("PUT", {"workers": 2})):

@@ -336,6 +336,18 @@ CASES = [
         "capacityTuples: 0",
         "spec.workers.capacityTuples: 0 must be at least 1",
     ),
+    bad(
+        "a capacity of nothing",
+        "capacityTuples: 1000",
+        "capacity: 1",
+        "spec.workers.capacity: 1 must be at least 1Ki and at most 16Ti",
+    ),
+    bad(
+        "a capacity in tuples and in bytes",
+        "capacityTuples: 1000",
+        "capacityTuples: 1000, capacity: 1Gi",
+        'spec.workers.capacity: "1Gi" excludes capacityTuples; keep one: capacity weighs tuples by their bytes, capacityTuples counts them',
+    ),
     bad("no workers", "min: 2", "min: 0", "spec.workers.min: 0 must be at least 1"),
     bad("too many workers", "max: 6", "max: 5000", "spec.workers.max: 5000 must be at most 1024"),
     bad("a negative seed", "seed: 7", "seed: -1", "spec.streams[1].source.generator.seed: -1 must be at least 0"),

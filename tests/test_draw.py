@@ -17,6 +17,7 @@ from streamjoin.elastic.planner import follow
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate
 from streamjoin.language.sides import LEFT
 from streamjoin.language.types import DataType, TypeName
+from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import MODELS, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 
@@ -82,7 +83,7 @@ def test_a_change_is_drawn_as_both_schemes_and_who_goes_on_keeps_the_colour() ->
 def test_the_title_says_what_is_joined_how_and_by_how_many() -> None:
     statistics = known()
     scheme = plan_for_tasks("adsp", statistics, BAND, 4)
-    found = texts(render_scheme("svg", scheme, statistics, BAND, ("orders", "payments"), 2000))
+    found = texts(render_scheme("svg", scheme, statistics, BAND, ("orders", "payments"), Capacity(2000)))
     assert "orders ⋈ payments by adsp: 4 tasks" in found
     assert any("abs(l.k - r.k) &lt;= 50" in text and scheme.summary.replace("<", "&lt;").replace(">", "&gt;") in text for text in found)
     assert {"largest", "mean (dashed)", "capacity", "2,000"} <= set(found)

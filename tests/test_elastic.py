@@ -14,6 +14,7 @@ from streamjoin.elastic.deployment import Deployment, Expected, expected_tuples,
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.window import Window, WindowKind
+from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import MODELS
 from streamjoin.scheme.statistics import loads
 from test_scheme import ALL, EQUAL, ranged, sampled, unknown
@@ -26,7 +27,7 @@ def within(before: int, after: int) -> Window:
 
 
 def deployed(expected: Expected, main: MainPredicate = EQUAL, **options: Any) -> Deployment:
-    given: dict[str, Any] = {"model": "adsp", "capacity_tuples": 1000, "tau1": 0.5, "minimum": 2, "maximum": 100}
+    given: dict[str, Any] = {"model": "adsp", "capacity": Capacity(1000), "tau1": 0.5, "minimum": 2, "maximum": 100}
     return first_deployment(expected, options.pop("known", unknown(1, 1)), main, **(given | options))
 
 
@@ -53,7 +54,7 @@ def test_what_is_expected_of_rates_that_are_not_known() -> None:
 def test_where_nothing_is_held_twice_the_first_number_of_workers_is_that_of_the_paper() -> None:
     """M = ceil(E(rate) * window / (W * tau1)): 12,000 tuples, 500 a worker."""
     assert deployed((6000, 6000)).workers == 24
-    assert deployed((6000, 6000), capacity_tuples=1001).workers == math.ceil(12_000 / 500.5)
+    assert deployed((6000, 6000), capacity=Capacity(1001)).workers == math.ceil(12_000 / 500.5)
     assert deployed((6000, 6000), ALL, model="chain").workers == 24
 
 
@@ -63,7 +64,7 @@ def test_the_first_plan_fills_no_worker_beyond_tau1(model: str, main: MainPredic
     """The example of three workers that were filled to 0.75 or 0.90: two streams of 1,000/s for a minute, W = 100,000, tau1 = 0.4."""
     rng = np.random.default_rng(50)
     for known in (unknown(1, 1), sampled(rng.integers(0, 10_000, 2000), rng.integers(0, 10_000, 2000))):
-        found = deployed((60_000, 60_000), main, model=model, known=known, capacity_tuples=100_000, tau1=0.4, minimum=1)
+        found = deployed((60_000, 60_000), main, model=model, known=known, capacity=Capacity(100_000), tau1=0.4, minimum=1)
         assert found.warning is None
         assert found.tau == pytest.approx(float(loads(found.planned.plan.scheme, found.statistics).max()) / 100_000)
         assert found.tau <= 0.4 * 1.002
@@ -99,14 +100,13 @@ def test_what_is_too_much_for_the_most_workers_names_the_field_the_value_and_the
 
 def test_an_exact_quotient_is_not_rounded_up() -> None:
     expected = expected_tuples((0.1, 0.2), within(10, 10))
-    assert deployed(expected, capacity_tuples=1, tau1=0.3, minimum=1).workers == 10
+    assert deployed(expected, capacity=Capacity(1), tau1=0.3, minimum=1).workers == 10
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"minimum": 3, "maximum": 2}, "spec.workers: min 3"),
-        ({"capacity_tuples": 0}, "spec.workers.capacityTuples: 0"),
         ({"tau1": 0}, "spec.scaling.tau1: 0"),
     ],
 )

@@ -60,7 +60,7 @@ def test_a_small_manifest_has_the_documented_defaults() -> None:
     assert generator.start_micros == 1_767_225_600_000_000
     assert (spec.streams[0].watermark, spec.streams[0].select) == (Duration(0), None)
     assert (spec.joins[0].name, spec.scheme.model, spec.shedding.model) == ("join", "adsp", "off")
-    assert (spec.workers.min, spec.workers.max, spec.workers.capacity_tuples) == (1, 8, 2_000_000)
+    assert (spec.workers.min, spec.workers.max, spec.workers.capacity_tuples) == (1, 8, None)
     assert (str(spec.workers.resources.cpu), str(spec.workers.resources.memory)) == ("1", "2Gi")
     assert (spec.scaling.mode, spec.scaling.tau0, spec.scaling.target) == ("Enforce", 0.2, 0.4)
     assert (str(spec.scaling.scale_up_after), str(spec.scaling.scale_down_after)) == ("30s", "10m")

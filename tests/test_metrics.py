@@ -38,6 +38,7 @@ from streamjoin.job import Job
 from streamjoin.manifest.sinks import KafkaSink
 from streamjoin.manifest.sources import KafkaSource
 from streamjoin.runner.inline import InlineRunner
+from streamjoin.scheme.capacity import Capacity
 from streamjoin.serve.catalogue import CATALOGUE, Kind, tables
 from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.server import DriverServer
@@ -137,11 +138,11 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path, capacity=100, shedding={"model": "linear", "base": "0.2"}, scaling={"tau2": 0.5, "tau1": 0.3})
 
 
-def as_if_from_kafka(run: Run) -> Metrics:
+def as_if_from_kafka(run: Run, **changes: Any) -> Metrics:
     """What a join with the same results would serve whose streams and sink were topics."""
     given = {"bootstrapServers": "b:9092", "topic": "t"}
     source, sink = KafkaSource.model_validate(given), KafkaSink.model_validate(given)
-    job = replace(run.job, streams=tuple(replace(stream, source=source) for stream in run.job.streams), sink=sink)
+    job = replace(run.job, streams=tuple(replace(stream, source=source) for stream in run.job.streams), sink=sink, **changes)
     return Metrics(job, clock=run.clock)
 
 
@@ -434,12 +435,15 @@ def test_a_start_that_fails_is_counted_and_raised(tmp_path: Path) -> None:
 def test_the_catalogue_has_what_is_served_and_nothing_else(run: Run) -> None:
     run.watched.start()
     (result,) = run.steps(1)
-    metrics = as_if_from_kafka(run)
-    metrics.observe(replace(result, backlog_by_partition=({0: 5}, {})), run.watched.plan_status())
-    seen = scrape(metrics)
-    assert seen.types == {name: metric.kind.value for name, metric in CATALOGUE.items()}
+    by_tuples, by_bytes = as_if_from_kafka(run), as_if_from_kafka(run, capacity=Capacity(1 << 20, in_bytes=True))
+    for metrics in (by_tuples, by_bytes):
+        metrics.observe(replace(result, backlog_by_partition=({0: 5}, {})), run.watched.plan_status())
+    seen, weighed = scrape(by_tuples), scrape(by_bytes)
+    assert weighed["capacity_bytes"] == 1 << 20
+    assert set(seen.types) ^ set(weighed.types) == {"streamjoin_capacity_bytes", "streamjoin_capacity_tuples"}
+    assert seen.types | weighed.types == {name: metric.kind.value for name, metric in CATALOGUE.items()}
     for name, metric in CATALOGUE.items():
-        assert {frozenset(labels) for labels in seen.labels[name]} == {frozenset(metric.labels)}, name
+        assert {frozenset(labels) for labels in seen.labels[name] | weighed.labels[name]} == {frozenset(metric.labels)}, name
     assert run.scrape().types == {name: kind for name, kind in seen.types.items() if "kafka" not in name}
 
 

@@ -22,7 +22,7 @@ from streamjoin.runner.exchange import AHEAD_BYTES
 from streamjoin_operator import children, names, plugin, pod_templates, settings, status
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.changes import Class, classify, compared, engine_manifest, revision, worst
-from streamjoin_operator.derived import derive
+from streamjoin_operator.derived import Derived, derive
 from streamjoin_operator.drift import is_current, ours, stamped
 from streamjoin_operator.driver import Measured, Report, distrust, measure
 from streamjoin_operator.driver_steps import wish_of
@@ -142,6 +142,29 @@ class TestMemory:
         body = changed("workers.capacityTuples", 40_000_000)
         body["spec"]["workers"]["resources"] = {"memory": f"{-(-refused.needed // (1 << 20))}Mi"}
         assert derive(body).problem is None
+
+    def test_a_capacity_in_bytes_is_what_is_held(self) -> None:
+        def of(capacity: str, **changes: object) -> Derived:
+            body = streamjoin()
+            del body["spec"]["workers"]["capacityTuples"]
+            body["spec"]["workers"] |= {"capacity": capacity} | changes
+            return derive(body)
+
+        fitting = of("256Mi").memory
+        assert fitting is not None
+        assert fitting.held == 256 << 20
+        assert fitting.arithmetic().startswith("256Mi held + 64Mi merging + ")
+        refused = of("2Gi")
+        assert refused.problem is not None
+        reason, message = refused.problem
+        assert reason is Reason.InsufficientMemory
+        sentence = r"spec\.workers\.resources\.memory: 2,048Mi must be at least ([0-9,]+)Mi: .*; raise it, or lower (.*)"
+        found = re.fullmatch(sentence, message)
+        assert found is not None, message
+        field, fewer = found[2].split(" to ")
+        assert field == "spec.workers.capacity"
+        assert of(fewer.replace(",", "")).problem is None
+        assert of("2Gi", resources={"memory": f"{found[1].replace(',', '')}Mi"}).problem is None
 
     def test_heap_and_overhead_make_up_the_limit(self) -> None:
         seed = random.Random(1)

@@ -15,6 +15,7 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned, follow, make_plan, prospects
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
+from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import MODELS, Options, plan_for_tasks
 from streamjoin.scheme.region import held_regions, volume
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
@@ -26,7 +27,7 @@ from test_scheme import ALL, EQUAL, random_case, ranged, sampled, unknown
 def planned(
     current: Plan | None, statistics: Statistics, main: MainPredicate, model: str, workers: int | None = None, **changes: object
 ) -> Planned:
-    arguments = {"capacity_tuples": 1000.0, "tau1": 0.7, "minimum": 1, "maximum": 64, **changes}
+    arguments = {"capacity": Capacity(1000.0), "tau1": 0.7, "minimum": 1, "maximum": 64, **changes}
     return make_plan(current, statistics, main, model=model, workers=workers, **arguments)  # type: ignore[arg-type]
 
 
@@ -299,8 +300,10 @@ def test_a_load_that_no_number_of_tasks_can_hold_is_cut_among_as_many_as_may_be(
 def test_limits_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="min 3 must be at least 1 and at most max 2"):
         planned(None, unknown(), ALL, "adsp", minimum=3, maximum=2)
-    with pytest.raises(ValueError, match=r"spec.workers.capacityTuples: 0.0 and spec.scaling.tau1: 0.7 must be positive"):
-        planned(None, unknown(), ALL, "adsp", capacity_tuples=0.0)
+    with pytest.raises(ValueError, match=r"spec.scaling.tau1: 0.0 must be positive"):
+        planned(None, unknown(), ALL, "adsp", tau1=0.0)
+    with pytest.raises(ValueError, match=r"spec.workers.capacity: 0 must be positive"):
+        Capacity(0, in_bytes=True)
 
 
 def test_a_first_plan_comes_from_durable_storage() -> None:
@@ -313,7 +316,7 @@ def test_a_first_plan_comes_from_durable_storage() -> None:
 def test_prospects_say_what_the_plans_come_to() -> None:
     first, then, main = integer_case(np.random.default_rng(64))
     current = planned(None, first, main, "adsp", 4).plan
-    found = prospects(current, then, main, "adsp", range(1, 9), 500.0)
+    found = prospects(current, then, main, "adsp", range(1, 9), Capacity(500.0))
     for workers, prospect in found.items():
         result = planned(current, then, main, "adsp", workers)
         assert prospect.workers == workers
@@ -323,7 +326,7 @@ def test_prospects_say_what_the_plans_come_to() -> None:
         assert prospect.moved_tuples == pytest.approx(result.migration.moved_tuples, rel=1e-6, abs=1e-6)
         assert prospect.lower_bound_tuples == pytest.approx(result.migration.lower_bound_tuples, rel=1e-6, abs=1e-6)
         assert prospect.naive_tuples == pytest.approx(result.migration.naive_tuples, rel=1e-6)
-    assert prospects(None, then, main, "adsp", [2], 500.0)[2].moved_tuples == pytest.approx(found[2].naive_tuples)
+    assert prospects(None, then, main, "adsp", [2], Capacity(500.0))[2].moved_tuples == pytest.approx(found[2].naive_tuples)
 
 
 def test_scaling_in_lets_go_who_holds_least_of_what_is_needed() -> None:

@@ -17,6 +17,7 @@ from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.types import DataType, TypeName
 from streamjoin.language.window import Window, WindowKind
+from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import plan_for_tasks
 
 
@@ -124,7 +125,7 @@ def test_a_composite_key_needs_all_its_values() -> None:
 def test_a_plan_is_made_for_tasks_or_for_a_capacity() -> None:
     read = read_stats(stats(), HASH)
     assert make_plan("adsp", read.statistics, HASH, tasks=5).plan.workers == 5
-    assert make_plan("adsp", read.statistics, HASH, capacity_tuples=50).plan.workers == 3
+    assert make_plan("adsp", read.statistics, HASH, capacity=Capacity(50)).plan.workers == 3
     with pytest.raises(ValueError, match="give one"):
         make_plan("adsp", read.statistics, HASH)
 
@@ -133,7 +134,7 @@ def test_the_report_says_loads_replication_and_every_coverage_area() -> None:
     keys = np.random.default_rng(51).integers(0, 10_000, 500).tolist()
     read = read_stats(stats(left={"tuples": 4000, "keys": keys}, right={"tuples": 4000, "keys": keys}), BAND)
     scheme = make_plan("adsp", read.statistics, BAND, tasks=4).plan.scheme
-    text = report(scheme, read.statistics, BAND, ("orders", "payments"), 2500)
+    text = report(scheme, read.statistics, BAND, ("orders", "payments"), Capacity(2500))
     assert text.startswith(f"adsp: 4 tasks, {scheme.summary}\nmain predicate: l.k = r.k (range)\norders: 4,000 tuples (")
     assert "capacity 2,500, so that the fullest is 8" in text
     assert "replication: a tuple is held by 1.0" in text

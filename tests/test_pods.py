@@ -212,7 +212,7 @@ def test_limits_are_taken_over_from_a_changed_manifest_and_nothing_else_is(tmp_p
     file.write_text(yaml.safe_dump(body))
     before = driver.job
     assert limits.look()
-    assert (driver.job.min_workers, driver.job.max_workers, driver.job.capacity_tuples) == (2, 9, before.capacity_tuples)
+    assert (driver.job.min_workers, driver.job.max_workers, driver.job.capacity) == (2, 9, before.capacity)
     assert [metrics.registry.get_sample_value(f"streamjoin_workers_{end}", {"name": driver.job.name}) for end in ("min", "max")] == [2, 9]
     file.write_text("half a file: [")
     assert not limits.look()

@@ -31,6 +31,7 @@ from streamjoin.epoch.replan import PlanRefused
 from streamjoin.epoch.spec import EpochSpec, TaskReport
 from streamjoin.language.sides import SIDES
 from streamjoin.runner.inline import InlineEpoch, InlineRunner
+from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import MODELS, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.state.blocks import load
@@ -123,7 +124,7 @@ def next_plan(rng: random.Random, driver: Driver) -> Plan:
     running = Plan(status.generation, driver.scheme, tuple(range(driver.scheme.tasks)))
     if rng.random() < 0.5:
         planned = make_plan(
-            running, found, driver.predicate.main, model=model, workers=tasks, capacity_tuples=100, tau1=0.4, minimum=1, maximum=7
+            running, found, driver.predicate.main, model=model, workers=tasks, capacity=Capacity(100), tau1=0.4, minimum=1, maximum=7
         )
         return Plan(generation, planned.plan.scheme, planned.plan.keep)
     scheme = plan_for_tasks(model, found, driver.predicate.main, tasks, current=driver.scheme)

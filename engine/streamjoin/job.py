@@ -20,11 +20,13 @@ from streamjoin.language.types import TypeName
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.location import place
 from streamjoin.manifest import resolve
+from streamjoin.manifest.capacity import capacity_of
 from streamjoin.manifest.model import Checkpoint, Manifest, SchemeSpec, Stream
 from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.sinks import ConsoleSink, FilesSink, KafkaSink, Sink
 from streamjoin.manifest.sources import FilesSource, GeneratorSource, KafkaSource, Source
 from streamjoin.manifest.validate import ManifestError, Problem
+from streamjoin.scheme.capacity import Capacity, tuple_bytes
 from streamjoin.scheme.models import DEFAULTS, KEYED
 from streamjoin.scheme.models import Options as SchemeOptions
 from streamjoin.scheme.statistics import Statistics
@@ -49,6 +51,8 @@ class StreamJob:
     """As declared."""
     payload: tuple[str, ...]
     """The columns that held tuples carry."""
+    tuple_bytes: float
+    """Bytes of a held tuple, by the schema."""
     where: Expression | None
     """Which tuples to take."""
     event_time: str | None
@@ -81,7 +85,8 @@ class Job:
     model: str
     scheme_options: SchemeOptions
     """What single models take."""
-    capacity_tuples: int
+    capacity: Capacity
+    """W."""
     min_workers: int
     max_workers: int
     cores: int
@@ -117,14 +122,29 @@ class Job:
             epoch_micros=max(LEAST_INTERVAL_SECONDS * 1e6, self.interval_micros),
         )
 
-    def first_deployment(self, known: Statistics, main: MainPredicate, expected: Expected | None = None) -> Deployment:
-        """The plan to begin with (:func:`streamjoin.elastic.deployment.first_deployment`); ``expected``: not what the manifest says."""
+    def weights(self, tuple_bytes: tuple[float, float] | None = None) -> tuple[float, float]:
+        """What a held tuple of each side weighs against ``capacity``; ``tuple_bytes``: their widths, if not those of the schemas."""
+        left, right = self.streams
+        return self.capacity.weights((left.tuple_bytes, right.tuple_bytes) if tuple_bytes is None else tuple_bytes)
+
+    def first_deployment(
+        self,
+        known: Statistics,
+        main: MainPredicate,
+        expected: Expected | None = None,
+        *,
+        tuple_bytes: tuple[float, float] | None = None,
+    ) -> Deployment:
+        """The plan to begin with (:func:`streamjoin.elastic.deployment.first_deployment`).
+
+        ``expected``: not what the manifest says; ``tuple_bytes``: of held tuples by side, if not those of the schemas.
+        """
         return first_deployment(
             self.expected_tuples() if expected is None else expected,
-            known,
+            known.weighed(self.weights(tuple_bytes)),
             main,
             model=self.model,
-            capacity_tuples=self.capacity_tuples,
+            capacity=self.capacity,
             tau1=self.tau1,
             minimum=self.min_workers,
             maximum=self.max_workers,
@@ -181,7 +201,7 @@ def compile_job(manifest: Manifest) -> Job:
         sink=_sink(join.output.sink),
         model=spec.scheme.model,
         scheme_options=_scheme_options(spec.scheme),
-        capacity_tuples=spec.workers.capacity_tuples,
+        capacity=capacity_of(spec.workers),
         min_workers=spec.workers.min,
         max_workers=spec.workers.max,
         cores=spec.workers.resources.cpu.cores,
@@ -213,10 +233,12 @@ def with_checkpoint(manifest: Manifest) -> Manifest:
 
 def _stream_job(stream: Stream, schema: Schema, needs: tuple[resolve.Need, ...]) -> StreamJob:
     event_time = None if stream.event_time is None else schema.get(stream.event_time)
+    payload = resolve.held(stream.name, stream.select, schema, needs)
     return StreamJob(
         name=stream.name,
         schema=schema,
-        payload=resolve.held(stream.name, stream.select, schema, needs),
+        payload=payload,
+        tuple_bytes=tuple_bytes(schema, payload),
         where=None if stream.where is None else parse_boolean(stream.where, {stream.name: schema}),
         event_time=None if event_time is None else event_time.name,
         watermark_micros=stream.watermark.micros,

@@ -102,6 +102,8 @@ def forecast_of(plan: Mapping[str, Any], statistics: Mapping[str, Any], job: Job
         scheme = Scheme.from_json(plan["scheme"])
         running = Plan(int(plan["generation"]), scheme, tuple(range(scheme.tasks)))
         read = Statistics.from_json(dict(statistics))
+        if job.capacity.in_bytes != any(side.weight != 1 for side in read.sides):
+            return None
         (main,) = (one.main for one in job.condition.candidates if one.main.text == statistics["predicate"])
     except (ValueError, KeyError, TypeError, ArithmeticError):
         return None
@@ -110,7 +112,7 @@ def forecast_of(plan: Mapping[str, Any], statistics: Mapping[str, Any], job: Job
         lambda: read,
         main,
         job.model,
-        job.capacity_tuples,
+        job.capacity,
         job.scheme_options,
         shed_fraction=shed_fraction,
         clock=time.monotonic,

@@ -33,7 +33,7 @@ COLUMNS = (
     ("Phase", "string", ".status.phase", "Where the join is in its life", 0),
     ("Workers", "integer", ".status.workers", "How many workers the join runs on", 0),
     ("Desired", "integer", ".status.desiredWorkers", "How many it should run on", 0),
-    ("Tau", "string", ".status.utilization.max", "The fullest worker's tuples / its capacity", 0),
+    ("Tau", "string", ".status.utilization.max", "What the fullest worker holds / its capacity", 0),
     ("Shed", "string", ".status.shed", "The share of tuples that is dropped", 0),
     ("Model", "string", ".status.plan.model", "How the join is cut among workers", 0),
     ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Whether results are being written", 1),
@@ -218,6 +218,11 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             "self.floor == 0 || (self.min <= self.floor && self.floor <= self.max)",
             "must be at least min and at most max, or 0 for none",
             field="floor",
+        ),
+        Rule(
+            "!has(self.capacity) || !has(self.capacityTuples)",
+            "excludes capacityTuples; keep one: capacity weighs tuples by their bytes, capacityTuples counts them",
+            field="capacity",
         ),
         Rule(
             "self.perExecutor <= self.max",

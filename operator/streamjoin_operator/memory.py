@@ -2,9 +2,9 @@
 
 Each of its workers:
 
-    held         capacity x bytes per tuple                  runs that a worker holds when it is full
+    held         capacity, or capacityTuples x bytes         runs that a worker holds when it is full
     merging      held / 4                                    merges write a new run before the old ones go
-    arriving     min(epoch.maxTuples, capacity) x bytes      pieces of the epoch that is joined
+    arriving     min(epoch.maxTuples x bytes, held)          pieces of the epoch that is joined
     ahead        min(arriving, 256 MiB)                      pieces of the next one, which are sent meanwhile
     python       384 MiB                                     interpreter, Arrow, Numba and their code: daemon, host and worker
     page cache   64 MiB                                      blocks that are being written
@@ -34,8 +34,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamjoin.job import Job, StreamJob
-from streamjoin.language.types import DataType, TypeName
+from streamjoin.job import Job
+from streamjoin.scheme.capacity import Capacity
 
 MIB = 1 << 20
 AHEAD = 256 * MIB
@@ -45,24 +45,6 @@ JVM = 192 * MIB
 PYTHON = 384 * MIB
 PAGE_CACHE = 64 * MIB
 MERGING_SHARE = 0.25
-TUPLE_OVERHEAD = 24
-"""Bytes of a held tuple besides its columns: key, event time, unit coordinate."""
-STRING_BYTES = 24
-"""An average string, with its offset."""
-
-_WIDTHS = {
-    TypeName.BOOLEAN: 1,
-    TypeName.TINYINT: 1,
-    TypeName.SMALLINT: 2,
-    TypeName.INT: 4,
-    TypeName.FLOAT: 4,
-    TypeName.DATE: 4,
-    TypeName.BIGINT: 8,
-    TypeName.DOUBLE: 8,
-    TypeName.TIMESTAMP: 8,
-    TypeName.TIMESTAMP_NTZ: 8,
-    TypeName.DECIMAL: 16,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +53,7 @@ class WorkerMemory:
 
     workers: int
     """That it has room for. What follows, down to ``ahead``, is one worker's."""
-    capacity_tuples: int
+    capacity: Capacity
     tuple_bytes: float
     is_measured: bool
     held: int
@@ -101,9 +83,9 @@ class WorkerMemory:
     def arithmetic(self) -> str:
         """The sum in words, for events and status."""
         how = "measured" if self.is_measured else "by the schema"
+        tuples = "" if self.capacity.in_bytes else f"{self.capacity.amount:,} tuples x {self.tuple_bytes:.0f} bytes ({how}) = "
         each = (
-            f"{self.capacity_tuples:,} tuples x {self.tuple_bytes:.0f} bytes ({how}) = {_mib(self.held)} held"
-            f" + {_mib(self.merging)} merging + {_mib(self.arriving)} arriving + {_mib(self.ahead)} ahead"
+            f"{tuples}{_mib(self.held)} held + {_mib(self.merging)} merging + {_mib(self.arriving)} arriving + {_mib(self.ahead)} ahead"
             f" + {_mib(PYTHON)} Python + {_mib(PAGE_CACHE)} page cache"
         )
         workers = each if self.workers == 1 else f"{self.workers} workers x ({each})"
@@ -112,20 +94,22 @@ class WorkerMemory:
     def refusal(self) -> str:
         """Field, value and remedy, when it does not fit."""
         fixed = PYTHON + PAGE_CACHE + (HEAP + JVM) / self.workers
-        fitting = max(0, int((self.limit / self.workers - fixed) / (self.tuple_bytes * (1 + MERGING_SHARE + 1 + 1))))
-        fewer = f", or lower spec.workers.capacityTuples to {fitting:,}" if fitting else ""
+        # As if as much arrived as is held, so that it fits whatever the smaller capacity leaves of the other terms.
+        room = (self.limit / self.workers - fixed) / (1 + MERGING_SHARE + 1 + 1)
+        fitting = max(0, int(room / MIB if self.capacity.in_bytes else room / self.tuple_bytes))
+        fewer = f", or lower {self.capacity.field} to {fitting:,}{'Mi' * self.capacity.in_bytes}" if fitting else ""
         given, least = self.limit // self.workers, -(-self.needed // self.workers)
         return f"spec.workers.resources.memory: {_mib(given)} must be at least {_mib(least)}: {self.arithmetic()}; raise it{fewer}"
 
 
 def worker_memory(job: Job, measured_tuple_bytes: float | None = None) -> WorkerMemory:
     """The needs of an executor's workers in this job. ``measured_tuple_bytes``: of held tuples on average, where they were measured."""
-    tuple_bytes = measured_tuple_bytes or max(_tuple_bytes(stream) for stream in job.streams)
-    held = int(job.capacity_tuples * tuple_bytes)
-    arriving = int(min(job.max_tuples, job.capacity_tuples) * tuple_bytes)
+    tuple_bytes = measured_tuple_bytes or max(stream.tuple_bytes for stream in job.streams)
+    held = int(job.capacity.amount * (1 if job.capacity.in_bytes else tuple_bytes))
+    arriving = min(int(job.max_tuples * tuple_bytes), held)
     return WorkerMemory(
         workers=job.workers_per_executor,
-        capacity_tuples=job.capacity_tuples,
+        capacity=job.capacity,
         tuple_bytes=tuple_bytes,
         is_measured=measured_tuple_bytes is not None,
         held=held,
@@ -134,14 +118,6 @@ def worker_memory(job: Job, measured_tuple_bytes: float | None = None) -> Worker
         ahead=min(arriving, AHEAD),
         limit=job.memory_bytes * job.workers_per_executor,
     )
-
-
-def _tuple_bytes(stream: StreamJob) -> float:
-    return TUPLE_OVERHEAD + sum(_width(column.type) for column in stream.schema.select(stream.payload).columns)
-
-
-def _width(data_type: DataType) -> int:
-    return _WIDTHS.get(data_type.name, STRING_BYTES)
 
 
 def _mib(count: int) -> str:

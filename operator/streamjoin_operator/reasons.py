@@ -28,7 +28,7 @@ class Reason(Enum):
     Suspending = "The driver finishes its epoch and stops."
     # what is wrong with a manifest
     InvalidSpec = "The manifest has problems; what runs goes on as it is."
-    InsufficientMemory = "spec.workers.resources.memory cannot hold the tuples of spec.workers.capacityTuples."
+    InsufficientMemory = "spec.workers.resources.memory cannot hold the tuples of spec.workers.capacity or capacityTuples."
     CheckpointMismatch = "A change would not fit the state in the checkpoint; what runs goes on as it is."
     SecretUnusable = "The Secret of spec.security.tls is not there, or lacks a file; what runs goes on as it is."
     ApplyRefused = "The API server refuses a child; the message is its answer."
@@ -46,7 +46,7 @@ class Reason(Enum):
     RestartRequested = "The annotation streamjoin.dev/restart, or a Secret that all pods mount, has a new value; the driver restarts."
     PlanRequested = "The driver was asked for another number of workers or another model."
     PlanRefused = "The driver refuses a plan that was asked for; the message is its answer."
-    PlanOverCapacity = "A worker is expected to hold more tuples than spec.workers.capacityTuples; the message says what to change."
+    PlanOverCapacity = "A worker is expected to hold more than spec.workers.capacity or capacityTuples; the message says what to change."
     PlanDropped = "The driver gave a plan up when its first epoch failed; the join goes on under the plan before."
     PlanReplaced = "A plan was replaced by a later one before it came to run."
     Rescaling = "The driver is applying a plan."

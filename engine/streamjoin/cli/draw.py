@@ -26,6 +26,7 @@ from streamjoin.cli.planning import coverage_areas, key_text
 from streamjoin.elastic.plan import Plan
 from streamjoin.language.predicate import Bound, KeyExpression, MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
+from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.matrix import Matrix
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
@@ -38,6 +39,8 @@ LEFT_MARGIN, TOP_MARGIN, BOTTOM_MARGIN, BARS_WIDTH = 1.45, 1.35, 0.95, 2.3
 """Inches."""
 MOST_BESIDE = 64
 """With more tasks, numbers that do not fit stay tiny: beside their areas they would cover each other."""
+MIB = 1 << 20
+
 MOST_BARS = 128
 """With more tasks, loads are drawn as one surface."""
 
@@ -51,10 +54,10 @@ def draw_scheme(
     statistics: Statistics,
     main: MainPredicate,
     names: tuple[str, str] = ("left", "right"),
-    capacity_tuples: float | None = None,
+    capacity: Capacity | None = None,
 ) -> None:
     """Write the picture to ``path``, whose suffix (svg or png) says how. Raises OSError, and ValueError for another suffix."""
-    _write(path, lambda form: render_scheme(form, scheme, statistics, main, names, capacity_tuples))
+    _write(path, lambda form: render_scheme(form, scheme, statistics, main, names, capacity))
 
 
 def draw_change(
@@ -64,10 +67,10 @@ def draw_change(
     statistics: Statistics,
     main: MainPredicate,
     names: tuple[str, str] = ("left", "right"),
-    capacity_tuples: float | None = None,
+    capacity: Capacity | None = None,
 ) -> None:
     """Write the picture of a change of schemes to ``path``, as :func:`draw_scheme` does."""
-    _write(path, lambda form: render_change(form, before, plan, statistics, main, names, capacity_tuples))
+    _write(path, lambda form: render_change(form, before, plan, statistics, main, names, capacity))
 
 
 def render_scheme(
@@ -76,10 +79,10 @@ def render_scheme(
     statistics: Statistics,
     main: MainPredicate,
     names: tuple[str, str] = ("left", "right"),
-    capacity_tuples: float | None = None,
+    capacity: Capacity | None = None,
 ) -> bytes:
     """The picture as svg (with text as text) or png; the same bytes for the same arguments."""
-    return _render(form, [(scheme, _colours(range(scheme.tasks)))], statistics, main, names, capacity_tuples)
+    return _render(form, [(scheme, _colours(range(scheme.tasks)))], statistics, main, names, capacity)
 
 
 def render_change(
@@ -89,13 +92,13 @@ def render_change(
     statistics: Statistics,
     main: MainPredicate,
     names: tuple[str, str] = ("left", "right"),
-    capacity_tuples: float | None = None,
+    capacity: Capacity | None = None,
 ) -> bytes:
     """Two schemes under the same statistics, side by side. A worker that goes on keeps its colour; a new one has a colour of its own."""
     new = itertools.count(before.tasks)
     after = [next(new) if worker is None else worker for worker in plan.keep]
     parts = [(before, _colours(range(before.tasks))), (plan.scheme, _colours(after))]
-    return _render(form, parts, statistics, main, names, capacity_tuples)
+    return _render(form, parts, statistics, main, names, capacity)
 
 
 def _write(path: Path, render: Callable[[str], bytes]) -> None:
@@ -112,7 +115,7 @@ def _render(
     statistics: Statistics,
     main: MainPredicate,
     names: tuple[str, str],
-    capacity_tuples: float | None,
+    capacity: Capacity | None,
 ) -> bytes:
     settings = {"font.size": 9, "font.family": "DejaVu Sans", "svg.fonttype": "none", "svg.hashsalt": "scheme", "axes.edgecolor": MUTED}
     with mpl.rc_context(settings):
@@ -134,7 +137,7 @@ def _render(
             _results(axes, Matrix.of(statistics, main), rows, columns)
             _areas(axes, scheme, rows, columns, colours, (height, width))
             _matrix_axes(axes, rows, columns, (height, width))
-            _loads(bars, loads(scheme, statistics), colours, capacity_tuples, bars_height, largest)
+            _loads(bars, loads(scheme, statistics), colours, capacity, bars_height, largest)
             _titles(figure, scheme, main, names, begin)
         buffer = io.BytesIO()
         figure.savefig(buffer, format=form, metadata={"Date": None} if form == "svg" else None)
@@ -263,7 +266,10 @@ def _matrix_axes(axes: Any, rows: _Axis, columns: _Axis, inches: tuple[float, fl
     axes.tick_params(axis="both", length=3, color=MUTED, labelcolor=MUTED, labelsize=7)
 
 
-def _loads(axes: Any, held: Array, colours: list[_Colour], capacity_tuples: float | None, height: float, largest: float) -> None:
+def _loads(axes: Any, held: Array, colours: list[_Colour], capacity: Capacity | None, height: float, largest: float) -> None:
+    limit, unit = 0.0 if capacity is None else capacity.amount, "tuples"
+    if capacity is not None and capacity.in_bytes:
+        held, limit, largest, unit = held / MIB, limit / MIB, largest / MIB, "MiB of tuples"
     tasks = np.arange(len(held))
     if len(held) <= MOST_BARS:
         axes.barh(tasks, held, height=0.8, color=colours)
@@ -274,19 +280,19 @@ def _loads(axes: Any, held: Array, colours: list[_Colour], capacity_tuples: floa
     if len(held) > 7.5 * height:
         axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.set_ylabel("task", color=INK)
-    axes.set_title("tuples held by each task", fontsize=9, color=INK, pad=8)
+    axes.set_title(f"{unit} held by each task", fontsize=9, color=INK, pad=8)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.axvline(held.mean(), color=INK, linewidth=1, linestyle=(0, (4, 3)))
-    axes.set_xlim(0, max(largest, capacity_tuples or 0) * 1.06 or 1)
-    if capacity_tuples:
-        axes.axvline(capacity_tuples, color=LIMIT, linewidth=1.2)
+    axes.set_xlim(0, max(largest, limit) * 1.06 or 1)
+    if limit:
+        axes.axvline(limit, color=LIMIT, linewidth=1.2)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: re.sub(r"\.0+(\D)", r"\1", wording.short(value))))
     axes.tick_params(axis="both", length=3, color=MUTED, labelcolor=MUTED, labelsize=7)
     legend = [("largest", held.max(), INK), ("mean (dashed)", held.mean(), INK)]
-    if capacity_tuples:
-        legend.append(("capacity", capacity_tuples, LIMIT))
+    if limit:
+        legend.append(("capacity", limit, LIMIT))
     for line, (text, value, colour) in enumerate(legend):
         for at, part, side in ((0, text, "left"), (1, wording.count(value), "right")):
             below = {"xytext": (0, -20 - 12 * line), "xycoords": "axes fraction", "textcoords": "offset points", "va": "top"}

@@ -118,7 +118,7 @@ def _utilization(axes: Any, subject: Subject, samples: list[Sample], times: list
         axes.axhline(value, color=colour, linestyle="--", linewidth=1, label=f"{name} {value:g}")
     most = max((tau for sample in samples for tau in sample.utilization.values()), default=0.0)
     axes.set_ylim(0, max(1.0, most * 1.05))
-    axes.set_title(f"tau: tuples held / {job.capacity_tuples:,}", loc="left")
+    axes.set_title(f"tau: tuples held / {job.capacity.figure(job.capacity.amount)}", loc="left")
     axes.set_ylabel("tau")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 

@@ -15,6 +15,7 @@ from streamjoin.elastic.plan import PlanError
 from streamjoin.job import Job, compile_job, with_checkpoint
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.manifest.validate import load
+from streamjoin.scheme.capacity import Capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,9 @@ def _plan(job: Job, options: Options) -> None:
         except (PlanError, Unreadable) as refusal:
             raise Failure(Exit.USAGE, f"{options.running}: {refusal}") from refusal
     statistics, tasks, warning = given.statistics, options.tasks, None
-    holds = float(options.capacity or given.capacity_tuples or job.capacity_tuples)
+    given_tuples = options.capacity or given.capacity_tuples
+    holds = job.capacity if given_tuples is None else Capacity(given_tuples)
+    statistics = statistics.weighed(holds.weights((job.streams[LEFT].tuple_bytes, job.streams[RIGHT].tuple_bytes)))
     if tasks is None and options.capacity is None and options.stats is None:
         deployment = job.first_deployment(statistics, main)
         if not deployment.fits:
@@ -66,7 +69,7 @@ def _plan(job: Job, options: Options) -> None:
         tasks, warning = deployment.workers, deployment.warning
     try:
         planned = make_plan(
-            job.model, statistics, main, tasks=tasks, capacity_tuples=holds, options=job.scheme_options, current=running
+            job.model, statistics, main, tasks=tasks, capacity=holds, options=job.scheme_options, current=running
         )
     except ValueError as error:
         raise Failure(Exit.FAILED, f"no plan can be made: {error}") from error

@@ -39,9 +39,12 @@ from streamjoin.language.predicate import Bound, Encoding, KeyExpression, MainPr
 from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sides import LEFT, RIGHT, SIDE_NAMES
 from streamjoin.language.types import DataType, TypeName
+from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import DEFAULTS, Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import Area, KeyRange, Scheme, SchemeError
+
+UNLIMITED = Capacity(math.inf)
 
 MOST_LINES = 40
 """Coverage areas listed in a report."""
@@ -99,7 +102,7 @@ def make_plan(
     main: MainPredicate,
     *,
     tasks: int | None = None,
-    capacity_tuples: float | None = None,
+    capacity: Capacity | None = None,
     options: Options = DEFAULTS,
     current: Plan | None = None,
 ) -> Planned:
@@ -107,8 +110,8 @@ def make_plan(
     before = None if current is None else current.scheme
     if tasks is not None:
         scheme = plan_for_tasks(model, statistics, main, tasks, options=options, current=before)
-    elif capacity_tuples is not None:
-        scheme = plan_for_capacity(model, statistics, main, capacity_tuples, options=options, current=before)
+    elif capacity is not None:
+        scheme = plan_for_capacity(model, statistics, main, capacity.amount, options=options, current=before)
     else:
         raise ValueError("a plan is made for a number of tasks or for a capacity; give one")
     return follow(current, scheme, statistics, main)
@@ -164,7 +167,7 @@ def report(
     statistics: Statistics,
     main: MainPredicate,
     names: tuple[str, str] = ("left", "right"),
-    capacity_tuples: float | None = None,
+    capacity: Capacity = UNLIMITED,
 ) -> str:
     """The scheme in words: what it is made for, what a task holds, and every coverage area. Ends with a newline."""
     held = loads(scheme, statistics)
@@ -176,13 +179,14 @@ def report(
         f"{names[1]}: {wording.count(volumes[1])} tuples ({_spread(statistics.sides[RIGHT], main)})",
     ]
     if sum(volumes) > 0:
-        line = f"load: at most {wording.count(held.max())} tuples a task, {wording.count(held.mean())} on average"
-        if capacity_tuples:
-            line += f"; capacity {wording.count(capacity_tuples)}, so that the fullest is {100 * held.max() / capacity_tuples:.0f} % full"
-        lines += [line, f"replication: a tuple is held by {held.sum() / sum(volumes):.2f} tasks on average"]
-        warning = overfull(held, scheme.model, capacity_tuples) if capacity_tuples else None
+        line = f"load: at most {capacity.words(held.max())} a task, {capacity.figure(held.mean())} on average"
+        if capacity is not UNLIMITED:
+            line += f"; capacity {capacity.figure(capacity.amount)}, so that the fullest is {100 * held.max() / capacity.amount:.0f} % full"
+        held_tuples = loads(scheme, statistics.counted).sum()
+        lines += [line, f"replication: a tuple is held by {held_tuples / sum(volumes):.2f} tasks on average"]
+        warning = overfull(held, scheme.model, capacity)
         lines += [] if warning is None else [f"warning: {warning}"]
-    lines += ["", *_table(scheme, statistics, main, names)]
+    lines += ["", *_table(scheme, statistics, main, names, capacity)]
     return "\n".join(lines) + "\n"
 
 
@@ -221,8 +225,8 @@ def coverage_areas(scheme: Scheme) -> Mapping[int, Sequence[Area]]:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _table(scheme: Scheme, statistics: Statistics, main: MainPredicate, names: tuple[str, str]) -> list[str]:
-    held = loads(scheme, statistics)
+def _table(scheme: Scheme, statistics: Statistics, main: MainPredicate, names: tuple[str, str], capacity: Capacity) -> list[str]:
+    held, counted = loads(scheme, statistics), statistics.counted
     rows = [("tasks", f"{names[0]} keys", f"{names[1]} keys", names[0], names[1], "fullest task")]
     areas = coverage_areas(scheme)
     for number, parts in list(areas.items())[:MOST_LINES]:
@@ -233,9 +237,9 @@ def _table(scheme: Scheme, statistics: Statistics, main: MainPredicate, names: t
                 f"{tasks[0]}" if len(tasks) == 1 else f"{tasks[0]}-{tasks[-1]}" if tasks[-1] - tasks[0] < len(tasks) else f"in {number}",
                 _range_text(left, main.key(LEFT)),
                 _range_text(right, main.key(RIGHT)),
-                wording.count(statistics.sides[LEFT].volume(left)),
-                wording.count(statistics.sides[RIGHT].volume(right)),
-                wording.count(max(held[task] for task in tasks)),
+                wording.count(counted.sides[LEFT].volume(left)),
+                wording.count(counted.sides[RIGHT].volume(right)),
+                capacity.figure(max(held[task] for task in tasks)),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

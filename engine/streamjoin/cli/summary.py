@@ -33,9 +33,8 @@ def summary_lines(subject: Subject, history: History, ended: Ended, picture: Pat
             _line("epochs", wording.plural(history.epochs, "epoch"), *times, f"longest {wording.duration(history.durations.longest)}")
         )
         workers = wording.plural(len(history.last.held), "worker")
-        lines.append(
-            _line("tau", f"at most {history.largest_utilization:.2f}", f"{workers} of {subject.job.capacity_tuples:,} tuples")
-        )
+        capacity = subject.job.capacity
+        lines.append(_line("tau", f"at most {history.largest_utilization:.2f}", f"{workers} of {capacity.words(capacity.amount)}"))
         if history.switched:
             numbers = f"{history.fewest_workers} to {history.most_workers} workers"
             moved = f"{history.moved_tuples:,} tuples moved of {history.naive_tuples:,} that were held"

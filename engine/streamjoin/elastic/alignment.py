@@ -120,7 +120,7 @@ def align_keys(before: Scheme, after: Scheme, statistics: Statistics, main: Main
     ends = np.array([] if main.is_float else [INT64_MIN, INT64_MAX], kind)
     spread = [ends if side.histogram is None else side.histogram.bounds for side in statistics.sides]
     keys = np.unique(np.concatenate([np.array(held, kind), *(bounds.astype(kind) for bounds in spread)]))
-    total = sum(side.tuples for side in statistics.sides)
+    total = statistics.total
     if not total > 0 or not len(keys):
         return None
     places = np.rint(sum(side.below(keys) for side in statistics.sides) * (UNITS / total)).astype(np.int64)

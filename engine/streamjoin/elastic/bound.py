@@ -58,21 +58,22 @@ def least_moved(old: Scheme | None, new: Scheme, statistics: Statistics, main: M
         alike=alike,
         tasks=new.tasks,
         capacity=float(loads(new, statistics).max()),
-        left=statistics.sides[LEFT].tuples,
-        right=statistics.sides[RIGHT].tuples,
+        left=statistics.sides[LEFT].total,
+        right=statistics.sides[RIGHT].total,
         pairs=pairs_that_match(statistics, main) if both else 0.0,
     )
-    return problem.solve()
+    # Where tuples weigh more than 1, the bound is one of volume: no tuple is more of it than the heaviest.
+    return problem.solve() / max(side.weight for side in statistics.sides)
 
 
 def pairs_that_match(statistics: Statistics, main: MainPredicate) -> float:
-    """The pairs of tuples that the main predicate admits whatever the keys are inside the left side's buckets. O(buckets).
+    """The pairs that the main predicate admits whatever the keys are inside the left side's buckets, as volume x volume. O(buckets).
 
     Where keys say nothing (no main predicate, and != for want of knowing which are equal), all pairs; of keys of unknown spread none.
     """
     left, right = statistics.sides
     if main.kind is not MainKind.RANGE:
-        return left.tuples * right.tuples
+        return left.total * right.total
     if left.histogram is None or right.histogram is None or len(left.histogram.bounds) < 2:
         return 0.0
     bounds = left.histogram.bounds.tolist()
@@ -80,7 +81,7 @@ def pairs_that_match(statistics: Statistics, main: MainPredicate) -> float:
     highest = [before(bound, main.is_float) for bound in bounds[1:]]
     lows = [main.reach(key, key)[0] for key in highest]
     highs = [None if (high := main.reach(key, key)[1]) is None else after(high, main.is_float) for key in bounds[:-1]]
-    reached = np.maximum(0.0, _below(right, highs, right.tuples) - _below(right, lows, 0.0))
+    reached = np.maximum(0.0, _below(right, highs, right.total) - _below(right, lows, 0.0))
     return float(np.diff(left.below(left.histogram.bounds)) @ reached)
 
 

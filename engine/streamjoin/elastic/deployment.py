@@ -13,6 +13,7 @@ from streamjoin.elastic.planner import Planned, capacity_at, make_plan
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.sides import LEFT, SIDES
 from streamjoin.language.window import Window, WindowKind
+from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.dichotomy import MOST_TASKS, TooManyTasksError
 from streamjoin.scheme.models import DEFAULTS, PRECISION, Options, plan_for_capacity
 from streamjoin.scheme.statistics import Statistics
@@ -82,7 +83,7 @@ def first_deployment(
     main: MainPredicate,
     *,
     model: str,
-    capacity_tuples: float,
+    capacity: Capacity,
     tau1: float,
     minimum: int,
     maximum: int,
@@ -90,8 +91,9 @@ def first_deployment(
 ) -> Deployment:
     """The plan of fewest workers that is expected to be filled to tau1, within ``minimum``..``maximum``.
 
-    ``known``: how the keys are spread, and in which proportion the streams are where nothing is expected of them; then the plan is for
-    ``minimum`` workers, and for ``maximum`` where they are expected to hold ever more. Raises ValueError as :func:`make_plan` does.
+    ``known``: how the keys are spread, what tuples weigh, in the capacity's unit, and in which proportion the streams are where nothing
+    is expected of them; then the plan is for ``minimum`` workers, and for ``maximum`` where they are expected to hold ever more. Raises
+    ValueError as :func:`make_plan` does.
     """
     left, right = expected
     endless = math.isinf(left or 0.0) or math.isinf(right or 0.0)
@@ -105,7 +107,7 @@ def first_deployment(
         main,
         model=model,
         workers=workers,
-        capacity_tuples=capacity_tuples,
+        capacity=capacity,
         tau1=tau1,
         minimum=minimum,
         maximum=maximum,
@@ -113,14 +115,14 @@ def first_deployment(
     )
     if workers is not None:
         return Deployment(planned, statistics, math.inf if endless else None, None)
-    tau = float(planned.loads.max()) / capacity_tuples
+    tau = float(planned.loads.max()) / capacity.amount
     if tau <= tau1 * (1 + PRECISION):
         return Deployment(planned, statistics, tau, None)
     left, right = (side.tuples for side in statistics.sides)
     what = f"the {left:,.0f} and {right:,.0f} tuples that are expected of the streams fill the fullest worker to {tau:.2f}, "
     what += f"above tau1 ({tau1:g})"
     try:
-        needed = plan_for_capacity(model, statistics, main, capacity_at(model, tau1, capacity_tuples), options=options).tasks
+        needed = plan_for_capacity(model, statistics, main, capacity_at(model, tau1, capacity), options=options).tasks
     except TooManyTasksError:
         needed = MOST_TASKS + 1
     if needed <= maximum:
@@ -129,6 +131,6 @@ def first_deployment(
     takes = f"more than {MOST_TASKS:,} workers" if needed > MOST_TASKS else f"{needed:,} workers"
     warning = (
         f"spec.workers.max: {maximum} is too small: {what}, which takes {takes} by {model}; "
-        f"raise it, or spec.workers.capacityTuples ({capacity_tuples:,.0f}), or hold less (a shorter window or watermark)"
+        f"raise it, or {capacity.field} ({capacity.figure(capacity.amount)}), or hold less (a shorter window or watermark)"
     )
     return Deployment(planned, statistics, tau, warning)

@@ -132,9 +132,9 @@ def _holdings(scheme: Scheme, side: int) -> list[_Holding]:
 
 
 def _volumes(side: SideStatistics, bounds: list[int | float]) -> list[float]:
-    """The tuples before, between and after these keys."""
+    """The volumes before, between and after these keys."""
     below = side.below(np.array(bounds)) if bounds else np.zeros(0)
-    volumes: list[float] = np.diff(below, prepend=0.0, append=side.tuples).tolist()
+    volumes: list[float] = np.diff(below, prepend=0.0, append=side.total).tolist()
     return volumes
 
 

@@ -89,8 +89,9 @@ def plan_migration(
     O(tasks * areas that write), some 25 milliseconds for a dozen tasks.
     """
     needs = [held_by(areas) for areas in _areas_by_task(after)]
-    naive = math.fsum(volume(need, statistics) for need in needs)
     least = least_moved(before, after, statistics, main)
+    statistics = statistics.counted  # what moves is told in tuples, however they were weighed to decide it
+    naive = math.fsum(volume(need, statistics) for need in needs)
     if before is None:
         moves = tuple(Move(None, task, region, volume((region,), statistics)) for task, need in enumerate(needs) for region in need)
         return Migration(moves, (), ((),) * after.tasks, naive, 0.0, 0.0, least, naive, naive)

@@ -10,6 +10,7 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import prospects
 from streamjoin.elastic.shedding import LEAST_KEPT
 from streamjoin.language.predicate import MainPredicate
+from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import Options
 from streamjoin.scheme.statistics import Statistics
 
@@ -26,7 +27,7 @@ class PlannedForecast:
         statistics: Callable[[], Statistics],
         main: MainPredicate,
         model: str,
-        capacity_tuples: int,
+        capacity: Capacity,
         options: Options,
         *,
         shed_fraction: float,
@@ -37,7 +38,7 @@ class PlannedForecast:
         self.generation = plan.generation
         self._plan, self._ask, self._main, self._clock = plan, statistics, main, clock
         self._kept = max(LEAST_KEPT, 1 - shed_fraction)
-        self._model, self._capacity, self._options = model, capacity_tuples, options
+        self._model, self._capacity, self._options = model, capacity, options
         self._made_at, self._seconds = clock(), 0.0
         self._known: dict[int, Prospect | None] = {}
 

@@ -18,6 +18,7 @@ from streamjoin.elastic.mapping import Array, Keep, assign, kept_by, overlaps, r
 from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.language.predicate import MainPredicate
+from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.dichotomy import TooManyTasksError
 from streamjoin.scheme.models import DEFAULTS, KEYED, PRECISION, Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.region import held_regions, volume
@@ -33,7 +34,7 @@ class Planned:
     """The running plan itself where nothing changes."""
     migration: Migration
     loads: Array
-    """Per task, the tuples that it will hold. float64."""
+    """Per task, the volume that it will hold: tuples, or bytes where the statistics weigh them. float64."""
     changed: bool
 
 
@@ -46,7 +47,7 @@ class Prospect:
     tasks: int
     """As many as the model has use for, at most ``workers``."""
     tau_max: float
-    """How full the fullest task would be: tuples held / capacity."""
+    """How full the fullest task would be: volume held / capacity."""
     tau_mean: float
     moved_tuples: float
     lower_bound_tuples: float
@@ -61,7 +62,7 @@ def make_plan(
     *,
     model: str,
     workers: int | None,
-    capacity_tuples: float,
+    capacity: Capacity,
     tau1: float,
     minimum: int,
     maximum: int,
@@ -70,36 +71,36 @@ def make_plan(
     """The plan that follows ``current`` (None: the first one), proven to be a tiling.
 
     ``workers``: for so many, the smallest largest load; the model may use fewer. None: the fewest whose largest load is at most
-    ``tau1 * capacity_tuples``, within ``minimum``..``maximum``; where ``maximum`` cannot hold it, for that many (:func:`overfull`).
-    Dynamic goes by its own rule, half of the capacity, where tau1 is more. Raises ValueError for limits that cannot be, and what the
-    model refuses. A tenth of a second for 16 tasks.
+    ``tau1`` of the capacity, within ``minimum``..``maximum``; where ``maximum`` cannot hold it, for that many (:func:`overfull`).
+    Statistics weigh tuples as the capacity does. Dynamic goes by its own rule, half of the capacity, where tau1 is more. Raises ValueError
+    for limits that cannot be, and what the model refuses. A tenth of a second for 16 tasks.
     """
     if not 1 <= minimum <= maximum:
         raise ValueError(f"spec.workers: min {minimum} must be at least 1 and at most max {maximum}")
-    if not (capacity_tuples > 0 and tau1 > 0):
-        raise ValueError(f"spec.workers.capacityTuples: {capacity_tuples} and spec.scaling.tau1: {tau1} must be positive")
+    if not tau1 > 0:
+        raise ValueError(f"spec.scaling.tau1: {tau1} must be positive")
     before = None if current is None else current.scheme
     if workers is not None:
         scheme = plan_for_tasks(model, statistics, main, workers, options=options, current=before)
     else:
-        scheme = _fewest(model, statistics, main, capacity_at(model, tau1, capacity_tuples), minimum, maximum, options, before)
+        scheme = _fewest(model, statistics, main, capacity_at(model, tau1, capacity), minimum, maximum, options, before)
     return follow(current, scheme, statistics, main)
 
 
-def capacity_at(model: str, tau1: float, capacity_tuples: float) -> float:
+def capacity_at(model: str, tau1: float, capacity: Capacity) -> float:
     """What a model is to plan a task for that is filled to ``tau1``: dynamic fills half of what it is given."""
-    return min(1.0, 2 * tau1) * capacity_tuples if model == "dynamic" else tau1 * capacity_tuples
+    return capacity.amount * (min(1.0, 2 * tau1) if model == "dynamic" else tau1)
 
 
-def overfull(held: Array, model: str, capacity_tuples: float) -> str | None:
+def overfull(held: Array, model: str, capacity: Capacity) -> str | None:
     """A sentence where a task would hold more than it may; ``held``: as ``Planned.loads``. What to change comes first."""
     task = int(held.argmax())
-    if held[task] <= capacity_tuples * (1 + PRECISION):
+    if held[task] <= capacity.amount * (1 + PRECISION):
         return None
     remedy = ", or spec.scheme.model, as this one cuts no single key" if model in KEYED else ", or ask for more workers"
     return (
-        f"spec.workers.capacityTuples: task {task} of the plan ({model}, {len(held)} tasks) would hold {held[task]:,.0f} tuples, "
-        f"more than {capacity_tuples:,.0f}; raise it{remedy}"
+        f"{capacity.field}: task {task} of the plan ({model}, {len(held)} tasks) would hold {capacity.words(held[task])}, "
+        f"more than {capacity.figure(capacity.amount)}; raise it{remedy}"
     )
 
 
@@ -113,7 +114,7 @@ def follow(current: Plan | None, scheme: Scheme, statistics: Statistics, main: M
     if _serves_as_well(before, scheme, statistics, main):
         same = plan_migration(before, before, tuple(range(before.tasks)), statistics, main)
         return Planned(current, same, loads(before, statistics), changed=False)
-    by_number = float(np.trace(overlaps(before, scheme, statistics)))
+    by_number = float(np.trace(overlaps(before, scheme, statistics.counted)))
     chosen, _, keep = _least_moved(before, scheme, statistics, main)
     if chosen is not scheme:
         chosen.check(main)
@@ -128,28 +129,34 @@ def prospects(
     main: MainPredicate,
     model: str,
     workers_candidates: Iterable[int],
-    capacity_tuples: float,
+    capacity: Capacity,
     *,
     options: Options = DEFAULTS,
 ) -> dict[int, Prospect]:
-    """What plans for these numbers of workers would come to, without their regions. About the time of the plans themselves."""
+    """What plans for these numbers of workers would come to, without their regions. About the time of the plans themselves.
+
+    Statistics weigh tuples as the capacity does.
+    """
     found: dict[int, Prospect] = {}
     before = None if current is None else current.scheme
+    counted = statistics.counted
     for workers in workers_candidates:
         scheme = plan_for_tasks(model, statistics, main, workers, options=options, current=before)
-        moved = needed = _needed(scheme, statistics)
+        moved = needed = _needed(scheme, counted)
         if before is not None and _serves_as_well(before, scheme, statistics, main):
             scheme, moved = before, 0.0
-            needed = _needed(scheme, statistics)
+            needed = _needed(scheme, counted)
         elif before is not None:
             scheme, overlap, keep = _least_moved(before, scheme, statistics, main)
+            if counted is not statistics:
+                overlap = overlaps(before, scheme, counted)
             moved = max(0.0, needed - kept_by(overlap, keep))
         held = loads(scheme, statistics)
         found[workers] = Prospect(
             workers=workers,
             tasks=scheme.tasks,
-            tau_max=float(held.max()) / capacity_tuples,
-            tau_mean=float(held.mean()) / capacity_tuples,
+            tau_max=float(held.max()) / capacity.amount,
+            tau_mean=float(held.mean()) / capacity.amount,
             moved_tuples=moved,
             lower_bound_tuples=least_moved(before, scheme, statistics, main),
             naive_tuples=needed,
@@ -168,7 +175,7 @@ def _fewest(
     before: Scheme | None,
 ) -> Scheme:
     try:
-        if sum(side.tuples for side in statistics.sides) > maximum * capacity:  # that many could not hold every tuple once
+        if statistics.total > maximum * capacity:  # that many could not hold every tuple once
             raise TooManyTasksError(capacity)
         scheme = plan_for_capacity(model, statistics, main, capacity, options=options, current=before)
         tasks = min(max(scheme.tasks, minimum), maximum)

@@ -10,13 +10,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from streamjoin.elastic.shedding import LEAST_KEPT, shed_factor
 from streamjoin.elastic.shedding import MODELS as SHEDDING_MODELS
-
-if TYPE_CHECKING:
-    from streamjoin.manifest.model import Spec
+from streamjoin.manifest.capacity import capacity_in_tuples
+from streamjoin.manifest.model import Spec
 
 
 class Mode(StrEnum):
@@ -55,7 +53,7 @@ class Settings:
     min_workers: int = 1
     max_workers: int = 8
     capacity_tuples: float = 2_000_000.0
-    """W."""
+    """W; where the manifest has it in bytes, of tuples as wide as the schemas say."""
     interval_seconds: float = 1.0
     """From one epoch's start to the next one's."""
     mode: Mode = Mode.ENFORCE
@@ -143,7 +141,7 @@ class Settings:
             scale_down_after=scaling.scale_down_after.micros / 1e6,
             min_workers=least,
             max_workers=workers.max,
-            capacity_tuples=float(workers.capacity_tuples),
+            capacity_tuples=float(capacity_in_tuples(spec)),
             interval_seconds=max(LEAST_INTERVAL_SECONDS, spec.epoch.interval.micros / 1e6),
             mode=Mode(scaling.mode),
             rules={rule: Mode(mode) for rule, mode in given.items() if mode is not None},

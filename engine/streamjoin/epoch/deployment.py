@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.elastic.deployment import Deployment
+from streamjoin.epoch.planning import tuple_bytes
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.snapshots import StorageSnapshots
 from streamjoin.epoch.spec import Config, Stream
@@ -30,6 +31,7 @@ from streamjoin.language.choice import choose
 from streamjoin.language.predicate import KeyExpression, MainPredicate, Predicate
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.language.window import WindowKind
+from streamjoin.scheme.capacity import TUPLE_OVERHEAD
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.state.blocks import DOWNLOADS, Block, load_all
@@ -78,7 +80,8 @@ def first_plan(
     volumes = [float(rate or 1) for rate in rates] if all(rates) else [float(max(1, plan.records)) for plan in inputs]
     keys = [of_side[chosen] for of_side in by_candidate]
     known = _statistics(volumes, [Histogram.from_sample(of_side) if len(of_side) and predicate.main.keys else None for of_side in keys])
-    return _deployed(checkpoint, predicate.main, job.first_deployment(known, predicate.main))
+    sampled = _tuple_bytes(job, LEFT, samples[LEFT]), _tuple_bytes(job, RIGHT, samples[RIGHT])
+    return _deployed(checkpoint, predicate.main, job.first_deployment(known, predicate.main, tuple_bytes=sampled))
 
 
 def plan_as_asked(job: Job, checkpoint: Checkpoint, storage: Storage) -> Deployed:
@@ -95,7 +98,7 @@ def plan_as_asked(job: Job, checkpoint: Checkpoint, storage: Storage) -> Deploye
     held = [float(max(1, sum(block.rows for block in of_side))) for of_side in blocks]
     left, right = (max(tuples, expected or 0.0) for tuples, expected in zip(held, job.expected_tuples(), strict=True))
     known = _statistics(held, [_histogram_of(storage, of_side, main) for of_side in blocks])
-    deployed = _deployed(checkpoint, main, job.first_deployment(known, main, (left, right)))
+    deployed = _deployed(checkpoint, main, job.first_deployment(known, main, (left, right), tuple_bytes=tuple_bytes(job, checkpoint)))
     after = Scheme.from_json(deployed.checkpoint.scheme)
     # The model may have no scheme for as many workers as were asked for.
     return Deployed(checkpoint) if (after.model, after.tasks) == (scheme.model, scheme.tasks) else deployed
@@ -195,6 +198,13 @@ def _width(sample: list[pa.RecordBatch]) -> float:
     nbytes: int = sum(batch.nbytes for batch in sample)
     rows: int = sum(batch.num_rows for batch in sample)
     return nbytes / max(1, rows)
+
+
+def _tuple_bytes(job: Job, side: int, sample: list[pa.RecordBatch]) -> float:
+    """Bytes of a held tuple: by the sample, if it has records, or by the schema."""
+    stream = job.streams[side]
+    held = [batch.select(list(stream.payload)) for batch in sample if batch.num_rows]
+    return TUPLE_OVERHEAD + _width(held) if held else stream.tuple_bytes
 
 
 def _encoded(sample: list[pa.RecordBatch], key: KeyExpression | None, stream: StreamJob) -> np.ndarray:

@@ -62,7 +62,7 @@ from streamjoin.epoch.janitor import Janitor
 from streamjoin.epoch.join import Steps
 from streamjoin.epoch.observations import Observations
 from streamjoin.epoch.outcome import checkpoint_after, result_of
-from streamjoin.epoch.planning import Head, PlannedEpoch, make_spec, plan_inputs, utilization
+from streamjoin.epoch.planning import Head, PlannedEpoch, make_spec, plan_inputs, tuple_bytes, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner, Running
 from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanner
 from streamjoin.epoch.results import Results
@@ -488,12 +488,13 @@ class Driver:
     def statistics(self) -> Statistics:
         """What the join holds, as plans are made from: each side's stored tuples and the spread of their keys. Any thread may call this."""
         keyed = self.predicate is not None and bool(self.predicate.main.keys)
-        return self._observations.statistics(self.checkpoint.blocks, keyed=keyed)
+        checkpoint = self.checkpoint
+        return self._observations.statistics(checkpoint.blocks, keyed=keyed).weighed(self.job.weights(tuple_bytes(self.job, checkpoint)))
 
     def rates(self) -> tuple[float, float]:
         """Tuples accepted per second of each stream, over the last epochs. Any thread may call this."""
         return self._observations.rates()
 
     def utilization(self) -> dict[int, float]:
-        """tau of each task: tuples held / capacity."""
+        """tau of each task: what it holds / capacity."""
         return utilization(self.job, self.checkpoint)

@@ -122,7 +122,7 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
     _fetch(spec, task, config, areas, store, report)
     _rewrite(spec, task, config, store, report)
     report.held = (_rows(held, LEFT), _rows(held, RIGHT))
-    report.held_bytes = _nbytes(held)
+    report.held_bytes = (_nbytes(held, LEFT), _nbytes(held, RIGHT))
     report.seconds = clock.seconds
     report.storage_retries = retries() - repeated
     return report
@@ -225,7 +225,7 @@ def _open(spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], st
         return found
     report.opened, report.read_back = None, spec.handover is None
     runs = _read_back(spec, config, areas, store, report)
-    report.read_back_bytes = _nbytes(runs) if report.read_back else 0
+    report.read_back_bytes = sum(_nbytes(runs, side) for side in SIDES) if report.read_back else 0
     report.held_sample = [
         sample_of(side, slice_keys(held.run.batch, keys), held.run.time_max)
         for (index, side), of_area in runs.items()
@@ -367,5 +367,5 @@ def _rows(runs: TaskRuns, side: int) -> int:
     return sum(held.run.rows for key, of_side in runs.items() if key[1] == side for held in of_side)
 
 
-def _nbytes(runs: TaskRuns) -> int:
-    return sum(held.run.nbytes for of_area in runs.values() for held in of_area)
+def _nbytes(runs: TaskRuns, side: int) -> int:
+    return sum(held.run.nbytes for key, of_side in runs.items() if key[1] == side for held in of_side)

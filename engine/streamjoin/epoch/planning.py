@@ -185,5 +185,25 @@ def _latest(job: Job, last: Checkpoint, side: int, plan: SourcePlan, now: float)
 
 
 def utilization(job: Job, checkpoint: Checkpoint) -> dict[int, float]:
-    """tau of each task: tuples held / capacity."""
-    return {task: sum(held) / job.capacity_tuples for task, held in checkpoint.held.items()}
+    """tau of each task: what it holds / capacity."""
+    return {task: load / job.capacity.amount for task, load in loads_of(job, checkpoint).items()}
+
+
+def loads_of(job: Job, checkpoint: Checkpoint) -> dict[int, float]:
+    """What each task holds of both sides, in tuples or in bytes, as the job's capacity is."""
+    left, right = job.weights(tuple_bytes(job, checkpoint))
+    measured = checkpoint.held_bytes if job.capacity.in_bytes else checkpoint.held
+    return {
+        task: float(sum(measured[task])) if task in measured else left * tuples[0] + right * tuples[1]
+        for task, tuples in checkpoint.held.items()
+    }
+
+
+def tuple_bytes(job: Job, checkpoint: Checkpoint) -> tuple[float, float]:
+    """Bytes of a held tuple, by side: of those that workers hold, and by the schema where they hold none. O(tasks)."""
+    tuples = [sum(held[side] for task, held in checkpoint.held.items() if task in checkpoint.held_bytes) for side in SIDES]
+    nbytes = [sum(held[side] for held in checkpoint.held_bytes.values()) for side in SIDES]
+    left, right = (
+        nbytes[side] / tuples[side] if nbytes[side] and tuples[side] else job.streams[side].tuple_bytes for side in SIDES
+    )
+    return left, right

@@ -248,7 +248,7 @@ class TaskReport:
     """It did nothing, as the epoch that it follows has left no runs here. Not an exception: that would end Spark's Python worker, and
     the runs of the epochs before with it."""
     held: tuple[int, int] = (0, 0)
-    held_bytes: int = 0
+    held_bytes: tuple[int, int] = (0, 0)
     """Of the runs, mapped or not."""
     output: int = 0
     candidates: int = 0

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from streamjoin.manifest.cel import Rule
 from streamjoin.manifest.field_types import (
+    CapacityAmount,
     CpuAmount,
     EpochAmount,
     EpochSpan,
@@ -139,8 +140,10 @@ class Workers(Part):
     """Never more workers than this."""
     floor: Annotated[int, Field(ge=0, le=1024)] = 0
     """Never fewer workers than this for the time being, from min to max; 0: no more than min. kubectl scale sets it."""
-    capacity_tuples: Annotated[int, Field(ge=1, lt=2**53)] = 2_000_000
-    """W: how many tuples one worker may hold."""
+    capacity: CapacityAmount | None = None
+    """W: how many bytes of tuples one worker may hold, so that wide tuples count for more than narrow ones. Excludes capacityTuples."""
+    capacity_tuples: Annotated[int, Field(ge=1, lt=2**53)] | None = None
+    """W: how many tuples one worker may hold, wide ones and narrow ones alike. 2000000 by default, where capacity is not given."""
     resources: Resources = Resources()
     """What one worker asks for."""
     per_executor: Annotated[int, Field(ge=1, le=16)] = 1
@@ -171,7 +174,7 @@ class Prometheus(Part):
 
 
 class Scaling(Part):
-    """When to add and to remove workers, by tau: the tuples that a worker holds / its capacity."""
+    """When to add and to remove workers, by tau: what a worker holds / its capacity, in tuples or in bytes."""
 
     mode: Literal["Enforce", "Recommend", "Off"] = "Enforce"
     """Enforce: scale; Recommend: say what would be done; "Off" (quoted): neither."""

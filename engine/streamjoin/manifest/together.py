@@ -414,6 +414,9 @@ def _workers(manifest: Manifest) -> Check:
     if workers.floor and not workers.min <= workers.floor <= workers.max:
         message = f"must be at least min ({workers.min}) and at most max ({workers.max}), or 0 for none"
         yield Problem("spec.workers.floor", workers.floor, message)
+    if _given(workers, "capacity") is not None and _given(workers, "capacity_tuples") is not None:
+        message = "excludes capacityTuples; keep one: capacity weighs tuples by their bytes, capacityTuples counts them"
+        yield Problem("spec.workers.capacity", str(workers.capacity), message)
     if workers.per_executor > workers.max:
         by_default = "" if "max" in workers.model_fields_set else ", the default"
         message = f"must be at most max ({workers.max}{by_default}), or each pod would have room for workers that never come"

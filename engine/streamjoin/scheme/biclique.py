@@ -38,17 +38,17 @@ def biclique(matrix: Matrix, tasks: int, groups: int) -> Scheme:
     return _scheme(matrix, [_Side.of(matrix.row_sums, left_groups, for_left), _Side.of(matrix.column_sums, right_groups, tasks - for_left)])
 
 
-def biclique_for(matrix: Matrix, capacity_tuples: float, groups: int, most: int) -> Scheme | None:
-    """The scheme of fewest tasks, one a group at least, none holding more than ``capacity_tuples``; None for more than ``most``."""
+def biclique_for(matrix: Matrix, capacity: float, groups: int, most: int) -> Scheme | None:
+    """The scheme of fewest tasks, one a group at least, none holding more than ``capacity``; None for more than ``most``."""
     sides = []
     for sums in (matrix.row_sums, matrix.column_sums):
         of_side = _groups(sums, groups)
-        least = max(of_side, math.ceil(float(sums[-1]) / capacity_tuples - EPSILON))
+        least = max(of_side, math.ceil(float(sums[-1]) / capacity - EPSILON))
         if least > most:
             return None
         # One more for each group is enough, whatever its share.
         cut = (_Side.of(sums, of_side, workers) for workers in range(least, least + of_side + 1))
-        sides.append(next(side for side in cut if side.load <= capacity_tuples * (1 + EPSILON)))
+        sides.append(next(side for side in cut if side.load <= capacity * (1 + EPSILON)))
     return _scheme(matrix, sides) if sum(sum(side.workers) for side in sides) <= most else None
 
 

@@ -49,8 +49,8 @@ matrices (inequalities) have more, and there even a single corner costs no more 
 class TooManyTasksError(ValueError):
     """No scheme of at most ``MOST_TASKS`` tasks keeps the capacity."""
 
-    def __init__(self, capacity_tuples: float) -> None:
-        super().__init__(f"capacity: {capacity_tuples:g} tuples a task would need more than {MOST_TASKS:,} tasks; raise the capacity")
+    def __init__(self, capacity: float) -> None:
+        super().__init__(f"capacity: {capacity:g} a task would need more than {MOST_TASKS:,} tasks; raise the capacity")
 
 
 @dataclass(frozen=True, slots=True)

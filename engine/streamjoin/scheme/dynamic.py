@@ -22,9 +22,9 @@ def grid(matrix: Matrix, tasks: int) -> Shape:
     return min(shapes, key=lambda shape: (shape.largest_load(matrix.left, matrix.right), abs(shape.rows - shape.columns), shape.rows))
 
 
-def grid_for(matrix: Matrix, capacity_tuples: float, running: int = 1) -> Shape | None:
+def grid_for(matrix: Matrix, capacity: float, running: int = 1) -> Shape | None:
     """The grid after splitting and merging by four, from ``running`` tasks; None beyond ``MOST_TASKS`` tasks."""
-    limit = capacity_tuples * OVERFLOW * (1 + 1e-9)
+    limit = capacity * OVERFLOW * (1 + 1e-9)
 
     def holds(tasks: int) -> bool:
         return grid(matrix, tasks).largest_load(matrix.left, matrix.right) <= limit

@@ -63,12 +63,12 @@ class Strip:
         """The tuples of both sides in these runs."""
         return float(sum(self.tuples(*run) for run in runs))
 
-    def fitted(self, capacity_tuples: float) -> list[Run]:
+    def fitted(self, capacity: float) -> list[Run]:
         """Runs as long as the capacity allows, from the first part on; a part that alone exceeds it is one by itself."""
         runs = []
         begin = 0
         while begin < self.parts:
-            limit = self.sums[begin] + capacity_tuples * (1 + EPSILON)
+            limit = self.sums[begin] + capacity * (1 + EPSILON)
             end = max(begin + 1, int(np.searchsorted(self.sums, limit, side="right")) - 1)
             runs.append((begin, end))
             begin = end

@@ -90,7 +90,7 @@ class Matrix:
             columns = _reached_bounds(left.bounds, main, main.reach)
             rows = _reached_bounds(right.bounds, main, main.reach_back)
             left, right = left.refined(rows), right.refined(columns)
-        return cls.between(left, statistics.sides[LEFT].tuples, right, statistics.sides[RIGHT].tuples, main)
+        return cls.between(left, statistics.sides[LEFT].total, right, statistics.sides[RIGHT].total, main)
 
     @classmethod
     def between(cls, left: Histogram, left_tuples: float, right: Histogram, right_tuples: float, main: MainPredicate) -> Matrix:

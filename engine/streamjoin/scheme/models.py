@@ -66,47 +66,48 @@ def plan_for_capacity(
     model: str,
     statistics: Statistics,
     main: MainPredicate,
-    capacity_tuples: float,
+    capacity: float,
     *,
     options: Options = DEFAULTS,
     current: Scheme | None = None,
 ) -> Scheme:
-    """The scheme of fewest tasks, each holding at most ``capacity_tuples`` (both sides, replicas included), and with so many the evenest.
+    """The scheme of fewest tasks, each holding at most ``capacity`` (both sides, replicas included), and with so many the evenest.
 
+    The capacity is a volume, as the statistics have them: tuples, or bytes.
     ``square`` is Eq. 9 as it stands. ``hash`` and ``readj`` cannot cut inside a key: a task that holds a frequent key alone may hold more.
     ``dynamic`` has each task hold at most half, and goes there from ``current`` by fours; ``readj`` changes ``current`` little.
     Raises ValueError for an unknown model or a capacity that is not positive; TooManyTasksError where ``MOST_TASKS`` do not suffice.
     """
-    if not capacity_tuples > 0:
-        raise ValueError(f"capacity: {capacity_tuples} must be positive")
+    if not capacity > 0:
+        raise ValueError(f"capacity: {capacity} must be positive")
     running = current if current is not None and current.model == model else None
     matrix = _matrix(model, statistics, main)
     total = matrix.left + matrix.right
-    fewest = max(1, math.ceil(total / capacity_tuples - varietal.EPSILON))
+    fewest = max(1, math.ceil(total / capacity - varietal.EPSILON))
     if model == "chain" and fewest <= MOST_TASKS:
         return plan_for_tasks(model, statistics, main, fewest)
     if model == "biclique" and fewest <= MOST_TASKS:
         if fewest == 1 and not (options.groups > 1 and biclique.can_group(matrix)):
             return Cutting.whole(matrix, Shape(1, 1)).scheme(model)
-        scheme = biclique.biclique_for(matrix, capacity_tuples, options.groups, MOST_TASKS)
+        scheme = biclique.biclique_for(matrix, capacity, options.groups, MOST_TASKS)
         if scheme is not None:
             return scheme
     fitted = None
     if model == "square":
-        fitted = Cutting.whole(matrix, varietal.square(matrix.left, matrix.right, capacity_tuples))
+        fitted = Cutting.whole(matrix, varietal.square(matrix.left, matrix.right, capacity))
     elif model == "dynamic":
-        shape = dynamic.grid_for(matrix, capacity_tuples, 1 if running is None else running.tasks)
+        shape = dynamic.grid_for(matrix, capacity, 1 if running is None else running.tasks)
         fitted = None if shape is None else Cutting.whole(matrix, shape)
     elif hashed(main) and all(side.histogram is None for side in statistics.sides):
         # Any number of equal parts can be had, and nothing need be replicated.
         if fewest <= MOST_TASKS:
             return plan_for_tasks(model, statistics, main, fewest, options=options, current=running)
     elif (strip := _strip(model, statistics, main, DEFAULT_BUCKETS, running)) is not None:
-        return strip.scheme(model, _owned_for_capacity(model, strip, capacity_tuples, options, running))
+        return strip.scheme(model, _owned_for_capacity(model, strip, capacity, options, running))
     else:
-        fitted = _adsp(matrix, dichotomy.partition(matrix, capacity_tuples), capacity_tuples)
+        fitted = _adsp(matrix, dichotomy.partition(matrix, capacity), capacity)
     if fitted is None or fitted.tasks > MOST_TASKS:
-        raise TooManyTasksError(capacity_tuples)
+        raise TooManyTasksError(capacity)
     return (fitted if model in ("square", "dynamic") else _evenest(fitted, fitted.tasks)).scheme(model)
 
 
@@ -174,12 +175,12 @@ def _owned(model: str, strip: Strip, tasks: int, options: Options, current: Sche
     return readj.readjusted(strip, owners, tasks, options.sigma)
 
 
-def _owned_for_capacity(model: str, strip: Strip, capacity_tuples: float, options: Options, current: Scheme | None) -> list[list[Run]]:
+def _owned_for_capacity(model: str, strip: Strip, capacity: float, options: Options, current: Scheme | None) -> list[list[Run]]:
     """By the fewest tasks that none holds too much of, but those with a part of the strip that alone is too much."""
-    fewest = len(strip.fitted(capacity_tuples))
+    fewest = len(strip.fitted(capacity))
     if fewest > MOST_TASKS:
-        raise TooManyTasksError(capacity_tuples)
-    most = max(capacity_tuples, strip.largest_part) * (1 + varietal.EPSILON)
+        raise TooManyTasksError(capacity)
+    most = max(capacity, strip.largest_part) * (1 + varietal.EPSILON)
     # Readj stops at sigma above the mean, so that it may take some more tasks; where these do not help, the best that was found.
     found = []
     for tasks in range(fewest, min(MOST_TASKS, 2 * fewest + 8) + 1):

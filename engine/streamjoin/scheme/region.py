@@ -103,7 +103,7 @@ def merged(parts: Iterable[Region]) -> tuple[Region, ...]:
 
 
 def volume(parts: Iterable[Region], statistics: Statistics) -> float:
-    """The tuples that these regions are expected to hold."""
+    """The volume that these regions are expected to hold: tuples, where these weigh 1."""
     return math.fsum(
         statistics.sides[part.side].volume(part.keys) * (part.units.size / UNITS) for part in parts
     )

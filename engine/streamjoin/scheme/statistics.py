@@ -6,7 +6,8 @@ keys go that the sample never showed. Statistics only decide how even a scheme i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -129,20 +130,32 @@ def _distance(low: Array, high: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class SideStatistics:
-    """One side: the tuples that it holds, and how their encoded keys are spread (None: unknown)."""
+    """One side: the tuples that it holds, how their encoded keys are spread (None: unknown), and what one of them weighs.
+
+    Volumes are tuples x weight (A-DSP, Eqs. 1, 2 and 6). So a weight of 1 makes them tuples, and a tuple's width bytes.
+    """
 
     tuples: float
     histogram: Histogram | None = None
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < math.inf:
+            raise ValueError(f"weight: {self.weight} must be a positive number")
+
+    @property
+    def total(self) -> float:
+        """The volume of all tuples."""
+        return self.tuples * self.weight
 
     def volume(self, keys: KeyRange) -> float:
-        """The tuples whose key lies in the range. Keys of unknown spread are taken to lie evenly over int64."""
-        return self.tuples * (self.histogram or _EVEN).share(keys)
-
+        """The volume of the tuples whose key lies in the range. Keys of unknown spread are taken to lie evenly over int64."""
+        return self.total * (self.histogram or _EVEN).share(keys)
 
     def below(self, bounds: Array) -> Array:
-        """The tuples whose key lies below each of these bounds: float64."""
+        """The volume of the tuples whose key lies below each of these bounds: float64."""
         histogram = self.histogram if self.histogram is not None and self.histogram.total > 0 else _EVEN
-        return histogram.below(bounds.astype(histogram.bounds.dtype)) * (self.tuples / histogram.total)
+        return histogram.below(bounds.astype(histogram.bounds.dtype)) * (self.total / histogram.total)
 
 
 _EVEN = Histogram.even(1024)
@@ -151,13 +164,13 @@ _EVEN = Histogram.even(1024)
 def _side_json(side: SideStatistics) -> dict[str, Any]:
     histogram = side.histogram
     spread = None if histogram is None else {"bounds": histogram.bounds.tolist(), "counts": histogram.counts.tolist()}
-    return {"tuples": side.tuples, "histogram": spread}
+    return {"tuples": side.tuples, "histogram": spread, "weight": side.weight}
 
 
 def _side_of(value: Any) -> SideStatistics:
     spread = value["histogram"]
     histogram = None if spread is None else Histogram(np.array(spread["bounds"]), np.array(spread["counts"], np.float64))
-    return SideStatistics(float(value["tuples"]), histogram)
+    return SideStatistics(float(value["tuples"]), histogram, float(value.get("weight", 1.0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +178,22 @@ class Statistics:
     """Both sides of a join."""
 
     sides: tuple[SideStatistics, ...]
+
+    @property
+    def total(self) -> float:
+        """The volume of all tuples."""
+        return sum(side.total for side in self.sides)
+
+    @property
+    def counted(self) -> Statistics:
+        """The same with volumes in tuples, whatever they weigh; itself where they are that already."""
+        if all(side.weight == 1 for side in self.sides):
+            return self
+        return self.weighed((1.0, 1.0))
+
+    def weighed(self, weights: tuple[float, float]) -> Statistics:
+        """The same with tuples of these weights. Raises ValueError for a weight that is not positive."""
+        return Statistics(tuple(replace(side, weight=weight) for side, weight in zip(self.sides, weights, strict=True)))
 
     def to_json(self) -> dict[str, Any]:
         """The statistics as a value that ``json`` writes and reads back without loss."""
@@ -180,7 +209,7 @@ class Statistics:
 
 
 def loads(scheme: Scheme, statistics: Statistics) -> Array:
-    """How many tuples each task would hold, both sides together: float64, one per task. O(areas * log buckets)."""
+    """The volume that each task would hold, both sides together: float64, one per task. O(areas * log buckets)."""
     held = np.zeros(scheme.tasks)
     volumes: dict[tuple[int, KeyRange], float] = {}
     for area in scheme.areas:

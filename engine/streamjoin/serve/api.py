@@ -159,7 +159,7 @@ class PlanApi:
         status, _ = self._running()
         newest = status.scheme if status.wanted is None else status.wanted.scheme
         held = loads(newest, self._join.statistics())
-        return PlanAnswer.of(status, overfull(held, newest.model, self._job.capacity_tuples))
+        return PlanAnswer.of(status, overfull(held, newest.model, self._job.capacity))
 
     def _whole(self, asked: WholePlan, scheme: Scheme) -> bool:
         status, predicate = self._running()
@@ -225,7 +225,7 @@ class PlanApi:
 def _side(side: SideStatistics, rate: float) -> SideAnswer:
     histogram = side.histogram
     spread = None if histogram is None else Spread(bounds=histogram.bounds.tolist(), counts=histogram.counts.tolist())
-    return SideAnswer(tuples=side.tuples, histogram=spread, accepted_per_second=rate)
+    return SideAnswer(tuples=side.tuples, weight=side.weight, histogram=spread, accepted_per_second=rate)
 
 
 def _is_loopback(address: str) -> bool:

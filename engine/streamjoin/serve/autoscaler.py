@@ -21,6 +21,7 @@ from streamjoin.elastic.planner import overfull
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
 from streamjoin.elastic.shell import Progress, Shell
+from streamjoin.epoch.planning import utilization
 from streamjoin.epoch.ports import EpochResult, Stepper
 from streamjoin.epoch.replan import Fate, PlanPhase, PlanRefused, PlanStatus
 from streamjoin.job import Job
@@ -153,13 +154,13 @@ class Autoscaler:
         held = [0, 0]
         for block in checkpoint.blocks:
             held[block.side] += block.rows
-        tau = {task: sum(tuples) / self._job.capacity_tuples for task, tuples in checkpoint.held.items()}
+        tau = utilization(self._job, checkpoint)
         new = 0 if status.wanted is None or status.phase is not PlanPhase.WAITING else status.wanted.keep.count(None)
         self._shell.take(
             Sample(
                 taken_at=taken_at,
                 generation=generation,
-                tau=dict(tau),
+                tau=tau,
                 workers=len(tau),
                 starting=new,
                 rates=self._rates(),
@@ -192,7 +193,7 @@ class Autoscaler:
             self._join.statistics,
             predicate.main,
             job.model,
-            job.capacity_tuples,
+            job.capacity,
             job.scheme_options,
             shed_fraction=self._shed_fraction,
             clock=self._clock,
@@ -212,7 +213,7 @@ class Autoscaler:
             self._shell.pause.begin(now)
             return
         self._made = made.plan.generation
-        warning = overfull(made.loads, made.plan.scheme.model, self._job.capacity_tuples)
+        warning = overfull(made.loads, made.plan.scheme.model, self._job.capacity)
         if warning is not None:
             self._tell(f"warning: {warning}")
 

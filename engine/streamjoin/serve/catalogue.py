@@ -60,7 +60,7 @@ def _counter(name: str, labels: tuple[str, ...], text: str, total: str | None = 
 
 
 WORKERS = (
-    _gauge("worker_utilization_ratio", TASK, "tau: the tuples that the worker of a task holds / the capacity of a worker."),
+    _gauge("worker_utilization_ratio", TASK, "tau: what the worker of a task holds / the capacity of a worker."),
     _gauge("worker_tuples", ("name", "task", "side"), "Tuples of a side (left, right) that a worker holds, replicas included."),
     _gauge("worker_bytes", TASK, "Size of the tuples that a worker holds; large runs of them are mapped files."),
     _gauge("worker_shed_ratio", TASK, "Fraction of what a worker would have held that it was not sent in the last epoch (load shedding)."),
@@ -70,7 +70,8 @@ WORKERS = (
     _gauge("workers", NAME, "Workers of the plan."),
     _gauge("workers_min", NAME, "The fewest workers allowed: spec.workers.min."),
     _gauge("workers_max", NAME, "The most workers allowed: spec.workers.max."),
-    _gauge("capacity_tuples", NAME, "Tuples that a worker may hold: spec.workers.capacityTuples."),
+    _gauge("capacity_tuples", NAME, "Tuples that a worker may hold: spec.workers.capacityTuples. Missing where the capacity is in bytes."),
+    _gauge("capacity_bytes", NAME, "Bytes of tuples that a worker may hold: spec.workers.capacity. Missing where it is not given."),
     _gauge("threshold_ratio", ("name", "threshold"), "The thresholds of tau, tau0 to tau3: spec.scaling. tau1 is the target."),
     _gauge("plan_generation", NAME, "Generation of the plan that all worker metrics of the same scrape are of."),
     _gauge("plan_info", ("name", "join", "generation", "model"), "Always 1; says which join is run, by which plan and model."),

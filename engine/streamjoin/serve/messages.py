@@ -145,6 +145,8 @@ class SideAnswer(Message):
     """One stream: the tuples that are stored, each counted once, and how their keys are spread (null: unknown)."""
 
     tuples: float
+    weight: float
+    """What one of them takes of a worker's capacity: 1, or its bytes where the capacity is in bytes."""
     histogram: Spread | None
     accepted_per_second: float
 

@@ -28,6 +28,7 @@ from streamjoin.elastic.decision import Decision
 from streamjoin.elastic.decision import Kind as Action
 from streamjoin.elastic.settings import Mode
 from streamjoin.epoch.outcome import stored
+from streamjoin.epoch.planning import utilization
 from streamjoin.epoch.ports import EpochResult
 from streamjoin.epoch.replan import PlanPhase, PlanStatus, Switched
 from streamjoin.io.base import Traffic
@@ -62,6 +63,8 @@ class Committed:
     stored_bytes: tuple[int, int]
     held: Mapping[int, tuple[int, int]]
     """Empty where the plan is new: what its tasks hold is known after its first epoch."""
+    utilization: Mapping[int, float]
+    """tau of the same tasks."""
     result: EpochResult | None = None
     """The epoch that this process ran; None right after a start."""
 
@@ -163,6 +166,7 @@ class Metrics(Collector):
             stored_blocks=blocks,
             stored_bytes=nbytes,
             held=checkpoint.held if checkpoint.tokens else {},
+            utilization=utilization(self._job, checkpoint),
         )
         with self._lock:
             self._state = "running"
@@ -191,6 +195,7 @@ class Metrics(Collector):
             stored_blocks=result.stored_blocks,
             stored_bytes=result.stored_bytes,
             held=result.held,
+            utilization=result.utilization,
             result=result,
         )
         name = self._job.name
@@ -281,7 +286,7 @@ class Metrics(Collector):
         page.add("streamjoin_build_info", 1, __version__, platform.python_version())
         page.add("streamjoin_workers_min", job.min_workers, name)
         page.add("streamjoin_workers_max", job.max_workers, name)
-        page.add("streamjoin_capacity_tuples", job.capacity_tuples, name)
+        page.add("streamjoin_capacity_bytes" if job.capacity.in_bytes else "streamjoin_capacity_tuples", job.capacity.amount, name)
         for threshold in ("tau0", "tau1", "tau2", "tau3"):
             page.add("streamjoin_threshold_ratio", getattr(job, threshold), name, threshold)
         for side, stream in enumerate(self._streams):
@@ -338,7 +343,7 @@ class Metrics(Collector):
         if committed.held:
             page.add("streamjoin_workers", len(committed.held), name)
         for task, held in sorted(committed.held.items()):
-            page.add("streamjoin_worker_utilization_ratio", sum(held) / self._job.capacity_tuples, name, task)
+            page.add("streamjoin_worker_utilization_ratio", committed.utilization[task], name, task)
             for side in SIDES:
                 page.add("streamjoin_worker_tuples", held[side], name, task, SIDE_NAMES[side])
         if result is not None:

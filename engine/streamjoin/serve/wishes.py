@@ -54,7 +54,7 @@ def plan_for_workers(
         predicate.main,
         model=job.model if model is None else model,
         workers=workers,
-        capacity_tuples=job.capacity_tuples,
+        capacity=job.capacity,
         tau1=job.tau1,
         minimum=job.min_workers,
         maximum=job.max_workers,

@@ -121,6 +121,8 @@ class Checkpoint:
     blocks: tuple[Block, ...] = ()
     held: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Tuples that each task holds, replicas included."""
+    held_bytes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Bytes of them, as they lie in memory; empty in a checkpoint of a version that did not write it."""
     tokens: dict[int, str] = field(default_factory=dict)
     """Which attempt of each task this epoch's result is: a worker that has that attempt's runs need not read them back."""
     totals: dict[str, list[int]] = field(default_factory=dict)
@@ -151,7 +153,8 @@ class Checkpoint:
         read["partitions"] = tuple({int(number): Newest(*newest) for number, newest in side.items()} for side in sides)
         read["blocks"] = tuple(Block.from_json(block) for block in read["blocks"])
         read["waiting"] = tuple(read["waiting"])
-        read["held"] = {int(task): tuple(held) for task, held in read["held"].items()}
+        for name in ("held", "held_bytes"):
+            read[name] = {int(task): tuple(held) for task, held in read.get(name, {}).items()}
         read["tokens"] = {int(task): token for task, token in read["tokens"].items()}
         return cls(**read)
 
