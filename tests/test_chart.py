@@ -81,6 +81,7 @@ REFUSED: list[tuple[Object, str]] = [
     ({"operator": {"logLevel": "loud"}}, "logLevel"),
     ({"operator": {"workers": 0}}, "workers"),
     ({"replicas": -1}, "replicas"),
+    ({"operatorClass": "Blue team"}, "operatorClass"),
     ({"joins": {"podMonitor": "on"}}, "podMonitor"),
     ({"image": {"repository": ""}}, "repository"),
     ({"image": {"digest": "md5:5"}}, "digest"),
@@ -196,13 +197,14 @@ def test_one_namespace_needs_no_cluster_role() -> None:
 
 
 def test_replicas_share_a_lease_that_they_may_use_and_no_other() -> None:
-    objects = rendered({"replicas": 2, "watch": {"namespaces": ["team-a"]}})
+    objects = rendered({"replicas": 2, "operatorClass": "blue", "watch": {"namespaces": ["team-a"]}})
     (deployment,) = of_kind(objects, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     settings = read({one["name"]: one["value"] for one in container["env"] if "value" in one})
     (role,) = [one for one in of_kind(objects, "Role") if one["metadata"]["name"].endswith("-lease")]
     assert deployment["spec"]["replicas"] == 2
     assert (settings.lease_name, settings.lease_namespace) == ("sj-streamjoin-operator", "operators")
+    assert settings.operator_class == "blue"
     assert [rule.get("resourceNames") for rule in role["rules"]] == [None, [settings.lease_name]]
     assert role["metadata"]["namespace"] == settings.lease_namespace
 

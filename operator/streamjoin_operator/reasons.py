@@ -24,6 +24,7 @@ class Reason(Enum):
     PodStuck = "A pod has had a node for two minutes and no container: a volume or a Secret cannot be mounted, as a rule."
     ExecutorsFailing = "Executors' containers cannot be started, or end again and again; the join goes on with those it has."
     ExecutorsPending = "Executors cannot be scheduled; the join goes on with those it has."
+    Paused = "spec.paused is true; what runs goes on as it is."
     Suspended = "spec.suspend is true; the state is kept."
     Suspending = "The driver finishes its epoch and stops."
     # what is wrong with a manifest

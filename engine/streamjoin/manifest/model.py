@@ -266,6 +266,9 @@ class Pods(Part):
     """A pod template, merged strategically over the operator's own."""
 
 
+OperatorClass = Annotated[str, StringConstraints(max_length=63, pattern=r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$")]
+
+
 class Spec(Part):
     """What to join and how."""
 
@@ -291,6 +294,10 @@ class Spec(Part):
     """Kubernetes: how the driver and the workers protect what they send each other."""
     suspend: bool = False
     """true: stop, and keep the state."""
+    paused: bool = False
+    """Kubernetes: true: what runs goes on as it is; the operator changes nothing of it, and does not scale it."""
+    operator_class: OperatorClass = ""
+    """Kubernetes: the class of the operator that looks after it. By default the operator that has no class."""
     image: Annotated[str, StringConstraints(max_length=1024)] = ""
     """Kubernetes: the engine's image. By default that of the operator's own release."""
     driver: Pods = Pods()
