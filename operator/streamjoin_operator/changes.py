@@ -57,7 +57,7 @@ IDENTITY = "held tuples and positions in the checkpoint would no longer fit"
 RULES = (
     _rule(r"spec\.streams\[\d+\]\.expectedRate", Class.IGNORED, "only the first deployment is planned by it"),
     _rule(
-        r"spec\.scaling\.(mode|floor|scaleUpAfter|scaleDownAfter|rules|prometheus)\b.*",
+        r"spec\.scaling\.(mode|floor|scaleUpAfter|scaleDownAfter|rules|quiet|maxPerHour|prometheus)\b.*",
         Class.IGNORED,
         "the operator reads it at every decision",
     ),

@@ -28,6 +28,8 @@ from streamjoin.manifest.field_types import (
     Sql,
     Tau,
     Texts,
+    TimeOfDay,
+    TimeZone,
 )
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
@@ -147,6 +149,7 @@ class Workers(Part):
     """Kubernetes: how many workers share a pod, which asks for the resources of so many and has one JVM. At most max."""
 
 
+Day = Literal["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
 RuleMode = Literal["Enforce", "Recommend", "Off"]
 
 
@@ -170,6 +173,19 @@ class Prometheus(Part):
     """Its address, as http://prometheus.monitoring:9090. The operator's token is not sent to another host than that of its own setting."""
 
 
+class Quiet(Part):
+    """A window of the week in which no change of the plan is begun, unless tuples are being lost."""
+
+    start: TimeOfDay
+    """When it begins, as 08:00."""
+    end: TimeOfDay
+    """When it ends; where that is not after start, on the next day."""
+    days: Annotated[tuple[Day, ...], Field(strict=False, max_length=7)] = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+    """On which days it begins. By default on all."""
+    time_zone: TimeZone = "Etc/UTC"
+    """Whose clock is meant, as Europe/Berlin."""
+
+
 class Scaling(Part):
     """When to add and to remove workers, by tau: the tuples that a worker holds / its capacity."""
 
@@ -191,6 +207,10 @@ class Scaling(Part):
     """How long tau must stay at or below tau0."""
     floor: Literal["min", "initial"] = "min"
     """Down to how many workers the rules go: min: workers.min; initial: as many as the first plan had, where that is more."""
+    quiet: Annotated[tuple[Quiet, ...], Field(strict=False, max_length=16)] = ()
+    """Windows of the week in which no change of the plan is begun, unless tuples are being lost."""
+    max_per_hour: Annotated[int, Field(ge=0, le=60)] = 0
+    """How many changes of the plan there may be in an hour, unless tuples are being lost; 0: any number."""
     prometheus: Prometheus = Prometheus()
     """Kubernetes: where the operator reads what it scales by."""
 
