@@ -271,7 +271,7 @@ class _EndedError(Exception):
 
 
 def _started(directory: Path, etcd: Path, apiserver: Path) -> tuple[ApiServer, list[subprocess.Popen[bytes]]]:
-    client, peer, port = _free_ports(3)
+    client, peer, port = free_ports(3)
     server = ApiServer(directory, port)
     (directory / "tokens.csv").write_text(f'{server.admin_token},admin,admin,"system:masters"\n')
     _write_key(directory / "accounts.key")
@@ -330,7 +330,7 @@ def _ready(server: ApiServer, processes: list[subprocess.Popen[bytes]]) -> bool:
         return False
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:

@@ -231,9 +231,9 @@ CASES = [
     ),
     Case(
         "StreamJoinOperatorIsMissing",
-        {"streamjoin_workers": "3x40"},
-        {"streamjoin_operator_queue_depth": "0x40"},
-        "Prometheus has no metrics of the operator. Joins that run go on; nobody scales or repairs them.",
+        {"streamjoin_operator_active": "0x40"},
+        {"streamjoin_operator_active": "1x40"},
+        "Prometheus knows of no active operator. Joins that run go on; nobody scales or repairs them.",
         labels=(),
     ),
 ]

@@ -80,6 +80,8 @@ REFUSED: list[tuple[Object, str]] = [
     ({"watch": {"namespaces": ["Team A"]}}, "watch"),
     ({"operator": {"logLevel": "loud"}}, "logLevel"),
     ({"operator": {"workers": 0}}, "workers"),
+    ({"replicas": -1}, "replicas"),
+    ({"operatorClass": "Blue team"}, "operatorClass"),
     ({"joins": {"podMonitor": "on"}}, "podMonitor"),
     ({"image": {"repository": ""}}, "repository"),
     ({"image": {"digest": "md5:5"}}, "digest"),
@@ -188,7 +190,23 @@ def test_prometheus_is_told_to_the_operator_with_its_files_and_its_port() -> Non
 def test_one_namespace_needs_no_cluster_role() -> None:
     objects = rendered({"watch": {"namespaces": ["team-a"]}, "rbac": {"aggregate": False}})
     assert of_kind(objects, "ClusterRole") == of_kind(objects, "ClusterRoleBinding") == []
-    assert [role["metadata"]["namespace"] for role in of_kind(objects, "Role")] == ["team-a"]
+    assert {(role["metadata"]["name"], role["metadata"]["namespace"]) for role in of_kind(objects, "Role")} == {
+        ("sj-streamjoin-operator", "team-a"),
+        ("sj-streamjoin-operator-lease", "operators"),
+    }
+
+
+def test_replicas_share_a_lease_that_they_may_use_and_no_other() -> None:
+    objects = rendered({"replicas": 2, "operatorClass": "blue", "watch": {"namespaces": ["team-a"]}})
+    (deployment,) = of_kind(objects, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    settings = read({one["name"]: one["value"] for one in container["env"] if "value" in one})
+    (role,) = [one for one in of_kind(objects, "Role") if one["metadata"]["name"].endswith("-lease")]
+    assert deployment["spec"]["replicas"] == 2
+    assert (settings.lease_name, settings.lease_namespace) == ("sj-streamjoin-operator", "operators")
+    assert settings.operator_class == "blue"
+    assert [rule.get("resourceNames") for rule in role["rules"]] == [None, [settings.lease_name]]
+    assert role["metadata"]["namespace"] == settings.lease_namespace
 
 
 def test_roles_name_every_verb_and_resource() -> None:

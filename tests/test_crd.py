@@ -536,6 +536,8 @@ def test_defaults_are_filled_in_as_the_models_have_them(defined: ApiServer, join
     assert kept["spec"]["scaling"] | {"rules": None} == {
         "mode": "Enforce",
         "floor": "min",
+        "quiet": [],
+        "maxPerHour": 0,
         "tau0": 0.2,
         "tau2": 0.8,
         "tau3": 0.9,

@@ -80,6 +80,7 @@ def operator_metrics() -> Metrics:
     metrics = Metrics()
     metrics.requested("patch", 200)
     metrics.asked(None)
+    metrics.active.set(1)
     return metrics
 
 

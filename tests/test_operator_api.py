@@ -403,3 +403,27 @@ def test_health_and_metrics_are_served(cluster: Cluster) -> None:
         assert 'streamjoin_operator_streamjoins{phase="Running"} 1.0' in text
         assert 'streamjoin_operator_reconciles_total{result="success"}' in text
         assert "streamjoin_operator_queue_age_seconds" in text
+
+
+def test_two_operators_of_two_classes_share_a_namespace_and_hand_a_join_over(cluster: Cluster) -> None:
+    with cluster.operator(operator_class="blue") as blue, cluster.operator() as plain:
+        blue.await_ready()
+        plain.await_ready()
+        cluster.run("one", operatorClass="blue")
+        cluster.run("two")
+        assert blue.operator.reconciler is not None
+        assert plain.operator.reconciler is not None
+        assert list(blue.operator.reconciler.seen.bodies) == [(cluster.namespace, "one")]
+        assert list(plain.operator.reconciler.seen.bodies) == [(cluster.namespace, "two")]
+        generation = cluster.child("Deployment")["metadata"]["generation"]
+        cluster.change({"operatorClass": None})
+        wait_for("the other has it", lambda: (cluster.namespace, "one") in plain.operator.reconciler.seen.bodies)
+        wait_for("it is let go", lambda: (cluster.namespace, "one") not in blue.operator.reconciler.seen.bodies)
+        cluster.change({"paused": True})
+        wait_for("it is paused", lambda: cluster.status()["phase"] == "Paused")
+        assert cluster.child("Deployment")["metadata"]["generation"] == generation, "neither restarts the join"
+
+
+def test_a_class_that_is_no_name_is_refused(cluster: Cluster) -> None:
+    with pytest.raises(ApiError, match="operatorClass"):
+        cluster.submit(operatorClass="Blue team")

@@ -170,3 +170,55 @@ def test_a_cleanup_whose_pod_is_refused_is_said(cluster: Cluster) -> None:
         cluster.admin.delete(f"/apis/streamjoin.dev/v1alpha1/namespaces/{cluster.namespace}/streamjoins/one")
         is_degraded(cluster, "CleanupBlocked", "exceeded quota: small")
         assert "set spec.checkpoint.onDelete to Retain" in message(cluster)
+
+
+def drivers_end(cluster: Cluster, name: str, code: int) -> str:
+    """A driver's pod of the revision that is wanted, as it has ended."""
+    path = pod(cluster, names.DRIVER, name, {})
+    revision = cluster.child("Deployment")["metadata"]["annotations"][names.REVISION]
+    cluster.admin.patch(path, {"metadata": {"annotations": {names.REVISION: revision}}})
+    container = {"name": "c", "image": "i", "imageID": "", "ready": False, "restartCount": 1}
+    ended = {"terminated": {"exitCode": code, "message": "streamjoin: it holds the join far"}}
+    looping = {"waiting": {"reason": "CrashLoopBackOff"}}
+    cluster.admin.patch(f"{path}/status", {"status": {"containerStatuses": [{**container, "state": looping, "lastState": ended}]}})
+    return path
+
+
+def test_a_driver_that_finds_another_joins_checkpoint_is_not_started_until_something_changes(cluster: Cluster) -> None:
+    replicas = lambda: cluster.child("Deployment")["spec"]["replicas"]  # noqa: E731
+    with cluster.operator(resync_seconds=0.5):
+        cluster.submit()
+        wait_for("its driver is made", lambda: "Deployment" in cluster.children())
+        path = drivers_end(cluster, "sj-one-1", 5)
+        is_degraded(cluster, "CheckpointOfAnother", "it holds the join far; restore the manifest")
+        wait_for("it is stopped", lambda: replicas() == 0)
+        assert cluster.status()["phase"] == "Failed"
+    cluster.admin.delete(path, gracePeriodSeconds=0)
+    with cluster.operator(resync_seconds=0.2) as running:
+        running.await_ready()
+        wait_for("some checks", lambda: running.requests("list") > 30)
+        assert replicas() == 0, "an operator that starts anew knows it too"
+        cluster.change({"checkpoint": {"location": "s3://bucket/state/two"}})
+        wait_for("it is started", lambda: replicas() == 1)
+        wait_for("it is told", lambda: cluster.condition("Degraded") == ("False", "Healthy"))
+
+
+def test_a_driver_that_ends_otherwise_is_started_again(cluster: Cluster) -> None:
+    with cluster.operator(resync_seconds=0.5):
+        cluster.submit()
+        wait_for("its driver is made", lambda: "Deployment" in cluster.children())
+        drivers_end(cluster, "sj-one-1", 3)
+        is_degraded(cluster, "DriverCrashing", "exit code 3")
+        assert cluster.child("Deployment")["spec"]["replicas"] == 1
+
+
+def test_pods_on_several_nodes_that_share_a_claim_for_one_are_told_of_with_the_remedy(cluster: Cluster) -> None:
+    with cluster.operator(resync_seconds=0.5):
+        cluster.submit(checkpoint={"persistentVolumeClaim": "data", "size": "1Gi"})
+        wait_for("its driver is made", lambda: "Deployment" in cluster.children())
+        for name, component in (("driver", names.DRIVER), ("executor", names.EXECUTOR)):
+            labels = names.pod_labels("one", component)
+            body = {"metadata": {"name": name, "labels": labels}, "spec": {"nodeName": name, "containers": [{"name": "c", "image": "i"}]}}
+            cluster.admin.create(pods(cluster), body)
+        is_degraded(cluster, "ClaimOnOneNode", "PersistentVolumeClaim data is ReadWriteOnce")
+        assert "driver, executor; set checkpoint.location to an object store" in message(cluster)

@@ -1092,3 +1092,71 @@ def test_a_watch_that_died_in_silence_is_noticed_at_the_second_audit() -> None:
     assert world.reconciler.seen.audit([changed]) == ([], [])
     assert world.reconciler.seen.audit([]) == ([], [])
     assert world.reconciler.seen.audit([]) == ([], [KEY])
+
+
+def test_a_paused_join_is_looked_at_and_left_as_it_is() -> None:
+    async def story() -> None:
+        world = World()
+        world.submit()
+        await world.settle()
+        writes = len(world.cluster.writes)
+        world.change(lambda spec: spec.update(paused=True, suspend=True, workers={**spec["workers"], "min": 3, "perExecutor": 2}))
+        world.cluster.remove("Service", "default", "sj-one")
+        writes = len(world.cluster.writes)
+        await world.settle()
+        assert [write for write in world.cluster.writes[writes:] if "StreamJoin" not in str(write)] == []
+        assert world.drivers.wishes == []
+        assert world.cluster.objects["Deployment", "default", "sj-one"]["spec"]["replicas"] == 1
+        assert (world.status["phase"], world.status["workers"]) == ("Paused", 1)
+        assert (world.condition("Ready"), world.condition("Progressing")) == (("True", "JoinRunning"), ("False", "Paused"))
+        world.drivers.problem = "it does not answer"
+        await world.settle()
+        assert world.condition("Ready") == ("False", "DriverUnreachable"), "what runs is looked at"
+        world.drivers.problem = None
+        world.change(lambda spec: spec.update(paused=False, suspend=False))
+        await world.settle()
+        assert ("Service", "default", "sj-one") in world.cluster.objects
+        assert [wish["workers"] for wish in world.drivers.wishes] == [3]
+
+    run(story)
+
+
+def test_a_join_that_is_paused_from_the_start_is_not_started_and_can_be_deleted() -> None:
+    async def story() -> None:
+        world = World()
+        world.submit(streamjoin(paused=True))
+        await world.settle()
+        assert world.cluster.children() == []
+        assert (world.status["phase"], world.condition("Ready")) == ("Paused", ("False", "Paused"))
+        assert world.status["workers"] == 0
+
+        world.submit(streamjoin(paused=False, checkpoint={"location": "s3://bucket/state/one", "onDelete": "Delete"}))
+        await world.settle()
+        world.change(lambda spec: spec.update(paused=True))
+        await world.settle()
+        world.cluster.edit("StreamJoin", *KEY, lambda found: found["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"))
+        await world.once()
+        assert "Deployment sj-one" not in world.cluster.children()
+        assert world.status["phase"] == "Deleting"
+
+    run(story)
+
+
+def test_an_operator_takes_the_joins_of_its_class_and_no_others() -> None:
+    async def story() -> None:
+        world = World(operator_class="blue")
+        world.submit()
+        await world.once()
+        assert world.cluster.children() == []
+        assert world.reconciler.seen.phases() == {}
+        world.change(lambda spec: spec.update(operatorClass="blue"))
+        await world.settle()
+        assert world.cluster.children() == CHILDREN
+        world.change(lambda spec: spec.update(operatorClass="green", suspend=True))
+        writes = len(world.cluster.writes)
+        await world.once()
+        assert len(world.cluster.writes) == writes
+        assert world.reconciler.seen.statuses() == {}, "its metrics are another's now"
+        assert world.reconciler.seen.audit(world.cluster.of("StreamJoin")) == ([], [])
+
+    run(story)

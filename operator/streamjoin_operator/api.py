@@ -73,6 +73,7 @@ ROLE_BINDING = Kind("rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding
 BUDGET = Kind("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget")
 NETWORK_POLICY = Kind("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
 JOB = Kind("batch/v1", "jobs", "Job")
+LEASE = Kind("coordination.k8s.io/v1", "leases", "Lease")
 POD_MONITOR = Kind("monitoring.coreos.com/v1", "podmonitors", "PodMonitor")
 KINDS = {
     kind.kind: kind
@@ -86,10 +87,17 @@ KINDS = {
 class Api:
     """One session for all. To be made and closed within the event loop."""
 
-    def __init__(self, access: Access, told: Callable[[str, int], None] = lambda verb, status: None) -> None:
-        """``told`` hears of each request: its verb and the answer's status, 0 where there was none."""
+    def __init__(
+        self,
+        access: Access,
+        told: Callable[[str, int], None] = lambda verb, status: None,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``told`` hears of each request: its verb and the answer's status, 0 where there was none. ``may_write`` is asked before each
+        request that is to change something; where it says no, ApiError is raised and nothing is sent."""
         self._access = access
         self._told = told
+        self._may_write = may_write
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=access.ssl_context(), limit=32),
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS, connect=10),
@@ -137,6 +145,11 @@ class Api:
     async def create(self, kind: Kind, namespace: str, body: Object) -> Object:
         return await self._request("create", "POST", kind.path(namespace), body)
 
+    async def replace(self, kind: Kind, body: Object) -> Object:
+        """All of the object, if it still has the ``resourceVersion`` that ``body`` has."""
+        metadata = body["metadata"]
+        return await self._request("replace", "PUT", kind.path(metadata["namespace"], metadata["name"]), body)
+
     async def try_to_create(self, kind: Kind, namespace: str, body: Object) -> None:
         """All that creating it would be refused for is raised, and nothing is created."""
         await self._request("dry-run", "POST", kind.path(namespace), body, query={"dryRun": "All"})
@@ -163,6 +176,8 @@ class Api:
     async def _request(
         self, verb: str, method: str, path: str, body: Object | None = None, content: str = "application/json", query: Any = None
     ) -> Object:
+        if method != "GET" and not self._may_write():
+            raise ApiError(0, "NotActive", f"{method} {path}: another operator may be active by now")
         headers = {"Accept": "application/json"}
         bearer = self._access.bearer()
         if bearer:

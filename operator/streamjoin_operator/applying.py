@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from streamjoin_operator import api, names
 from streamjoin_operator.api import ApiError
+from streamjoin_operator.children import mismatch
 from streamjoin_operator.drift import Object, is_current
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.reasons import Reason
@@ -63,8 +64,9 @@ class Applier:
 
     async def heed_suspend(self, reconciliation: Reconciliation) -> None:
         """Of a manifest that is refused this field alone is heeded: to stop a driver, or to let it go on, takes nothing else."""
-        replicas = 0 if reconciliation.is_suspended else 1
         found, resource = reconciliation.deployment, reconciliation.resource
+        revision = ((found or {}).get("metadata", {}).get("annotations") or {}).get(names.REVISION, "")
+        replicas = 0 if reconciliation.is_suspended or mismatch(found, revision) is not None else 1
         if found is None or not resource.may_apply(found) or found["spec"].get("replicas") == replicas:
             return
         changed = await self._ports.api.patch(api.DEPLOYMENT, resource.namespace, resource.base, {"spec": {"replicas": replicas}})

@@ -57,7 +57,7 @@ IDENTITY = "held tuples and positions in the checkpoint would no longer fit"
 RULES = (
     _rule(r"spec\.streams\[\d+\]\.expectedRate", Class.IGNORED, "only the first deployment is planned by it"),
     _rule(
-        r"spec\.scaling\.(mode|floor|scaleUpAfter|scaleDownAfter|rules|prometheus)\b.*",
+        r"spec\.scaling\.(mode|floor|scaleUpAfter|scaleDownAfter|rules|quiet|maxPerHour|prometheus)\b.*",
         Class.IGNORED,
         "the operator reads it at every decision",
     ),
@@ -80,7 +80,7 @@ def engine_manifest(manifest: Manifest) -> Object:
     value: Object = manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"status"})
     value["metadata"] = {"name": manifest.metadata.name}
     spec = value["spec"]
-    for name in ("suspend", "image", "driver", "executor", "security"):
+    for name in ("suspend", "paused", "operatorClass", "image", "driver", "executor", "security"):
         spec.pop(name, None)
     for name in ("persistentVolumeClaim", "onDelete", "size", "storageClassName"):
         spec["checkpoint"].pop(name, None)

@@ -23,6 +23,10 @@ LISTED = (
 """Children that are compared on every check, and deleted when they are no longer wanted."""
 KEPT = ("Secret", "PersistentVolumeClaim")
 """Children that go with the StreamJoin, if they go at all, and never before it."""
+MISMATCH_REMEDY = (
+    "restore the manifest, choose another checkpoint.location, or empty this one and give the annotation "
+    f"{names.RESTART} a new value; the driver is not started before"
+)
 KIND_SECONDS = 600.0
 """How long an answer about which kinds the cluster knows is believed."""
 
@@ -191,7 +195,12 @@ class ChildSteps:
         desired = children.deployment(
             reconciliation.resource, reconciliation.manifest, reconciliation.derived.memory, self._ports.settings, reconciliation.deployment
         )
-        return await self._applier.apply(reconciliation, desired)
+        verdict = await self._applier.apply(reconciliation, desired)
+        said = children.mismatch(reconciliation.deployment, desired["metadata"]["annotations"][names.REVISION])
+        if said is None or verdict.after is not None or reconciliation.is_suspended:
+            return verdict
+        reconciliation.refused = (Reason.CheckpointOfAnother, f"{said}; {MISMATCH_REMEDY}")
+        return Verdict(self._ports.settings.resync_seconds)
 
     async def prune(self, reconciliation: Reconciliation) -> Verdict:
         """Delete children that are no longer wanted."""

@@ -244,6 +244,16 @@ def pod_monitor(resource: Resource) -> Object:
     )
 
 
+def mismatch(observed: Object | None, revision: str) -> str | None:
+    """What the driver of this revision said of a checkpoint that is another join's; None where it has not."""
+    noted = ((observed or {}).get("metadata") or {}).get("annotations") or {}
+    try:
+        known = json.loads(noted.get(names.MISMATCH, "{}"))
+        return str(known["said"]) if known["revision"] == revision else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
 def deployment(resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings, observed: Object | None) -> Object:
     """The driver. While what it was started for is unchanged, its pod template is left as it is, so that a new release of the operator,
     with another default image perhaps, restarts no join."""
@@ -261,7 +271,7 @@ def deployment(resource: Resource, manifest: Manifest, memory: WorkerMemory, set
         resource.base,
         metadata={"annotations": annotations},
         spec={
-            "replicas": 0 if manifest.spec.suspend else 1,
+            "replicas": 0 if manifest.spec.suspend or mismatch(observed, wanted) is not None else 1,
             "revisionHistoryLimit": 2,
             "strategy": {"type": "Recreate"},
             "selector": {"matchLabels": resource.selected(names.DRIVER)},

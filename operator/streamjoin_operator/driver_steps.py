@@ -12,11 +12,11 @@ from streamjoin_operator import api, children, names
 from streamjoin_operator.drift import Object
 from streamjoin_operator.driver import Measured, Report
 from streamjoin_operator.pod_templates import executor_pod
-from streamjoin_operator.pod_trouble import Trouble, refused_replica, trouble_of, trouble_of_executors
+from streamjoin_operator.pod_trouble import Trouble, mismatch_of, refused_replica, split_claim, trouble_of, trouble_of_executors
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.probing import refused_pod
 from streamjoin_operator.reasons import Reason
-from streamjoin_operator.reconciliation import PROCEED, Memo, Reconciliation, Verdict
+from streamjoin_operator.reconciliation import AGAIN, PROCEED, Memo, Reconciliation, Verdict
 
 WISH_SECONDS = 60.0
 """A plan that was refused is asked for again after so long."""
@@ -41,9 +41,25 @@ class DriverSteps:
         )
         if suspended and not reconciliation.pods:
             return Verdict(self._ports.settings.resync_seconds)
+        if not suspended and not reconciliation.is_paused and await self._stop_at_mismatch(reconciliation):
+            return AGAIN
         if not suspended:
             reconciliation.trouble = await self._trouble(reconciliation)
         return Verdict(self._ports.settings.start_seconds)
+
+    async def _stop_at_mismatch(self, reconciliation: Reconciliation) -> bool:
+        """Note that the checkpoint is another join's: started again and again, the driver would say nothing else."""
+        found, resource = reconciliation.deployment, reconciliation.resource
+        if found is None:
+            return False
+        revision = (found["metadata"].get("annotations") or {}).get(names.REVISION, "")
+        said = mismatch_of(reconciliation.pods, revision)
+        if said is None or children.mismatch(found, revision) is not None:
+            return False
+        note = {"metadata": {"annotations": {names.MISMATCH: json.dumps({"revision": revision, "said": said})}}}
+        await self._ports.api.patch(api.DEPLOYMENT, resource.namespace, resource.base, note)
+        reconciliation.memo.checked_at = float("-inf")
+        return True
 
     async def ask(self, reconciliation: Reconciliation) -> Verdict:
         """Read what the driver says of itself."""
@@ -73,7 +89,7 @@ class DriverSteps:
     async def _trouble(self, reconciliation: Reconciliation) -> Trouble | None:
         """Why the driver's pod does not run, or is not there."""
         deployment = reconciliation.deployment
-        trouble = trouble_of(reconciliation.pods, self._ports.now)
+        trouble = await self._split_claim(reconciliation) or trouble_of(reconciliation.pods, self._ports.now)
         if trouble is not None or reconciliation.pods or deployment is None:
             return trouble
         said = refused_replica(deployment)
@@ -83,7 +99,7 @@ class DriverSteps:
         """Why executors of so many workers are not there."""
         resource, derived = reconciliation.resource, reconciliation.derived
         pods = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.EXECUTOR))
-        trouble = trouble_of_executors(pods, self._ports.now)
+        trouble = await self._split_claim(reconciliation) or trouble_of_executors(pods, self._ports.now)
         if derived.manifest is not None:
             workers = executors_for(workers, derived.manifest.spec.workers.per_executor)
         are_made = len(pods) >= workers or any((pod.get("status") or {}).get("phase") == "Pending" for pod in pods)
@@ -92,6 +108,17 @@ class DriverSteps:
         pod = executor_pod(resource, derived.manifest, derived.memory, self._ports.settings)
         refused = await refused_pod(self._ports.api, {"name": resource.base, "namespace": resource.namespace}, pod)
         return None if refused is None else Trouble(refused.reason, f"executors: {refused.message}")
+
+    async def _split_claim(self, reconciliation: Reconciliation) -> Trouble | None:
+        """Why pods on several nodes cannot share the checkpoint's claim."""
+        resource, manifest = reconciliation.resource, reconciliation.derived.manifest
+        name = None if manifest is None else manifest.spec.checkpoint.persistent_volume_claim
+        if name is None:
+            return None
+        pods = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name))
+        if len({pod["spec"].get("nodeName") for pod in pods}) < 2:
+            return None
+        return split_claim(pods, await self._ports.api.get(api.CLAIM, resource.namespace, name))
 
     def _measure(self, memo: Memo, measured: Measured | None) -> None:
         """Shed ratios, between two scrapes."""

@@ -1,4 +1,4 @@
-"""The operator's port: ``/metrics``, ``/healthz`` (is it alive?) and ``/readyz`` (is it at work?).
+"""The operator's port: ``/metrics``, ``/healthz`` (is it alive?) and ``/readyz`` (is it at work, or waiting for its turn?).
 
 Served by threads of their own, so that a loop that hangs is told of rather than hanging too.
 
@@ -29,9 +29,15 @@ class Health:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self.is_ready = False
-        """Set once the watches are set up."""
+        """Whether the watches are set up, or those of another operator are, which is active by its Lease."""
+        self.state = "starting"
+        """What ``/readyz`` says: "active", "standby: ... is active", or why it is not ready."""
         self.missed = 0
         """StreamJoins that were seen changed two audits in a row, and the watch has not shown."""
+
+    def waits(self, other: str | None, problem: str) -> None:
+        """Another operator is active, or it cannot be told (``problem``)."""
+        self.is_ready, self.state = other is not None, problem or f"standby: {other} is active"
 
     def stuck(self) -> str | None:
         """Why the loop is stuck, or None."""
@@ -68,7 +74,7 @@ class HealthServer:
                     self._answer(503 if stuck else 200, (stuck or "alive").encode())
                 elif self.path == "/readyz":
                     ready = health.is_ready and not stuck
-                    self._answer(200 if ready else 503, b"ready" if ready else (stuck or "starting").encode())
+                    self._answer(200 if ready else 503, (stuck or health.state).encode())
                 else:
                     self._answer(404, b"/metrics /healthz /readyz")
 

@@ -24,6 +24,7 @@ from streamjoin_operator.api import DEPLOYMENT, STREAM_JOIN, Api, ApiError
 from streamjoin_operator.drift import our_entries
 from streamjoin_operator.driver import DriverClient
 from streamjoin_operator.health import Health, HealthServer
+from streamjoin_operator.lease import Lease, LeaseLostError, identity
 from streamjoin_operator.metrics import Metrics
 from streamjoin_operator.prometheus import PrometheusClient
 from streamjoin_operator.queue import Queue
@@ -116,39 +117,73 @@ class Operator:
     """Of health and metrics, once it runs."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until ``stop`` is set. Raises what kopf or a worker raises."""
-        api = Api(self.way, self.metrics.requested)
+        """Until ``stop`` is set. Raises LeaseLostError, and what kopf or a worker raises."""
+        lease_api = Api(self.way, self.metrics.requested)
+        lease = Lease(lease_api, self.settings.lease_namespace, self.settings.lease_name, identity()) if self.settings.lease_name else None
+        api = Api(self.way, self.metrics.requested, may_write=lambda: lease is None or lease.is_held)
         drivers = DriverClient()
         prometheus = PrometheusClient(self.settings, told=self.metrics.asked)
         reconciler = self.reconciler = Reconciler(api, drivers, self.settings, prometheus, on_step=self.on_step)
         queue = self.queue = Queue(reconciler.reconcile, finished=self.metrics.finished)
         self.metrics.watch(queue, reconciler.seen)
         health = self.health = Health(queue)
-        ready = asyncio.Event()
-        namespaces = self.settings.watch_namespaces
         try:
             with HealthServer(health, self.metrics.registry, self.settings.port) as server:
                 self.port = server.port
-                async with asyncio.TaskGroup() as group:
-                    tasks = [
-                        group.create_task(queue.run(self.settings.workers)),
-                        group.create_task(_ready(ready, health)),
-                        group.create_task(self._audit(api, reconciler.seen, queue, health)),
-                    ]
-                    group.create_task(_cancel_at(stop, tasks))
-                    await kopf.operator(
-                        registry=handlers(reconciler.seen, queue, self.settings, self.way),
-                        standalone=True,
-                        clusterwide=not namespaces,
-                        namespaces=namespaces,
-                        stop_flag=stop,
-                        ready_flag=ready,
-                    )
-                    stop.set()  # kopf ends for reasons of its own, too
+                if lease is None:
+                    await self._work(stop, api)
+                elif await lease.acquire(stop, health.waits):
+                    await self._work_while(lease, stop, api)
         finally:
             await drivers.close()
             await prometheus.close()
             await api.close()
+            await lease_api.close()
+
+    async def _work_while(self, lease: Lease, stop: asyncio.Event, api: Api) -> None:
+        """Work, and end when the Lease is lost; give it back after all work has ended, so that the next one has no work beside it."""
+
+        async def keep() -> None:
+            await lease.keep()
+            stop.set()
+
+        keeping = asyncio.create_task(keep())
+        try:
+            await self._work(stop, api)
+            if not lease.is_held:
+                raise LeaseLostError("the Lease is lost: another operator is active, or the API server could not be reached")
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+            await lease.release()
+
+    async def _work(self, stop: asyncio.Event, api: Api) -> None:
+        """Until ``stop`` is set, or kopf ends."""
+        assert self.reconciler is not None, "run makes it"
+        assert self.queue is not None, "run makes it"
+        assert self.health is not None, "run makes it"
+        seen, queue, health = self.reconciler.seen, self.queue, self.health
+        health.is_ready, health.state = False, "starting"
+        self.metrics.active.set(1)
+        ready = asyncio.Event()
+        namespaces = self.settings.watch_namespaces
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(queue.run(self.settings.workers)),
+                group.create_task(_ready(ready, health)),
+                group.create_task(self._audit(api, seen, queue, health)),
+            ]
+            group.create_task(_cancel_at(stop, tasks))
+            await kopf.operator(
+                registry=handlers(seen, queue, self.settings, self.way),
+                standalone=True,
+                clusterwide=not namespaces,
+                namespaces=namespaces,
+                stop_flag=stop,
+                ready_flag=ready,
+            )
+            stop.set()  # kopf ends for reasons of its own, too
+        self.metrics.active.set(0)
 
     async def _audit(self, api: Api, seen: Seen, queue: Queue, health: Health) -> None:
         """Notice a watch that has died in silence: what it missed is taken up here, and if it misses it for long, liveness fails."""
@@ -177,7 +212,7 @@ async def _cancel_at(stop: asyncio.Event, tasks: Sequence[asyncio.Task[None]]) -
 
 async def _ready(ready: asyncio.Event, health: Health) -> None:
     await ready.wait()
-    health.is_ready = True
+    health.is_ready, health.state = True, "active"
     log.info("the operator is ready")
 
 
@@ -196,6 +231,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.configure(settings.log_level)
     try:
         asyncio.run(_serve(settings, way))
+    except LeaseLostError as error:
+        log.error("%s", error)
+        return 1
     except OSError as error:
         log.error("port %s cannot be listened on: %s", settings.port, error.strerror)
         return 1

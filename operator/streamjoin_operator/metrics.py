@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -46,6 +46,9 @@ class Metrics:
         )
         self.questions = Counter(
             "streamjoin_operator_prometheus_requests_total", "Questions to Prometheus, by how they ended.", ["result"], registry=registry
+        )
+        self.active = Gauge(
+            "streamjoin_operator_active", "1: this operator reconciles; 0: another one does, and this one waits.", registry=registry
         )
         self.answered_at: float | None = None
         """When Prometheus last gave a usable answer, in seconds since 1970."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from streamjoin_operator import names
 from streamjoin_operator.reasons import Reason
 
 Object = dict[str, Any]
@@ -26,6 +27,7 @@ EXIT_CODES = {
     137: "it was killed, as when it needs more memory than its limit",
     143: "it was stopped",
 }
+MISMATCH_CODE = 5
 SENTENCE = "streamjoin: "
 """So the engine's last line begins where it fails."""
 UNPULLABLE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
@@ -59,6 +61,34 @@ def trouble_of_executors(pods: Sequence[Object], now: float) -> Trouble | None:
     if not troubles:
         return None
     return Trouble(troubles[0].reason, f"{len(troubles)} of {len(living)} executors: {troubles[0].message}"[:500])
+
+
+def mismatch_of(pods: Sequence[Object], revision: str) -> str | None:
+    """What a driver of this revision said that has ended since the checkpoint is another join's; None where none has."""
+    for pod in _living(pods):
+        if (pod["metadata"].get("annotations") or {}).get(names.REVISION) != revision:
+            continue
+        for container in (pod.get("status") or {}).get("containerStatuses") or []:
+            for state in (container.get("state") or {}, container.get("lastState") or {}):
+                ended = state.get("terminated") or {}
+                if ended.get("exitCode") == MISMATCH_CODE:
+                    return _end(ended, Reason.DriverCrashing)
+    return None
+
+
+def split_claim(pods: Sequence[Object], claim: Object | None) -> Trouble | None:
+    """Why pods on several nodes cannot share a claim; None where they can, or are on one."""
+    modes = ((claim or {}).get("spec") or {}).get("accessModes") or []
+    nodes = sorted({pod["spec"]["nodeName"] for pod in _living(pods) if pod["spec"].get("nodeName")})
+    if claim is None or len(nodes) < 2 or "ReadWriteMany" in modes:
+        return None
+    shown = f"{', '.join(nodes[:3])}{' and others' if len(nodes) > 3 else ''}"
+    return Trouble(
+        Reason.ClaimOnOneNode,
+        f"PersistentVolumeClaim {claim['metadata']['name']} is {', '.join(modes)}, for one node, and pods of the join are on {shown}; set "
+        "checkpoint.location to an object store, name a claim that is ReadWriteMany, or keep all pods on one node by a nodeSelector in "
+        "spec.driver.podTemplate and spec.executor.podTemplate",
+    )
 
 
 def refused_replica(deployment: Object | None) -> Trouble | None:

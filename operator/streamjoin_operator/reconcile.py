@@ -54,7 +54,7 @@ class Reconciler:
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         """``on_step`` hears the name of each step before it is done; tests raise there."""
-        self.seen = Seen()
+        self.seen = Seen(settings.operator_class)
         self._ports = ports = Ports(api, drivers, prometheus, settings, clock, wall, on_step)
         self._applier = Applier(ports, self.seen)
         self._reporter = Reporter(ports, self.seen)
@@ -76,13 +76,13 @@ class Reconciler:
         reconciliation = Reconciliation(resource, body, memo, self._derive(resource, body, memo), self.seen.deployments.get(key))
         if reconciliation.is_being_deleted and names.FINALIZER not in (body["metadata"].get("finalizers") or []):
             return None
-        if reconciliation.is_suspended and memo.scaler is not None:
+        if (reconciliation.is_suspended or reconciliation.is_paused) and memo.scaler is not None:
             memo.scaler.suspend(self._ports.now)
         reconciliation.checking = self._is_check_due(reconciliation)
         failure: Exception | None = None
         after: float | None = None
         try:
-            steps = self._deletion_steps.all() if reconciliation.is_being_deleted else self._steps()
+            steps = self._steps(reconciliation)
             after = await self._take(steps, reconciliation)
         except Exception as error:
             failure = error
@@ -116,13 +116,18 @@ class Reconciler:
 
     async def _look(self, reconciliation: Reconciliation) -> None:
         """Of a manifest that cannot be acted on suspend alone is heeded; what runs is looked at all the same."""
-        await self._applier.heed_suspend(reconciliation)
+        if not reconciliation.is_paused:
+            await self._applier.heed_suspend(reconciliation)
         if reconciliation.deployment is not None:
             await self._driver_steps.pods(reconciliation)
             await self._driver_steps.ask(reconciliation)
 
-    def _steps(self) -> Sequence[Step]:
+    def _steps(self, reconciliation: Reconciliation) -> Sequence[Step]:
         driver = self._driver_steps
+        if reconciliation.is_being_deleted:
+            return self._deletion_steps.all()
+        if reconciliation.is_paused:
+            return (driver.pods, driver.ask)
         return (self.validate, *self._child_steps.all(), driver.pods, driver.ask, driver.plan, self._scaling_step.scale)
 
     async def _take(self, steps: Sequence[Step], reconciliation: Reconciliation) -> float | None:

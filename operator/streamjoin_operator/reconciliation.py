@@ -99,8 +99,13 @@ class Reconciliation:
 
     @property
     def is_suspended(self) -> bool:
-        """As the resource says, also where the rest of it is refused."""
-        return self.body["spec"].get("suspend") is True
+        """As the resource says, also where the rest of it is refused, but for one that is paused."""
+        return self.body["spec"].get("suspend") is True and not self.is_paused
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether all of it is to be left as it is."""
+        return self.body["spec"].get("paused") is True
 
     @property
     def is_being_deleted(self) -> bool:

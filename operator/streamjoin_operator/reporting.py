@@ -71,6 +71,7 @@ class Reporter:
         return status.Facts(
             generation=reconciliation.resource.generation,
             suspended=reconciliation.is_suspended,
+            paused=reconciliation.is_paused,
             refused=reconciliation.refused,
             driver_wanted=reconciliation.deployment is not None and bool(reconciliation.deployment["spec"].get("replicas")),
             driver_pods=len(reconciliation.pods) or deployed.get("replicas", 0),

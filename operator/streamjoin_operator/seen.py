@@ -18,7 +18,9 @@ _NEVER: Object = {"metadata": {"uid": "", "resourceVersion": "0"}}
 class Seen:
     """See the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, operator_class: str = "") -> None:
+        """``operator_class``: StreamJoins of another one (``spec.operatorClass``) are as if they were not there."""
+        self._class = operator_class
         self.bodies: dict[Key, Object] = {}
         self.deployments: dict[Key, Object] = {}
         self.memos: dict[Key, Memo] = {}
@@ -30,18 +32,25 @@ class Seen:
     def saw(self, body: Object, *, is_watched: bool = False) -> Key:
         """A StreamJoin as a watch, or an answer, shows it. Older versions than the one that is known are passed over."""
         key = (body["metadata"]["namespace"], body["metadata"]["name"])
+        if not self.is_ours(body):
+            self.forget(key)
+            return key
         if is_watched:
             self._watched[key] = body
         if _is_newer(body, self.bodies.get(key)):
             self.bodies[key] = body
         return key
 
+    def is_ours(self, body: Object) -> bool:
+        """Whether it is of this operator's class."""
+        return (body["spec"].get("operatorClass") or "") == self._class
+
     def audit(self, found: Sequence[Object]) -> tuple[list[Key], list[Key]]:
         """Compare what there is with what the watch has shown: which StreamJoins it has missed, and of which it has missed the end.
 
         Only what it had missed at the audit before too counts: events take a moment.
         """
-        there = {(body["metadata"]["namespace"], body["metadata"]["name"]): body for body in found}
+        there = {(body["metadata"]["namespace"], body["metadata"]["name"]): body for body in found if self.is_ours(body)}
         behind = {key: body for key, body in there.items() if not _is_newer(self._watched.get(key, _NEVER), body)}
         gone = set(self.bodies) - set(there)
         missed = [key for key, body in behind.items() if not _is_newer(self._watched.get(key, _NEVER), self._suspected.get(key, body))]
@@ -75,7 +84,7 @@ class Seen:
         return key
 
     def forget(self, key: Key) -> None:
-        """A StreamJoin is gone; Kubernetes deletes its children."""
+        """A StreamJoin is gone, and Kubernetes deletes its children; or it is another operator's now."""
         for known in (self.bodies, self.deployments, self.memos, self._watched):
             known.pop(key, None)
 

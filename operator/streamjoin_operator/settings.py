@@ -51,6 +51,11 @@ class Settings:
     prometheus_timeout_seconds: float = _setting(5.0, "How long an answer may take.")
     prometheus_namespace_label: str = _setting("namespace", "The label by which it tells drivers of different namespaces apart.")
     price_per_executor_hour: float = _setting(0.0, "What an executor costs in an hour, in any currency; 0: only hours are counted.")
+    operator_class: str = _setting("", "Only StreamJoins whose spec.operatorClass is this are looked after; none: those without one.")
+    lease_name: str = _setting(
+        "", "The Lease (coordination.k8s.io) by which one of several operators is active; none: this one is, whoever else runs."
+    )
+    lease_namespace: str = _setting("default", "The namespace of that Lease.")
     log_level: str = _setting("info", "debug, info, warning or error.")
 
     def url_of(self, namespace: str, name: str, service: str) -> str:

@@ -49,6 +49,7 @@ class Facts:
 
     generation: int
     suspended: bool = False
+    paused: bool = False
     refused: tuple[Reason, str] | None = None
     """Why the manifest cannot be acted on."""
     deleting: tuple[Reason, str] | None = None
@@ -110,6 +111,8 @@ def _ready(facts: Facts) -> Condition:
         return Condition("Ready", False, *facts.deleting)
     if facts.suspended:
         return Condition("Ready", False, Reason.Suspending if facts.driver_pods else Reason.Suspended, "spec.suspend is true")
+    if facts.paused and not facts.driver_wanted:
+        return Condition("Ready", False, Reason.Paused, "spec.paused is true, and no driver was started before")
     if facts.refused is not None and not facts.driver_wanted:
         return Condition("Ready", False, *facts.refused)
     if facts.driver_ready and _answers(facts):
@@ -132,6 +135,8 @@ def _progressing(facts: Facts) -> Condition:
         return Condition("Progressing", True, *facts.deleting)
     if facts.suspended:
         return Condition("Progressing", bool(facts.driver_pods), Reason.Suspending if facts.driver_pods else Reason.Suspended)
+    if facts.paused:
+        return Condition("Progressing", False, Reason.Paused, "spec.paused is true; set it to false, and the operator goes on")
     if facts.refused is not None and not facts.driver_wanted:
         return Condition("Progressing", False, facts.refused[0])
     plan = facts.report.plan if facts.report is not None else {}
@@ -200,11 +205,13 @@ def _degraded(facts: Facts) -> Condition:
 
 
 def phase(facts: Facts) -> str:
-    """One word of Pending, Starting, Running, Rescaling, Suspended, Failed, Deleting."""
+    """One word of Pending, Starting, Running, Rescaling, Suspended, Paused, Failed, Deleting."""
     if facts.deleting is not None:
         return "Deleting"
     if facts.suspended:
         return "Suspended"
+    if facts.paused:
+        return "Paused"
     if facts.refused is not None and not facts.driver_wanted:
         return "Failed"
     if facts.driver_ready and _answers(facts) and _state(facts) != "starting":

@@ -21,7 +21,7 @@ Word = Annotated[str, StringConstraints(max_length=253)]
 Sentence = Annotated[str, StringConstraints(max_length=4096)]
 Instant = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 64})]
 
-Phase = Literal["Pending", "Starting", "Running", "Rescaling", "Suspended", "Failed", "Deleting"]
+Phase = Literal["Pending", "Starting", "Running", "Rescaling", "Suspended", "Paused", "Failed", "Deleting"]
 
 
 class Condition(Part):

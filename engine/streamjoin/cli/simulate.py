@@ -63,6 +63,10 @@ def simulate_manifest(options: Options) -> Exit:
     return Exit.DONE
 
 
+A_MONDAY = 4 * 86_400.0
+"""In seconds since 1970: traffic begins then, at midnight UTC, for the quiet windows of the manifest."""
+
+
 def _simulate(options: Options, job: Job) -> None:
     settings = Settings.of(job.manifest.spec)
     if options.step > settings.stale_seconds:
@@ -78,7 +82,7 @@ def _simulate(options: Options, job: Job) -> None:
         prices=Prices(tuple_bytes=options.tuple_bytes),
     )
     traffic, called = _traffic(options, job, join)
-    settings = Settings.of(job.manifest.spec, first_workers(join, traffic))
+    settings = replace(Settings.of(job.manifest.spec, first_workers(join, traffic)), clock_offset=A_MONDAY)
     join = replace(join, settings=settings)
     own = StreamJoin(join)
     restart = options.start_up + join.prices.switch_seconds

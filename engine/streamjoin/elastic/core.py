@@ -8,6 +8,8 @@ Always holds, whatever comes in:
 - Samples that are older than the last change, or of another generation, do not count.
 - Only sound, fresh samples remove workers: none that misses a number, is partial, or has a NaN, an infinity or a negative number.
 - Workers that are starting count as capacity. While state migrates nothing is decided.
+- Within quiet windows, and once there were ``max_per_hour`` changes within an hour, none is begun, but to bring the workers within their
+  limits, and where tuples are being lost.
 - No workers are removed while tuples are shed, while the join falls behind or its window fills, nor when tau would exceed tau2 afterwards.
 - Under constant load, with forecasts that come true, there is at most one change.
 
@@ -38,7 +40,7 @@ from streamjoin.elastic.events import (
 from streamjoin.elastic.forecast import Forecast
 from streamjoin.elastic.rules import review
 from streamjoin.elastic.sample import Reading, Sample, read
-from streamjoin.elastic.settings import Settings
+from streamjoin.elastic.settings import MOST_PER_HOUR, Settings
 from streamjoin.elastic.state import Attempt, Behind, Hold, State
 
 
@@ -196,6 +198,7 @@ class DecisionCore:
         if workers == state.workers and state.uneven is not None:
             state.replans += 1
         state.generation, state.workers, state.changed_at = generation, workers, max(at, state.changed_at)
+        state.changes = [*state.changes, at][-MOST_PER_HOUR:]
         state.ignored = None
         state.forget_samples()
 

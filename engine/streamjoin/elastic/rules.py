@@ -35,6 +35,8 @@ _NO_BETTER = 0.98
 """More workers that leave this part of tau, or more of it, do not help."""
 _SAME_RATE = 0.9
 """From this part on of a rate that workers could not keep up with, as many of them are not tried again."""
+_HOUR = 3600.0
+"""Seconds."""
 _LEAST_EFFECT = 0.1
 """Workers that were added must have brought this part of what was expected of them."""
 
@@ -75,8 +77,30 @@ class _Review:
         chosen = _choose(verdicts)
         if chosen is None:
             return self._hold(verdicts)
+        refusal = self._not_now(chosen, for_a_full_worker=chosen is verdicts[0])
+        if refusal is not None:
+            said = tuple(refusal if verdict is chosen else verdict for verdict in verdicts)
+            return self._made(Kind.HOLD, chosen.rule, refusal.reason, refusal.sentence, state.workers, Mode.ENFORCE, said, None)
         prediction = self.asked.at(chosen.target)
         return self._made(chosen.kind, chosen.rule, chosen.reason, chosen.sentence, chosen.target, chosen.mode, verdicts, prediction)
+
+    def _not_now(self, chosen: Verdict, *, for_a_full_worker: bool) -> Verdict | None:
+        """Why what would be carried out must not begin at this time. Limits on workers are orders, and lost tuples do not come back."""
+        settings, state = self.settings, self.state
+        if chosen.mode is not Mode.ENFORCE or chosen.reason in (Reason.BELOW_FLOOR, Reason.ABOVE_CEILING):
+            return None
+        latest = state.latest
+        if for_a_full_worker and latest is not None and ((latest.shed_fraction or 0) > 0 or (latest.tau_max or 0) >= 1):
+            return None
+        window = settings.quiet_at(self.now)
+        if window is not None:
+            return self._refuse(chosen.rule, Reason.QUIET, f"{chosen.sentence}; but it is quiet from {window}")
+        recent = [at for at in state.changes if self.now - at < _HOUR]
+        if settings.max_per_hour and len(recent) >= settings.max_per_hour:
+            ends = _seconds(recent[-settings.max_per_hour] + _HOUR - self.now)
+            text = f"{chosen.sentence}; but there were {len(recent)} changes within the hour, and {settings.max_per_hour} may be; in {ends}"
+            return self._refuse(chosen.rule, Reason.TOO_OFTEN, text)
+        return None
 
     def _hold(self, verdicts: tuple[Verdict, ...]) -> Decision:
         """The refusal that says most: of a rule that would have acted, else that nothing calls for a change."""

@@ -10,7 +10,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from zoneinfo import ZoneInfo
 
+from streamjoin.elastic.quiet import QuietWindow, minutes
 from streamjoin.elastic.shedding import LEAST_KEPT, shed_factor
 from streamjoin.elastic.shedding import MODELS as SHEDDING_MODELS
 from streamjoin.manifest.capacity import capacity_in_tuples
@@ -61,6 +63,11 @@ class Settings:
     """By rule, where it differs from ``mode``."""
     shedding_model: str = "off"
     shedding_base: float = 0.0
+    quiet: tuple[QuietWindow, ...] = ()
+    max_per_hour: int = 0
+    """Changes of the plan; 0: any number."""
+    clock_offset: float = 0.0
+    """To add to the samples' times for seconds since 1970, where they are by another clock, as a simulation's."""
     stale_after: float = 60.0
     """Samples further apart than this, or older, say nothing of the time between; never less than three intervals."""
     imbalance: float = 1.5
@@ -89,6 +96,8 @@ class Settings:
                 raise ValueError(
                     f"{_field(low)}: {getattr(self, low):g} must be above 0 and below {high} ({getattr(self, high):g}), which is at most 1"
                 )
+        if not 0 <= self.max_per_hour <= MOST_PER_HOUR:
+            raise ValueError(f"spec.scaling.maxPerHour: {self.max_per_hour} must be from 0 to {MOST_PER_HOUR}")
         if not 1 <= self.min_workers <= self.max_workers:
             raise ValueError(f"spec.workers.min: {self.min_workers} must be at least 1 and at most max ({self.max_workers})")
         for name in ("scale_up_after", "scale_down_after"):
@@ -118,6 +127,10 @@ class Settings:
         """From which age on a sample is stale."""
         return max(self.stale_after, 3 * self.interval_seconds)
 
+    def quiet_at(self, at: float) -> QuietWindow | None:
+        """The window that a time is in; ``at``: by the samples' clock."""
+        return next((window for window in self.quiet if window.contains(at + self.clock_offset)), None)
+
     def mode_of(self, rule: Rule) -> Mode:
         return self.rules.get(rule, self.mode)
 
@@ -145,11 +158,16 @@ class Settings:
             interval_seconds=max(LEAST_INTERVAL_SECONDS, spec.epoch.interval.micros / 1e6),
             mode=Mode(scaling.mode),
             rules={rule: Mode(mode) for rule, mode in given.items() if mode is not None},
+            quiet=tuple(
+                QuietWindow(minutes(one.start), minutes(one.end), frozenset(one.days), ZoneInfo(one.time_zone)) for one in scaling.quiet
+            ),
+            max_per_hour=scaling.max_per_hour,
             shedding_model=spec.shedding.model,
             shedding_base=spec.shedding.base,
         )
 
 
+MOST_PER_HOUR = 60
 LEAST_INTERVAL_SECONDS = 0.1
 """What epochs may take where their interval is shorter, down to 0s: they are as long as what has come meanwhile makes them."""
 

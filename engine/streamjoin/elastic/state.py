@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from streamjoin.elastic.sample import Reading
+from streamjoin.elastic.settings import MOST_PER_HOUR
 
 BUCKETS = 60
 """Into so many parts the delay before removing workers is divided, to remember the largest need in it."""
@@ -132,6 +133,8 @@ class State:
     quickest: float | None = None
     """The shortest epoch of all, in seconds: nearly nothing but its fixed cost."""
     peaks: Peaks = field(default_factory=Peaks)
+    changes: list[float] = field(default_factory=list)
+    """When the last plans were applied, oldest first; whoever wanted them."""
 
     def forget_samples(self) -> None:
         """Nothing that was measured counts any more."""
@@ -145,6 +148,7 @@ class State:
         assert self.migrating_to is None or self.migrating_to >= 1, f"migrating_to {self.migrating_to} is fewer than 1"
         assert self.floor is None or self.ceiling is None or self.floor <= self.ceiling, f"floor {self.floor}, ceiling {self.ceiling}"
         assert len(self.peaks.rows) <= BUCKETS + 2, f"{len(self.peaks.rows)} parts are remembered"
+        assert len(self.changes) <= MOST_PER_HOUR, f"{len(self.changes)} changes are remembered"
         assert self.replans >= 0, f"replans {self.replans} are negative"
         latest = self.latest
         holds = {"full": self.full, "unused": self.unused, "uneven": self.uneven, "ratio": self.ratio, "behind": self.behind}
@@ -170,6 +174,8 @@ class State:
                 value = {name: getattr(value, name) for name in value.__slots__}
             elif isinstance(value, Peaks):
                 value = [list(row) for row in value.rows]
+            elif isinstance(value, list):
+                value = list(value)
             found[item.name] = value
         return found
 
@@ -186,6 +192,7 @@ class State:
             for name, kind in kinds.items():
                 if values.get(name) is not None:
                     values[name] = kind(**values[name])
+            values["changes"] = [float(at) for at in values.get("changes", [])]
             if values.get("latest") is not None:
                 values["latest"] = Reading.from_json(values["latest"])
             values["peaks"] = Peaks([[float(number) for number in row] for row in values.get("peaks", [])])

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Generic, TypeVar
+from zoneinfo import ZoneInfo
 
 from pydantic import (
     AfterValidator,
@@ -78,6 +79,14 @@ def instant_micros(text: str) -> int:
 
 def _instant(value: str) -> str:
     instant_micros(value)
+    return value
+
+
+def _zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (ValueError, OSError, KeyError):
+        raise ValueError("is not the name of a time zone; write one as Europe/Berlin or Etc/UTC") from None
     return value
 
 
@@ -166,6 +175,9 @@ Fraction = Annotated[
         }
     ),
 ]
+TimeOfDay = Annotated[str, StringConstraints(max_length=5, pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
+"""As 08:30."""
+TimeZone = Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(_zone)]
 Tau = Annotated[float, Field(gt=0, le=1)]
 Location = Annotated[
     str,

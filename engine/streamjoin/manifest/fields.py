@@ -158,7 +158,7 @@ def _meaning(path: Path) -> str:
 
 
 def _choices(path: Path, value: object) -> str:
-    info = _info_at(path)
+    info = _info_at(path[:-1] if isinstance(path[-1], int) else path)
     choices = _literals(info.annotation) if info else []
     text = f"must be {listed(choices)}"
     if isinstance(value, bool):

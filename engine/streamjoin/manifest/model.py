@@ -29,6 +29,8 @@ from streamjoin.manifest.field_types import (
     Sql,
     Tau,
     Texts,
+    TimeOfDay,
+    TimeZone,
 )
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
@@ -150,6 +152,7 @@ class Workers(Part):
     """Kubernetes: how many workers share a pod, which asks for the resources of so many and has one JVM. At most max."""
 
 
+Day = Literal["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
 RuleMode = Literal["Enforce", "Recommend", "Off"]
 
 
@@ -173,6 +176,19 @@ class Prometheus(Part):
     """Its address, as http://prometheus.monitoring:9090. The operator's token is not sent to another host than that of its own setting."""
 
 
+class Quiet(Part):
+    """A window of the week in which no change of the plan is begun, unless tuples are being lost."""
+
+    start: TimeOfDay
+    """When it begins, as 08:00."""
+    end: TimeOfDay
+    """When it ends; where that is not after start, on the next day."""
+    days: Annotated[tuple[Day, ...], Field(strict=False, max_length=7)] = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+    """On which days it begins. By default on all."""
+    time_zone: TimeZone = "Etc/UTC"
+    """Whose clock is meant, as Europe/Berlin."""
+
+
 class Scaling(Part):
     """When to add and to remove workers, by tau: what a worker holds / its capacity, in tuples or in bytes."""
 
@@ -194,6 +210,10 @@ class Scaling(Part):
     """How long tau must stay at or below tau0."""
     floor: Literal["min", "initial"] = "min"
     """Down to how many workers the rules go: min: workers.min; initial: as many as the first plan had, where that is more."""
+    quiet: Annotated[tuple[Quiet, ...], Field(strict=False, max_length=16)] = ()
+    """Windows of the week in which no change of the plan is begun, unless tuples are being lost."""
+    max_per_hour: Annotated[int, Field(ge=0, le=60)] = 0
+    """How many changes of the plan there may be in an hour, unless tuples are being lost; 0: any number."""
     prometheus: Prometheus = Prometheus()
     """Kubernetes: where the operator reads what it scales by."""
 
@@ -269,6 +289,9 @@ class Pods(Part):
     """A pod template, merged strategically over the operator's own."""
 
 
+OperatorClass = Annotated[str, StringConstraints(max_length=63, pattern=r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$")]
+
+
 class Spec(Part):
     """What to join and how."""
 
@@ -294,6 +317,10 @@ class Spec(Part):
     """Kubernetes: how the driver and the workers protect what they send each other."""
     suspend: bool = False
     """true: stop, and keep the state."""
+    paused: bool = False
+    """Kubernetes: true: what runs goes on as it is; the operator changes nothing of it, and does not scale it."""
+    operator_class: OperatorClass = ""
+    """Kubernetes: the class of the operator that looks after it. By default the operator that has no class."""
     image: Annotated[str, StringConstraints(max_length=1024)] = ""
     """Kubernetes: the engine's image. By default that of the operator's own release."""
     driver: Pods = Pods()
