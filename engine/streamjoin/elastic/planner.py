@@ -202,8 +202,12 @@ def _least_moved(before: Scheme, scheme: Scheme, statistics: Statistics, main: M
 
 
 def _serves_as_well(before: Scheme, scheme: Scheme, statistics: Statistics, main: MainPredicate) -> bool:
-    """Whether the running scheme is as even as this one, of the same model and size."""
-    if (before.model, before.tasks) != (scheme.model, scheme.tasks):
+    """Whether the running scheme is as even as this one, of the same model and size.
+
+    Readj may find a use for another task, next to one key that fills a task beyond measure: but one that relieves nobody.
+    """
+    is_smaller = before.model == "readj" and before.tasks < scheme.tasks
+    if before.model != scheme.model or (before.tasks != scheme.tasks and not is_smaller):
         return False
     if before.model == "biclique" and before.summary != scheme.summary:  # its groups bound the work, not the load
         return False
