@@ -102,6 +102,7 @@ class FakeDriver:
         self.shed = 0.0
         self.has_plan = True
         self.last_error: str | None = None
+        self.stalled: Object | None = None
         self.measured_generation: int | None = None
         self.polls = 0
         """How often somebody asked for the plan."""
@@ -115,7 +116,8 @@ class FakeDriver:
                 elif not driver.admits(self.headers.get("Authorization", "")):
                     self.answer(401, b'{"error": "no"}')
                 elif path == "/v1/health":
-                    self.answer(200, json.dumps({"state": driver.state, "lastError": driver.last_error}).encode())
+                    facts = {"state": driver.state, "lastError": driver.last_error, "stalled": driver.stalled, "committedAt": 1.8e9}
+                    self.answer(200, json.dumps(facts).encode())
                 elif path == "/v1/plan" and driver.has_plan:
                     driver.polls += 1
                     self.answer(200, json.dumps(driver.plan()).encode())

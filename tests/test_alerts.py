@@ -113,6 +113,20 @@ CASES = [
         "the running epoch does not end, or epochs fail and none has been committed meanwhile. There are no results.",
     ),
     Case(
+        "StreamJoinStalls",
+        {"streamjoin_still_seconds": "0+30x40", "streamjoin_epoch_deadline_seconds": "600x40"},
+        {"streamjoin_still_seconds": "119x40", "streamjoin_epoch_deadline_seconds": "600x40", "streamjoin_epoch_stalls_total": "3x40"},
+        "nothing of the running epoch moves, or an epoch was given up for that. "
+        "Its condition Stalled names the step and the workers that it waits for.",
+    ),
+    Case(
+        "StreamJoinStalls",
+        {"streamjoin_still_seconds": "0x40", "streamjoin_epoch_stalls_total": "0x20 1x20"},
+        {"streamjoin_still_seconds": "0x40", "streamjoin_epoch_deadline_seconds": "600x40"},
+        "nothing of the running epoch moves, or an epoch was given up for that. "
+        "Its condition Stalled names the step and the workers that it waits for.",
+    ),
+    Case(
         "StreamJoinFails",
         {"streamjoin_epoch_failures_total": "0+1x40"},
         {"streamjoin_epoch_failures_total": "0 1 2 2x40"},

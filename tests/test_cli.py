@@ -387,6 +387,18 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
     assert "done again by the next run" in error
 
 
+def test_a_run_that_does_not_come_back_ends_itself_with_a_code_of_its_own(tmp_path: Path) -> None:
+    path = manifest_at(tmp_path, epoch={"deadline": "10s"})
+    running = Process(tmp_path, "run", path, "--runner", "inline", before=hang_in_epochs)
+    running.line_with("hanging")
+    code, _, error = running.end()
+    assert code == Exit.STALLED
+    assert "epoch 0: stalled in step tasks: nothing of it has moved for " in error
+    trace = re.search(r"\(trace: (.+?)\)", error)
+    assert trace is not None
+    assert "in hang" in Path(trace[1]).read_text(), "it says where each thread is"
+
+
 def test_a_driver_whose_checkpoint_was_taken_over_says_so(tmp_path: Path) -> None:
     path = manifest_at(tmp_path, rows=None, real_time=True)
     running = Process(tmp_path, "run", path, "--runner", "inline", "--json")

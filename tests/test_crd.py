@@ -622,6 +622,7 @@ STATUS: Object = {
     },
     "memory": "2 Gi: 1 Gi of tuples and 1 Gi of Java",
     "image": "streamjoin-engine:1",
+    "lastCommit": "2026-01-01T00:00:00Z",
     "conditions": [
         {
             "type": "Ready",

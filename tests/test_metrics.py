@@ -46,7 +46,7 @@ from streamjoin.serve.watch import Watched
 from streamjoin.serve.wishes import plan_for_workers
 from streamjoin.state.storage import ObjectStorage
 
-COUNTED = ("failures", "retries", "backs", "switches", "drops", "decisions", "topics")
+COUNTED = ("failures", "stalls", "retries", "backs", "switches", "drops", "decisions", "topics")
 DOCUMENT = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text()
 BAND: dict[str, Any] = {"types": ("BIGINT", "BIGINT"), "on": "abs(l.k - r.k) <= 1", "window": {"within": "5s"}, "watermark": "1s"}
 
@@ -113,9 +113,9 @@ class Run:
         self.clock = Clock()
         self.job: Job = make_job(root, **(BAND | {"where": ("v <> 2", None)} | options))
         self.runner = InlineRunner()
-        self.metrics = Metrics(self.job, clock=self.clock)
         inputs = inputs or (some_input(1), some_input(2))
         self.driver: Driver = driver_for(self.job, inputs, storage or ObjectStorage(str(root / "state")), self.runner, clock=self.clock)
+        self.metrics = Metrics(self.job, clock=self.clock, pulse=self.driver.pulse)
         self.watched = Watched(self.driver, self.metrics)
 
     def steps(self, count: int | None = None) -> list[EpochResult]:
@@ -143,7 +143,7 @@ def as_if_from_kafka(run: Run, **changes: Any) -> Metrics:
     given = {"bootstrapServers": "b:9092", "topic": "t"}
     source, sink = KafkaSource.model_validate(given), KafkaSink.model_validate(given)
     job = replace(run.job, streams=tuple(replace(stream, source=source) for stream in run.job.streams), sink=sink, **changes)
-    return Metrics(job, clock=run.clock)
+    return Metrics(job, clock=run.clock, pulse=run.driver.pulse)
 
 
 def test_a_scrape_says_what_the_last_epoch_says(run: Run) -> None:
@@ -563,7 +563,8 @@ def test_the_server_answers_prometheus_and_health_checks(run: Run) -> None:
         assert server.url.startswith("http://127.0.0.1:")
         status, kind, body = get(f"{server.url}/healthz")
         assert (status, kind) == (200, "application/json")
-        assert json.loads(body) == {"name": "test", "state": "starting", "epoch": None, "secondsSinceCommit": None, "lastError": None}
+        unknown = dict.fromkeys(("epoch", "secondsSinceCommit", "committedAt", "stalled", "lastError"))
+        assert json.loads(body) == {"name": "test", "state": "starting", **unknown}
         run.watched.start()
         run.steps(2)
         run.clock.now += 7.0

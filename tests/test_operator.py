@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
+import dataclasses
 import json
 import random
 import re
@@ -472,6 +473,14 @@ def conditions_of(written: Object) -> dict[str, tuple[str, str]]:
     return {condition["type"]: (condition["status"], condition["reason"]) for condition in written["conditions"]}
 
 
+def still(stalled: Object | None, committed_after: float = 0.0) -> Report:
+    """A driver whose last commit was so many seconds after the beginning of 2026."""
+    report = facts().report
+    assert report is not None
+    at = datetime(2026, 1, 1, tzinfo=UTC).timestamp() + committed_after
+    return dataclasses.replace(report, health={**report.health, "stalled": stalled, "committedAt": at})
+
+
 class TestStatus:
     def test_a_running_join(self) -> None:
         written = status.status(facts(), {}, "2026-01-01T00:00:00Z")
@@ -481,10 +490,41 @@ class TestStatus:
         assert conditions_of(written) == {
             "Ready": ("True", "JoinRunning"),
             "Progressing": ("False", "Settled"),
+            "Stalled": ("False", "EpochsMove"),
             "MetricsAvailable": ("True", "MetricsRead"),
             "Shedding": ("False", "NothingShed"),
             "Degraded": ("False", "Healthy"),
         }
+
+    def test_a_join_that_stands_still_says_where_and_for_whom_without_an_age(self) -> None:
+        stalled = {"epoch": 7, "step": "tasks", "seconds": 130.5, "waitsFor": ["worker at place 2"], "stalls": 0, "last": None}
+        before = status.status(facts(), {}, "2026-01-01T00:00:00Z")
+        written = status.status(facts(report=still(stalled)), before, "2026-01-01T00:05:00Z")
+        assert conditions_of(written)["Ready"] == ("False", "EpochStalled")
+        assert conditions_of(written)["Stalled"] == ("True", "EpochStalled")
+        message = next(one["message"] for one in written["conditions"] if one["type"] == "Stalled")
+        assert message == "epoch 7 stands still in step tasks and waits for worker at place 2; the last commit is of 2026-01-01T00:00:00Z"
+        events = transitions(before, written)
+        assert ("Warning", Reason.EpochStalled, message) in events
+        later = status.status(facts(report=still(stalled | {"seconds": 145.5})), written, "2026-01-01T00:06:00Z")
+        assert status.patch_of(written, later) == {}
+
+    def test_a_join_that_was_given_up_stays_stalled_until_it_commits(self) -> None:
+        said = "epoch 7: stalled in step tasks: nothing of it has moved for 600 s; it waits for worker at place 2"
+        given_up = {"epoch": None, "step": None, "seconds": None, "waitsFor": [], "stalls": 1, "last": said}
+        written = status.status(facts(report=still(given_up)), {}, "2026-01-01T00:00:00Z")
+        message = next(one["message"] for one in written["conditions"] if one["type"] == "Stalled")
+        assert message == f"it is tried again; the last commit is of 2026-01-01T00:00:00Z; {said}"
+
+    def test_the_last_commit_is_not_written_for_every_epoch(self) -> None:
+        before = status.status(facts(report=still(None)), {}, "2026-01-01T00:00:00Z")
+        assert before["lastCommit"] == "2026-01-01T00:00:00Z"
+        soon = status.status(facts(report=still(None, committed_after=299.0)), before, "2026-01-01T00:05:00Z")
+        assert status.patch_of(before, soon) == {}
+        later = status.status(facts(report=still(None, committed_after=300.0)), before, "2026-01-01T00:05:00Z")
+        patch = status.patch_of(before, later)
+        assert patch == {"lastCommit": "2026-01-01T00:05:00Z"}
+        assert status.only_measurements(patch)
 
     @pytest.mark.parametrize(
         ("changes", "phase", "ready", "degraded"),

@@ -99,6 +99,23 @@ def test_load_is_followed_and_the_decision_is_kept_where_the_api_server_keeps_it
         scaled.close()
 
 
+def test_a_join_that_stands_still_is_not_ready_and_an_event_says_for_whom_it_waits(cluster: Cluster) -> None:
+    waits_for = ["worker at place 2 (process 71 on 10.0.0.7)"]
+    with cluster.operator():
+        cluster.run(epoch={"deadline": "5m"})
+        assert cluster.condition("Stalled") == ("False", "EpochsMove")
+        assert cluster.status()["lastCommit"] == "2027-01-15T08:00:00Z"
+        cluster.driver.stalled = {"epoch": 7, "step": "tasks", "seconds": 70.0, "waitsFor": waits_for, "stalls": 0, "last": None}
+        wait_for("it is seen", lambda: cluster.condition("Stalled") == ("True", "EpochStalled"))
+        assert cluster.condition("Ready") == ("False", "EpochStalled")
+        wait_for("it is told", lambda: [event for event in cluster.events() if event["reason"] == "EpochStalled"])
+        (event,) = [event for event in cluster.events() if event["reason"] == "EpochStalled"]
+        assert (event["type"], waits_for[0] in event["message"]) == ("Warning", True)
+        cluster.driver.stalled = None
+        wait_for("it is over", lambda: cluster.condition("Ready") == ("True", "JoinRunning"))
+        assert cluster.condition("Stalled") == ("False", "EpochsMove")
+
+
 def test_an_operator_that_starts_anew_finds_everything_as_it_should_be(cluster: Cluster) -> None:
     with cluster.operator():
         cluster.run()

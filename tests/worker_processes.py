@@ -138,6 +138,14 @@ class ProcessRunner:
         return self.pool.absence
 
     @property
+    def waits_for(self) -> tuple[str, ...]:
+        return self.pool.waits_for
+
+    @property
+    def moved_at(self) -> float:
+        return self.pool.moved_at
+
+    @property
     def overlaps(self) -> bool:
         return self.pool.settled
 

@@ -101,6 +101,8 @@ class Job:
     shedding_model: str
     shedding_base: float
     interval_micros: int
+    deadline_seconds: float | None
+    """How long an epoch may stand still; None: ``epoch.pulse`` derives it."""
     max_tuples: int
     max_bytes: int
     """Of the records that an epoch takes, as they are in memory; about."""
@@ -214,6 +216,7 @@ def compile_job(manifest: Manifest) -> Job:
         shedding_model=spec.shedding.model,
         shedding_base=spec.shedding.base,
         interval_micros=spec.epoch.interval.micros,
+        deadline_seconds=None if spec.epoch.deadline is None else spec.epoch.deadline.micros / 1e6,
         max_tuples=spec.epoch.max_tuples,
         max_bytes=spec.epoch.max_bytes.bytes,
         checkpoint=checkpoint,

@@ -5,6 +5,7 @@ Always holds: reading has a deadline and never raises: an answer that cannot be 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from streamjoin_operator.answers import read_at_most
 from streamjoin_operator.measurement import ACCEPTED, GENERATION, SHED, SHED_RATIO, TAU, Doubt, check_plan, checked_tau, exposition
 
 TIMEOUT_SECONDS = 5.0
+READ_SECONDS = 8.0
+"""For all that is read of a driver at a time."""
 LARGEST_ANSWER = 8 << 20
 
 
@@ -61,8 +64,8 @@ class DriverClient:
     """One session for all drivers. To be made and closed within the event loop."""
 
     def __init__(self) -> None:
-        timeout, connector = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS), aiohttp.TCPConnector(limit=64)
-        self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
+        # Without a limit, or those that never answer would hold the connections that others wait for; the queue bounds how many are asked.
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS), connector=aiohttp.TCPConnector(limit=0))
 
     async def close(self) -> None:
         await self._session.close()
@@ -70,19 +73,24 @@ class DriverClient:
     async def read(self, url: str, token: str) -> Report:
         """See the module."""
         try:
-            status, health = await self._json(url, "/v1/health", token)
-            if status == 401:
-                return Report(problem="it refuses the token", unauthorized=True)
-            if not health or "state" not in health:
-                return Report(problem=f"/v1/health answers {status}: {health.get('error', 'no usable answer')}")
-            status, plan = await self._json(url, "/v1/plan", token)
-            if status == 503:
-                return Report(health=health, metrics_problem="there is no plan yet")
-            if status != 200 or "generation" not in plan:
-                return Report(health=health, metrics_problem=f"/v1/plan answers {status}")
-            status, text = await self._text(url, "/metrics", token)
+            async with asyncio.timeout(READ_SECONDS):
+                return await self._read(url, token)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             return Report(problem=f"{type(error).__name__}{f': {error}' if str(error) else ''}"[:200])
+
+    async def _read(self, url: str, token: str) -> Report:
+        """Raises what asking does."""
+        status, health = await self._json(url, "/v1/health", token)
+        if status == 401:
+            return Report(problem="it refuses the token", unauthorized=True)
+        if not health or "state" not in health:
+            return Report(problem=f"/v1/health answers {status}: {health.get('error', 'no usable answer')}")
+        status, plan = await self._json(url, "/v1/plan", token)
+        if status == 503:
+            return Report(health=health, metrics_problem="there is no plan yet")
+        if status != 200 or "generation" not in plan:
+            return Report(health=health, metrics_problem=f"/v1/plan answers {status}")
+        status, text = await self._text(url, "/metrics", token)
         text = text if status == 200 else ""
         measured = measure(text)
         return Report(health=health, plan=plan, measured=measured, text=text, metrics_problem=distrust(measured, plan))

@@ -18,6 +18,10 @@ from streamjoin_operator.probing import refused_pod
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import AGAIN, PROCEED, Memo, Reconciliation, Verdict
 
+PROMPT_QUESTIONS = 3
+LONGEST_PAUSE = 120.0
+"""A driver that does not answer is asked so often as soon as one that starts, then after pauses that double up to this. What Kubernetes
+says of its pod is seen at once all the same."""
 WISH_SECONDS = 60.0
 """A plan that was refused is asked for again after so long."""
 
@@ -77,6 +81,10 @@ class DriverSteps:
         if reconciliation.report.unauthorized:
             memo.token = None  # somebody has changed the Secret: read it next time
             memo.checked_at = float("-inf")
+        memo.unanswered = memo.unanswered + 1 if reconciliation.report.problem is not None else 0
+        if memo.unanswered > PROMPT_QUESTIONS:
+            pause = self._ports.settings.start_seconds * 2.0 ** min(memo.unanswered - PROMPT_QUESTIONS, 16)
+            return Verdict(max(self._ports.settings.start_seconds, min(LONGEST_PAUSE, pause)))
         self._measure(memo, reconciliation.report.measured)
         plan = reconciliation.report.plan
         if not plan:

@@ -3,7 +3,8 @@
 Served by threads of their own, so that a loop that hangs is told of rather than hanging too.
 
 Always holds: ``/healthz`` fails when the loop has not run for ``BEAT_SECONDS``, when a reconcile hangs, when a watch is dead, or when what
-is due is not taken up; it does not fail because the API server cannot be reached, which a restart would not mend.
+is due is not taken up though a worker is free. It does not fail because the API server or drivers cannot be reached, or take connections
+and never answer: a restart would not mend that.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Health:
             return f"a reconcile has run for {running:.0f} s"
         if self.missed:
             return f"the watch has not shown {self.missed} changes"
-        return f"something has been due for {age:.0f} s" if age > AGE_SECONDS else None
+        # Where no worker is free, somebody out there is slow; that each reconcile ends is seen to above.
+        return f"something has been due for {age:.0f} s" if age > AGE_SECONDS and queue.has_free_worker else None
 
 
 class HealthServer:

@@ -24,6 +24,7 @@ EXIT_CODES = {
     5: "the checkpoint was made for another join",
     6: "the checkpoint's storage or the sink cannot be used",
     7: "there is no Java for Spark",
+    8: "an epoch stood still beyond its deadline",
     137: "it was killed, as when it needs more memory than its limit",
     143: "it was stopped",
 }

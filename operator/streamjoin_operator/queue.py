@@ -3,8 +3,13 @@
 A name that is put while it is worked on is done again afterwards, so nothing that happens meanwhile is missed. Failures are tried again
 with growing pauses, or when the API server says.
 
+A reconcile mostly waits for answers, and whoever accepts connections and never answers must not keep the others waiting. So a worker waits
+for ``PATIENCE_SECONDS``, leaves what is not over then to itself, and goes on to the next; a name that took longer the last time is left to
+itself at once, and at most ``MOST_SLOW`` such names are begun at a time.
+
 Always holds: a name is in one of three places (waiting for its time, or being worked on, or unknown); what is put for a later time comes
-earlier when it is put again for an earlier one.
+earlier when it is put again for an earlier one; a reconcile ends within ``BUDGET_SECONDS``, whatever its calls take; where fewer names are
+worked on than there are workers, everything that is due is taken up.
 """
 
 from __future__ import annotations
@@ -24,10 +29,19 @@ Key = tuple[str, str]
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 """Seconds before a failed reconcile is tried again: doubled each time."""
+PATIENCE_SECONDS = 2.0
+MOST_SLOW = 64
+BUDGET_SECONDS = 240.0
+"""For a whole reconcile: one that ends here is tried again, which is harmless between any two steps. Some thirty requests to an API server
+that takes seconds for each fit."""
 STUCK_SECONDS = 600.0
-"""A reconcile that takes so long hangs: every wait in it has a deadline far below."""
+"""A reconcile that takes so long hangs: not even its budget has ended it."""
 
 log = logging.getLogger(__name__)
+
+
+class OverBudget(Exception):  # noqa: N818 - says what happened
+    """A reconcile took longer than its budget."""
 
 
 @dataclass
@@ -50,6 +64,11 @@ class Queue:
     _running: dict[Key, float] = field(default_factory=dict)
     _again: dict[Key, float] = field(default_factory=dict)
     _failures: dict[Key, int] = field(default_factory=dict)
+    _slow: set[Key] = field(default_factory=set)
+    """Names whose last reconcile, or the one that runs, took longer than a worker waits."""
+    _held: list[tuple[float, Key]] = field(default_factory=list)
+    """Of the heap: slow ones that are due, until fewer of their kind are worked on."""
+    _workers: int = 1
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     heartbeat: float = 0.0
     """When the loop was last seen alive."""
@@ -71,6 +90,12 @@ class Queue:
         self._waiting.pop(key, None)
         self._again.pop(key, None)
         self._failures.pop(key, None)
+        self._slow.discard(key)
+
+    @property
+    def has_free_worker(self) -> bool:
+        """Whether what is due could be taken up."""
+        return len(self._running) < self._workers
 
     @property
     def depth(self) -> int:
@@ -100,38 +125,66 @@ class Queue:
 
     async def run(self, workers: int) -> None:
         """Until cancelled."""
+        self._workers = workers
         async with asyncio.TaskGroup() as group:
             group.create_task(self._beat())
             for _ in range(workers):
-                group.create_task(self._work())
+                group.create_task(self._work(group))
 
     async def _beat(self) -> None:
         while True:
             self.heartbeat = self.clock()
             await asyncio.sleep(1.0)
 
-    async def _work(self) -> None:
+    async def _work(self, group: asyncio.TaskGroup) -> None:
         while True:
             key = await self._next()
-            began = self.clock()
-            error: BaseException | None = None
-            after: float | None = None
-            try:
-                after = await self.reconcile(key)
-                self._failures.pop(key, None)
-            except asyncio.CancelledError:
-                self._running.pop(key, None)
-                raise
-            except Exception as raised:  # whatever it is, this one is tried again and the others go on
-                error, after = raised, self._pause(key, raised)
-                self._tell(key, raised, after)
+            running = group.create_task(self._reconcile(key))
+            if key not in self._slow:
+                await asyncio.wait((running,), timeout=PATIENCE_SECONDS)
+                if not running.done():
+                    self._slow.add(key)
+
+    async def _reconcile(self, key: Key) -> None:
+        began = self.clock()
+        error: BaseException | None = None
+        after: float | None = None
+        try:
+            after = await self._within_budget(key)
+            self._failures.pop(key, None)
+        except asyncio.CancelledError:
             self._running.pop(key, None)
-            self.finished(key, self.clock() - began, error)
-            again = self._again.pop(key, None)
-            if again is not None and error is None:  # an event is no reason to hurry what has just failed
-                self.put(key, max(0.0, again - self.clock()))
-            if after is not None:
-                self.put(key, after)
+            raise
+        except Exception as raised:  # whatever it is, this one is tried again and the others go on
+            error, after = raised, self._pause(key, raised)
+            self._tell(key, raised, after)
+        self._running.pop(key, None)
+        seconds = self.clock() - began
+        if seconds <= PATIENCE_SECONDS:
+            self._slow.discard(key)
+        self._resume_held()
+        self.finished(key, seconds, error)
+        again = self._again.pop(key, None)
+        if again is not None and error is None:  # an event is no reason to hurry what has just failed
+            self.put(key, max(0.0, again - self.clock()))
+        if after is not None:
+            self.put(key, after)
+
+    async def _within_budget(self, key: Key) -> float | None:
+        try:
+            async with asyncio.timeout(BUDGET_SECONDS) as budget:
+                return await self.reconcile(key)
+        except TimeoutError:
+            if not budget.expired():
+                raise
+            raise OverBudget(f"it took longer than {BUDGET_SECONDS:.0f} s") from None
+
+    def _resume_held(self) -> None:
+        if self._held:
+            for entry in self._held:
+                heapq.heappush(self._heap, entry)
+            self._held.clear()
+            self._changed.set()
 
     async def _next(self) -> Key:
         while True:
@@ -139,10 +192,14 @@ class Queue:
             while self._heap and self._heap[0][0] <= now:
                 due, key = heapq.heappop(self._heap)
                 waiting = self._waiting.get(key)
-                if waiting is not None and waiting.due == due and key not in self._running:
-                    del self._waiting[key]
-                    self._running[key] = now
-                    return key
+                if waiting is None or waiting.due != due or key in self._running:
+                    continue
+                if key in self._slow and len(self._slow & self._running.keys()) >= MOST_SLOW:
+                    self._held.append((due, key))
+                    continue
+                del self._waiting[key]
+                self._running[key] = now
+                return key
             self._changed.clear()
             pause = self._heap[0][0] - now if self._heap else 3600.0
             with contextlib.suppress(TimeoutError):
@@ -161,7 +218,7 @@ class Queue:
 
     def _tell(self, key: Key, error: BaseException, after: float) -> None:
         extra = {"streamjoin": "/".join(key)}
-        if isinstance(error, ApiError):
+        if isinstance(error, ApiError | OverBudget):
             log.warning("not reconciled, again in %.1f s: %s", after, error, extra=extra)
         else:
             log.error("not reconciled, again in %.1f s", after, exc_info=error, extra=extra)

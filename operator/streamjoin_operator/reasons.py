@@ -19,6 +19,8 @@ class Reason(Enum):
     DriverCrashing = "The driver's container ends again and again; the message has its exit code, what that means, and what it said last."
     ImageUnavailable = "An image cannot be pulled."
     DriverUnreachable = "The driver's pod is ready, but its API cannot be reached."
+    EpochStalled = "Nothing of the running epoch has moved for a while; the message has its step and the workers that it waits for."
+    EpochsMove = "Epochs get on, or there is nothing new to join."
     JoinRetrying = "An epoch failed and is tried again."
     PodRefused = "The API server refuses a pod: a quota, Pod Security, a limit, an admission webhook; the message is its answer."
     PodStuck = "A pod has had a node for two minutes and no container: a volume or a Secret cannot be mounted, as a rule."

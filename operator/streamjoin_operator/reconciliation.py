@@ -51,6 +51,8 @@ class Memo:
     """Of the Secrets that all pods mount (``children.mounted``)."""
     measured: Measured | None = None
     shed_ratio: dict[str, float] = field(default_factory=dict)
+    unanswered: int = 0
+    """How often in a row the driver gave no usable answer."""
     asked: tuple[Any, ...] = ()
     asked_at: float = float("-inf")
     plan_refused: str | None = None

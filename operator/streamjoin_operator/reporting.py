@@ -152,7 +152,7 @@ def transitions(before: Object, after: Object) -> list[tuple[str, Reason, str]]:
         if (last["status"], last["reason"]) == (condition["status"], condition["reason"]):
             continue
         reason, is_true = Reason[condition["reason"]], condition["status"] == "True"
-        if condition["type"] == "Degraded" and is_true:
+        if condition["type"] in ("Degraded", "Stalled") and is_true:
             events.append(("Warning", reason, condition["message"]))
         elif condition["type"] == "Shedding" and (is_true or last["status"] == "True"):
             events.append(("Warning" if is_true else "Normal", reason, condition["message"]))

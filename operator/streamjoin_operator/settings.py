@@ -33,7 +33,7 @@ class Settings:
     image_pull_policy: str = _setting("IfNotPresent", "Of all pods.")
     image_pull_secrets: tuple[str, ...] = _setting((), "Names of Secrets in each StreamJoin's namespace, separated by commas.")
     port: int = _setting(8080, "Where /metrics, /healthz and /readyz are served.")
-    workers: int = _setting(8, "How many StreamJoins are reconciled at a time.")
+    workers: int = _setting(8, "How many StreamJoins are reconciled at a time, besides those that wait for a slow answer.")
     poll_seconds: float = _setting(15.0, "How often a running driver is asked for its state.")
     resync_seconds: float = _setting(300.0, "How often all children are compared with what they should be, besides on every change.")
     start_seconds: float = _setting(5.0, "How often a driver that is not ready yet is looked at.")

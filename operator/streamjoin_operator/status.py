@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from streamjoin.elastic.deployment import executors_for
@@ -29,7 +30,9 @@ DECISIONS = 5
 """Of the ledger, so many are shown."""
 GIVEN_UP = 3
 """Of the plans that did not come to run, so many are shown."""
-MEASUREMENTS = ("utilization", "shed", "shedRatio")
+COMMIT_SECONDS = 300.0
+"""``lastCommit`` is written when it is off by so much: a busy join would else be written every few seconds for nothing but that."""
+MEASUREMENTS = ("utilization", "shed", "shedRatio", "lastCommit")
 """Fields that change all the time while a join is busy."""
 
 
@@ -89,8 +92,8 @@ class Facts:
 
 
 def conditions(facts: Facts) -> list[Condition]:
-    """All five, in order."""
-    return [_ready(facts), _progressing(facts), _metrics(facts), _shedding(facts), _degraded(facts)]
+    """All six, in order."""
+    return [_ready(facts), _progressing(facts), _stalled(facts), _metrics(facts), _shedding(facts), _degraded(facts)]
 
 
 def _answers(facts: Facts) -> bool:
@@ -120,6 +123,8 @@ def _ready(facts: Facts) -> Condition:
             if _lacks_executors(facts):
                 trouble = facts.executors_trouble or Trouble(Reason.ExecutorsStarting, "")
                 return Condition("Ready", False, trouble.reason, trouble.message)
+            if (stalled := _stalled(facts)).status:
+                return Condition("Ready", False, stalled.reason, stalled.message)
             return Condition("Ready", True, Reason.JoinRunning)
         return Condition("Ready", False, Reason.DriverStarting, f"the driver is {_state(facts)}")
     if facts.trouble is not None:
@@ -151,6 +156,37 @@ def _progressing(facts: Facts) -> Condition:
 
 def phase_of_plan(facts: Facts) -> str:
     return str(facts.report.plan.get("phase", "")) if facts.report is not None else ""
+
+
+def _stalled(facts: Facts) -> Condition:
+    """Whether an epoch stands still, by the driver; unknown while none answers. Without ages: those are in the metrics."""
+    if facts.deleting is not None:
+        return Condition("Stalled", False, *facts.deleting)
+    if facts.suspended:
+        return Condition("Stalled", False, Reason.Suspended)
+    if facts.report is None or not facts.report.health:
+        return Condition("Stalled", None, Reason.DriverUnreachable if facts.driver_ready else Reason.DriverStarting, "no driver answers")
+    stalled = facts.report.health.get("stalled")
+    if not stalled:
+        return Condition("Stalled", False, Reason.EpochsMove)
+    committed_at = facts.report.health.get("committedAt")
+    last = "nothing has been committed yet" if committed_at is None else f"the last commit is of {instant(committed_at)}"
+    if stalled.get("step") is None:
+        return Condition("Stalled", True, Reason.EpochStalled, f"it is tried again; {last}; {stalled.get('last')}")
+    waits_for = ", ".join(stalled.get("waitsFor") or ()) or "an answer to the driver itself, from storage or a broker"
+    times = f"; it was given up for that {stalls} times before" if (stalls := stalled.get("stalls")) else ""
+    what = f"epoch {stalled.get('epoch')} stands still in step {stalled['step']} and waits for {waits_for}"
+    return Condition("Stalled", True, Reason.EpochStalled, f"{what}; {last}{times}")
+
+
+def _last_commit(facts: Facts, before: Mapping[str, Any]) -> str | None:
+    """As it is stored, until it is so much older that it is worth a write, or the join stands still."""
+    committed_at = facts.report.health.get("committedAt") if facts.report is not None else None
+    stored: str | None = before.get("lastCommit")
+    if committed_at is None:
+        return stored
+    is_recent = stored is not None and abs(committed_at - datetime.fromisoformat(stored).timestamp()) < COMMIT_SECONDS
+    return stored if is_recent and not _stalled(facts).status else instant(committed_at)
 
 
 def _metrics(facts: Facts) -> Condition:
@@ -258,6 +294,9 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
         written["utilization"] = {"max": f"{max(taus):.2f}", "mean": f"{sum(taus) / len(taus):.2f}"}
         written["shedRatio"] = {stream: f"{ratio:.2g}" for stream, ratio in sorted(facts.shed_ratio.items())}
         written["shed"] = f"{max(facts.shed_ratio.values(), default=0.0):.2g}"
+    last_commit = _last_commit(facts, before)
+    if last_commit is not None:
+        written["lastCommit"] = last_commit
     written |= _scaling(facts, before)
     if facts.change:
         written["change"] = dict(facts.change)

@@ -28,7 +28,7 @@ class Condition(Part):
     """One condition, as Kubernetes' API conventions have it."""
 
     type: Annotated[str, StringConstraints(min_length=1, max_length=316)]
-    """Ready, Progressing, MetricsAvailable, Shedding or Degraded."""
+    """Ready, Progressing, Stalled, MetricsAvailable, Shedding or Degraded."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     observed_generation: Annotated[int, Field(ge=0)] | None = None
@@ -164,6 +164,8 @@ class Status(Part):
     """The newest scaling decisions, the latest last."""
     cost: Cost | None = None
     """What the executors have come to."""
+    last_commit: Instant | None = None
+    """When the last epoch was committed, to five minutes; exact while the join stands still."""
     memory: Sentence | None = None
     """How a worker's memory was derived from what it must hold."""
     image: Annotated[str, StringConstraints(max_length=1024)] | None = None
@@ -179,4 +181,4 @@ class Status(Part):
         ]
         | None
     ) = None
-    """Ready, Progressing, MetricsAvailable, Shedding and Degraded."""
+    """Ready, Progressing, Stalled, MetricsAvailable, Shedding and Degraded."""

@@ -21,6 +21,7 @@ class Exit(IntEnum):
     MISMATCH = 5
     STORAGE = 6
     JAVA = 7
+    STALLED = 8
     INTERRUPTED = 130
 
 
@@ -46,6 +47,8 @@ def code_of(error: BaseException) -> Exit:
     from streamjoin.state.storage import StorageError
 
     if isinstance(error, EpochFailed):
+        if error.stalled:
+            return Exit.STALLED
         cause = _CAUSE.match(str(error))
         return _OF_CAUSE.get(cause[1], Exit.FAILED) if cause else Exit.FAILED
     for kind, code in (
@@ -65,6 +68,7 @@ _REMEDY = {
     Exit.FAILED: "mend the cause and run the same command: it goes on after the last committed epoch",
     Exit.SOURCE: "mend the input and run the same command: it goes on after the last committed epoch",
     Exit.STORAGE: "when the storage can be reached and has room, run the same command: it goes on after the last committed epoch",
+    Exit.STALLED: "the same command goes on after the last committed epoch; where it stalls again, look at what it waits for",
     Exit.SUPERSEDED: "run one driver per checkpoint",
 }
 """For the errors whose own text does not say what to do; the others' does."""
@@ -84,6 +88,11 @@ def failure_of(error: BaseException, trace: str, log_directory: Path) -> Failure
         text += f" ({_kept(getattr(error, 'detail', '') or trace, log_directory)})"
     remedy = _REMEDY.get(code)
     return Failure(code, f"{text}; {remedy}" if remedy else text)
+
+
+def stalled(sentence: str, trace: str) -> Failure:
+    """The end of a run whose driver does not come back; ``trace`` says where that is."""
+    return Failure(Exit.STALLED, f"{sentence} ({trace}); {_REMEDY[Exit.STALLED]}")
 
 
 def _kept(trace: str, log_directory: Path) -> str:

@@ -28,6 +28,9 @@ DEATHS = 5
 """So often an epoch whose worker has died is tried again besides, without a pause."""
 FIRST_ASK_SECONDS, MOST_ASK_SECONDS = 0.002, 0.05
 """Where the interval is shorter: how long after nothing was new the sources are asked again, twice as long each time."""
+STALLS = 2
+"""So often an epoch that was given up because nothing moved is tried again, without a pause; then the process ends, and the next one begins
+with connections and threads of its own."""
 UNSTARTED = "the driver starts workers before it uses them"
 
 
@@ -154,6 +157,16 @@ class AnnouncedRunner:
         return None if self._runner is None else self._runner.absence
 
     @property
+    def waits_for(self) -> tuple[str, ...] | None:
+        runner = self._runner
+        return None if runner is None else runner.waits_for
+
+    @property
+    def moved_at(self) -> float:
+        runner = self._runner
+        return float("-inf") if runner is None else runner.moved_at
+
+    @property
     def overlaps(self) -> bool:
         return self._runner is not None and self._runner.overlaps
 
@@ -245,13 +258,17 @@ class Loop:
     def _attempts(self, *, final: bool) -> EpochResult | None:
         """One epoch, tried again with growing pauses. Raises what the last attempt raised."""
         pauses = iter(self._pauses)
-        deaths = 0
+        deaths = stalls = 0
         for attempt in itertools.count(1):
             try:
                 result = self._driver.step(final=final)
             except EpochFailed as error:
-                deaths += error.worker_died
-                pause = 0.0 if error.worker_died and deaths <= DEATHS else next(pauses, None)
+                stalls += error.stalled
+                deaths += error.worker_died and not error.stalled
+                if error.stalled:
+                    pause = 0.0 if stalls <= STALLS else None
+                else:
+                    pause = 0.0 if error.worker_died and deaths <= DEATHS else next(pauses, None)
                 if error.permanent or pause is None or self._stop.is_set():
                     raise
                 self._tell(Retrying(str(error), attempt, pause))

@@ -149,6 +149,7 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
     from streamjoin.cli.history import History
     from streamjoin.cli.loop import Entering, Loop
     from streamjoin.cli.subject import Subject
+    from streamjoin.cli.watchdog import Watchdog, end_process
     from streamjoin.epoch.driver import Driver
     from streamjoin.state.storage import ObjectStorage
 
@@ -178,7 +179,8 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
             decision=lambda: None if autoscaler is None else autoscaler.decision,
         )
         view = _view(options, subject, history, out)
-        with answering_signals(stop, events.put), quiet_libraries(log_directory):
+        watchdog = Watchdog(lambda: driver.pulse.activity, lambda activity: end_process(activity, log_directory))
+        with answering_signals(stop, events.put), quiet_libraries(log_directory), watchdog:
             ended, out_is_gone = _watch(loop, view, history, events, stop)
     if out_is_gone and not options.as_json:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains that it cannot flush as it exits
@@ -200,7 +202,7 @@ def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Step
     from streamjoin.serve.watch import Watched
 
     address = options.metrics_address or "127.0.0.1"
-    metrics = Metrics(job)
+    metrics = Metrics(job, pulse=driver.pulse)
     try:
         token = None if options.api_token_file is None else TokenFile(options.api_token_file)
     except TokenError as error:

@@ -64,6 +64,7 @@ from streamjoin.epoch.observations import Observations
 from streamjoin.epoch.outcome import checkpoint_after, result_of
 from streamjoin.epoch.planning import Head, PlannedEpoch, make_spec, plan_inputs, tuple_bytes, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner, Running
+from streamjoin.epoch.pulse import STARTING, Pulse
 from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanner
 from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import Rewrite, Shared, TaskReport, TooLarge, share
@@ -93,6 +94,8 @@ def _trying_again(step: _Step) -> _Step:
         except UnavailableError as error:
             epoch = max(0, driver.checkpoint.epoch + driver.is_published)
             raise EpochFailed(f"epoch {epoch}: UnavailableError: {error}", traceback.format_exc()) from error
+        finally:
+            driver.pulse.leave()
 
     return tried
 
@@ -128,6 +131,7 @@ class Driver:
         self.predicate: Predicate | None = None
         self._storage = storage
         self._runner = runner
+        self.pulse = Pulse(runner, job.deadline_seconds)
         self._clock = clock
         self._at = at
         self._query = uuid.uuid4().hex
@@ -159,29 +163,38 @@ class Driver:
 
         A sink that is out of reach is left to the steps, which are tried again. Raises CheckpointMismatch, StorageError, SinkError.
         """
-        self._at("claim")
+        try:
+            self._start()
+        finally:
+            self.pulse.leave()
+
+    def _start(self) -> None:
+        self._enter("claim")
         self.checkpoint = self._log.claim()
         require_same_join(self.job, self.checkpoint, self._storage.url)
         self._results = Results.of(self.checkpoint, self._storage)
-        self._at("republish")
+        self._enter("republish")
         try:
             self._publish(again=True)
         except UnavailableError:  # until a step has sent it, nothing that is staged may be swept away
             self._janitor.has_leftovers = True
         else:
-            self._at("sweep")
+            self._enter("sweep")
             self.sweep()
         if self.checkpoint.scheme is not None:
             self._deploy(plan_as_asked(self.job, self.checkpoint, self._storage))
 
     def stop(self) -> None:
         """Give up what is in flight, which the next start does again, make visible what waits for that, and end the workers."""
-        self._abandon()
+        self._mark("stop")
         try:
+            self._abandon()
             if self._published and self._results.waiting:
                 self._publish_waiting()
         finally:
+            self._mark("stop")
             self._runner.stop()
+            self.pulse.leave()
 
     @_trying_again
     def step(self, *, final: bool = False) -> EpochResult | None:
@@ -192,7 +205,9 @@ class Driver:
         """
         repeated, self._task_retries = retries(), 0
         if not self._published:
+            self._mark("publish")
             self._publish(again=True)
+        self._mark("plan")
         self._advance_plan()
         flight, self._next = self._next, None
         try:
@@ -207,10 +222,10 @@ class Driver:
             before, after = self.checkpoint, self._commit(epoch, reports)
             self._learn(epoch, reports, steps)
             steps.lap("commit")
-            self._at("publish")
+            self._enter("publish")
             self._publish()
             steps.lap("publish")
-            self._at("clean")
+            self._enter("clean")
             self._janitor.clean(before, after, reports, in_flight=self._next is not None)
             steps.lap("clean")
         except BaseException:
@@ -229,13 +244,13 @@ class Driver:
     def _begin(self, head: Head, steps: Steps, final: bool = False) -> _Flight | None:
         """Plan the epoch after ``head`` and hand it to the runner; None when nothing is new."""
         started_at = self._clock()
-        self._at("plan")
+        self._enter("plan")
         inputs = self._plan_inputs(head, final)
         self.exhausted = all(plan.exhausted for plan in inputs)
         idle = not any(plan.splits for plan in inputs)
         if self._replanner.running is None and not idle:
             steps.lap("plan")
-            self._at("deploy")
+            self._enter("deploy")
             self._deploy(first_plan(self.job, self.checkpoint, self._sources, inputs, self._clock()))
             steps.lap("deploy")
             inputs = self._plan_inputs(head, final)  # workers take seconds to start: for a source that runs by the clock, time begins here
@@ -252,10 +267,11 @@ class Driver:
             now=self._clock(),
             refused=self._refused,
             rewrite=self._rewrite,
+            deadline_seconds=self.pulse.deadline_seconds,
         )
         epoch = PlannedEpoch(spec, inputs, plans, started_at)
         steps.lap("plan")
-        self._at("switch" if epoch.is_switch else "tasks")
+        self._enter("switch" if epoch.is_switch else "tasks")
         repeated = retries()
         try:
             running = self._runner.submit(spec, plans.workers)
@@ -281,11 +297,14 @@ class Driver:
         try:
             while True:
                 epoch = flight.epoch
+                self._mark("tasks")
                 try:
                     reports = flight.running.result()
                     self._require_predecessor(epoch, reports)
                     break
                 except EpochFailed as error:
+                    if error.stalled:
+                        self.pulse.stalled(str(error))
                     self._abandon()
                     self._janitor.has_leftovers = True
                     if error.too_large is not None:
@@ -293,7 +312,7 @@ class Driver:
                     else:
                         if epoch.is_switch:
                             self._carry_out(self._replanner.handle(FirstEpochFailed(f"its first epoch failed: {error}", error.worker_died)))
-                        if epoch.spec.follows is None or error.permanent:
+                        if epoch.spec.follows is None or error.permanent or error.stalled:
                             raise
                 again = self._begin(Head.after(self.checkpoint), steps, final)
                 if again is None:
@@ -351,14 +370,14 @@ class Driver:
         segment = Segment(self._log.next_path)
         results = results.kept_in(segment)
         after = checkpoint_after(self.job, self.checkpoint, epoch, reports, now, results, segment)
-        self._at("commit")
+        self._enter("commit")
         self._log.commit(after, segment.data)
         self.checkpoint, self._results, self._published, self._refused = after, results, False, None
         return after
 
     def _publish_waiting(self) -> None:
         """Make what waits visible, by a commit of its own. What the last one staged is visible by now."""
-        self._at("gather")
+        self._enter("gather")
         waiting = replace(self._results, staged=())
         segment = Segment(self._log.next_path)
         results = waiting.gathered(self._sink, self.checkpoint.identity, self._log.incarnation, self.checkpoint.epoch).kept_in(segment)
@@ -370,6 +389,7 @@ class Driver:
     def _learn(self, epoch: PlannedEpoch, reports: list[TaskReport], steps: Steps) -> None:
         """Take over what the epoch that was just committed has changed: the plan, and the statistics for the next one."""
         now, seconds = self._clock(), sum(steps.seconds.values())
+        self.pulse.committed(seconds - steps.seconds.get("deploy", 0.0))
         self._choose_rewrite(epoch, reports)
         self._observations.add(reports, epoch.spec.expired_before, now)
         if epoch.is_switch:
@@ -382,7 +402,7 @@ class Driver:
                 moved_tuples=sum(report.moved_tuples for report in reports),
             )
             instructions = self._replanner.handle(committed)
-            self._at("release")
+            self._enter("release")
             self._carry_out(instructions)
             return
         self._observations.took(seconds)
@@ -421,13 +441,22 @@ class Driver:
         self._config = share(self._query, config)
         self._carry_out(self._replanner.handle(Adopted(checkpoint.generation, Scheme.from_json(checkpoint.scheme))))
 
+    def _enter(self, step: str) -> None:
+        self._mark(step)
+        self._at(step)
+
+    def _mark(self, step: str) -> None:
+        """From now on it is this step that does not move if nothing does."""
+        self.pulse.enter(max(0, self.checkpoint.epoch + self._published), step)
+
     def _carry_out(self, instructions: Iterable[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
                 case StartWorkers(workers):
+                    self._mark(STARTING)
                     self._runner.start(workers)
                 case RequestWorkers(count):
-                    self._at("request")
+                    self._enter("request")
                     self._runner.request(count)
                 case ReleaseWorkers(kept):
                     self._runner.release(kept)

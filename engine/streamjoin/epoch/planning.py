@@ -128,6 +128,7 @@ def make_spec(
     now: float,
     refused: TooLarge | None = None,
     rewrite: Rewrite | None = None,
+    deadline_seconds: float,
 ) -> EpochSpec:
     """What the tasks of the epoch after ``head`` are told. ``entry`` is the path of the log's newest entry, which is ``last``; ``now`` is
     the wall clock. ``refused``: a split that was given up as too large; where it could not be cut, splits may hold anything now."""
@@ -167,6 +168,7 @@ def make_spec(
         rewrite=None if before or upcoming else rewrite,
         small_bytes=min(MOST_SMALL_BYTES, SMALL_BYTES // current.scheme.tasks),
         follows=follows,
+        deadline_seconds=deadline_seconds,
     )
 
 

@@ -44,11 +44,21 @@ class Runner(Protocol):
         """Why workers that were asked for have not come, as far as something went wrong; None: nothing did. Any thread may call this."""
 
     @property
+    def waits_for(self) -> tuple[str, ...] | None:
+        """Workers that have yet to answer in the earliest epoch in flight; None where tasks run in the driver's own thread. Any thread may
+        call this."""
+
+    @property
+    def moved_at(self) -> float:
+        """When something of an epoch in flight was last sent, received or finished, by ``time.monotonic``. Any thread may call this."""
+
+    @property
     def overlaps(self) -> bool:
         """Whether an epoch may be begun while another is in flight: not when workers are to be put in order between epochs first."""
 
     def submit(self, spec: EpochSpec, workers: Sequence[int]) -> Running:
-        """Begin an epoch, its task t on ``workers[t]``. At most one other may be in flight, the one that this one follows."""
+        """Begin an epoch, its task t on ``workers[t]``. At most one other may be in flight, the one that this one follows. It fails when
+        nothing of it moves for ``spec.deadline_seconds``."""
 
     def release(self, workers: Sequence[int]) -> None:
         """Let all workers go but these. Returns at once. Nothing may be in flight."""
@@ -60,7 +70,14 @@ class EpochFailed(RuntimeError):  # noqa: N818
     """An epoch failed, uncommitted or committed but not yet published, and can be tried again. One line; ``detail`` has the trace."""
 
     def __init__(
-        self, message: str, detail: str = "", *, permanent: bool = False, worker_died: bool = False, too_large: TooLarge | None = None
+        self,
+        message: str,
+        detail: str = "",
+        *,
+        permanent: bool = False,
+        worker_died: bool = False,
+        stalled: bool = False,
+        too_large: TooLarge | None = None,
     ) -> None:
         super().__init__(message)
         self.detail = detail
@@ -68,6 +85,8 @@ class EpochFailed(RuntimeError):  # noqa: N818
         """Trying again would fail in the same way."""
         self.worker_died = worker_died
         """Nothing was wrong but that; another attempt begins when the worker is there again, so that nobody need wait before."""
+        self.stalled = stalled
+        """Nothing of it moved within the epoch's deadline; the workers that owed an answer are replaced."""
         self.too_large = too_large
         """The split whose records are too large for their number: fewer are to be planned."""
 

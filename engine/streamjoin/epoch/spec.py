@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from streamjoin.epoch.pulse import LEAST_SECONDS
 from streamjoin.io.base import Reader, Sink, Split, Staged
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.kernel.expression import Evaluator
@@ -153,6 +154,8 @@ class EpochSpec:
     follows: int | None = None
     """The epoch before, when it is still in flight: a task goes on from the runs that its last attempt staged in the same process, or
     fails. It reports which attempt that was, and the driver commits only what follows from what it has committed."""
+    deadline_seconds: float = LEAST_SECONDS
+    """An attempt of which nothing moves for so long is given up."""
 
     def with_shared(self, change: Callable[[Shared], Shared]) -> EpochSpec:
         """The same with everything that is shared changed: to leave out what a process has already, and to put it back there."""

@@ -149,6 +149,7 @@ LONGEST = Duration.parse("36500d")
 Span = Annotated[Duration, _Between(Duration(0), LONGEST)]
 """A duration that may be 0."""
 PositiveSpan = Annotated[Duration, _Between(Duration(1), LONGEST)]
+DeadlineSpan = Annotated[Duration, _Between(Duration.parse("10s"), LONGEST)]
 EpochSpan = Annotated[Duration, _Between(Duration.parse("0s"), Duration.parse("1h"))]
 MemoryAmount = Annotated[Memory, _Between(Memory.parse("64Mi"), Memory.parse("16Ti"))]
 CapacityAmount = Annotated[Memory, _Between(Memory.parse("1Ki"), Memory.parse("16Ti"))]

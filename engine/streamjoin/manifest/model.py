@@ -15,6 +15,7 @@ from streamjoin.manifest.cel import Rule
 from streamjoin.manifest.field_types import (
     CapacityAmount,
     CpuAmount,
+    DeadlineSpan,
     EpochAmount,
     EpochSpan,
     Fraction,
@@ -237,6 +238,9 @@ class Epoch(Part):
 
     interval: EpochSpan = Duration.parse("1s")
     """The time from one epoch's start to the next one's, when there is something to do. 0s: as soon as there is."""
+    deadline: DeadlineSpan | None = None
+    """How long an epoch may go without anything of it moving; then it is given up and done again, and after three times in a row the driver
+    ends with exit code 8. By default ten times what the slowest of the last epochs took, and 10 minutes at least."""
     max_tuples: Annotated[int, Field(ge=1, lt=2**53)] = 2_000_000
     """How many tuples of all streams one epoch may take; what is more waits."""
     max_bytes: EpochAmount = Memory.parse("256Mi")

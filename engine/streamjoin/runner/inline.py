@@ -45,6 +45,14 @@ class InlineRunner:
         return None
 
     @property
+    def waits_for(self) -> None:
+        return None
+
+    @property
+    def moved_at(self) -> float:
+        return float("-inf")
+
+    @property
     def overlaps(self) -> bool:
         return True
 

@@ -11,8 +11,9 @@ Always holds:
 - An attempt ends when every process that has a part in it has answered, or is gone. So when it has failed or was cancelled, nothing of it
   runs any more, except in a process that cannot be reached, whose files no commit will name.
 - An attempt that follows another goes to the same processes, or fails.
-- No wait is without a deadline: a process that is silent for ``SILENT_BEATS`` is taken for dead and its place is brought anew, one that is
-  there and gets nowhere for ``STALLED_SECONDS`` likewise; a place that stays empty for ``patience_seconds`` lends its task to another.
+- No wait is without a deadline: a process that is silent for ``SILENT_BEATS`` is taken for dead and its place is brought anew; an attempt
+  of which nothing moves within the epoch's deadline fails, and those that owe it an answer are brought anew likewise; a place that stays
+  empty for ``patience_seconds`` lends its task to another.
 
 Locks: all state is guarded by one condition, ``_changed``; nothing that can block is called while it is held, but for short writes to
 streams, which have locks of their own.
@@ -32,6 +33,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from streamjoin.epoch.ports import EpochFailed
+from streamjoin.epoch.pulse import stall_sentence
 from streamjoin.epoch.spec import EpochSpec, Shared, TaskReport
 from streamjoin.runner.messages import Abandon, Assignment, Beat, Done, End, Failed, Hello, Work, decode, encode
 from streamjoin.runner.process import Place, Process
@@ -41,8 +43,6 @@ from streamjoin.runner.security import Gate, Security, shut_down
 BEAT_SECONDS = 1.0
 SILENT_BEATS = 15
 """Counted in the driver's own beats: a driver that slept has not missed any."""
-STALLED_SECONDS = 600.0
-"""An attempt in which nothing is sent, received or finished for so long will not end by itself."""
 ANSWER_SECONDS = 60.0
 """A process that was told to abandon an attempt may finish what it is writing."""
 REASON_SECONDS = 3.0
@@ -92,6 +92,8 @@ class Pool:
         """Some task of the last attempt was not done where it belongs."""
         self._current: list[Attempt] = []
         """Those that are in flight, in order."""
+        self.moved_at = time.monotonic()
+        """When anything of any attempt last moved."""
         self._closed = threading.Event()
         self.gate = Gate(security)
         bracketed = f"[{host}]" if ":" in host else host
@@ -133,6 +135,12 @@ class Pool:
         with self._changed:
             reasons = {place.absence for place in self._places.values() if place.process is None and place.absence is not None}
         return "; ".join(sorted(reasons)) or None
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """Who has yet to answer in the earliest attempt that is in flight."""
+        with self._changed:
+            return self._current[0].owing if self._current else ()
 
     @property
     def settled(self) -> bool:
@@ -279,7 +287,7 @@ class Pool:
                 if message.progress != process.progress:
                     process.progress = message.progress
                     for attempt in self._current:
-                        attempt.moved_at = time.monotonic()
+                        attempt.moved()
             else:
                 for attempt in self._current:
                     if attempt.number == message.attempt:
@@ -341,7 +349,7 @@ class Pool:
             self._place_of |= {worker: place.number for worker, place in zip(homeless, free, strict=False)}
 
     def _begin(self, spec: EpochSpec, processes: Sequence[Process], impossible: str | None = None) -> Attempt:
-        attempt = Attempt(self, next(self._attempts), spec.epoch, tuple(processes))
+        attempt = Attempt(self, next(self._attempts), spec, tuple(processes))
         if impossible is not None:
             attempt.failure = EpochFailed(f"epoch {spec.epoch}: {impossible}")
             return attempt
@@ -390,10 +398,9 @@ class Pool:
                 if process.silent > SILENT_BEATS:
                     self.replace(process, f"it said nothing for {SILENT_BEATS * self._beat_seconds:.0f} s")
             with self._changed:
-                stalled = [one for one in self._current if one.pending and time.monotonic() - one.moved_at > STALLED_SECONDS]
-                hanging = {process for attempt in stalled for process in attempt.pending}
-            for process in hanging:
-                self.replace(process, f"it got nowhere for {STALLED_SECONDS:.0f} s")
+                hanging = {process: attempt for attempt in self._current if attempt.give_up_stalled() for process in attempt.pending}
+            for process, attempt in hanging.items():
+                self.replace(process, f"it got nowhere for {attempt.deadline_seconds:.0f} s")
 
     def replace(self, process: Process, why: str) -> None:
         """Take a process for dead, kill it, and bring another."""
@@ -412,8 +419,8 @@ class Pool:
 class Attempt:
     """One attempt at an epoch (see :class:`streamjoin.epoch.ports.Running`). Its fields are guarded by the pool's lock."""
 
-    def __init__(self, pool: Pool, number: int, epoch: int, processes: tuple[Process, ...]) -> None:
-        self._pool, self.number, self.epoch = pool, number, epoch
+    def __init__(self, pool: Pool, number: int, spec: EpochSpec, processes: tuple[Process, ...]) -> None:
+        self._pool, self.number, self.epoch, self.deadline_seconds = pool, number, spec.epoch, spec.deadline_seconds
         self.processes = processes
         """By task."""
         self.pending: set[Process] = set()
@@ -424,14 +431,34 @@ class Attempt:
         """The failure may only follow from another one, which is yet to be told."""
         self._unexplained: tuple[Process, Place, int] | None = None
         """The process whose death is the failure, its place and how many deaths there were explained before."""
-        self.moved_at = time.monotonic()
+        self._moved_at = 0.0
+        self.moved()
+
+    def moved(self) -> None:
+        """Something of it was sent, received or finished."""
+        self._moved_at = self._pool.moved_at = time.monotonic()
+
+    @property
+    def owing(self) -> tuple[str, ...]:
+        """Who has yet to answer."""
+        return tuple(sorted(str(process) for process in self.pending))
+
+    def give_up_stalled(self) -> bool:
+        """Fail where nothing has moved within the deadline; whether that is so."""
+        seconds = time.monotonic() - self._moved_at
+        if not self.pending or seconds <= self.deadline_seconds:
+            return False
+        if self.failure is None or self._symptom:
+            self._symptom = False
+            self._fail(EpochFailed(stall_sentence(self.epoch, "tasks", seconds, self.owing), worker_died=True, stalled=True))
+        return True
 
     def answered(self, process: Process, message: Done | Failed) -> None:
         """A process has done its part, or failed."""
         if process not in self.pending:
             return
         self.pending.discard(process)
-        self.moved_at = time.monotonic()
+        self.moved()
         if isinstance(message, Done):
             self.reports += message.reports
         elif self.failure is None or (self._symptom and not message.abandoned):
@@ -455,6 +482,7 @@ class Attempt:
 
     def _fail(self, failure: EpochFailed) -> None:
         self.failure = failure
+        self.moved()
         for other in self.pending:
             other.tell(Abandon(self.number))
 
@@ -489,6 +517,7 @@ class Attempt:
                     if time.monotonic() - failed_at > ANSWER_SECONDS:
                         break
             late = list(self.pending)
+            self.moved()
             if self in self._pool._current:
                 self._pool._current.remove(self)
         for process in late:

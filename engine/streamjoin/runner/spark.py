@@ -142,6 +142,14 @@ class SparkRunner:
         return None if self._pool is None else self._pool.absence
 
     @property
+    def waits_for(self) -> tuple[str, ...]:
+        return () if self._pool is None else self._pool.waits_for
+
+    @property
+    def moved_at(self) -> float:
+        return float("-inf") if self._pool is None else self._pool.moved_at
+
+    @property
     def overlaps(self) -> bool:
         """See :class:`streamjoin.epoch.ports.Runner`."""
         return self._pool is not None and self._pool.settled

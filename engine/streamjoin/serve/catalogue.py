@@ -142,6 +142,12 @@ EPOCHS = (
         NAME,
         "How long the running attempt at an epoch has taken, starting workers included; 0 between them.",
     ),
+    _gauge(
+        "still_seconds",
+        NAME,
+        "For how long nothing of the running epoch has moved, of steps and workers; 0 between epochs and while workers start.",
+    ),
+    _gauge("epoch_deadline_seconds", NAME, "How long that may last: then the epoch is given up, or the driver ends (spec.epoch.deadline)."),
     _histogram("epoch_duration_seconds", NAME, "Time that an epoch took, starting workers (deploy) not included."),
     _histogram(
         "epoch_step_duration_seconds", STEP, "Time by step of an epoch: plan, tasks, commit, publish, clean; deploy, where workers started."
@@ -152,6 +158,7 @@ EPOCHS = (
         "Time by step within the tasks of an epoch, of the task that took longest: route; open, gather, join, sink, merge, write.",
     ),
     _counter("epoch_failures_total", NAME, "Attempts to start or to run an epoch that failed."),
+    _counter("epoch_stalls_total", NAME, "Of these, attempts that were given up because nothing of them moved."),
     _counter("epoch_retries_total", NAME, "Attempts to run an epoch again after one that failed."),
 )
 STATE = (

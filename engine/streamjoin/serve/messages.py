@@ -160,6 +160,21 @@ class StatisticsAnswer(Message):
     right: SideAnswer
 
 
+class Stalled(Message):
+    """What stands still now (null: nothing does), and what was given up for that since the last commit."""
+
+    epoch: int | None
+    step: str | None
+    seconds: float | None
+    """Since anything of it moved."""
+    waits_for: list[str]
+    """Workers that have yet to answer; none: the driver itself waits, for storage or a broker."""
+    stalls: int
+    """Attempts since the last commit that were given up."""
+    last: str | None
+    """What the last of these was."""
+
+
 class HealthAnswer(Message):
     """``GET /v1/health``."""
 
@@ -167,6 +182,10 @@ class HealthAnswer(Message):
     state: Literal["starting", "running", "retrying", "ended"]
     epoch: int | None
     seconds_since_commit: float | None
+    committed_at: float | None
+    """Of the last epoch; seconds since 1970."""
+    stalled: Stalled | None
+    """Null: epochs get on, or nothing is new."""
     last_error: str | None
     generation: int | None
     workers: int | None

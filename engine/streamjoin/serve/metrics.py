@@ -30,6 +30,7 @@ from streamjoin.elastic.settings import Mode
 from streamjoin.epoch.outcome import stored
 from streamjoin.epoch.planning import utilization
 from streamjoin.epoch.ports import EpochResult
+from streamjoin.epoch.pulse import Pulse
 from streamjoin.epoch.replan import PlanPhase, PlanStatus, Switched
 from streamjoin.io.base import Traffic
 from streamjoin.job import Job
@@ -114,8 +115,10 @@ class Page:
 class Metrics(Collector):
     """See the module. Any thread may scrape while another tells what happens."""
 
-    def __init__(self, job: Job, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, job: Job, *, clock: Callable[[], float] = time.time, pulse: Pulse | None = None) -> None:
+        """``pulse``: the driver's; without it nothing is said of stalls."""
         self._job = job
+        self._pulse = pulse
         self._clock = clock
         self._lock = threading.Lock()
         self._state = "starting"
@@ -254,8 +257,26 @@ class Metrics(Collector):
                 "state": self._state,
                 "epoch": None if committed is None or committed.epoch < 0 else committed.epoch,
                 "secondsSinceCommit": since,
+                "committedAt": None if committed is None else committed.committed_at,
+                "stalled": self._stalled(),
                 "lastError": self._last_error,
             }
+
+    def _stalled(self) -> dict[str, Any] | None:
+        """What stands still, or was given up for that since the last commit; None: nothing."""
+        if self._pulse is None:
+            return None
+        activity, stalls, last = self._pulse.activity, self._pulse.stalls, self._pulse.last_stall
+        if activity is None or not activity.is_noticed:
+            return None if last is None else {"epoch": None, "step": None, "seconds": None, "waitsFor": [], "stalls": stalls, "last": last}
+        return {
+            "epoch": activity.epoch,
+            "step": activity.step,
+            "seconds": round(activity.seconds, 3),
+            "waitsFor": list(activity.waits_for),
+            "stalls": stalls,
+            "last": last,
+        }
 
     def describe(self) -> Iterable[Metric]:
         """What there may be. For the registry."""
@@ -295,6 +316,11 @@ class Metrics(Collector):
         page.add("streamjoin_epoch_retries_total", self._retries, name)
         page.add("streamjoin_storage_retries_total", self._storage_retries, name)
         page.add("streamjoin_running_epoch_seconds", 0 if self._running_since is None else max(0.0, now - self._running_since), name)
+        if self._pulse is not None:
+            activity = self._pulse.activity
+            page.add("streamjoin_still_seconds", 0 if activity is None else activity.still_seconds, name)
+            page.add("streamjoin_epoch_deadline_seconds", self._pulse.deadline_seconds, name)
+            page.add("streamjoin_epoch_stalls_total", self._pulse.total_stalls, name)
         for histogram in (self._epochs, self._steps, self._task_steps, self._pauses, self._waits):
             page.copy(histogram)
         self._add_scaling(page)

@@ -1,0 +1,68 @@
+"""Ends a run whose driver does not come back: the last resort, and the only one when its own thread waits for an answer that never comes.
+
+A thread that is blocked cannot be taken out of it, and one that was left behind might commit later; a process that ends can do neither. The
+next one claims the checkpoint and goes on after the last commit. Needs nothing of the thread that it watches.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+from streamjoin.cli.exits import Exit, stalled
+from streamjoin.epoch.pulse import Activity
+
+BEATS = 5
+"""So often in a row it must be overdue: a process that slept finds all its deadlines over when it wakes, and gets on at once."""
+
+
+class Watchdog:
+    """Watches from its construction, until it is left."""
+
+    def __init__(
+        self, activity: Callable[[], Activity | None], end: Callable[[Activity], object], *, poll_seconds: float = 1.0
+    ) -> None:
+        """``end`` is called once, in a thread of its own."""
+        self._activity, self._end, self._poll_seconds = activity, end, poll_seconds
+        self._over = threading.Event()
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def _watch(self) -> None:
+        beats = 0
+        while not self._over.wait(self._poll_seconds):
+            activity = self._activity()
+            beats = beats + 1 if activity is not None and activity.is_lost else 0
+            if activity is not None and beats == BEATS:
+                self._end(activity)
+                return
+
+    def __enter__(self) -> Watchdog:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._over.set()
+
+
+def end_process(activity: Activity, log_directory: Path) -> NoReturn:
+    """Say what stands still and where each thread is, and end at once. Writes to standard error itself: whoever holds its lock may be the
+    thread that is blocked."""
+    failure = stalled(activity.sentence, trace_of_threads(log_directory))
+    os.write(2, f"\nstreamjoin: {failure.sentence}\n".encode())
+    os._exit(Exit.STALLED)  # nothing may wait for the blocked thread
+
+
+def trace_of_threads(log_directory: Path) -> str:
+    """What each thread is at, in a file; the words that say where."""
+    path = log_directory / "failure.txt"
+    try:
+        log_directory.mkdir(parents=True, exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            faulthandler.dump_traceback(file)
+    except OSError as error:
+        return f"its trace could not be written to {path}: {error.strerror}"
+    return f"trace: {path}"
