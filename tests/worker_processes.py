@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 
 from streamjoin.epoch.spec import EpochSpec
-from streamjoin.runner.pool import Attempt, Pool
+from streamjoin.runner.attempt import Attempt
+from streamjoin.runner.pool import Pool
 from streamjoin.runner.security import Security
 from streamjoin.runner.worker import Settings
 

@@ -2,8 +2,8 @@
 
     access.py CHECKS.json
 
-Each check is {"allowed": bool, "verb": ..., "group": ..., "resource": ..., "namespace": ... ("" for all of the cluster)}, and "name" where it
-is about one object. Only the standard library is used.
+Each check is {"allowed": bool, "verb": ..., "group": ..., "resource": ..., "namespace": ... ("" for all of the cluster)}, and "name"
+where it is about one object. Only the standard library is used.
 """
 
 import json
@@ -23,7 +23,8 @@ def server() -> str:
 
 def is_allowed(check: dict) -> bool:
     resource, _, subresource = check["resource"].partition("/")
-    attributes = {name: check[name] for name in ("verb", "group", "namespace", "name") if name in check} | {"resource": resource, "subresource": subresource}
+    attributes = {name: check[name] for name in ("verb", "group", "namespace", "name") if name in check}
+    attributes |= {"resource": resource, "subresource": subresource}
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
     headers = {"Authorization": f"Bearer {(ACCOUNT / 'token').read_text().strip()}", "Content-Type": "application/json"}
     url = f"{server()}/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"

@@ -26,7 +26,6 @@ removed.
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 import traceback
 import uuid
@@ -61,11 +60,11 @@ from streamjoin.epoch.events import (
 from streamjoin.epoch.janitor import Janitor
 from streamjoin.epoch.join import Steps
 from streamjoin.epoch.observations import Observations
-from streamjoin.epoch.outcome import checkpoint_after, result_of
+from streamjoin.epoch.outcome import checkpoint_after, require_predecessor, result_of
 from streamjoin.epoch.planning import Head, PlannedEpoch, make_spec, plan_inputs, tuple_bytes, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner, Running
 from streamjoin.epoch.pulse import STARTING, Pulse
-from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanner
+from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanner, require_fit
 from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import Rewrite, Shared, TaskReport, TooLarge, share
 from streamjoin.io.base import Counting, Follower, SinkError, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
@@ -75,29 +74,11 @@ from streamjoin.job import Job
 from streamjoin.language.predicate import Predicate
 from streamjoin.language.sides import SIDES
 from streamjoin.scheme.statistics import Statistics
-from streamjoin.scheme.tiling import Scheme, SchemeError
+from streamjoin.scheme.tiling import Scheme
 from streamjoin.state.blocks import FOLDER
 from streamjoin.state.extent import Segment
 from streamjoin.state.log import Checkpoint, CommitLog, path_of
 from streamjoin.state.storage import Storage, retries
-
-_Step = Callable[..., EpochResult | None]
-
-
-def _trying_again(step: _Step) -> _Step:
-    """What cannot be reached now fails the epoch, not the driver."""
-
-    @functools.wraps(step)
-    def tried(driver: Driver, *, final: bool = False) -> EpochResult | None:
-        try:
-            return step(driver, final=final)
-        except UnavailableError as error:
-            epoch = max(0, driver.checkpoint.epoch + driver.is_published)
-            raise EpochFailed(f"epoch {epoch}: UnavailableError: {error}", traceback.format_exc()) from error
-        finally:
-            driver.pulse.leave()
-
-    return tried
 
 
 @dataclass(frozen=True)
@@ -196,13 +177,21 @@ class Driver:
             self._runner.stop()
             self.pulse.leave()
 
-    @_trying_again
     def step(self, *, final: bool = False) -> EpochResult | None:
         """Run one epoch, or return None (and write nothing) when no source has anything new.
 
         ``final``: no more input will come, so what waits for its end (a last line without a newline) is taken as it is.
         Raises EpochFailed (try again or stop), Superseded and StorageError (stop), SourceError (stop: the input needs mending).
         """
+        try:
+            return self._step(final)
+        except UnavailableError as error:  # what cannot be reached now fails the epoch, not the driver
+            epoch = max(0, self.checkpoint.epoch + self._published)
+            raise EpochFailed(f"epoch {epoch}: UnavailableError: {error}", traceback.format_exc()) from error
+        finally:
+            self.pulse.leave()
+
+    def _step(self, final: bool) -> EpochResult | None:
         repeated, self._task_retries = retries(), 0
         if not self._published:
             self._mark("publish")
@@ -300,7 +289,7 @@ class Driver:
                 self._mark("tasks")
                 try:
                     reports = flight.running.result()
-                    self._require_predecessor(epoch, reports)
+                    require_predecessor(self.checkpoint, epoch, reports)
                     break
                 except EpochFailed as error:
                     if error.stalled:
@@ -329,14 +318,6 @@ class Driver:
         widths[split.side] = max(split.record_bytes, 2 * widths[split.side])
         self.checkpoint = replace(self.checkpoint, widths=(widths[0], widths[1]))
         self._refused = split
-
-    def _require_predecessor(self, epoch: PlannedEpoch, reports: list[TaskReport]) -> None:
-        """Raises EpochFailed unless an epoch that was begun early went on from the runs that were committed since."""
-        if any(report.predecessor_missing for report in reports):
-            raise EpochFailed(f"epoch {epoch.spec.epoch}: a task was begun before the same task of the epoch before it")
-        opened = {report.task: report.opened for report in reports if report.task < epoch.plans.current.scheme.tasks}
-        if epoch.spec.follows is not None and opened != self.checkpoint.tokens:
-            raise EpochFailed(f"epoch {epoch.spec.epoch}: it went on from runs that were not committed")
 
     def _may_begin_after(self, epoch: PlannedEpoch) -> bool:
         """Only while there is a backlog, so that a join that keeps up takes its input once an interval; and not when files of failed
@@ -493,15 +474,7 @@ class Driver:
         """
         if self._replanner.running is None or self.predicate is None:
             raise PlanRefused("plan: the join has no plan yet, as it has seen no input; put one once it runs")
-        try:
-            plan.scheme.check(self.predicate.main)
-        except SchemeError as error:
-            raise PlanRefused(f"plan.scheme: {error}") from error
-        least, most = self.job.min_workers, self.job.max_workers
-        if not least <= plan.workers <= most:
-            raise PlanRefused(
-                f"plan.scheme.tasks: {plan.workers} must be from {least} (spec.workers.min) to {most} (spec.workers.max); change either"
-            )
+        require_fit(plan, self.predicate.main, self.job.min_workers, self.job.max_workers)
         return self._replanner.put(plan)
 
     def plan_status(self) -> PlanStatus | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from streamjoin.epoch.planning import PlannedEpoch, utilization
-from streamjoin.epoch.ports import EpochResult, TaskWork
+from streamjoin.epoch.ports import EpochFailed, EpochResult, TaskWork
 from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import Rewritten, RouteReport, TaskReport
 from streamjoin.epoch.watermark import advance
@@ -28,6 +28,15 @@ COUNTERS = (
     *("input_bytes", "routed_bytes", "dead_letter_bytes"),
 )
 """What routing counts, by stream: fields of RouteReport."""
+
+
+def require_predecessor(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport]) -> None:
+    """Raises EpochFailed unless an epoch that was begun before ``last`` went on from the runs that this has committed."""
+    if any(report.predecessor_missing for report in reports):
+        raise EpochFailed(f"epoch {epoch.spec.epoch}: a task was begun before the same task of the epoch before it")
+    opened = {report.task: report.opened for report in reports if report.task < epoch.plans.current.scheme.tasks}
+    if epoch.spec.follows is not None and opened != last.tokens:
+        raise EpochFailed(f"epoch {epoch.spec.epoch}: it went on from runs that were not committed")
 
 
 def checkpoint_after(

@@ -46,7 +46,8 @@ from streamjoin.epoch.events import (
     WorkersReady,
 )
 from streamjoin.epoch.spec import Shared, share
-from streamjoin.scheme.tiling import Scheme
+from streamjoin.language.predicate import MainPredicate
+from streamjoin.scheme.tiling import Scheme, SchemeError
 
 FETCH_SECONDS = 120.0
 """Blocks that have not arrived by then are read in the plan's first epoch."""
@@ -413,6 +414,18 @@ class Replanner:
     def _shared(self, scheme: Scheme) -> Shared:
         self._next_name += 1
         return share(f"{self._name}-{self._next_name}", scheme)
+
+
+def require_fit(plan: Plan, main: MainPredicate, least: int, most: int) -> None:
+    """Raises PlanRefused for a plan that is none (``Scheme.check``), or of another number of workers than from ``least`` to ``most``."""
+    try:
+        plan.scheme.check(main)
+    except SchemeError as error:
+        raise PlanRefused(f"plan.scheme: {error}") from error
+    if not least <= plan.workers <= most:
+        raise PlanRefused(
+            f"plan.scheme.tasks: {plan.workers} must be from {least} (spec.workers.min) to {most} (spec.workers.max); change either"
+        )
 
 
 def _refusal(plan: Plan, running: Assignment) -> str | None:

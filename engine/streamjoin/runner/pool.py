@@ -15,7 +15,7 @@ Always holds:
   of which nothing moves within the epoch's deadline fails, and those that owe it an answer are brought anew likewise; a place that stays
   empty for ``patience_seconds`` lends its task to another.
 
-Locks: all state is guarded by one condition, ``_changed``; nothing that can block is called while it is held, but for short writes to
+Locks: all state is guarded by one condition, ``changed``; nothing that can block is called while it is held, but for short writes to
 streams, which have locks of their own.
 """
 
@@ -33,9 +33,9 @@ import pyarrow as pa
 from pyarrow import flight
 
 from streamjoin.epoch.ports import EpochFailed
-from streamjoin.epoch.pulse import stall_sentence
-from streamjoin.epoch.spec import EpochSpec, Shared, TaskReport
-from streamjoin.runner.messages import Abandon, Assignment, Beat, Done, End, Failed, Hello, Work, decode, encode
+from streamjoin.epoch.spec import EpochSpec, Shared
+from streamjoin.runner.attempt import Attempt
+from streamjoin.runner.messages import Assignment, Beat, End, Hello, Work, decode, encode
 from streamjoin.runner.process import Place, Process
 from streamjoin.runner.reading import Reading
 from streamjoin.runner.security import Gate, Security, shut_down
@@ -43,9 +43,6 @@ from streamjoin.runner.security import Gate, Security, shut_down
 BEAT_SECONDS = 1.0
 SILENT_BEATS = 15
 """Counted in the driver's own beats: a driver that slept has not missed any."""
-ANSWER_SECONDS = 60.0
-"""A process that was told to abandon an attempt may finish what it is writing."""
-REASON_SECONDS = 3.0
 _log = logging.getLogger("streamjoin.workers")
 
 
@@ -82,7 +79,7 @@ class Pool:
         self.security = security
         self._patience = patience_seconds
         self._beat_seconds = beat_seconds
-        self._changed = threading.Condition()
+        self.changed = threading.Condition()
         self._places: dict[int, Place] = {}
         self._numbers = itertools.count()
         self._attempts = itertools.count()
@@ -90,7 +87,7 @@ class Pool:
         """By worker."""
         self._lent = False
         """Some task of the last attempt was not done where it belongs."""
-        self._current: list[Attempt] = []
+        self.current: list[Attempt] = []
         """Those that are in flight, in order."""
         self.moved_at = time.monotonic()
         """When anything of any attempt last moved."""
@@ -99,71 +96,71 @@ class Pool:
         bracketed = f"[{host}]" if ":" in host else host
         self._server = _Server(self, f"{security.scheme}://{bracketed}:{port}", security.server(self.gate))
         self.address = f"{bracketed}:{self._server.port}"
-        self._hosts = hosts(self)
+        self.hosts = hosts(self)
         self._reading = Reading()
         self._watch = threading.Thread(target=self._beat, name="watch", daemon=True)
         self._watch.start()
 
     def want(self, count: int) -> None:
         """Have at least so many places."""
-        with self._changed:
+        with self.changed:
             fresh = [next(self._numbers) for _ in range(count - len(self._places))]
             self._places |= {number: Place(number) for number in fresh}
         for number in fresh:
-            self._hosts.bring(number)
+            self.hosts.bring(number)
 
     @property
     def connected(self) -> int:
         """How many places have a process that is ready to work."""
-        with self._changed:
+        with self.changed:
             return sum(place.process is not None for place in self._places.values())
 
     @property
     def pids(self) -> dict[int, int]:
         """By place, the process that is connected."""
-        with self._changed:
+        with self.changed:
             return {number: place.process.hello.pid for number, place in self._places.items() if place.process is not None}
 
     def reason(self, place: int) -> str | None:
         """What ended the last process of a place that died."""
-        with self._changed:
+        with self.changed:
             return self._places[place].reason
 
     @property
     def absence(self) -> str | None:
         """Why processes do not come to places that have none, as far as something went wrong there."""
-        with self._changed:
+        with self.changed:
             reasons = {place.absence for place in self._places.values() if place.process is None and place.absence is not None}
         return "; ".join(sorted(reasons)) or None
 
     @property
     def waits_for(self) -> tuple[str, ...]:
         """Who has yet to answer in the earliest attempt that is in flight."""
-        with self._changed:
-            return self._current[0].owing if self._current else ()
+        with self.changed:
+            return self.current[0].owing if self.current else ()
 
     @property
     def settled(self) -> bool:
         """Whether every worker has its process and its task, so that an attempt may follow another; and none that is in flight is lost: who
         has done its part of that would go on from there, and need what is committed again."""
-        with self._changed:
-            lost = any(attempt.failure is not None or any(process.gone for process in attempt.processes) for attempt in self._current)
+        with self.changed:
+            lost = any(attempt.failure is not None or any(process.gone for process in attempt.processes) for attempt in self.current)
             return not lost and not self._lent and all(self._process_of(worker) is not None for worker in self._place_of)
 
     def await_connected(self, count: int, seconds: float) -> int:
         """Wait until there are so many, or the time is over; how many there are. Raises EpochFailed when none will ever come."""
         deadline = time.monotonic() + seconds
-        with self._changed:
+        with self.changed:
             while True:
                 there = sum(place.process is not None for place in self._places.values())
                 if there >= count or time.monotonic() > deadline:
                     return there
                 self._require_hosts()
-                self._changed.wait(min(0.5, max(0.0, deadline - time.monotonic())))
+                self.changed.wait(min(0.5, max(0.0, deadline - time.monotonic())))
 
     def restart(self, workers: Sequence[int]) -> None:
         """These workers and no others, wherever there is a place: those of a driver before are forgotten."""
-        with self._changed:
+        with self.changed:
             self._place_of.clear()
         self.want(len(workers))
         self.release(workers)
@@ -172,8 +169,8 @@ class Pool:
         """Begin an attempt at an epoch, task t on ``workers[t]``. Waits for workers that are not there. Raises EpochFailed."""
         before = None
         if spec.follows is not None:
-            with self._changed:
-                before = next((one for one in self._current if one.epoch == spec.follows), None)
+            with self.changed:
+                before = next((one for one in self.current if one.epoch == spec.follows), None)
             processes = before.processes if before is not None and len(before.processes) == len(workers) else ()
             if not processes:
                 return self._begin(spec, (), f"epoch {spec.follows} is over")
@@ -183,7 +180,7 @@ class Pool:
 
     def release(self, workers: Sequence[int]) -> None:
         """Let go the places that these workers do not need."""
-        with self._changed:
+        with self.changed:
             self._place_of = {worker: place for worker, place in self._place_of.items() if worker in workers}
             self._pack()
             used = set(self._place_of.values())
@@ -192,11 +189,11 @@ class Pool:
             spare.sort(key=lambda number: (self._places[number].process is None, number))
             surplus = spare[max(0, len(workers) - len(used)) :]
             ended = [self._places.pop(number) for number in surplus]
-            self._changed.notify_all()
+            self.changed.notify_all()
         for place in ended:
             if place.process is not None:
                 place.process.tell(End())
-            self._hosts.end(place.number)
+            self.hosts.end(place.number)
 
     def _pack(self) -> None:
         """Have the workers of an executor go on in processes of others, whose workers have gone, where those have room for all of them: an
@@ -230,12 +227,12 @@ class Pool:
 
     def place_died(self, place: int, reason: str) -> None:
         """Of the hosts: what kept the place has ended, with its process. They bring it anew."""
-        with self._changed:
+        with self.changed:
             found = self._places.get(place)
             if found is not None and (found.process is not None or found.is_unexplained):
                 found.died(reason)
                 self._drop(found, reason)
-                self._changed.notify_all()
+                self.changed.notify_all()
             elif found is not None and not found.is_replaced:
                 found.absence = reason
                 _log.warning("no worker has come to place %d: %s; it is tried again", place, reason)
@@ -252,17 +249,17 @@ class Pool:
         except (StopIteration, flight.FlightError, pa.ArrowException, OSError):
             pass
         finally:
-            with self._changed:
+            with self.changed:
                 place = self._places.get(hello.place)
                 if place is not None and place.process is process:
                     self._drop(place, None)
-                self._changed.notify_all()
+                self.changed.notify_all()
             process.close()
 
     def _attend(self, process: Process, reader: Any) -> None:
         """Hear a process for as long as its place is there. Raises what reading does when the connection ends."""
         hello = process.hello
-        with self._changed:
+        with self.changed:
             place = self._places.get(hello.place)
             if place is None:  # it was let go meanwhile
                 process.tell(End())
@@ -273,12 +270,12 @@ class Pool:
             if place.process is not None:
                 self._drop(place, hello.died or "it called again")
             place.process, place.absence, place.is_replaced = process, None, False
-            self._changed.notify_all()
+            self.changed.notify_all()
         while True:
             self._hear(process, decode(reader.read_chunk().app_metadata))
 
     def _hear(self, process: Process, message: Any) -> None:
-        with self._changed:
+        with self.changed:
             if process.gone:  # it was given up, and is there again
                 process.tell(End())
                 return
@@ -286,14 +283,14 @@ class Pool:
             if isinstance(message, Beat):
                 if message.progress != process.progress:
                     process.progress = message.progress
-                    for attempt in self._current:
+                    for attempt in self.current:
                         attempt.moved()
             else:
-                for attempt in self._current:
+                for attempt in self.current:
                     if attempt.number == message.attempt:
                         attempt.answered(process, message)
                         if not attempt.pending:  # who waits need not look at each answer
-                            self._changed.notify_all()
+                            self.changed.notify_all()
 
     def _drop(self, place: Place, why: str | None) -> None:
         """Its process is gone; None: nobody has told why."""
@@ -302,7 +299,7 @@ class Pool:
             process.gone = True
             place.empty_since = time.monotonic()
             place.is_unexplained = why is None
-            for attempt in self._current:
+            for attempt in self.current:
                 attempt.lost(process, place, why)
 
     def _process_of(self, worker: int) -> Process | None:
@@ -312,7 +309,7 @@ class Pool:
     def _placed(self, spec: EpochSpec, workers: Sequence[int]) -> tuple[Process, ...]:
         """By task, the process that gets it: the worker's own, or, where that has not come for long, one that has few tasks."""
         self._assign_places(workers)
-        with self._changed:
+        with self.changed:
             while True:
                 found = [self._process_of(worker) for worker in workers]
                 self._lent = None in found
@@ -322,7 +319,7 @@ class Pool:
                 missing = [self._places[self._place_of[w]] for w, one in zip(workers, found, strict=True) if one is None]
                 if all(time.monotonic() > place.empty_since + self._patience for place in missing):
                     break
-                self._changed.wait(0.5)
+                self.changed.wait(0.5)
             tasks: dict[Process, int] = {place.process: 0 for place in self._places.values() if place.process is not None}
             if not tasks:
                 reasons = sorted({reason for place in self._places.values() if (reason := place.absence or place.reason) is not None})
@@ -339,11 +336,11 @@ class Pool:
             return tuple(placed)
 
     def _assign_places(self, workers: Sequence[int]) -> None:
-        with self._changed:
+        with self.changed:
             homeless = [worker for worker in workers if self._place_of.get(worker) not in self._places]
             taken = {place for worker, place in self._place_of.items() if worker not in homeless}
         self.want(len(taken) + len(homeless))
-        with self._changed:
+        with self.changed:
             free = [place for place in self._places.values() if place.number not in taken]
             free.sort(key=lambda place: (place.process is None, place.number))
             self._place_of |= {worker: place.number for worker, place in zip(homeless, free, strict=False)}
@@ -369,8 +366,8 @@ class Pool:
             return shared
 
         spec.with_shared(note)
-        with self._changed:
-            self._current.append(attempt)
+        with self.changed:
+            self.current.append(attempt)
             attempt.pending.update(tasks)
             for process in tasks:
                 if process.gone:
@@ -383,155 +380,37 @@ class Pool:
         return attempt
 
     def _require_hosts(self) -> None:
-        lost = self._hosts.lost()
+        lost = self.hosts.lost()
         if lost is not None:
             raise EpochFailed(lost, permanent=True)
 
     def _beat(self) -> None:
         """Tell every process that the driver is there, and replace those that are not."""
         while not self._closed.wait(self._beat_seconds):
-            with self._changed:
+            with self.changed:
                 here = [place.process for place in self._places.values() if place.process is not None]
             for process in here:
                 process.tell(Beat())
                 process.silent += 1
                 if process.silent > SILENT_BEATS:
                     self.replace(process, f"it said nothing for {SILENT_BEATS * self._beat_seconds:.0f} s")
-            with self._changed:
-                hanging = {process: attempt for attempt in self._current if attempt.give_up_stalled() for process in attempt.pending}
+            with self.changed:
+                hanging = {process: attempt for attempt in self.current if attempt.give_up_stalled() for process in attempt.pending}
             for process, attempt in hanging.items():
                 self.replace(process, f"it got nowhere for {attempt.deadline_seconds:.0f} s")
 
     def replace(self, process: Process, why: str) -> None:
         """Take a process for dead, kill it, and bring another."""
-        with self._changed:
+        with self.changed:
             place = self._places.get(process.hello.place)
             if place is None or place.process is not process:
                 return
             place.died(why)
             place.is_replaced = True
             self._drop(place, why)
-            self._changed.notify_all()
+            self.changed.notify_all()
         _log.warning("%s: %s; it is replaced", process, why)
-        self._hosts.replace(place.number)
-
-
-class Attempt:
-    """One attempt at an epoch (see :class:`streamjoin.epoch.ports.Running`). Its fields are guarded by the pool's lock."""
-
-    def __init__(self, pool: Pool, number: int, spec: EpochSpec, processes: tuple[Process, ...]) -> None:
-        self._pool, self.number, self.epoch, self.deadline_seconds = pool, number, spec.epoch, spec.deadline_seconds
-        self.processes = processes
-        """By task."""
-        self.pending: set[Process] = set()
-        """Who has yet to answer."""
-        self.reports: list[TaskReport] = []
-        self.failure: EpochFailed | None = None
-        self._symptom = False
-        """The failure may only follow from another one, which is yet to be told."""
-        self._unexplained: tuple[Process, Place, int] | None = None
-        """The process whose death is the failure, its place and how many deaths there were explained before."""
-        self._moved_at = 0.0
-        self.moved()
-
-    def moved(self) -> None:
-        """Something of it was sent, received or finished."""
-        self._moved_at = self._pool.moved_at = time.monotonic()
-
-    @property
-    def owing(self) -> tuple[str, ...]:
-        """Who has yet to answer."""
-        return tuple(sorted(str(process) for process in self.pending))
-
-    def give_up_stalled(self) -> bool:
-        """Fail where nothing has moved within the deadline; whether that is so."""
-        seconds = time.monotonic() - self._moved_at
-        if not self.pending or seconds <= self.deadline_seconds:
-            return False
-        if self.failure is None or self._symptom:
-            self._symptom = False
-            self._fail(EpochFailed(stall_sentence(self.epoch, "tasks", seconds, self.owing), worker_died=True, stalled=True))
-        return True
-
-    def answered(self, process: Process, message: Done | Failed) -> None:
-        """A process has done its part, or failed."""
-        if process not in self.pending:
-            return
-        self.pending.discard(process)
-        self.moved()
-        if isinstance(message, Done):
-            self.reports += message.reports
-        elif self.failure is None or (self._symptom and not message.abandoned):
-            self._symptom = message.abandoned
-            said = f"epoch {self.epoch}: {message.message}"
-            self._fail(EpochFailed(said, message.detail, permanent=message.permanent, too_large=message.too_large))
-
-    def lost(self, process: Process, place: Place | None, why: str | None) -> None:
-        """A process is gone, before it has answered or after."""
-        if process not in self.pending:
-            return
-        self.pending.discard(process)
-        if self.failure is None or self._symptom:
-            self._symptom = False
-            self._fail(self._death(process, why or "its connection broke"))
-            if why is None and place is not None:
-                self._unexplained = process, place, place.deaths
-
-    def _death(self, process: Process, why: str) -> EpochFailed:
-        return EpochFailed(f"epoch {self.epoch}: the {process} died: {why}", worker_died=True)
-
-    def _fail(self, failure: EpochFailed) -> None:
-        self.failure = failure
-        self.moved()
-        for other in self.pending:
-            other.tell(Abandon(self.number))
-
-    def result(self) -> list[TaskReport]:
-        """See :class:`streamjoin.epoch.ports.Running`."""
-        self._await()
-        if self.failure is not None:
-            self._explain()
-            raise self.failure
-        return sorted(self.reports, key=lambda report: report.task)
-
-    def cancel(self) -> None:
-        """See :class:`streamjoin.epoch.ports.Running`."""
-        with self._pool._changed:
-            if self.failure is None:
-                self._fail(EpochFailed(f"epoch {self.epoch}: cancelled"))
-        self._await()
-
-    def _await(self) -> None:
-        """Until nobody has yet to answer. Who does not, after another has failed, is replaced."""
-        changed = self._pool._changed
-        failed_at: float | None = None
-        with changed:
-            while self.pending:
-                changed.wait(0.5)
-                lost = self._pool._hosts.lost()
-                if lost is not None:
-                    self.failure = EpochFailed(lost, permanent=True)
-                    break
-                if self.failure is not None:
-                    failed_at = failed_at or time.monotonic()
-                    if time.monotonic() - failed_at > ANSWER_SECONDS:
-                        break
-            late = list(self.pending)
-            self.moved()
-            if self in self._pool._current:
-                self._pool._current.remove(self)
-        for process in late:
-            self._pool.replace(process, "it did not give up an attempt that was abandoned")
-
-    def _explain(self) -> None:
-        """Say what ended a process, which its successor or Spark tells soon; the next attempt would wait for that one anyway."""
-        if self._unexplained is None:
-            return
-        process, place, deaths = self._unexplained
-        changed = self._pool._changed
-        with changed:
-            if changed.wait_for(lambda: place.deaths > deaths or place.process is not None, REASON_SECONDS) and place.deaths > deaths:
-                self.failure = self._death(process, place.reason or "its connection broke")
+        self.hosts.replace(place.number)
 
 
 class _Server(flight.FlightServerBase):  # type: ignore[misc]

@@ -30,9 +30,10 @@ from streamjoin.elastic.deployment import executors_for
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.runner import host
+from streamjoin.runner.attempt import Attempt
 from streamjoin.runner.classes import Shared, leaving, shared
 from streamjoin.runner.java import find_java
-from streamjoin.runner.pool import Attempt, Pool
+from streamjoin.runner.pool import Pool
 from streamjoin.runner.security import Security
 from streamjoin.runner.worker import Settings
 
