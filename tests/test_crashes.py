@@ -284,8 +284,10 @@ class Hiding(MemorySource):
         super().__init__(batches, per_epoch)
         self._asked: Counter[int] = Counter()
 
-    def plan(self, position: Position | None, limit_records: int, now: float, final: bool = False) -> SourcePlan:
-        plan = super().plan(position, limit_records, now, final)
+    def plan(
+        self, position: Position | None, limit_records: int, now: float, final: bool = False, *, split_records: int | None = None
+    ) -> SourcePlan:
+        plan = super().plan(position, limit_records, now, final, split_records=split_records)
         if position is None:
             return plan
         self._asked[position["epoch"]] += 1
