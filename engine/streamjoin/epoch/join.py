@@ -46,7 +46,7 @@ from streamjoin.epoch.spec import (
 from streamjoin.kernel.run import CHUNK_BYTES, Run, merge_in_chunks, merge_runs, tiers
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.scheme.tiling import Area
-from streamjoin.state.blocks import FOLDER, Axes, Block, axes_of, describe, encode, encode_in_parts, is_file, load, load_all
+from streamjoin.state.blocks import FOLDER, Axes, Block, axes_of, describe, encode_in_parts, is_file, load, load_all, name_of
 from streamjoin.state.log import Entry
 from streamjoin.state.storage import Storage, StorageError, retries
 from streamjoin.state.store import (
@@ -171,17 +171,14 @@ class BlockWriter:
         batch = slice_keys(run.batch, keys)
         if not batch.num_rows:
             return ()
-        name = f"{self._token}-{area}-{side}-{len(self._begun)}"
-        if batch.nbytes <= self._small_bytes:
-            self._small_bytes -= batch.nbytes
-            name = f"small/{name}"
-        else:
-            name = f"{FOLDER}/{name}.arrow"
+        small = batch.nbytes <= self._small_bytes
+        self._small_bytes -= batch.nbytes if small else 0
+        name = name_of(f"{self._token}-{area}-{side}-{len(self._begun)}", small=small)
         self._begun[name] = self._pool.submit(self._put, name, batch, side, area)
         return (name,)
 
     def _put(self, name: str, batch: pa.RecordBatch, side: int, area: int) -> Block:
-        data, parts = (encode(batch), None) if self._axes is None else encode_in_parts(batch, self._axes[area])
+        data, parts = encode_in_parts(batch, None if self._axes is None else self._axes[area])
         if is_file(name):
             self._storage.put(name, memoryview(data))
         else:
@@ -287,13 +284,10 @@ def _rewritten(spec: EpochSpec, rewrite: Rewrite, config: Config) -> Rewritten:
     merged = merge_runs([Run.of(batch) for batch in load_all(storage, rewrite.blocks)], spec.expired_before[side])
     if not merged.rows:
         return Rewritten(rewrite.name, None)
-    if storage.local_path(FOLDER) is not None:
-        data, parts = encode(merged.batch), None
-    else:
-        data, parts = encode_in_parts(merged.batch, Axes(keys=bool(config.predicate.main.keys), units=True))
+    axes = None if storage.local_path(FOLDER) is not None else Axes(keys=bool(config.predicate.main.keys), units=True)
+    data, parts = encode_in_parts(merged.batch, axes)
     small = data.size <= spec.small_bytes
-    name = f"{rewrite.name}-{uuid.uuid4().hex[:8]}"
-    name = f"small/{name}" if small else f"{FOLDER}/{name}.arrow"
+    name = name_of(f"{rewrite.name}-{uuid.uuid4().hex[:8]}", small=small)
     if not small:
         storage.put(name, memoryview(data))
     block = describe(merged.batch, name=name, side=side, generation=0, area=-1, nbytes=data.size, parts=parts)

@@ -95,12 +95,9 @@ def _document(tree: Tree, *, keep_unknown: bool = True) -> Document:
     value = _without_nulls(tree.value)
     _name_on(value)
     if isinstance(value, dict):
-        if not keep_unknown:
-            remarks += _leave_out_unknown(value)
-        try:
-            manifest = Manifest.model_validate(value)
-        except ValidationError as error:
-            problems += field_problems(error)
+        manifest, refused, left_out = _fields(value, keep_unknown)
+        problems += refused
+        remarks += left_out
         problems += together.problems(partial(Manifest, value) if manifest is None else manifest)
         if manifest is not None and not problems:
             remarks += together.remarks(manifest)
@@ -119,14 +116,21 @@ def _document(tree: Tree, *, keep_unknown: bool = True) -> Document:
     )
 
 
-def _leave_out_unknown(value: dict[str, Any]) -> list[Problem]:
-    """Removes the fields that no model has; a remark for each."""
+def _fields(value: dict[str, Any], keep_unknown: bool) -> tuple[Manifest | None, list[Problem], list[Problem]]:
+    """The manifest, what is wrong with its fields, and remarks on those that were left out."""
     try:
-        Manifest.model_validate(value)
+        return Manifest.model_validate(value), [], []
     except ValidationError as error:
-        unknown = [details["loc"] for details in error.errors(include_url=False) if details["type"] == "extra_forbidden"]
-    else:
-        unknown = []
+        left_out = [] if keep_unknown else _leave_out_unknown(value, error)
+        if not left_out:
+            return None, list(field_problems(error)), []
+    manifest, problems, _ = _fields(value, keep_unknown=True)
+    return manifest, problems, left_out
+
+
+def _leave_out_unknown(value: dict[str, Any], error: ValidationError) -> list[Problem]:
+    """Removes the fields that no model has; a remark for each."""
+    unknown = [details["loc"] for details in error.errors(include_url=False) if details["type"] == "extra_forbidden"]
     remarks = []
     for *path, name in unknown:
         inner: Any = value

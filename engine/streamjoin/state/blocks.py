@@ -66,6 +66,11 @@ FOLDER = "blocks"
 Item = TypeVar("Item")
 
 
+def name_of(stem: str, *, small: bool) -> str:
+    """The name of a block whose content goes into a log entry if it is ``small``, else into a file."""
+    return f"small/{stem}" if small else f"{FOLDER}/{stem}.arrow"
+
+
 def is_file(name: str) -> bool:
     """Whether a block of this name is a file, rather than an extent of a log entry."""
     return name.startswith(FOLDER + "/")
@@ -232,12 +237,12 @@ def encode(batch: pa.RecordBatch) -> pa.Buffer:
     return sink.getvalue()
 
 
-def encode_in_parts(batch: pa.RecordBatch, axes: Axes) -> tuple[pa.Buffer, Parts | None]:
-    """The bytes of a block file of a sorted batch, and where its parts lie; None: it is too small for two.
+def encode_in_parts(batch: pa.RecordBatch, axes: Axes | None) -> tuple[pa.Buffer, Parts | None]:
+    """The bytes of a block file of a sorted batch, and where its parts lie; None: it is one, as it is too small for two or has no axes.
 
     O(rows). Memory: two copies of the batch.
     """
-    if batch.nbytes < WHOLE_BYTES:
+    if axes is None or batch.nbytes < WHOLE_BYTES:
         return encode(batch), None
     if axes.keys and axes.units:
         an_axis = min(MOST_PARTS_AN_AXIS, math.isqrt(batch.nbytes // CELL_BYTES))

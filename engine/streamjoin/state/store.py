@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -62,17 +63,18 @@ class RunStore:
         self._staged: dict[str, dict[str, _Staged]] = {}
         """By query and token."""
         self._fetching: dict[Excerpt, Future[pa.RecordBatch]] = {}
-        self._pool: ThreadPoolExecutor | None = None
         self._background: tuple[str, Future[Any]] | None = None
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        """For what goes on while epochs do; its threads are made as they are needed."""
+        return ThreadPoolExecutor(DOWNLOADS, thread_name_prefix="background")
 
     def fetch(self, storage: Storage, excerpts: Collection[Excerpt]) -> None:
         """Begin to bring these excerpts into the process, in the background, and drop all others."""
         self._fetching = {excerpt: self._fetching[excerpt] for excerpt in excerpts if excerpt in self._fetching}
         absent = [excerpt for excerpt in excerpts if excerpt not in self._fetching]
-        if absent and self._pool is None:
-            self._pool = ThreadPoolExecutor(DOWNLOADS, thread_name_prefix="fetch")
         for excerpt in absent:
-            assert self._pool is not None
             self._fetching[excerpt] = self._pool.submit(load_excerpt, storage, excerpt)
 
     def fetched(self) -> dict[Excerpt, pa.RecordBatch]:
@@ -86,9 +88,7 @@ class RunStore:
         There is one at a time: another name forgets the one before. Raises what the work raised, and then begins it again.
         """
         if self._background is None or self._background[0] != name:
-            pool = ThreadPoolExecutor(1, thread_name_prefix="background")
-            self._background = name, pool.submit(work)
-            pool.shutdown(wait=False)
+            self._background = name, self._pool.submit(work)
         future = self._background[1]
         if not future.done():
             return None
