@@ -7,12 +7,12 @@ Phases:
 2. gather the new tuples: one sorted run per area and side, or several where they are large; begin to write those that this area stores;
 3. join: new left x held right, held left x new right, new left x new right. Every pair has a later tuple, or arrives together,
    so each is found exactly once; and each pair of coordinates belongs to exactly one area;
-4. merge runs in tiers, rewriting their blocks;
-5. wait for the writes, stage the runs under this attempt's token, report.
+4. merge runs in tiers, rewriting their blocks; stage the runs under this attempt's token, for the next epoch to go on from;
+5. wait for what is being written, results and blocks, and report. Meanwhile the next epoch may be joined here.
 
 A crash or a failure at any line leaves blocks and staged output under names that no commit will mention; the driver sweeps them. What is
 small is written nowhere: it goes to the driver with the report, and into the commit.
-Memory: the new tuples, the held runs (mapped, so the system may evict them), and one chunk of output.
+Memory: the new tuples, the held runs (mapped once they are written, so that the system may evict them), and one chunk of output.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import pickle
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 
 import pyarrow as pa
 from pyarrow import ipc
@@ -43,12 +44,13 @@ from streamjoin.epoch.spec import (
     plan_of,
     sample_of,
 )
+from streamjoin.io.base import Staged
 from streamjoin.kernel.run import CHUNK_BYTES, Run, merge_in_chunks, merge_runs, tiers
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.scheme.tiling import Area
 from streamjoin.state.blocks import FOLDER, Axes, Block, axes_of, describe, encode_in_parts, is_file, load, load_all, name_of
 from streamjoin.state.log import Entry
-from streamjoin.state.storage import Storage, StorageError, retries
+from streamjoin.state.storage import StorageError, retries
 from streamjoin.state.store import (
     SCRATCH_BYTES,
     HeldRun,
@@ -68,16 +70,19 @@ UPLOADS = 4
 """So many blocks are written at once: an object store answers late rather than slowly, and so does a disk that is to flush them."""
 
 
-def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -> TaskReport:
-    """One task's part of the epoch. Raises StorageError, SourceError; safe to call again, here or elsewhere.
+def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -> Joined:
+    """One task's part of the epoch, staged in the store, while what it writes may still be on its way.
 
+    Raises StorageError, SourceError; safe to call again, here or elsewhere. The caller asks for the report, or abandons it.
     ``predecessor_missing`` in the report: the epoch that it follows has not run in this process yet.
     """
-    clock, repeated = Steps(), retries()
+    clock = Steps()
     worker, plan = compiled(spec.config), plan_of(spec.scheme)
     config, areas = worker.config, plan.areas.get(task, {})
     token = attempt_name(spec, task)
     report = TaskReport(task, token)
+    writes = Writes(spec, config, areas, token, report, final_name(spec, task))
+    joined = Joined(report, writes, clock)
 
     try:
         runs = _open(spec, task, config, areas, store, report)
@@ -85,47 +90,76 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
         report.predecessor_missing = True
         for _ in pieces:  # a worker that leaves input unread is not used again
             pass
-        return report
+        return joined
     clock.lap("open")
     runs = {key: _unexpired(held, spec.expired_before[key[1]], report) for key, held in runs.items()}
 
     new = _gather(spec, worker, pieces, report)
     clock.lap("gather")
-    sink = config.sink.writer(token, final_name(spec, task), small_bytes=spec.small_bytes)
-    with BlockWriter(spec, config.storage, areas, token, report) as blocks:
-        try:
-            fresh = {key: tuple(HeldRun(run, blocks.write(key, run)) for run in chunks) for key, chunks in new.items()}
-            kept_fresh = {key: chunks for key, chunks in fresh.items() if holds(areas[key[0]], key[1])}
-            joiner = worker.joiner
-            seen = joiner.candidates_seen
-            for index, area in areas.items():
-                for left, right in _pairs(index, area, runs, fresh):
-                    for batch in joiner.join(left, right):
-                        report.output += batch.num_rows
-                        sink.write(batch)
-            report.candidates = joiner.candidates_seen - seen
-            clock.lap("join")
-            report.staged = sink.close()
-            clock.lap("sink")
-        except BaseException:
-            sink.abort()
-            raise
-        tiered = {key: _in_tiers(key, runs[key], spec, worker, blocks) for key in runs}
+    try:
+        fresh = {key: tuple(HeldRun(run, writes.block(key, run)) for run in chunks) for key, chunks in new.items()}
+        kept_fresh = {key: chunks for key, chunks in fresh.items() if holds(areas[key[0]], key[1])}
+        joiner = worker.joiner
+        seen = joiner.candidates_seen
+        for index, area in areas.items():
+            for left, right in _pairs(index, area, runs, fresh):
+                for batch in joiner.join(left, right):
+                    report.output += batch.num_rows
+                    writes.results(batch)
+        report.candidates = joiner.candidates_seen - seen
+        clock.lap("join")
+        writes.finish_results()
+        tiered = {key: _in_tiers(key, runs[key], spec, worker, writes) for key in runs}
+        joined.unmapped = list(chain.from_iterable((*(merged for _, merged in tiered.values()), *kept_fresh.values())))
+        held = {key: (*kept, *merged, *kept_fresh.get(key, ())) for key, (kept, merged) in tiered.items()}
         clock.lap("merge")
-        blocks.wait()
-        held = {
-            key: (*kept, *(blocks.backed(run) for run in (*merged, *kept_fresh.get(key, ()))))
-            for key, (kept, merged) in tiered.items()
-        }
-        clock.lap("write")
-    store.stage(config.query, task, spec.epoch, token, held)
-    _fetch(spec, task, config, areas, store, report)
-    _rewrite(spec, task, config, store, report)
+        store.stage(config.query, task, spec.epoch, token, held)
+        _fetch(spec, task, config, areas, store, report)
+        _rewrite(spec, task, config, store, report)
+    except BaseException:
+        joined.abandon()
+        raise
     report.held = (_rows(held, LEFT), _rows(held, RIGHT))
     report.held_bytes = (_nbytes(held, LEFT), _nbytes(held, RIGHT))
-    report.seconds = clock.seconds
-    report.storage_retries = retries() - repeated
-    return report
+    return joined
+
+
+class Joined:
+    """A task's part of an epoch that is joined and staged. Whoever has it asks for the report, on any thread, or abandons it."""
+
+    def __init__(self, report: TaskReport, writes: Writes, clock: Steps) -> None:
+        self._report, self._writes, self._clock, self._repeated = report, writes, clock, retries()
+        self.unmapped: list[HeldRun] = []
+        """New runs, in the memory of this process until they are written."""
+
+    def report(self) -> TaskReport:
+        """Waits until results and blocks are durable. Raises what a write raised; nothing is left to be written then."""
+        try:
+            self._writes.wait()
+            for run in self.unmapped:
+                self._writes.map(run)
+        except BaseException:
+            self.abandon()
+            raise
+        self._writes.close()
+        self._clock.lap("write")
+        self._report.seconds = self._clock.seconds
+        self._report.storage_retries = retries() - self._repeated
+        return self._report
+
+    def abandon(self) -> None:
+        """Begin no more writes, wait for those that are going on, and remove the results."""
+        self._writes.abandon()
+
+
+def reports_of(joined: Sequence[Joined]) -> list[TaskReport]:
+    """The report of each. Raises what a write raised; nothing is left to be written then, by any of them."""
+    try:
+        return [part.report() for part in joined]
+    except BaseException:
+        for part in joined:
+            part.abandon()
+        raise
 
 
 class Steps:
@@ -141,28 +175,31 @@ class Steps:
         self._last = now
 
 
-class BlockWriter:
-    """Writes blocks while the join goes on. Leaving it waits for what was begun, so that no write outlives its task.
+class Writes:
+    """What a task writes, results and blocks, while the join goes on. Closed or abandoned, it leaves no write behind.
 
-    Small ones are left to the driver, as long as they are not many.
+    Small blocks are left to the driver, as long as they are not many.
     """
 
-    def __init__(self, spec: EpochSpec, storage: Storage, areas: dict[int, Area], token: str, report: TaskReport) -> None:
-        self._spec, self._storage, self._areas, self._token, self._report = spec, storage, areas, token, report
-        local = storage.local_path(FOLDER) is not None
+    def __init__(self, spec: EpochSpec, config: Config, areas: dict[int, Area], token: str, report: TaskReport, results: str) -> None:
+        self._spec, self._storage, self._areas, self._token, self._report = spec, config.storage, areas, token, report
+        self._sink = config.sink.writer(token, results, small_bytes=spec.small_bytes)
+        local = self._storage.local_path(FOLDER) is not None
         self._axes = None if local else axes_of(plan_of(spec.scheme).scheme, compiled(spec.config).config.predicate.main)
         self._pool = ThreadPoolExecutor(UPLOADS)
         self._begun: dict[str, Future[Block]] = {}
+        self._staged: Future[list[Staged]] | None = None
         self._small_bytes = spec.small_bytes
         """So many may yet be left to the driver."""
 
-    def __enter__(self) -> BlockWriter:
-        return self
+    def results(self, batch: pa.RecordBatch) -> None:
+        self._sink.write(batch)
 
-    def __exit__(self, *failure: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=failure[0] is not None)
+    def finish_results(self) -> None:
+        """There are no more; begin to make them durable."""
+        self._staged = self._pool.submit(self._sink.close)
 
-    def write(self, key: tuple[int, int], run: Run) -> tuple[str, ...]:
+    def block(self, key: tuple[int, int], run: Run) -> tuple[str, ...]:
         """Begin to write the tuples of a run that this area stores; the block's name, or nothing when there are none."""
         area, side = key
         keys = self._areas[area].writes[side]
@@ -188,12 +225,8 @@ class BlockWriter:
     def replace(self, names: Iterable[str]) -> None:
         self._report.replaced.extend(names)
 
-    def wait(self) -> None:
-        """Until every block is durable. Raises what a write raised."""
-        self._report.blocks = [future.result() for future in self._begun.values()]
-
-    def backed(self, held: HeldRun) -> HeldRun:
-        """A new run, when large, on mapped pages that the system may evict.
+    def map(self, held: HeldRun) -> None:
+        """Have a run, when large, on mapped pages that the system may evict.
 
         Its block's, where that is all of it and on this machine; else a scratch file's: what was just written need not be fetched.
         Waits for its block. Raises what the write raised.
@@ -201,8 +234,21 @@ class BlockWriter:
         block = self._begun[held.blocks[0]].result() if held.blocks else None
         whole = block is not None and block.rows == held.run.rows and self._storage.local_path(block.name) is not None
         if block is not None and whole and held.run.nbytes > SCRATCH_BYTES and is_file(block.name):
-            return HeldRun(Run.of(load(self._storage, block)), held.blocks)
-        return HeldRun(Run.of(settle(held.run.batch)), held.blocks)
+            held.run = Run.of(load(self._storage, block))
+        elif held.run.nbytes > SCRATCH_BYTES:
+            held.run = Run.of(settle(held.run.batch))
+
+    def wait(self) -> None:
+        """Until all is durable; it is in the report then. Raises what a write raised."""
+        self._report.staged = self._staged.result() if self._staged is not None else []
+        self._report.blocks = [future.result() for future in self._begun.values()]
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def abandon(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        self._sink.abort()
 
 
 def _open(spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport) -> TaskRuns:
@@ -328,7 +374,7 @@ def _pairs(index: int, area: Area, runs: TaskRuns, fresh: TaskRuns) -> Iterable[
 
 
 def _in_tiers(
-    key: tuple[int, int], held: tuple[HeldRun, ...], spec: EpochSpec, worker: Compiled, blocks: BlockWriter
+    key: tuple[int, int], held: tuple[HeldRun, ...], spec: EpochSpec, worker: Compiled, writes: Writes
 ) -> tuple[list[HeldRun], list[HeldRun]]:
     """Phase 4 for one area and side: the runs that are as they will be held, and merged ones whose blocks are being written.
 
@@ -346,12 +392,13 @@ def _in_tiers(
             run = merge_runs([part[index].run for index in group], bound)
             names: tuple[str, ...] = ()
             if stored:
-                blocks.replace(name for index in group for name in part[index].blocks)
-                names = blocks.write(key, run) if run.rows else ()
+                writes.replace(name for index in group for name in part[index].blocks)
+                names = writes.block(key, run) if run.rows else ()
             if run.rows:
                 merged = HeldRun(run, names)
                 if run.nbytes > LARGE_BYTES:
-                    kept.append(blocks.backed(merged))
+                    writes.map(merged)
+                    kept.append(merged)
                 else:
                     made.append(merged)
     return kept, made

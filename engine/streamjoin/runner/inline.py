@@ -90,7 +90,7 @@ class InlineEpoch:
             raise self._failure
         try:
             return [
-                join(self._spec, task, self._shuffled.pop(task, []), self._stores.setdefault(worker, RunStore()))
+                join(self._spec, task, self._shuffled.pop(task, []), self._stores.setdefault(worker, RunStore())).report()
                 for task, worker in enumerate(self._workers)
             ]
         except Exception as error:

@@ -1,7 +1,8 @@
 """A resident worker: one process that holds the runs of a worker and does its part of every epoch, for as long as its plan needs it.
 
-Three threads: *control* hears the driver; *routing* reads splits and sends their pieces; *joining* joins what has come and answers. So an
-epoch is routed while the one before it is joined, each in order.
+Four threads: *control* hears the driver; *routing* reads splits and sends their pieces; *joining* joins what has come; *answering* waits
+until what was to be written is durable, and answers. So an epoch is routed while the one before it is joined, and joined while what that
+one has made is written, each in order.
 
 Always holds: what a worker answers for an attempt is its last act for it; its runs are staged under the attempt's token, and the driver's
 next spec tells which of them count. A worker that loses the driver keeps its runs and calls again for ``RECONNECT_SECONDS``, then ends.
@@ -25,7 +26,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from streamjoin.epoch.join import join
+from streamjoin.epoch.join import Joined, join, reports_of
 from streamjoin.epoch.ports import too_large_of
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import Shared
@@ -78,6 +79,7 @@ class Worker:
         """By identity, as the driver has sent them."""
         self._routing = ThreadPoolExecutor(1, thread_name_prefix="routing")
         self._joining = ThreadPoolExecutor(1, thread_name_prefix="joining")
+        self._answering = ThreadPoolExecutor(1, thread_name_prefix="answering")
         self._heard = time.monotonic()
         self._done = 0
         self._begun = self._answered = 0
@@ -136,7 +138,8 @@ class Worker:
             self._exchange.begin(message.attempt, list(assignment.splits))
             self._begun += 1
             routed = self._routing.submit(self._route, message, assignment)
-            self._joining.submit(self._join, message, assignment, routed, answers)
+            joined = self._joining.submit(self._join, message, assignment)
+            self._answering.submit(self._answer, message, joined, routed, answers)
         elif isinstance(message, Abandon):
             self._exchange.fail(message.attempt, Abandoned(f"attempt {message.attempt} was abandoned"))
         self._ended = isinstance(message, End)
@@ -190,15 +193,23 @@ class Worker:
         except Exception as error:
             exchange.fail(attempt, error)
 
-    def _join(self, work: Work, assignment: Assignment, routed: Future[None], answers: queue.SimpleQueue[Any]) -> None:
+    def _join(self, work: Work, assignment: Assignment) -> list[Joined]:
+        joined: list[Joined] = []
+        try:
+            for task in work.tasks:
+                joined.append(join(assignment.spec, task, self._exchange.pieces(work.attempt, task), self._store))
+                self._done += 1
+        except BaseException:
+            for part in joined:
+                part.abandon()
+            raise
+        return joined
+
+    def _answer(self, work: Work, joined: Future[list[Joined]], routed: Future[None], answers: queue.SimpleQueue[Any]) -> None:
         attempt = work.attempt
         answer: Done | Failed
         try:
-            reports = []
-            for task in work.tasks:
-                reports.append(join(assignment.spec, task, self._exchange.pieces(attempt, task), self._store))
-                self._done += 1
-            answer = Done(attempt, reports)
+            answer = Done(attempt, reports_of(joined.result()))
             self._worked()
         except Exception as error:
             self._exchange.fail(attempt, Abandoned("its join has failed"))  # nobody need send or route any more
@@ -215,7 +226,7 @@ class Worker:
         answers.put(answer)
         self._answered += 1
         if self._begun == self._answered:
-            self._allocators.give_back(seldom=True)
+            self._joining.submit(self._allocators.give_back, seldom=True)
 
 
 def serve(

@@ -5,8 +5,8 @@ token that was committed. Whatever was staged by other attempts is dropped then;
 lost executor, a new driver) the runs are read back from the blocks. An epoch that begins before the one before it is committed goes on
 from what that staged here, and is committed only if just that was committed. So no result depends on where Spark runs a task, or how often.
 
-Always holds: staged and opened runs are immutable, and every :class:`HeldRun` with ``blocks`` holds exactly those blocks' tuples, plus
-tuples of the area that other areas store.
+Always holds: the tuples of staged and opened runs are immutable, and every :class:`HeldRun` with ``blocks`` holds exactly those blocks'
+tuples, plus tuples of the area that other areas store.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ SCRATCH_BYTES = 1 << 20
 """Copied runs larger than this go to a mapped scratch file, so that the operating system may evict them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class HeldRun:
     """A run, and the durable blocks that it makes up for this area; none: other areas store these tuples."""
 
     run: Run
+    """Set once more, on whatever thread, where the same tuples have come to mapped pages."""
     blocks: tuple[str, ...] = ()
 
 
