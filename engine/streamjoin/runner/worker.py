@@ -21,19 +21,20 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
-from streamjoin.epoch.join import Joined, join, reports_of
+from streamjoin.epoch.join import Joined, Part, join, needs_notices, reports_of
 from streamjoin.epoch.ports import too_large_of
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import Shared
 from streamjoin.io.base import SourceError
 from streamjoin.kernel import run
 from streamjoin.runner.allocators import Allocators
-from streamjoin.runner.exchange import Abandoned, Exchange, ExchangeError
+from streamjoin.runner.exchange import NOTICES, Abandoned, Exchange, ExchangeError
 from streamjoin.runner.messages import Abandon, Assignment, Beat, Done, End, Failed, Hello, Work, decode, encode
 from streamjoin.runner.security import Security
 from streamjoin.state.store import RunStore
@@ -135,7 +136,8 @@ class Worker:
     def _hear(self, message: Any, answers: queue.SimpleQueue[Any]) -> None:
         if isinstance(message, Work):
             assignment = self._assignment(message)
-            self._exchange.begin(message.attempt, list(assignment.splits))
+            joiners = assignment.addresses if needs_notices(assignment.spec) else ()
+            self._exchange.begin(message.attempt, list(assignment.splits), joiners)
             self._begun += 1
             routed = self._routing.submit(self._route, message, assignment)
             joined = self._joining.submit(self._join, message, assignment)
@@ -194,13 +196,24 @@ class Worker:
             exchange.fail(attempt, error)
 
     def _join(self, work: Work, assignment: Assignment) -> list[Joined]:
+        exchange, attempt = self._exchange, work.attempt
+        others = list(dict.fromkeys(assignment.addresses)) if needs_notices(assignment.spec) else []
+        parts: list[Part] = []
         joined: list[Joined] = []
         try:
+            exchange.connect(others, NOTICES)
             for task in work.tasks:
-                joined.append(join(assignment.spec, task, self._exchange.pieces(work.attempt, task), self._store))
+                parts.append(join(assignment.spec, task, exchange.pieces(attempt, task), self._store))
+                self._done += 1
+            if others:
+                for notice in chain.from_iterable(part.notices() for part in parts):
+                    exchange.send(attempt, assignment.addresses[notice.task], notice, NOTICES)
+                exchange.end(attempt, others, NOTICES)
+            for task, part in zip(work.tasks, parts, strict=True):
+                joined.append(part.finish(exchange.pieces(attempt, task, NOTICES)))
                 self._done += 1
         except BaseException:
-            for part in joined:
+            for part in parts:
                 part.abandon()
             raise
         return joined
