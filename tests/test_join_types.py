@@ -1,5 +1,5 @@
-"""Outer, semi and anti joins on the inline runner against DuckDB: random predicates, windows, schemes, arrival orders and epochs, with plans
-that change, drivers that die, workers that lose what they hold and epochs that fail in between.
+"""Outer, semi and anti joins on the inline runner against DuckDB: random predicates, windows, schemes, arrival orders and epochs, with
+plans that change, drivers that die, workers that lose what they hold and epochs that fail in between.
 
 Each case is made from one seed, which a failure prints: ``STREAMJOIN_SEED=<seed> pytest tests/test_join_types.py`` runs that case alone.
 ``STREAMJOIN_CASES`` sets how many there are.
@@ -18,7 +18,6 @@ import pytest
 from harness import Crash, driver_for, late_of, make_job, oracle, output_of
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.replan import PlanRefused
-from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import KEYED, MODELS
 from streamjoin.state.storage import ObjectStorage
 from test_join_property import KINDS, ORDERED, conditions, make_input, windows
@@ -92,8 +91,8 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
     want = oracle(inputs, (KINDS[key].arrow,) * 2, f"({expected})", inside, None, kind=kind, where=where, left_out=late_of(root))
     found = Counter({(*row, None)[:2]: count for row, count in output_of(root).items()})
     assert found == want, (
-        f"STREAMJOIN_SEED={seed}: {kind} on {on!r}, window {window}, where {where}, {model}, {job.min_workers} to {job.max_workers} workers,"
-        f" {dict(counts)}:\nmissing {list((want - found).items())[:5]}\nunexpected {list((found - want).items())[:5]}"
+        f"STREAMJOIN_SEED={seed}: {kind} on {on!r}, window {window}, where {where}, {model}, {job.min_workers} to {job.max_workers}"
+        f" workers, {dict(counts)}:\nmissing {list((want - found).items())[:5]}\nunexpected {list((found - want).items())[:5]}"
     )
 
 

@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from streamjoin.epoch.matches import Marks, Matches, marks_batch, read_marks
+from streamjoin.epoch.matches import Matches, marks_batch, read_marks
 from streamjoin.epoch.spec import (
     REPORT,
     UNMATCHABLE,
@@ -60,6 +60,7 @@ from streamjoin.state.storage import StorageError, retries
 from streamjoin.state.store import (
     SCRATCH_BYTES,
     HeldRun,
+    Marks,
     PredecessorMissing,
     RunStore,
     TaskRuns,

@@ -124,7 +124,7 @@ class Matches:
                 start, end = self._owned(area, side, held)
                 gone = ~self.marks(held)[start:end]
                 if run.time is not None:
-                    if not spec.is_last:
+                    if bound is not None and not spec.is_last:
                         gone &= run.time[start:end] < bound
                     if released is not None:
                         gone &= run.time[start:end] >= released

@@ -89,7 +89,7 @@ def remarks(manifest: Manifest) -> list[Problem]:
         found.append(Problem("spec.joins[0].on", None, message))
     kind = JoinType(spec.joins[0].type)
     if kind.gives_unmatched and spec.shedding.model != "off":
-        message = f"sheds tuples, whose matches then come without them, as if they had none, by spec.joins[0].type: {kind}"
+        message = f"sheds tuples, whose matches then come as if they had none, by spec.joins[0].type: {kind}"
         found.append(Problem("spec.shedding.model", spec.shedding.model, message))
     if kind.gives_unmatched and spec.joins[0].window.unbounded:
         message = "never ends, so tuples without a match come only when the input has ended (streamjoin run --until-idle)"
