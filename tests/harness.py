@@ -7,8 +7,9 @@ lateness and arrival order from their definitions alone.
 from __future__ import annotations
 
 import functools
+import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -132,6 +133,7 @@ def manifest_text(
     output: dict[str, Any] | None = None,
     where: tuple[str | None, str | None] = (None, None),
     sources: tuple[str, dict[str, Any]] = ("json", {}),
+    join_type: str = "inner",
     **spec: Any,
 ) -> str:
     """A manifest for two streams ``l`` and ``r`` with columns rid, k, v, at, whose sources tests may replace."""
@@ -157,6 +159,7 @@ def manifest_text(
             {
                 "name": "j",
                 "on": on,
+                "type": join_type,
                 "window": window,
                 "output": {"select": ["l.rid AS a", "r.rid AS b"], "sink": sink} | (output or {}),
             }
@@ -219,6 +222,12 @@ def output_of(root: Root) -> Counter[tuple[Any, ...]]:
     return found
 
 
+def late_of(root: Path) -> set[tuple[str, int]]:
+    """The late tuples among the dead letters, by stream and rid."""
+    letters = [json.loads(line) for path in (root / "state/dead-letters").glob("*.json") for line in path.read_text().splitlines()]
+    return {(letter["stream"], json.loads(letter["raw"])["rid"]) for letter in letters if ": late; " in letter["error"]}
+
+
 def staged_of(root: Root) -> list[str]:
     """The files of the sink that are not published."""
     return ObjectStorage(str(root / "out")).list("_staging")
@@ -270,13 +279,25 @@ def on_time(tuples: list[Arrived], delay_micros: int) -> list[Arrived]:
 
 
 def oracle(
-    inputs: tuple[Input, Input], key_types: tuple[pa.DataType, pa.DataType], condition: str, inside: str, delay: int | None
+    inputs: tuple[Input, Input],
+    key_types: tuple[pa.DataType, pa.DataType],
+    condition: str,
+    inside: str,
+    delay: int | None,
+    *,
+    kind: str = "inner",
+    where: str = "true",
+    left_out: Collection[tuple[str, int]] = (),
 ) -> Counter:
-    """The expected (l.rid, r.rid) pairs. ``condition`` and ``inside`` are DuckDB SQL over l and r (rid, k, v, at, pos, oth; at in us)."""
+    """The expected (l.rid, r.rid) pairs. ``condition`` and ``inside`` are DuckDB SQL over l and r (rid, k, v, at, pos, oth; at in us).
+
+    ``kind``: the join's type; None stands for the rid of a tuple that is not there. ``where``: which results are kept. ``left_out``: tuples
+    that were not joined, by stream and rid.
+    """
     connection = duckdb.connect()
     connection.execute("SET threads = 1")
     for name, tuples, key_type in zip("lr", arrivals(inputs), key_types, strict=True):
-        kept = tuples if delay is None else on_time(tuples, delay)
+        kept = [a for a in (tuples if delay is None else on_time(tuples, delay)) if (name, a.row[0]) not in left_out]
         table = pa.table(
             {
                 "rid": pa.array([a.row[0] for a in kept], pa.int64()),
@@ -289,7 +310,19 @@ def oracle(
         )
         connection.register(f"{name}_arrow", table)
         connection.execute(f"CREATE TABLE {name} AS SELECT * FROM {name}_arrow")
-    rows = connection.execute(f"SELECT l.rid, r.rid FROM l, r WHERE ({condition}) AND ({inside})").fetchall()
+    connection.execute(f"CREATE TABLE pairs AS SELECT l.rid AS a, r.rid AS b FROM l, r WHERE ({condition}) AND ({inside})")
+    all_pairs = f"SELECT a, b FROM pairs, l, r WHERE a = l.rid AND b = r.rid AND ({where})"
+    left_alone = f"SELECT l.rid, r.rid FROM l LEFT JOIN r ON false WHERE l.rid NOT IN (SELECT a FROM pairs) AND ({where})"
+    right_alone = f"SELECT l.rid, r.rid FROM r LEFT JOIN l ON false WHERE r.rid NOT IN (SELECT b FROM pairs) AND ({where})"
+    queries = {
+        "inner": [all_pairs],
+        "left": [all_pairs, left_alone],
+        "right": [all_pairs, right_alone],
+        "full": [all_pairs, left_alone, right_alone],
+        "semi": [f"SELECT l.rid, NULL FROM l WHERE l.rid IN (SELECT a FROM pairs) AND ({where})"],
+        "anti": [f"SELECT l.rid, NULL FROM l WHERE l.rid NOT IN (SELECT a FROM pairs) AND ({where})"],
+    }
+    rows = [row for query in queries[kind] for row in connection.execute(query).fetchall()]
     connection.close()
     return Counter(rows)
 

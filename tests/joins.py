@@ -34,6 +34,7 @@ def make_inputs(key_type: pa.DataType, values: list[Any], seed: int, epochs: int
 
 
 RANGE3 = {"within": "3s"}, f"abs(l.at - r.at) <= {3 * SECOND}"
+ROWS = "CASE WHEN l.pos < r.oth THEN l.pos >= r.oth - {0} ELSE r.pos >= l.oth - {0} END"
 CASES = {
     "band": ("abs(l.k - r.k) <= 2", "abs(l.k - r.k) <= 2", "BIGINT", pa.int64(), list(range(50)), "adsp", *RANGE3),
     "order with residual": (
@@ -55,21 +56,30 @@ CASES = {
         list(range(20)),
         "adsp",
         {"rows": 9},
-        "CASE WHEN l.pos < r.oth THEN l.pos >= r.oth - 9 ELSE r.pos >= l.oth - 9 END",
+        ROWS.format(9),
     ),
     "disjunction": ("l.k = r.k OR l.v = r.v", "l.k = r.k OR l.v = r.v", "INT", pa.int32(), list(range(30)), "adsp", *RANGE3),
+    "full": ("l.k <= r.k - 40", "l.k <= r.k - 40", "BIGINT", pa.int64(), [*range(50), None], "square", *RANGE3),
+    "semi": ("abs(l.k - r.k) <= 1 AND l.v = r.v", "abs(l.k - r.k) <= 1 AND l.v = r.v", "INT", pa.int32(), list(range(99)), "adsp", *RANGE3),
+    "anti": ("l.k = r.k", "l.k = r.k", "INT", pa.int32(), [*range(99), None], "biclique", {"rows": 30}, ROWS.format(30)),
 }
+TYPES = ("full", "semi", "anti")
+"""Cases whose joins are of the type that they are named after; the others are inner."""
 
 
 def check_case(case: str, runner: Runner, root: Path, workers: int) -> None:
     """The results of a whole join of CASES equal the oracle's, and its workers go on with what they hold."""
     on, expected, ddl, key_type, values, model, window, inside = CASES[case]
     inputs = make_inputs(key_type, values, seed=len(case))
-    job = make_job(root, on=on, types=(ddl, ddl), window=window, model=model, workers=workers, watermark="2s")
+    kind = case if case in TYPES else "inner"
+    output = {"select": ["l.rid AS a", "NULL AS b" if kind in ("semi", "anti") else "r.rid AS b"]}
+    job = make_job(
+        root, on=on, types=(ddl, ddl), window=window, model=model, workers=workers, watermark="2s", join_type=kind, output=output
+    )
     results = run_all(driver_for(job, inputs, ObjectStorage(str(root / "state")), runner))
     assert sum(result.read_back for result in results[1:]) == 0
     late = None if "unbounded" in window or "rows" in window else LATE_MICROS
-    assert output_of(root) == oracle(inputs, (key_type, key_type), expected, inside, late)
+    assert output_of(root) == oracle(inputs, (key_type, key_type), expected, inside, late, kind=kind)
 
 
 def step(driver: Driver, failures: list[EpochFailed], most: int = 8) -> EpochResult | None:
@@ -94,8 +104,8 @@ def band_inputs() -> tuple[Input, Input]:
     return make_inputs(pa.int64(), list(range(50)), seed=5, epochs=8)
 
 
-def band_expected(inputs: tuple[Input, Input]) -> Any:
-    return oracle(inputs, (pa.int64(), pa.int64()), "abs(l.k - r.k) <= 2", RANGE3[1], 2 * SECOND)
+def band_expected(inputs: tuple[Input, Input], kind: str = "inner") -> Any:
+    return oracle(inputs, (pa.int64(), pa.int64()), "abs(l.k - r.k) <= 2", RANGE3[1], 2 * SECOND, kind=kind)
 
 
 def band_options() -> dict[str, Any]:

@@ -311,10 +311,11 @@ def test_a_task_may_die_after_it_staged_its_runs(tmp_path: Path, inputs: tuple[I
     rng = random.Random(3)
 
     def mortal_join(*arguments: Any) -> Any:
-        report = join.join(*arguments)
+        part = join.join(*arguments)
         if rng.random() < 0.3:
+            part.finish().report()
             raise RuntimeError("killed after its work was done")
-        return report
+        return part
 
     monkeypatch.setattr(inline, "join", mortal_join)
     driver = finish(tmp_path, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
@@ -326,7 +327,7 @@ def test_a_task_that_is_run_twice_counts_once(tmp_path: Path, inputs: tuple[Inpu
     def doubled_join(*arguments: Any) -> Any:
         spec, task, pieces, store = arguments
         pieces = list(pieces)
-        join.join(spec, task, pieces, store)
+        join.join(spec, task, pieces, store).finish().report()
         return join.join(spec, task, pieces, store)
 
     monkeypatch.setattr(inline, "join", doubled_join)

@@ -213,6 +213,15 @@ def test_what_may_not_be_meant_is_remarked_upon() -> None:
     assert str(claim) == "spec.checkpoint: has no location, which a run outside Kubernetes needs"
 
 
+def test_an_outer_join_that_sheds_or_never_lets_go_is_remarked_upon() -> None:
+    (document,) = parse(SMALL.replace('    - "on":', '    - type: left\n      "on":') + "  shedding: {model: linear}\n")
+    assert [str(remark) for remark in document.remarks] == [
+        "spec.joins[0].window.unbounded: never ends, so tuples without a match come only when the input has ended"
+        " (streamjoin run --until-idle)",
+        'spec.shedding.model: "linear" sheds tuples, whose matches then come as if they had none, by spec.joins[0].type: left',
+    ]
+
+
 def test_certificates_are_for_pods_which_is_remarked_upon() -> None:
     (document,) = parse(SMALL + "  security: {tls: {secretName: near-tls}}\n")
     assert document.manifest is not None

@@ -135,11 +135,12 @@ def test_a_worker_that_dies_in_every_attempt_fails_the_epoch_with_the_reason(run
     assert output_of(tmp_path) == band_expected(inputs)
 
 
-def test_fifty_kills_at_random_moments_lose_nothing(runner: ProcessRunner, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "model", "wanted"), [("inner", "adsp", 50), ("full", "square", 20)])
+def test_kills_at_random_moments_lose_nothing(kind: str, model: str, wanted: int, runner: ProcessRunner, tmp_path: Path) -> None:
     seed = 20261122
     rng = random.Random(seed)
-    inputs = make_inputs(pa.int64(), list(range(50)), seed=7, epochs=60)
-    driver = start(tmp_path, runner, inputs, workers=3)
+    inputs = make_inputs(pa.int64(), list(range(50)), seed=7, epochs=wanted + 10)
+    driver = start(tmp_path, runner, inputs, workers=3, model=model, join_type=kind)
     driver.start()
     kills = 0
 
@@ -154,16 +155,16 @@ def test_fifty_kills_at_random_moments_lose_nothing(runner: ProcessRunner, tmp_p
 
     failures: list[EpochFailed] = []
     result: EpochResult | None = None
-    while kills < 50 or result is not None:
+    while kills < wanted or result is not None:
         killer = threading.Thread(target=kill_one, args=(rng.random() * 0.03, rng.random()))
         killer.start()
         result = step(driver, failures, most=200)
         killer.join()
         if result is None:
             break
-    assert kills >= 50, seed
+    assert kills >= wanted, seed
     assert not any(failure.permanent for failure in failures)
-    assert output_of(tmp_path) == band_expected(inputs), seed
+    assert output_of(tmp_path) == band_expected(inputs, kind), seed
 
 
 def test_a_worker_that_is_stopped_is_replaced(own_runner: Callable[..., ProcessRunner], tmp_path: Path) -> None:

@@ -146,10 +146,10 @@ def check_held(driver: Driver, runner: InlineRunner) -> None:
     assert driver._replanner.running is not None
     for task, worker in enumerate(driver._replanner.running.workers):
         store = runner._stores.get(worker)
-        runs = None if store is None else store.get(driver._query, driver.checkpoint.tokens.get(task, ""))
-        if runs is None:
+        staged = None if store is None else store.get(driver._query, driver.checkpoint.tokens.get(task, ""))
+        if staged is None:
             continue  # it lost them, and will read them back
-        for (index, side), held in runs.items():
+        for (index, side), held in staged.runs.items():
             area = driver.scheme.areas[index]
             found = Counter(rid for run in held for rid in run.run.batch.column("rid").to_pylist())
             region = held_on(area, side)

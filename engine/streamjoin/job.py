@@ -13,6 +13,7 @@ from streamjoin.elastic.deployment import Deployment, Expected, expected_tuples,
 from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS
 from streamjoin.language.condition import Condition
 from streamjoin.language.ddl import parse_schema
+from streamjoin.language.join_type import JoinType
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sql import Expression, parse_boolean
@@ -74,6 +75,7 @@ class Job:
     name: str
     streams: tuple[StreamJob, ...]
     """By side."""
+    type: JoinType
     condition: Condition
     """With a model that cuts along keys, only what bounds a key."""
     window: Window
@@ -166,6 +168,7 @@ class Job:
         join = self.manifest.spec.joins[0]
         prints["spec.joins[0].on"] = " ".join(join.on.split())
         prints["spec.joins[0].window"] = _window_text(self.window)
+        prints["spec.joins[0].type"] = self.type
         return prints
 
 
@@ -184,7 +187,7 @@ def compile_job(manifest: Manifest) -> Job:
     schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
     condition = resolve.condition(join.on, schemas)
     if join.output.select is None:
-        output = resolve.default_output({stream.name: stream.select for stream in spec.streams}, schemas)
+        output = resolve.default_output(JoinType(join.type), {stream.name: stream.select for stream in spec.streams}, schemas)
     else:
         output = resolve.given_output(join.output.select, schemas)
     where = None if join.output.where is None else parse_boolean(join.output.where, schemas)
@@ -196,6 +199,7 @@ def compile_job(manifest: Manifest) -> Job:
     return Job(
         name=manifest.metadata.name,
         streams=tuple(_stream_job(stream, schemas[stream.name], needs) for stream in spec.streams),
+        type=JoinType(join.type),
         condition=condition,
         window=resolve.window(join.window),
         output=output,

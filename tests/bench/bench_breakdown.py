@@ -34,15 +34,15 @@ from streamjoin.scheme.sketch import Sketch
 
 PLAN, HAND = "driver: plan", "driver and workers: messages"
 ROUTE, EXCHANGE = "route: read, key, sort, cut", "exchange, and runs of what came"
-PROBE, SINK, MERGE = "join: probe", "join: output", "join: tiers, blocks"
+PROBE, MERGE, DURABLE = "join: probe, output", "join: tiers", "join: until all is durable"
 COMMIT = "driver: commit, publish, clean"
-PARTS = (PLAN, HAND, ROUTE, EXCHANGE, PROBE, SINK, MERGE, COMMIT)
+PARTS = (PLAN, HAND, ROUTE, EXCHANGE, PROBE, MERGE, DURABLE, COMMIT)
 COLOURS = {
-    PLAN: "#555555", HAND: "#e8776d", ROUTE: "#3b6fd4", EXCHANGE: "#c8362f", PROBE: "#2f9e5b", SINK: "#8acb9b", MERGE: "#1d6b3c",
+    PLAN: "#555555", HAND: "#e8776d", ROUTE: "#3b6fd4", EXCHANGE: "#c8362f", PROBE: "#2f9e5b", MERGE: "#1d6b3c", DURABLE: "#8acb9b",
     COMMIT: "#999999",
 }  # fmt: skip
 """What brings tuples and messages about is red, routing blue, joining green, the driver grey."""
-STEPS = {PROBE: ("join",), SINK: ("sink",), MERGE: ("open", "merge", "write")}
+STEPS = {PROBE: ("join",), MERGE: ("open", "merge"), DURABLE: ("write",)}
 """The engine's steps in a join task."""
 
 

@@ -59,8 +59,10 @@ class OneAtATime:
         return getattr(self._runner, name)
 
 
-def job_of(root: Path, workload: Workload, *, seconds: int = 1, workers: int = 2, output: bool = True, **options: Any) -> Job:
-    """The job that joins ``root``'s input, ``seconds`` files a side in each epoch."""
+def job_of(
+    root: Path, workload: Workload, *, seconds: int = 1, workers: int = 2, output: bool = True, select: Sequence[str] = (), **options: Any
+) -> Job:
+    """The job that joins ``root``'s input, ``seconds`` files a side in each epoch. ``select``: if not the workload's."""
     stream = {"schema": workload.schema, "eventTime": "at", "watermark": "0s"}
     source = {"format": "parquet", "maxFilesPerEpoch": seconds}
     sink: dict[str, Any] = {"files": {"path": str(root / "out"), "format": "parquet"}} if output else {"console": {"limit": 0}}
@@ -71,7 +73,7 @@ def job_of(root: Path, workload: Workload, *, seconds: int = 1, workers: int = 2
         "epoch": {"maxTuples": PLENTY, "maxBytes": "16Gi"},
     }
     return make_job(
-        root, on=workload.on, types=("BIGINT", "BIGINT"), workers=workers, output={"select": list(workload.select), "sink": sink},
+        root, on=workload.on, types=("BIGINT", "BIGINT"), workers=workers, output={"select": list(select or workload.select), "sink": sink},
         **given | options,
     )  # fmt: skip
 

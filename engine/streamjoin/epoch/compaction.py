@@ -1,4 +1,5 @@
-"""Blocks of plans gone by become few: a change of plans leaves them as they are, and no worker's own merges concern them any more.
+"""Blocks of plans gone by become few: a change of plans leaves them as they are, and no worker's own merges concern them any more. So do
+marks, of which each epoch writes some.
 
 A *rewrite* makes one block of several that are of like size and age. A worker does it in the background, from storage, while epochs go on;
 the commit of the epoch in which it is ready replaces the old ones. Nobody's runs change. A crash before that leaves a file that no commit
@@ -33,13 +34,15 @@ def next_rewrite(checkpoint: Checkpoint, window: Window, incarnation: int, tasks
     log_FAN_IN(MOST_BYTES), and those of more than half of ``MOST_BYTES``.
     """
     old = [block for block in checkpoint.blocks if block.generation != checkpoint.generation and block.nbytes <= MOST_BYTES // 2]
-    for side in SIDES:
-        of_side = [block for block in old if block.side == side]
-        for members in buckets(range(len(of_side)), of_side, window).values():
-            chosen = _smallest([of_side[number] for number in members])
-            if chosen:
-                name = f"{attempt_prefix(checkpoint.identity, incarnation, checkpoint.epoch)}-rewrite"
-                return Rewrite(name, checkpoint.epoch % tasks, side, tuple(chosen))
+    marks = [block for block in checkpoint.marks if block.nbytes <= MOST_BYTES // 2]
+    for candidates, of_marks in ((old, False), (marks, True)):
+        for side in SIDES:
+            of_side = [block for block in candidates if block.side == side]
+            for members in buckets(range(len(of_side)), of_side, window).values():
+                chosen = _smallest([of_side[number] for number in members])
+                if chosen:
+                    name = f"{attempt_prefix(checkpoint.identity, incarnation, checkpoint.epoch)}-rewrite"
+                    return Rewrite(name, checkpoint.epoch % tasks, side, tuple(chosen), of_marks)
     return None
 
 

@@ -28,6 +28,7 @@ from streamjoin.job import Job, StreamJob
 from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.language.choice import choose
+from streamjoin.language.join_type import JoinType
 from streamjoin.language.predicate import KeyExpression, MainPredicate, Predicate
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.language.window import WindowKind
@@ -57,6 +58,7 @@ class Deployed:
 def require_same_join(job: Job, checkpoint: Checkpoint, location: str) -> None:
     """Raises CheckpointMismatch when the checkpoint was made with another join than the manifest asks for."""
     before, now = checkpoint.fingerprint, job.fingerprint()
+    before = before and {"spec.joins[0].type": JoinType.INNER, **before}  # that was the only one once
     changed = [name for name in now if before and before.get(name) != now[name]]
     if changed:
         lines = [f"{name}: {now[name]} differs from {before.get(name)}, which the checkpoint was made with" for name in changed]
@@ -145,6 +147,7 @@ def make_config(
     return Config(
         query=query,
         streams=(left, right),
+        type=job.type,
         window=job.window,
         where=job.where,
         output=job.output,

@@ -245,7 +245,8 @@ class Driver:
             inputs = self._plan_inputs(head, final)  # workers take seconds to start: for a source that runs by the clock, time begins here
         self._carry_out(self._replanner.handle(EpochPlanned(idle)))
         plans = self._replanner.plans
-        if plans is None or (idle and plans.before is None):
+        is_last = final and idle and self.exhausted and self.job.type.gives_unmatched and bool(self.checkpoint.blocks)
+        if plans is None or (idle and plans.before is None and not is_last):
             return None
         assert self._config is not None
         incarnation, entry = self._log.incarnation, path_of(self._log.sequence)
@@ -256,6 +257,7 @@ class Driver:
             now=self._clock(),
             refused=self._refused,
             rewrite=self._rewrite,
+            is_last=is_last and plans.before is None,
             deadline_seconds=self.pulse.deadline_seconds,
         )
         epoch = PlannedEpoch(spec, inputs, plans, started_at)

@@ -85,8 +85,8 @@ class Janitor:
             del self._garbage[: len(old)]
 
     def _obsolete(self, before: Checkpoint, now: Checkpoint, reports: Sequence[TaskReport]) -> list[str]:
-        named = {block.name for block in now.blocks}
-        unnamed = [block.name for block in before.blocks if block.name not in named]
+        named = {block.name for block in now.stored}
+        unnamed = [block.name for block in before.stored if block.name not in named]
         unnamed += [name for report in reports for name in report.replaced if name not in named]
         obsolete = [name for name in dict.fromkeys(unnamed) if is_file(name)]
         for side in SIDES:
@@ -106,7 +106,7 @@ class Janitor:
             return not spared and is_attempt_of(name, checkpoint.identity, self._log.incarnation)
 
         waiting = {path for garbage in self._garbage for path in garbage.paths}
-        used = waiting | {block.name for block in checkpoint.blocks}
+        used = waiting | {block.name for block in checkpoint.stored}
         stray = [path for path in self._storage.list(BLOCKS) if path not in used and may_sweep(path.rsplit("/", 1)[1])]
         used = waiting | {snapshot_path(name) for side in SIDES for name in self._sources[side].referenced(checkpoint.positions[side])}
         snapshots = [path for path in self._storage.list(FOLDER) if path not in used]

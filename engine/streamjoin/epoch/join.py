@@ -7,12 +7,13 @@ Phases:
 2. gather the new tuples: one sorted run per area and side, or several where they are large; begin to write those that this area stores;
 3. join: new left x held right, held left x new right, new left x new right. Every pair has a later tuple, or arrives together,
    so each is found exactly once; and each pair of coordinates belongs to exactly one area;
-4. merge runs in tiers, rewriting their blocks;
-5. wait for the writes, stage the runs under this attempt's token, report.
+4. where it matters which tuples have matched, hear of it from other areas, and give what comes alone (``matches``); merge runs in tiers,
+   rewriting their blocks; stage the runs under this attempt's token, for the next epoch to go on from;
+5. wait for what is being written, results and blocks, and report. Meanwhile the next epoch may be joined here.
 
 A crash or a failure at any line leaves blocks and staged output under names that no commit will mention; the driver sweeps them. What is
 small is written nowhere: it goes to the driver with the report, and into the commit.
-Memory: the new tuples, the held runs (mapped, so the system may evict them), and one chunk of output.
+Memory: the new tuples, the held runs (mapped once they are written, so that the system may evict them), and one chunk of output.
 """
 
 from __future__ import annotations
@@ -21,14 +22,19 @@ import pickle
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
+from streamjoin.epoch.matches import Matches, marks_batch, read_marks
 from streamjoin.epoch.spec import (
+    REPORT,
+    UNMATCHABLE,
     Compiled,
     Config,
     EpochSpec,
@@ -43,15 +49,18 @@ from streamjoin.epoch.spec import (
     plan_of,
     sample_of,
 )
+from streamjoin.io.base import Staged
 from streamjoin.kernel.run import CHUNK_BYTES, Run, merge_in_chunks, merge_runs, tiers
+from streamjoin.language.join_type import JoinType
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.scheme.tiling import Area
 from streamjoin.state.blocks import FOLDER, Axes, Block, axes_of, describe, encode_in_parts, is_file, load, load_all, name_of
 from streamjoin.state.log import Entry
-from streamjoin.state.storage import Storage, StorageError, retries
+from streamjoin.state.storage import StorageError, retries
 from streamjoin.state.store import (
     SCRATCH_BYTES,
     HeldRun,
+    Marks,
     PredecessorMissing,
     RunStore,
     TaskRuns,
@@ -62,70 +71,191 @@ from streamjoin.state.store import (
     slice_keys,
 )
 
+MARK = "_mark"
+"""A column of runs while they are merged: whether the tuple has matched."""
 LARGE_BYTES = 32 << 20
 """A merged run larger than this goes to mapped pages before the next merge begins, so that no two of them fill the memory at once."""
 UPLOADS = 4
 """So many blocks are written at once: an object store answers late rather than slowly, and so does a disk that is to flush them."""
 
 
-def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -> TaskReport:
-    """One task's part of the epoch. Raises StorageError, SourceError; safe to call again, here or elsewhere.
+def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -> Part:
+    """Phases 1 to 3. Raises StorageError, SourceError; safe to call again, here or elsewhere.
 
-    ``predecessor_missing`` in the report: the epoch that it follows has not run in this process yet.
+    The caller brings the part's notices to their tasks, finishes it with those for it, and asks for the report; or abandons it.
     """
-    clock, repeated = Steps(), retries()
-    worker, plan = compiled(spec.config), plan_of(spec.scheme)
-    config, areas = worker.config, plan.areas.get(task, {})
-    token = attempt_name(spec, task)
-    report = TaskReport(task, token)
-
+    part = Part(spec, task, store)
     try:
-        runs = _open(spec, task, config, areas, store, report)
-    except PredecessorMissing:
-        report.predecessor_missing = True
-        for _ in pieces:  # a worker that leaves input unread is not used again
-            pass
-        return report
-    clock.lap("open")
-    runs = {key: _unexpired(held, spec.expired_before[key[1]], report) for key, held in runs.items()}
+        part.join(pieces)
+    except BaseException:
+        part.abandon()
+        raise
+    return part
 
-    new = _gather(spec, worker, pieces, report)
-    clock.lap("gather")
-    sink = config.sink.writer(token, final_name(spec, task), small_bytes=spec.small_bytes)
-    with BlockWriter(spec, config.storage, areas, token, report) as blocks:
+
+def needs_notices(spec: EpochSpec) -> bool:
+    """Whether tasks have anything to tell each other after phase 3: where a tuple whose matches count can be in several areas. O(areas)."""
+    tracked = compiled(spec.config).config.type.tracked
+    return any(area.writes[side] != area.keys[side] for area in plan_of(spec.scheme).scheme.areas for side in tracked)
+
+
+class Part:
+    """A task's part of an epoch. One thread's, in the order join, notices, finish; ``abandon`` at any time."""
+
+    def __init__(self, spec: EpochSpec, task: int, store: RunStore) -> None:
+        self._spec, self._task, self._store = spec, task, store
+        self._worker, plan = compiled(spec.config), plan_of(spec.scheme)
+        self._areas = plan.areas.get(task, {})
+        self._plan = plan
+        self._clock = Steps()
+        self._report = TaskReport(task, attempt_name(spec, task))
+        self._writes = Writes(spec, self._worker.config, self._areas, self._report, final_name(spec, task))
+        self._joined = Joined(self._report, self._writes, self._clock)
+        self._runs: TaskRuns = {}
+        """As the epoch before has left them, without those that have expired."""
+        self._fresh: dict[tuple[int, int], tuple[HeldRun, ...]] = {}
+        """What came in this epoch."""
+        self._matches: Matches
+
+    def join(self, pieces: Iterable[Piece]) -> None:
+        """Phases 1 to 3."""
+        spec, report, areas, config = self._spec, self._report, self._areas, self._worker.config
         try:
-            fresh = {key: tuple(HeldRun(run, blocks.write(key, run)) for run in chunks) for key, chunks in new.items()}
-            kept_fresh = {key: chunks for key, chunks in fresh.items() if holds(areas[key[0]], key[1])}
-            joiner = worker.joiner
-            seen = joiner.candidates_seen
-            for index, area in areas.items():
-                for left, right in _pairs(index, area, runs, fresh):
-                    for batch in joiner.join(left, right):
-                        report.output += batch.num_rows
-                        sink.write(batch)
-            report.candidates = joiner.candidates_seen - seen
-            clock.lap("join")
-            report.staged = sink.close()
-            clock.lap("sink")
+            runs, marks = _open(spec, self._task, config, areas, self._store, report)
+        except PredecessorMissing:
+            report.predecessor_missing = True
+            for _ in pieces:  # a worker that leaves input unread is not used again
+                pass
+            return
+        self._matches = Matches(spec, self._plan, areas, config.type.tracked, marks)
+        self._clock.lap("open")
+        if config.type.gives_unmatched:
+            self._write_alone(self._matches.passed(runs, fresh=False))
+        self._runs = {key: _unexpired(held, spec.expired_before[key[1]], report) for key, held in runs.items()}
+        new = self._gather(pieces)
+        self._clock.lap("gather")
+        self._fresh = {key: tuple(HeldRun(run, self._writes.block(key, run)) for run in chunks) for key, chunks in new.items()}
+        joiner = self._worker.joiner
+        seen = joiner.candidates_seen
+        tracked, wanted = bool(config.type.tracked), config.type.gives_pairs
+        for index, area in areas.items():
+            for left, right in _pairs(index, area, self._runs, self._fresh):
+                matched = self._matches.marker(left, right) if tracked else None
+                for batch in joiner.join(left.run, right.run, matched, pairs_wanted=wanted):
+                    self._write(batch)
+        report.candidates = joiner.candidates_seen - seen
+        self._clock.lap("join")
+
+    def notices(self) -> Iterator[Piece]:
+        """What tasks are to know that own tuples which have matched here."""
+        if not self._report.predecessor_missing:
+            for runs in (self._runs, self._fresh):
+                yield from self._matches.notices(runs)
+
+    def finish(self, notices: Iterable[Piece] = ()) -> Joined:
+        """Phases 4 and 5, but for what is yet to be written. Raises StorageError, and what comes with the notices."""
+        if self._report.predecessor_missing:
+            for _ in notices:
+                pass
+            return self._joined
+        try:
+            self._finish(notices)
         except BaseException:
-            sink.abort()
+            self.abandon()
             raise
-        tiered = {key: _in_tiers(key, runs[key], spec, worker, blocks) for key in runs}
-        clock.lap("merge")
-        blocks.wait()
-        held = {
-            key: (*kept, *(blocks.backed(run) for run in (*merged, *kept_fresh.get(key, ()))))
-            for key, (kept, merged) in tiered.items()
-        }
-        clock.lap("write")
-    store.stage(config.query, task, spec.epoch, token, held)
-    _fetch(spec, task, config, areas, store, report)
-    _rewrite(spec, task, config, store, report)
-    report.held = (_rows(held, LEFT), _rows(held, RIGHT))
-    report.held_bytes = (_nbytes(held, LEFT), _nbytes(held, RIGHT))
-    report.seconds = clock.seconds
-    report.storage_retries = retries() - repeated
-    return report
+        return self._joined
+
+    def abandon(self) -> None:
+        self._joined.abandon()
+
+    def _finish(self, notices: Iterable[Piece]) -> None:
+        spec, report, config, areas, matches = self._spec, self._report, self._worker.config, self._areas, self._matches
+        if config.type.tracked:
+            self._settle_matches(notices)
+            self._clock.lap("match")
+        self._writes.finish_results()
+        tiered = {key: _in_tiers(key, self._runs[key], spec, self._worker, self._writes, matches) for key in self._runs}
+        kept_fresh = {key: chunks for key, chunks in self._fresh.items() if holds(areas[key[0]], key[1]) and not spec.is_last}
+        self._joined.unmapped = list(chain.from_iterable((*(merged for _, merged in tiered.values()), *kept_fresh.values())))
+        held = {key: (*kept, *merged, *kept_fresh.get(key, ())) for key, (kept, merged) in tiered.items()}
+        marks = matches.after(run for (_, side), of_side in held.items() if side in config.type.tracked for run in of_side)
+        self._clock.lap("merge")
+        self._store.stage(config.query, self._task, spec.epoch, report.token, held, marks)
+        _fetch(spec, self._task, config, areas, self._store, report)
+        _rewrite(spec, self._task, config, self._store, report)
+        report.held = (_rows(held, LEFT), _rows(held, RIGHT))
+        report.held_bytes = (_nbytes(held, LEFT), _nbytes(held, RIGHT))
+
+    def _settle_matches(self, notices: Iterable[Piece]) -> None:
+        matches, kind = self._matches, self._worker.config.type
+        runs = {key: (*self._runs.get(key, ()), *self._fresh.get(key, ())) for key in {*self._runs, *self._fresh}}
+        matches.take(notices, runs)
+        for key, tuples in matches.first_matched(runs):
+            if not self._spec.is_last:
+                self._writes.marks(key, marks_batch(tuples))
+            if kind is JoinType.SEMI:
+                self._write_alone([(key[1], tuples)])
+        if kind.gives_unmatched:
+            self._write_alone(matches.passed(self._fresh, fresh=True))
+
+    def _write(self, results: pa.RecordBatch) -> None:
+        self._report.output += results.num_rows
+        self._writes.results(results)
+
+    def _write_alone(self, tuples: Iterable[tuple[int, pa.RecordBatch]]) -> None:
+        for side, batch in tuples:
+            for results in self._worker.joiner.alone(side, batch):
+                self._write(results)
+
+    def _gather(self, pieces: Iterable[Piece]) -> dict[tuple[int, int], list[Run]]:
+        parts: dict[tuple[int, int], list[Run]] = defaultdict(list)
+        for piece in pieces:
+            side = self._worker.sides[piece.side]
+            if piece.area == REPORT:
+                self._report.routes.append(pickle.loads(piece.data))  # noqa: S301 - written by the route tasks
+            elif piece.area == UNMATCHABLE:
+                self._write_alone([(piece.side, ipc.read_record_batch(piece.data, side.payload))])
+            else:
+                parts[piece.area, piece.side].append(Run.of(ipc.read_record_batch(piece.data, side.held)))
+        return {key: merge_in_chunks(runs, CHUNK_BYTES) for key, runs in parts.items()}
+
+
+class Joined:
+    """A task's part of an epoch that is finished and staged. Whoever has it asks for the report, on any thread, or abandons it."""
+
+    def __init__(self, report: TaskReport, writes: Writes, clock: Steps) -> None:
+        self._report, self._writes, self._clock, self._repeated = report, writes, clock, retries()
+        self.unmapped: list[HeldRun] = []
+        """New runs, in the memory of this process until they are written."""
+
+    def report(self) -> TaskReport:
+        """Waits until results and blocks are durable. Raises what a write raised; nothing is left to be written then."""
+        try:
+            self._writes.wait()
+            for run in self.unmapped:
+                self._writes.map(run)
+        except BaseException:
+            self.abandon()
+            raise
+        self._writes.close()
+        self._clock.lap("write")
+        self._report.seconds = self._clock.seconds
+        self._report.storage_retries = retries() - self._repeated
+        return self._report
+
+    def abandon(self) -> None:
+        """Begin no more writes, wait for those that are going on, and remove the results."""
+        self._writes.abandon()
+
+
+def reports_of(joined: Sequence[Joined]) -> list[TaskReport]:
+    """The report of each. Raises what a write raised; nothing is left to be written then, by any of them."""
+    try:
+        return [part.report() for part in joined]
+    except BaseException:
+        for part in joined:
+            part.abandon()
+        raise
 
 
 class Steps:
@@ -141,41 +271,54 @@ class Steps:
         self._last = now
 
 
-class BlockWriter:
-    """Writes blocks while the join goes on. Leaving it waits for what was begun, so that no write outlives its task.
+class Writes:
+    """What a task writes, results and blocks, while the join goes on. Closed or abandoned, it leaves no write behind.
 
-    Small ones are left to the driver, as long as they are not many.
+    Small blocks are left to the driver, as long as they are not many.
     """
 
-    def __init__(self, spec: EpochSpec, storage: Storage, areas: dict[int, Area], token: str, report: TaskReport) -> None:
-        self._spec, self._storage, self._areas, self._token, self._report = spec, storage, areas, token, report
-        local = storage.local_path(FOLDER) is not None
+    def __init__(self, spec: EpochSpec, config: Config, areas: dict[int, Area], report: TaskReport, results: str) -> None:
+        self._spec, self._storage, self._areas, self._report = spec, config.storage, areas, report
+        self._sink = config.sink.writer(report.token, results, small_bytes=spec.small_bytes)
+        local = self._storage.local_path(FOLDER) is not None
         self._axes = None if local else axes_of(plan_of(spec.scheme).scheme, compiled(spec.config).config.predicate.main)
         self._pool = ThreadPoolExecutor(UPLOADS)
         self._begun: dict[str, Future[Block]] = {}
+        self._begun_marks: list[Future[Block]] = []
+        self._staged: Future[list[Staged]] | None = None
         self._small_bytes = spec.small_bytes
         """So many may yet be left to the driver."""
 
-    def __enter__(self) -> BlockWriter:
-        return self
+    def results(self, batch: pa.RecordBatch) -> None:
+        self._sink.write(batch)
 
-    def __exit__(self, *failure: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=failure[0] is not None)
+    def finish_results(self) -> None:
+        """There are no more; begin to make them durable."""
+        self._staged = self._pool.submit(self._sink.close)
 
-    def write(self, key: tuple[int, int], run: Run) -> tuple[str, ...]:
+    def block(self, key: tuple[int, int], run: Run) -> tuple[str, ...]:
         """Begin to write the tuples of a run that this area stores; the block's name, or nothing when there are none."""
         area, side = key
         keys = self._areas[area].writes[side]
-        if keys is None:
+        if keys is None or self._spec.is_last:
             return ()
         batch = slice_keys(run.batch, keys)
         if not batch.num_rows:
             return ()
-        small = batch.nbytes <= self._small_bytes
-        self._small_bytes -= batch.nbytes if small else 0
-        name = name_of(f"{self._token}-{area}-{side}-{len(self._begun)}", small=small)
+        name = self._name(batch, f"{area}-{side}-{len(self._begun)}")
         self._begun[name] = self._pool.submit(self._put, name, batch, side, area)
         return (name,)
+
+    def marks(self, key: tuple[int, int], batch: pa.RecordBatch) -> None:
+        """Begin to write marks of tuples that this area stores."""
+        area, side = key
+        name = self._name(batch, f"{area}-{side}-marks")
+        self._begun_marks.append(self._pool.submit(self._put, name, batch, side, area))
+
+    def _name(self, batch: pa.RecordBatch, which: str) -> str:
+        small = batch.nbytes <= self._small_bytes
+        self._small_bytes -= batch.nbytes if small else 0
+        return name_of(f"{self._report.token}-{which}", small=small)
 
     def _put(self, name: str, batch: pa.RecordBatch, side: int, area: int) -> Block:
         data, parts = encode_in_parts(batch, None if self._axes is None else self._axes[area])
@@ -188,12 +331,8 @@ class BlockWriter:
     def replace(self, names: Iterable[str]) -> None:
         self._report.replaced.extend(names)
 
-    def wait(self) -> None:
-        """Until every block is durable. Raises what a write raised."""
-        self._report.blocks = [future.result() for future in self._begun.values()]
-
-    def backed(self, held: HeldRun) -> HeldRun:
-        """A new run, when large, on mapped pages that the system may evict.
+    def map(self, held: HeldRun) -> None:
+        """Have a run, when large, on mapped pages that the system may evict.
 
         Its block's, where that is all of it and on this machine; else a scratch file's: what was just written need not be fetched.
         Waits for its block. Raises what the write raised.
@@ -201,27 +340,43 @@ class BlockWriter:
         block = self._begun[held.blocks[0]].result() if held.blocks else None
         whole = block is not None and block.rows == held.run.rows and self._storage.local_path(block.name) is not None
         if block is not None and whole and held.run.nbytes > SCRATCH_BYTES and is_file(block.name):
-            return HeldRun(Run.of(load(self._storage, block)), held.blocks)
-        return HeldRun(Run.of(settle(held.run.batch)), held.blocks)
+            held.run = Run.of(load(self._storage, block))
+        elif held.run.nbytes > SCRATCH_BYTES:
+            held.run = Run.of(settle(held.run.batch))
+
+    def wait(self) -> None:
+        """Until all is durable; it is in the report then. Raises what a write raised."""
+        self._report.staged = self._staged.result() if self._staged is not None else []
+        self._report.blocks = [future.result() for future in self._begun.values()]
+        self._report.marks = [future.result() for future in self._begun_marks]
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def abandon(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        self._sink.abort()
 
 
-def _open(spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport) -> TaskRuns:
-    """Phase 1: the runs that the epoch before left to this task."""
+def _open(
+    spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport
+) -> tuple[TaskRuns, Mapping[HeldRun, Marks]]:
+    """Phase 1: the runs that the epoch before left to this task, and which of their tuples have matched."""
     if spec.follows is not None and areas:
         # Before anything is dropped: where the epoch that it follows has yet to run, that needs the runs of the one before.
-        report.opened, runs = store.following(config.query, task, spec.follows)
+        report.opened, staged = store.following(config.query, task, spec.follows)
         store.retain(config.query, (), spec.follows)
-        return runs
+        return staged.runs, staged.marks
     tokens = set(spec.tokens.values()) | set(spec.handover.tokens.values() if spec.handover else ())
     store.retain(config.query, tokens, spec.epoch if spec.follows is None else spec.follows)
     if not areas:
-        return {}
+        return {}, {}
     report.opened = spec.tokens.get(task)
     found = None if report.opened is None else store.get(config.query, report.opened)
     if found is not None:
-        return found
+        return found.runs, found.marks
     report.opened, report.read_back = None, spec.handover is None
-    runs = _read_back(spec, config, areas, store, report)
+    runs, marks = _read_back(spec, config, areas, store, report)
     report.read_back_bytes = sum(_nbytes(runs, side) for side in SIDES) if report.read_back else 0
     report.held_sample = [
         sample_of(side, slice_keys(held.run.batch, keys), held.run.time_max)
@@ -229,30 +384,33 @@ def _open(spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], st
         if report.read_back and (keys := areas[index].writes[side]) is not None
         for held in of_area
     ]
-    return runs
+    return runs, marks
 
 
-def _read_back(spec: EpochSpec, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport) -> TaskRuns:
+def _read_back(
+    spec: EpochSpec, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport
+) -> tuple[TaskRuns, Mapping[HeldRun, Marks]]:
     if spec.base is None:
-        return {(area, side): () for area in areas for side in SIDES}
-    blocks = Entry.decode(config.storage.get(spec.base)).checkpoint.blocks
+        return {(area, side): () for area in areas for side in SIDES}, {}
+    checkpoint = Entry.decode(config.storage.get(spec.base)).checkpoint
     here = [] if spec.handover is None else _held_here(spec.handover, config.query, store)
+    left, right = (spec.released_before if side in config.type.tracked else spec.expired_before for side in SIDES)
     gathered = read_back(
-        config.storage, blocks, areas, spec.generation, spec.expired_before, here=here, fetched=store.fetched()
+        *(config.storage, checkpoint.blocks, areas, spec.generation, (left[LEFT], right[RIGHT])), here=here, fetched=store.fetched()
     )
     if spec.handover is not None:
         report.kept_tuples, report.moved_tuples = gathered.kept, gathered.read
-    return gathered.runs
+    return gathered.runs, read_marks(config.storage, checkpoint.marks, areas, gathered.runs, config.type.tracked)
 
 
 def _held_here(handover: Handover, query: str, store: RunStore) -> Iterator[tuple[Area, dict[int, tuple[HeldRun, ...]]]]:
     """Every area of the plan before that this process holds, with its runs by side."""
     before = plan_of(handover.scheme).areas
     for task, token in handover.tokens.items():
-        runs = store.get(query, token)
-        if runs is not None:
+        staged = store.get(query, token)
+        if staged is not None:
             for index, area in before.get(task, {}).items():
-                yield area, {side: runs[index, side] for side in SIDES}
+                yield area, {side: staged.runs[index, side] for side in SIDES}
 
 
 def _fetch(spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport) -> None:
@@ -306,34 +464,25 @@ def _unexpired(held: tuple[HeldRun, ...], bound: int | None, report: TaskReport)
     return tuple(kept)
 
 
-def _gather(spec: EpochSpec, worker: Compiled, pieces: Iterable[Piece], report: TaskReport) -> dict[tuple[int, int], list[Run]]:
-    parts: dict[tuple[int, int], list[Run]] = defaultdict(list)
-    for piece in pieces:
-        if piece.area < 0:
-            report.routes.append(pickle.loads(piece.data))  # noqa: S301 - written by the route tasks
-        else:
-            batch = ipc.read_record_batch(piece.data, worker.sides[piece.side].held)
-            parts[piece.area, piece.side].append(Run.of(batch))
-    return {key: merge_in_chunks(runs, CHUNK_BYTES) for key, runs in parts.items()}
-
-
-def _pairs(index: int, area: Area, runs: TaskRuns, fresh: TaskRuns) -> Iterable[tuple[Run, Run]]:
+def _pairs(index: int, area: Area, runs: TaskRuns, fresh: TaskRuns) -> Iterable[tuple[HeldRun, HeldRun]]:
     left, right = fresh.get((index, LEFT), ()), fresh.get((index, RIGHT), ())
     for new in left:
-        yield from ((new.run, held.run) for held in runs[index, RIGHT])
+        yield from ((new, held) for held in runs[index, RIGHT])
     for new in right:
-        yield from ((held.run, new.run) for held in runs[index, LEFT])
+        yield from ((held, new) for held in runs[index, LEFT])
         if area.holds[LEFT]:
-            yield from ((other.run, new.run) for other in left)
+            yield from ((other, new) for other in left)
 
 
 def _in_tiers(
-    key: tuple[int, int], held: tuple[HeldRun, ...], spec: EpochSpec, worker: Compiled, blocks: BlockWriter
+    key: tuple[int, int], held: tuple[HeldRun, ...], spec: EpochSpec, worker: Compiled, writes: Writes, matches: Matches
 ) -> tuple[list[HeldRun], list[HeldRun]]:
     """Phase 4 for one area and side: the runs that are as they will be held, and merged ones whose blocks are being written.
 
     Stored runs merge with stored ones only, for whole blocks.
     """
+    if spec.is_last:
+        return [], []
     bound = spec.expired_before[key[1]]
     kept: list[HeldRun] = []
     made: list[HeldRun] = []
@@ -343,18 +492,31 @@ def _in_tiers(
         grouped = {index for group in groups for index in group}
         kept += [run for index, run in enumerate(part) if index not in grouped]
         for group in groups:
-            run = merge_runs([part[index].run for index in group], bound)
+            run, marks = _merged([part[index] for index in group], bound, matches if worker.sides[key[1]].is_tracked else None)
             names: tuple[str, ...] = ()
             if stored:
-                blocks.replace(name for index in group for name in part[index].blocks)
-                names = blocks.write(key, run) if run.rows else ()
+                writes.replace(name for index in group for name in part[index].blocks)
+                names = writes.block(key, run) if run.rows else ()
             if run.rows:
                 merged = HeldRun(run, names)
+                if marks is not None:
+                    matches.put(merged, marks)
                 if run.nbytes > LARGE_BYTES:
-                    kept.append(blocks.backed(merged))
+                    writes.map(merged)
+                    kept.append(merged)
                 else:
                     made.append(merged)
     return kept, made
+
+
+def _merged(parts: Sequence[HeldRun], bound: int | None, matches: Matches | None) -> tuple[Run, Marks | None]:
+    """One run of several, and its marks, if those are kept. O(rows log parts)."""
+    if matches is None:
+        return merge_runs([part.run for part in parts], bound), None
+    marked = [part.run.batch.append_column(MARK, pa.array(matches.marks(part).view(np.uint8))) for part in parts]
+    batch = merge_runs([Run.of(one) for one in marked], bound).batch
+    marks = batch.column(MARK).to_numpy().astype(bool)
+    return Run.of(batch.drop_columns([MARK])), marks
 
 
 def _rows(runs: TaskRuns, side: int) -> int:

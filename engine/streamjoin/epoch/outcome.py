@@ -52,12 +52,17 @@ def checkpoint_after(
     rewritten = _rewritten(last, epoch, reports)
     if rewritten is not None and spec.rewrite is not None:
         replaced |= {block.name for block in spec.rewrite.blocks}
-    kept = [block for block in last.blocks if block.name not in replaced and not block.is_expired(spec.expired_before)]
+    kept, kept_marks = (
+        [block for block in blocks if block.name not in replaced and not (spec.is_last or block.is_expired(spec.expired_before))]
+        for blocks in (last.blocks, last.marks)
+    )
     (left, left_partitions), (right, right_partitions) = (_advance(job, last, side, reports, now) for side in SIDES)
     small = {name: segment.add(data) for report in reports for name, data in report.small_blocks.items()}
     new = [replace(block, extent=small.get(block.name)) for report in reports for block in report.blocks]
-    if rewritten is not None and rewritten.block is not None:
-        new.append(replace(rewritten.block, extent=segment.add(rewritten.data) if rewritten.data else None))
+    new_marks = [replace(block, extent=small.get(block.name)) for report in reports for block in report.marks]
+    if rewritten is not None and rewritten.block is not None and spec.rewrite is not None:
+        made = replace(rewritten.block, extent=segment.add(rewritten.data) if rewritten.data else None)
+        (new_marks if spec.rewrite.of_marks else new).append(made)
     dead = [staged for report in reports for route in report.routes for staged in route.dead_letters]
     after = replace(
         last,
@@ -70,7 +75,9 @@ def checkpoint_after(
         effective=last.watermarks,
         partitions=(left_partitions, right_partitions),
         widths=widths_after(last, reports),
-        blocks=tuple(kept + new),
+        expired=spec.expired_before,
+        blocks=() if spec.is_last else tuple(kept + new),
+        marks=() if spec.is_last else tuple(kept_marks + new_marks),
         held={report.task: report.held for report in at_work},
         held_bytes={report.task: report.held_bytes for report in at_work},
         tokens={report.task: report.token for report in at_work},
@@ -88,7 +95,7 @@ def _rewritten(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskRepo
     if ready is None or epoch.spec.rewrite is None:
         return None
     old = {block.name for block in epoch.spec.rewrite.blocks}
-    return ready if any(block.name in old for block in last.blocks) else None
+    return ready if any(block.name in old for block in last.stored) else None
 
 
 def _totals(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport], results: Results) -> dict[str, list[int]]:

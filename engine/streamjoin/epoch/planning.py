@@ -32,10 +32,11 @@ class Head:
     epoch: int
     positions: tuple[Position | None, Position | None]
     records: tuple[int, int]
+    expired: tuple[int | None, int | None]
 
     @classmethod
     def after(cls, checkpoint: Checkpoint) -> Head:
-        return cls(checkpoint.epoch, checkpoint.positions, checkpoint.records)
+        return cls(checkpoint.epoch, checkpoint.positions, checkpoint.records, checkpoint.expired)
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class PlannedEpoch:
     @property
     def head(self) -> Head:
         left, right = self.inputs
-        return Head(self.spec.epoch, (left.position, right.position), self.spec.records_after)
+        return Head(self.spec.epoch, (left.position, right.position), self.spec.records_after, self.spec.expired_before)
 
     @property
     def is_switch(self) -> bool:
@@ -128,6 +129,7 @@ def make_spec(
     now: float,
     refused: TooLarge | None = None,
     rewrite: Rewrite | None = None,
+    is_last: bool = False,
     deadline_seconds: float,
 ) -> EpochSpec:
     """What the tasks of the epoch after ``head`` are told. ``entry`` is the path of the log's newest entry, which is ``last``; ``now`` is
@@ -154,6 +156,8 @@ def make_spec(
         late_before=watermarks if ranged else (None, None),
         latest=(_latest(job, last, 0, inputs[0], now), _latest(job, last, 1, inputs[1], now)) if ranged else (None, None),
         expired_before=job.window.expired_before(marks),
+        released_before=head.expired,
+        is_last=is_last,
         records_before=head.records,
         records_after=(inputs[0].end_record, inputs[1].end_record),
         shed=tuple(
@@ -161,7 +165,7 @@ def make_spec(
         ),
         tokens=last.tokens if follows is None and before is None else {},
         handover=None if before is None else Handover(before.shared, last.tokens),
-        base=entry if last.blocks and follows is None else None,
+        base=entry if last.stored and follows is None else None,
         record_bytes=record_bytes(job),
         split_bytes=None if uncut else 2 * record_bytes(job),
         upcoming=None if upcoming is None else Upcoming(upcoming.shared, plans.upcoming_tasks, entry),

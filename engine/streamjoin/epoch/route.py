@@ -4,7 +4,7 @@ Phases, for each split:
 
 1. read as Arrow; what does not parse, or is too large, goes to the dead letters;
 2. select by ``where``; reject null event times and those too far ahead; drop late tuples, or put them into the dead letters; drop tuples
-   whose key is null (they can match nothing);
+   whose key is null (they can match nothing), or send them on by themselves where the join's type gives those too;
 3. make the held columns: key, unit coordinate, time, payload;
 4. sort by key, shed, cut by area.
 
@@ -16,12 +16,15 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamjoin.epoch.spec import (
+    REPORT,
+    UNMATCHABLE,
     EpochSpec,
     Piece,
     Plan,
@@ -62,15 +65,18 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
     dead = dead_letters.writer(attempt_name(spec, index), final_name(spec, index), side.stream.name)
     held: list[pa.Table] = []
     held_bytes = 0
-    for found in worker.config.readers[which].read(split):
-        records = without_oversized(found, spec.record_bytes, report)
+    for read in worker.config.readers[which].read(split):
+        records = without_oversized(read, spec.record_bytes, report)
         report.rejected += len(records.rejected)
         report.input += records.batch.num_rows + len(records.rejected)
         report.input_bytes += records.batch.nbytes
         report.source_errors += records.errors
         _require_room(spec, split, report)
-        batch, letters = prepare(spec, side, which, index, records, split.first_record, report, late_letters=dead_letters.late)
-        dead.write(split, records.rejected + letters)
+        found = prepare(spec, side, which, index, records, split.first_record, report, late_letters=dead_letters.late)
+        dead.write(split, records.rejected + found.letters)
+        if found.unmatchable is not None:
+            yield Piece(index % plan.scheme.tasks, UNMATCHABLE, which, found.unmatchable.serialize())
+        batch = found.held
         if batch is None:
             continue
         if held and held_bytes + batch.nbytes > PORTION_BYTES:
@@ -84,7 +90,7 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
         yield from cut(spec, plan, which, held, report)
     report.seconds = time.perf_counter() - started
     report.storage_retries = retries() - repeated
-    yield Piece(index % plan.scheme.tasks, -1, which, pa.py_buffer(pickle.dumps(report)))
+    yield Piece(index % plan.scheme.tasks, REPORT, which, pa.py_buffer(pickle.dumps(report)))
 
 
 def without_oversized(records: Records, most_bytes: int, report: RouteReport) -> Records:
@@ -118,10 +124,21 @@ def _require_room(spec: EpochSpec, split: Split, report: RouteReport) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What became of a batch of records."""
+
+    held: pa.Table | None
+    """The tuples, with a column ``_shed`` in [0, 1); None: there are none."""
+    unmatchable: pa.RecordBatch | None
+    """The payload of those that can match nothing, if that is wanted and there are any."""
+    letters: list[Rejected]
+
+
 def prepare(
     spec: EpochSpec, side: Side, which: int, split: int, records: Records, first_record: int, report: RouteReport, *, late_letters: bool
-) -> tuple[pa.Table | None, list[Rejected]]:
-    """Phases 2 and 3 for one batch: the held tuples plus a ``_shed`` column in [0, 1), or None when none is left; and the dead letters."""
+) -> Prepared:
+    """Phases 2 and 3 for one batch."""
     batch, rows, stream, latest = records.batch, records.offsets(), side.stream, spec.latest[which]
     letters: list[Rejected] = []
     if stream.event_time is not None:  # also of what ``where`` drops: a filtered stream goes forward all the same
@@ -161,15 +178,19 @@ def prepare(
         report.late += late
         if late and late_letters:
             letters += _letters(batch, rows, ~keep, f"{stream.event_time}: late; the stream's watermark was {_written(bound)}")
+    alone: pa.RecordBatch | None = None
     if side.key is None:
         key = np.zeros(batch.num_rows, dtype=np.int64)
     else:
         key, valid = encode_keys(batch, side.key, stream.schema)
         if valid is not None:
-            report.unmatchable += int((keep & ~valid).sum())
+            unmatchable = keep & ~valid
+            report.unmatchable += int(unmatchable.sum())
             keep &= valid
+            if side.gives_unmatched and unmatchable.any():
+                alone = batch.select(list(stream.payload)).filter(pa.array(unmatchable))
     if not keep.any():
-        return None, letters
+        return Prepared(None, alone, letters)
     units, shed = units_of(spec.epoch, split, rows)
     arrays: list[pa.Array | np.ndarray] = [key, units]
     if side.window.kind is WindowKind.RANGE:
@@ -180,13 +201,15 @@ def prepare(
     elif side.window.kind is WindowKind.ROWS:
         arrays.append(first_record + rows)
         arrays.append(_others_before(spec, which, first_record + rows))
+    if side.is_tracked:
+        arrays.append(first_record + rows)
     payload = [batch.column(name) for name in stream.payload]
     table = pa.Table.from_arrays(
         [pa.array(values) for values in arrays] + payload + [pa.array(shed)], schema=side.held.append(pa.field("_shed", pa.float64()))
     )
     if not keep.all():
         table = table.take(pa.array(np.flatnonzero(keep)))
-    return table, letters
+    return Prepared(table, alone, letters)
 
 
 def cut(spec: EpochSpec, plan: Plan, which: int, tables: list[pa.Table], report: RouteReport) -> Iterator[Piece]:

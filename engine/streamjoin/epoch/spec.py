@@ -23,6 +23,7 @@ from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.keys import mix
 from streamjoin.kernel.types import arrow_schema
+from streamjoin.language.join_type import JoinType
 from streamjoin.language.predicate import KeyExpression, Predicate
 from streamjoin.language.schema import Schema
 from streamjoin.language.sides import SIDES
@@ -52,6 +53,7 @@ class Config:
     query: str
     """Unique to the driver: the key of its runs in the workers."""
     streams: tuple[Stream, Stream]
+    type: JoinType
     window: Window
     where: Expression | None
     output: tuple[tuple[str, Expression], ...]
@@ -101,6 +103,7 @@ class Rewrite:
     """Whose worker does it."""
     side: int
     blocks: tuple[Block, ...]
+    of_marks: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,8 @@ class EpochSpec:
     """The latest event time that each stream takes; what is later goes to the dead letters. None: any is taken."""
     expired_before: tuple[int | None, int | None]
     """Held tuples with a smaller ``_time`` can match nothing in this epoch or later."""
+    released_before: tuple[int | None, int | None]
+    """``expired_before`` of the epoch before: tuples that it has let go have come, where they come alone."""
     records_before: tuple[int, int]
     records_after: tuple[int, int]
     shed: tuple[float, ...]
@@ -149,6 +154,8 @@ class EpochSpec:
     rewrite: Rewrite | None = None
     """Under way, or to be begun."""
     handover: Handover | None = None
+    is_last: bool = False
+    """The input has ended: nothing can match what is held any more."""
     small_bytes: int = 0
     """Blocks of a task that come to no more than this together, and results that do, go with its report rather than into files."""
     follows: int | None = None
@@ -259,6 +266,8 @@ class TaskReport:
     blocks: list[Block] = field(default_factory=list)
     small_blocks: dict[str, bytes] = field(default_factory=dict)
     """The content of those of them that are not files, by name."""
+    marks: list[Block] = field(default_factory=list)
+    """Which of the tuples that the task stores have matched for the first time, of the tracked sides (``epoch.matches``)."""
     rewritten: Rewritten | None = None
     """The spec's rewrite, once it is ready. The driver may have taken it over from the report before."""
     rewrite_error: str | None = None
@@ -283,9 +292,13 @@ class TaskReport:
     """By step."""
 
 
+REPORT, UNMATCHABLE = -1, -2
+"""What a piece has instead of an area: a pickled RouteReport; tuples that belong to none, because they can match nothing."""
+
+
 @dataclass(frozen=True)
 class Piece:
-    """A row of the shuffle: a block of tuples of one area and side, or (area -1) a pickled RouteReport."""
+    """What one worker sends to another for a task: tuples of one area and side, or what ``area`` says instead."""
 
     task: int
     area: int
@@ -300,6 +313,7 @@ class Compiled:
         self.config = config
         main, (left, right) = config.predicate.main, config.streams
         schemas = {left.name: left.schema, right.name: right.schema}
+        types = {(stream.name, field.name): field.type for stream in config.streams for field in arrow_schema(stream.schema)}
         residual = config.predicate.residual
         self.joiner = Joiner(
             main,
@@ -308,23 +322,36 @@ class Compiled:
             config.where,
             config.output,
             (left.name, right.name),
+            types=types if config.type.gives_unmatched else {},
         )
-        self.sides = tuple(Side(stream, config.window, main.key(side)) for side, stream in enumerate(config.streams))
+        tracked = config.type.tracked
+        self.sides = tuple(
+            Side(stream, config.window, main.key(side), config.type if side in tracked else JoinType.INNER)
+            for side, stream in enumerate(config.streams)
+        )
 
 
 class Side:
     """One stream made ready."""
 
-    def __init__(self, stream: Stream, window: Window, key: KeyExpression | None) -> None:
+    def __init__(self, stream: Stream, window: Window, key: KeyExpression | None, tracked_for: JoinType) -> None:
+        """``tracked_for``: inner where the side is not tracked."""
         self.stream = stream
+        self.is_tracked = tracked_for is not JoinType.INNER
+        self.gives_unmatched = tracked_for.gives_unmatched
+        self.payload = arrow_schema(stream.schema.select(stream.payload))
         self.key = key
         self.window = window
         self.declared = arrow_schema(stream.schema)
         self.where = Evaluator(stream.where) if stream.where else None
-        self.held = held_schema(stream, window, key)
+        self.held = held_schema(stream, window, key, is_tracked=self.is_tracked)
 
 
-def held_schema(stream: Stream, window: Window, key: KeyExpression | None) -> pa.Schema:
+ID = "_id"
+"""A column of the tracked sides: the tuple's number in its stream, by which workers speak of it."""
+
+
+def held_schema(stream: Stream, window: Window, key: KeyExpression | None, *, is_tracked: bool = False) -> pa.Schema:
     """The columns of a stream's held tuples, as the kernel wants them."""
     is_float = key is not None and key.encoding == "float"
     fields = [pa.field("_key", pa.float64() if is_float else pa.int64()), pa.field("_unit", pa.uint32())]
@@ -332,6 +359,8 @@ def held_schema(stream: Stream, window: Window, key: KeyExpression | None) -> pa
         fields.append(pa.field("_time", pa.int64()))
     if window.has_aux:
         fields.append(pa.field("_aux", pa.int64()))
+    if is_tracked:
+        fields.append(pa.field(ID, pa.int64()))
     return pa.schema(fields + list(arrow_schema(stream.schema.select(stream.payload))))
 
 

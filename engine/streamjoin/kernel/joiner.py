@@ -1,13 +1,14 @@
 """Joins two runs: candidates from the probe, residual and output filter on each chunk, payload taken last, for survivors.
 
-Always holds: every pair of left x right that satisfies main predicate, window, residual and ``where`` comes exactly once.
+Always holds: every pair of left x right that satisfies main predicate, window, residual and ``where`` comes exactly once. ``where`` is for
+what comes of the join: whether tuples match does not depend on it.
 Columns are taken for the pairs of one chunk at a time, and those that only the output reads for its survivors only; an output
 batch has at most ``chunk_pairs`` rows. So the memory beyond the runs is that of a chunk's columns, however many pairs match.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,6 +29,9 @@ Name = tuple[str, str]
 
 Indices = NDArray[np.int32]
 
+Matched = Callable[[Indices, Indices], None]
+"""Is told of pairs that match: rows of the left run, and as many of the right one. The arrays are overwritten afterwards."""
+
 CHUNK_BYTES = 1 << 27
 """What a chunk's columns may take, going by the average tuple: wide tuples come in chunks of fewer pairs."""
 
@@ -44,7 +48,10 @@ class Joiner:
         output: Sequence[tuple[str, Expression]],
         streams: tuple[str, str],
         chunk_pairs: int = 1 << 17,
+        *,
+        types: Mapping[Name, pa.DataType] | None = None,
     ) -> None:
+        """``types``: of both streams' columns, where tuples may come alone."""
         if chunk_pairs < 1:
             raise ValueError(f"chunk_pairs: {chunk_pairs} must be at least 1")
         if streams[LEFT] == streams[RIGHT]:
@@ -53,14 +60,17 @@ class Joiner:
             raise ValueError("output: no columns; name at least one")
         self._main, self._window, self._chunk_pairs = main, window, chunk_pairs
         self._streams = streams
-        self._filters = [Evaluator(condition) for condition in (residual, where) if condition is not None]
+        self._types = types or {}
+        self._residual, self._where = (None if condition is None else Evaluator(condition) for condition in (residual, where))
         self._output = [Evaluator(expression) for _, expression in output]
         self.output_schema = pa.schema([pa.field(name, arrow_type(expression.type)) for name, expression in output])
         self.candidates_seen = 0
         """Pairs that the main predicate has admitted in the joins that are over: what they have cost."""
 
-    def join(self, left: Run, right: Run) -> Iterator[pa.RecordBatch]:
+    def join(self, left: Run, right: Run, matched: Matched | None = None, *, pairs_wanted: bool = True) -> Iterator[pa.RecordBatch]:
         """Every matching pair of left x right, each exactly once, as batches of ``output_schema`` with 1 to ``chunk_pairs`` rows.
+
+        ``matched`` is told of them all, ``where`` or not; with ``pairs_wanted`` False that is all that happens.
 
         O(probes + rows / 16 + candidates), see ``probe``.
         """
@@ -74,9 +84,14 @@ class Joiner:
             for left_rows, right_rows in candidates:
                 sides = (left.batch, left_rows), (right.batch, right_rows)
                 pairs = _Pairs(dict(zip(self._streams, sides, strict=True)), len(left_rows))
-                for condition in self._filters:
-                    if pairs.count:
-                        pairs = pairs.where(condition)
+                if self._residual is not None and pairs.count:
+                    pairs = pairs.where(self._residual)
+                if matched is not None and pairs.count:
+                    matched(*(rows for _, rows in pairs.sides.values()))
+                if not pairs_wanted:
+                    continue
+                if self._where is not None and pairs.count:
+                    pairs = pairs.where(self._where)
                 if pairs.count * 2 >= len(left_rows):
                     yield self._batch(pairs)
                 elif pairs.count:
@@ -89,6 +104,20 @@ class Joiner:
                 yield self._batch(_joined(waiting))
         finally:
             self.candidates_seen += candidates.seen
+
+    def alone(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """What these tuples of a side give by themselves, with nulls for the other's columns; as ``join`` gives results. O(rows)."""
+        other = {name: kind for name, kind in self._types.items() if name[0] == self._streams[1 - side]}
+        for start in range(0, batch.num_rows, self._chunk_pairs):
+            rows = np.arange(start, min(start + self._chunk_pairs, batch.num_rows), dtype=np.int32)
+            nulls = {name: pa.nulls(len(rows), kind) for name, kind in other.items()}
+            pairs = _Pairs({self._streams[side]: (batch, rows)}, len(rows), nulls)
+            if self._where is not None:
+                rows = rows[self._where.select(pairs.columns(self._where.expression.columns), pairs.count)]
+                nulls = {name: column.slice(0, len(rows)) for name, column in nulls.items()}
+                pairs = _Pairs({self._streams[side]: (batch, rows)}, len(rows), nulls)
+            if pairs.count:
+                yield self._batch(pairs)
 
     def _batch(self, pairs: _Pairs) -> pa.RecordBatch:
         columns = [output.evaluate(pairs.columns(output.expression.columns), pairs.count) for output in self._output]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from streamjoin.language.ddl import parse_schema
+from streamjoin.language.join_type import JoinType
 from streamjoin.language.sql import parse_boolean
 from streamjoin.manifest import resolve
 from streamjoin.manifest.model import Spec, Workers
@@ -26,7 +27,7 @@ def capacity_in_tuples(spec: Spec) -> float:
     join, schemas = spec.joins[0], {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
     selects = {stream.name: stream.select for stream in spec.streams}
     given, where = join.output.select, join.output.where
-    output = resolve.default_output(selects, schemas) if given is None else resolve.given_output(given, schemas)
+    output = resolve.default_output(JoinType(join.type), selects, schemas) if given is None else resolve.given_output(given, schemas)
     condition = resolve.condition(join.on, schemas)
     needs = resolve.needs(condition, None if where is None else parse_boolean(where, schemas), output, schemas)
     held = [resolve.held(name, select, schemas[name], needs) for name, select in selects.items()]

@@ -88,12 +88,12 @@ class Window(Part):
 
 
 class Output(Part):
-    """What becomes of a matching pair."""
+    """What becomes of results."""
 
     select: Annotated[Texts, Field(min_length=1)] | None = None
     """The output's columns: "orders.id AS order_id", or expressions. By default all held columns, as stream_column."""
     where: Sql | None = None
-    """Which results to keep (SQL over the columns of both streams)."""
+    """Which results to keep (SQL over the columns of both streams; of semi and anti, of the first)."""
     sink: Sink
     """Where results go."""
 
@@ -105,10 +105,13 @@ class Join(Part):
     """A name for the join, in metrics and plans."""
     on: Sql
     """When two tuples match (SQL over the columns of both streams): any predicate."""
+    type: Literal["inner", "left", "right", "full", "semi", "anti"] = "inner"
+    """inner: every pair that matches; left, right, full: also every tuple of the first, the second or both streams that matches nothing,
+    once nothing can match it any more; semi: every tuple of the first stream that matches, once; anti: every one that matches nothing."""
     window: Window
     """Which pairs are close enough in time or in number."""
     output: Output
-    """What becomes of a matching pair."""
+    """What becomes of results."""
 
 
 class SchemeSpec(Part):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from streamjoin.language.condition import Condition, parse_condition
 from streamjoin.language.errors import SqlError
+from streamjoin.language.join_type import JoinType
 from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sql import Expression, parse_boolean, parse_expression, parse_projection
 from streamjoin.language.types import INT
@@ -65,18 +66,24 @@ def condition(on: str, schemas: Mapping[str, Schema]) -> Condition:
     return parse_condition(on, tuple(schemas.items()))
 
 
-def default_output(selects: Mapping[str, tuple[str, ...] | None], schemas: Mapping[str, Schema]) -> Output:
-    """What is written when ``output.select`` is missing: every held column of both streams, as ``stream_column``.
+def default_output(kind: JoinType, selects: Mapping[str, tuple[str, ...] | None], schemas: Mapping[str, Schema]) -> Output:
+    """What is written when ``output.select`` is missing: every held column of the streams that results are of, as ``stream_column``.
 
     A stream without a ``select`` of its own holds all its columns then.
     """
     columns = []
-    for stream, schema in schemas.items():
+    for stream in streams_of_results(kind, schemas):
+        schema = schemas[stream]
         selected = selects[stream]
         held = schema.names if selected is None else schema.select(selected).names
         for column in held:
             columns.append((f"{stream}_{column}", parse_expression(f"{stream}.{_quoted(column)}", schemas)))
     return tuple(columns)
+
+
+def streams_of_results(kind: JoinType, schemas: Mapping[str, Schema]) -> tuple[str, ...]:
+    """The streams whose columns results may have."""
+    return tuple(schemas) if kind.gives_pairs else tuple(schemas)[:1]
 
 
 def given_output(select: Iterable[str], schemas: Mapping[str, Schema]) -> Output:

@@ -16,9 +16,10 @@ from typing import Any
 
 from streamjoin.language.ddl import parse_schema
 from streamjoin.language.errors import SqlError
+from streamjoin.language.join_type import JoinType
 from streamjoin.language.predicate import MainKind
 from streamjoin.language.schema import Schema
-from streamjoin.language.sql import parse_boolean, parse_projection
+from streamjoin.language.sql import Expression, parse_boolean, parse_projection
 from streamjoin.language.types import TypeName
 from streamjoin.location import place, within
 from streamjoin.manifest import model, resolve, sources
@@ -60,7 +61,7 @@ def problems(manifest: Manifest) -> list[Problem]:
         checks += [_sink(f"{field}.output.sink", join), kafka_client_problems(f"{field}.output.sink.kafka", kafka)]
         by_name = _schemas_by_name(streams, schemas)
         if by_name is not None:
-            checks += [_on(field, join, manifest, by_name), _output_where(field, join, by_name)]
+            checks += [_on(field, join, manifest, by_name), _output_where(field, join, by_name), _shedding(field, join, manifest)]
             checks += [_output_select(field, join, by_name), _held(field, join, manifest, by_name)]
             checks.append(_record_key(f"{field}.output.sink.kafka.key", join, manifest, by_name))
     checks += [_scheme(manifest), _checkpoint(manifest), _places(manifest)]
@@ -86,6 +87,13 @@ def remarks(manifest: Manifest) -> list[Problem]:
         reasons = "".join(f" ({unmatched.reason})" for unmatched in condition.unmatched[:1])
         message = f"has no predicate that an index serves{reasons}; every pair of tuples will be compared"
         found.append(Problem("spec.joins[0].on", None, message))
+    kind = JoinType(spec.joins[0].type)
+    if kind.gives_unmatched and spec.shedding.model != "off":
+        message = f"sheds tuples, whose matches then come as if they had none, by spec.joins[0].type: {kind}"
+        found.append(Problem("spec.shedding.model", spec.shedding.model, message))
+    if kind.gives_unmatched and spec.joins[0].window.unbounded:
+        message = "never ends, so tuples without a match come only when the input has ended (streamjoin run --until-idle)"
+        found.append(Problem("spec.joins[0].window.unbounded", None, message))
     for index, stream in enumerate(spec.streams):
         found += kafka_client_remarks(f"spec.streams[{index}].source.kafka", stream.source.kafka)
     found += kafka_client_remarks("spec.joins[0].output.sink.kafka", spec.joins[0].output.sink.kafka)
@@ -333,7 +341,7 @@ def _output_where(field: str, join: model.Join, schemas: Mapping[str, Schema]) -
     where = join.output.where
     if where is not None:
         try:
-            parse_boolean(where, schemas)
+            yield from _of_results(f"{field}.output.where", where, parse_boolean(where, schemas), join, schemas)
         except SqlError as error:
             yield _sql_problem(f"{field}.output.where", where, error)
 
@@ -343,14 +351,31 @@ def _output_select(field: str, join: model.Join, schemas: Mapping[str, Schema]) 
     for index, text in enumerate(join.output.select or ()):
         here = f"{field}.output.select[{index}]"
         try:
-            name, _ = parse_projection(text, schemas)
+            name, expression = parse_projection(text, schemas)
         except SqlError as error:
             yield _sql_problem(here, text, error)
             continue
+        yield from _of_results(here, text, expression, join, schemas)
         if name.casefold() in first:
             other = f"{field}.output.select[{first[name.casefold()]}]"
             yield Problem(here, text, f"makes a second column {name} (the first is {other}); name it with AS")
         first.setdefault(name.casefold(), index)
+
+
+def _of_results(field: str, text: str, expression: Expression, join: model.Join, schemas: Mapping[str, Schema]) -> Check:
+    """Whether an expression reads nothing but what results have."""
+    streams = resolve.streams_of_results(JoinType(join.type), schemas)
+    others = sorted(f"{stream}.{column}" for stream, column in expression.columns if stream not in streams)
+    if others:
+        message = f"reads {listed(others, 'and')}, and the results of type {join.type} are tuples of {streams[0]} alone; remove that"
+        yield Problem(field, text, message)
+
+
+def _shedding(field: str, join: model.Join, manifest: Manifest) -> Check:
+    shedding = manifest.spec.shedding.model
+    if join.type == "anti" and shedding != "off":
+        message = f'would make the results of {field}.type anti wrong: a tuple whose match was shed would come as one without; set "off"'
+        yield Problem("spec.shedding.model", shedding, message)
 
 
 def _record_key(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
@@ -360,7 +385,7 @@ def _record_key(field: str, join: model.Join, manifest: Manifest, schemas: Mappi
     selects = {stream.name: stream.select for stream in manifest.spec.streams}
     output = join.output.select
     try:
-        columns = resolve.default_output(selects, schemas) if output is None else resolve.given_output(output, schemas)
+        columns = resolve.default_output(JoinType(join.type), selects, schemas) if output is None else resolve.given_output(output, schemas)
     except (SqlError, KeyError):
         return
     names = [name for name, _ in columns]
@@ -375,7 +400,7 @@ def _held(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str
     selects = {stream.name: stream.select for stream in manifest.spec.streams}
     output, where = join.output.select, join.output.where
     try:
-        columns = resolve.default_output(selects, schemas) if output is None else resolve.given_output(output, schemas)
+        columns = resolve.default_output(JoinType(join.type), selects, schemas) if output is None else resolve.given_output(output, schemas)
         condition = resolve.condition(join.on, schemas)
         needs = resolve.needs(condition, None if where is None else parse_boolean(where, schemas), columns, schemas)
     except (SqlError, KeyError):

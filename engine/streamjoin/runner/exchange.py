@@ -1,15 +1,16 @@
 """The exchange: pieces of an epoch from every worker that routes to every worker that joins, over Arrow Flight.
 
-One persistent stream leads from a worker to each other worker; a piece's tuples travel on it as they lie in memory, in the value of a
-one-row record batch, behind a small header. Each *sender* of an attempt ends it with a mark on each of its streams, and a receiver, which
+An attempt has one *round* or two: tuples, from those that route to those that join, and notices, from each that joins to each other. One
+persistent stream of each round leads from a worker to each other worker; a piece's content travels on it as it lies in memory, in the value
+of a one-row record batch, behind a small header. Each *sender* of a round ends it with a mark on each of its streams, and a receiver, which
 was told who the senders are, has all pieces once it has all marks.
 
 Always holds:
 
 - Attempts are numbered, ascending; what comes for an attempt that is over here is dropped. So an attempt gets the pieces of no other.
 - A receiver buffers without bound only the pieces of the attempt that it works on, which its join needs as a whole; of later ones at most
-  ``AHEAD_BYTES``, then it stops reading that stream, and gRPC stops the sender. That ends no attempt: a sender routes in order, so that all
-  it has to send for the attempt worked on is on its way before anything of a later one.
+  ``AHEAD_BYTES``, then it stops reading that stream, and gRPC stops the sender. That ends no attempt: a sender goes through a round's
+  attempts in order, so that all it has to send for the attempt worked on is on its way before anything of a later one.
 - Nobody waits for ever. A stream that breaks fails the attempts that miss its mark at once; one that is silent (senders say something
   every ``BEAT_SECONDS``) after ``SILENT_BEATS`` of these; and an attempt that is abandoned wakes who waits for it.
 """
@@ -38,6 +39,7 @@ SILENT_BEATS = 8
 _SCHEMA = pa.schema([("data", pa.binary())])
 _HEADER = struct.Struct("<Bqiib")
 """Kind, attempt, task, area, side."""
+TUPLES, NOTICES = ROUNDS = range(2)
 _PIECE, _MARK, _BEAT = range(3)
 
 
@@ -53,18 +55,17 @@ class _Attempt:
     """What has come for one attempt. Guarded by the exchange's lock."""
 
     def __init__(self) -> None:
-        self.pieces: defaultdict[int, list[Piece]] = defaultdict(list)
-        """By task."""
+        self.pieces: defaultdict[tuple[int, int], list[Piece]] = defaultdict(list)
+        """By round and task."""
         self.nbytes = 0
-        self.ended: set[str] = set()
-        """Addresses of senders whose mark has come."""
-        self.expected: frozenset[str] | None = None
-        """Addresses of all senders; None until the driver has told."""
+        self.ended: tuple[set[str], ...] = tuple(set() for _ in ROUNDS)
+        """By round, addresses of senders whose mark has come."""
+        self.expected: tuple[frozenset[str], ...] | None = None
+        """By round, addresses of all senders; None until the driver has told."""
         self.failure: Exception | None = None
 
-    @property
-    def missing(self) -> frozenset[str]:
-        return (self.expected or frozenset()) - self.ended
+    def missing(self, round_number: int) -> frozenset[str]:
+        return frozenset() if self.expected is None else self.expected[round_number] - self.ended[round_number]
 
 
 class Exchange:
@@ -80,7 +81,8 @@ class Exchange:
         """The newest attempt that is over here."""
         self._heard: dict[str, float] = {}
         """By sender: when something came from it."""
-        self._links: dict[str, _Link] = {}
+        self._links: dict[tuple[int, str], _Link] = {}
+        """By round and address."""
         self._closed = threading.Event()
         self.gate = Gate(security)
         self.moved = 0
@@ -90,48 +92,52 @@ class Exchange:
         self._beats = threading.Thread(target=self._beat, name="beats", daemon=True)
         self._beats.start()
 
-    def begin(self, attempt: int, senders: Sequence[str]) -> None:
+    def begin(self, attempt: int, senders: Sequence[str], of_notices: Sequence[str] = ()) -> None:
         """Expect marks from these addresses, our own perhaps among them."""
         with self._changed:
-            self._attempts.setdefault(attempt, _Attempt()).expected = frozenset(senders)
+            self._attempts.setdefault(attempt, _Attempt()).expected = frozenset(senders), frozenset(of_notices)
             self._changed.notify_all()
 
-    def send(self, attempt: int, address: str, piece: Piece) -> None:
+    def send(self, attempt: int, address: str, piece: Piece, round_number: int = TUPLES) -> None:
         """Bring a piece to the worker at this address; waits while that is behind. Raises ExchangeError, Abandoned."""
         self._require(attempt)
         self.moved += 1
         if address == self.address:
-            self._take(attempt, piece)
+            self._take(attempt, round_number, piece)
         else:
-            self._say(attempt, address, _HEADER.pack(_PIECE, attempt, piece.task, piece.area, piece.side), _binary(piece.data))
+            header = _HEADER.pack(_PIECE, attempt, piece.task, piece.area, piece.side)
+            self._say(attempt, round_number, address, header, _binary(piece.data))
 
-    def end(self, attempt: int, addresses: Sequence[str]) -> None:
+    def end(self, attempt: int, addresses: Sequence[str], round_number: int = TUPLES) -> None:
         """Tell these that they have had everything. Raises ExchangeError, Abandoned."""
         for address in addresses:
             self._require(attempt)
             if address == self.address:
-                self._mark(attempt, address)
+                self._mark(attempt, round_number, address)
             else:
-                self._say(attempt, address, _HEADER.pack(_MARK, attempt, 0, 0, 0), None)
+                self._say(attempt, round_number, address, _HEADER.pack(_MARK, attempt, 0, 0, 0), None)
 
-    def connect(self, addresses: Sequence[str]) -> None:
+    def connect(self, addresses: Sequence[str], round_number: int = TUPLES) -> None:
         """Open streams to these, so that they hear of us before our first piece is ready. Raises ExchangeError."""
         for address in addresses:
             if address != self.address:
-                self._link(address)
+                self._link(round_number, address)
 
-    def pieces(self, attempt: int, task: int) -> Iterator[Piece]:
-        """The task's pieces as they come, until all senders have ended. Raises ExchangeError, Abandoned, and what ``fail`` was given."""
+    def pieces(self, attempt: int, task: int, round_number: int = TUPLES) -> Iterator[Piece]:
+        """The task's pieces of a round as they come, until all senders have ended.
+
+        Raises ExchangeError, Abandoned, and what ``fail`` was given.
+        """
         silent: dict[str, int] = {}
         while True:
             with self._changed:
                 found = self._of(attempt)
-                came = found.pieces.pop(task, [])
+                came = found.pieces.pop((round_number, task), [])
                 if not came:
-                    if not found.missing and found.expected is not None:
+                    if not found.missing(round_number) and found.expected is not None:
                         return
                     if not self._changed.wait(self._beat_seconds):
-                        self._note_silence(found, silent)
+                        self._note_silence(found.missing(round_number), silent)
                     continue
                 found.nbytes -= sum(piece.data.size for piece in came)
             yield from came
@@ -172,7 +178,7 @@ class Exchange:
     def keep_links(self, addresses: Sequence[str]) -> None:
         """Close the streams to all others: workers that are gone."""
         with self._changed:
-            closed = [self._links.pop(address) for address in list(self._links) if address not in addresses]
+            closed = [self._links.pop(key) for key in list(self._links) if key[1] not in addresses]
         for link in closed:
             link.close()
 
@@ -193,33 +199,33 @@ class Exchange:
             raise found.failure
         return found
 
-    def _note_silence(self, found: _Attempt, silent: dict[str, int]) -> None:
+    def _note_silence(self, missing: frozenset[str], silent: dict[str, int]) -> None:
         """After a wait in which nothing changed."""
         recent = time.monotonic() - 2 * self._beat_seconds
-        for sender in found.missing:
+        for sender in missing:
             heard = sender == self.address or self._heard.get(sender, 0.0) >= recent
             silent[sender] = 0 if heard else silent.get(sender, 0) + 1
             if silent[sender] >= SILENT_BEATS:
                 raise ExchangeError(f"nothing came from the worker at {sender} for {SILENT_BEATS * self._beat_seconds:.0f} s")
 
-    def _say(self, attempt: int, address: str, header: bytes, data: pa.RecordBatch | None) -> None:
+    def _say(self, attempt: int, round_number: int, address: str, header: bytes, data: pa.RecordBatch | None) -> None:
         """On the stream to the address; on a new one if it has broken since the attempt before, as when another worker is there now."""
-        link = self._link(address)
+        link = self._link(round_number, address)
         is_first, link.attempt = link.attempt != attempt, attempt
         try:
             link.send(header, data)
         except ExchangeError:
             if not is_first:
                 raise
-            link = self._link(address)
+            link = self._link(round_number, address)
             link.attempt = attempt
             link.send(header, data)
 
-    def _link(self, address: str) -> _Link:
+    def _link(self, round_number: int, address: str) -> _Link:
         with self._changed:
-            link = self._links.get(address)
+            link = self._links.get((round_number, address))
             if link is None or link.broken:
-                link = self._links[address] = _Link(self._security, address, self.address)
+                link = self._links[round_number, address] = _Link(self._security, address, self.address, round_number)
         return link
 
     def _beat(self) -> None:
@@ -229,7 +235,7 @@ class Exchange:
             for link in links:
                 link.beat()
 
-    def _take(self, attempt: int, piece: Piece) -> None:
+    def _take(self, attempt: int, round_number: int, piece: Piece) -> None:
         with self._changed:
             while True:
                 if attempt <= self._over:
@@ -239,17 +245,17 @@ class Exchange:
                 if attempt == worked_on or found.nbytes + piece.data.size <= AHEAD_BYTES or self._closed.is_set():
                     break
                 self._changed.wait()
-            found.pieces[piece.task].append(piece)
+            found.pieces[round_number, piece.task].append(piece)
             found.nbytes += piece.data.size
             self._changed.notify_all()
 
-    def _mark(self, attempt: int, sender: str) -> None:
+    def _mark(self, attempt: int, round_number: int, sender: str) -> None:
         with self._changed:
             if attempt > self._over:
-                self._attempts.setdefault(attempt, _Attempt()).ended.add(sender)
+                self._attempts.setdefault(attempt, _Attempt()).ended[round_number].add(sender)
                 self._changed.notify_all()
 
-    def receive(self, sender: str, reader: Any) -> None:
+    def receive(self, sender: str, round_number: int, reader: Any) -> None:
         """Take what comes on a stream, until it ends. Called by the server, in a thread of the stream's own."""
         try:
             for chunk in _chunks(reader):
@@ -257,14 +263,14 @@ class Exchange:
                 self._heard[sender] = time.monotonic()
                 if kind == _PIECE:
                     self.moved += 1
-                    self._take(attempt, Piece(task, area, side, chunk.data.column(0)[0].as_buffer()))
+                    self._take(attempt, round_number, Piece(task, area, side, chunk.data.column(0)[0].as_buffer()))
                 elif kind == _MARK:
-                    self._mark(attempt, sender)
+                    self._mark(attempt, round_number, sender)
         finally:
             with self._changed:
                 self._heard.pop(sender, None)
                 for found in self._attempts.values():
-                    if sender in found.missing and found.failure is None:
+                    if sender in found.missing(round_number) and found.failure is None:
                         found.failure = ExchangeError(f"the worker at {sender} broke off before it had sent everything")
                 self._changed.notify_all()
 
@@ -272,7 +278,7 @@ class Exchange:
 class _Link:
     """A persistent stream to another worker."""
 
-    def __init__(self, security: Security, address: str, own: str) -> None:
+    def __init__(self, security: Security, address: str, own: str, round_number: int) -> None:
         self._address = address
         self._lock = threading.Lock()
         self.broken = False
@@ -280,7 +286,7 @@ class _Link:
         """The last one that something was sent for; of the thread that sends."""
         try:
             self._client = security.client(address)
-            descriptor = flight.FlightDescriptor.for_command(own.encode())
+            descriptor = flight.FlightDescriptor.for_path(own, str(round_number))
             self._writer, _ = self._client.do_put(descriptor, _SCHEMA, security.call())
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._error(error) from error
@@ -322,7 +328,8 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         self._exchange = exchange
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        self._exchange.receive(descriptor.command.decode(), reader)
+        sender, round_number = (part.decode() for part in descriptor.path)
+        self._exchange.receive(sender, int(round_number), reader)
 
 
 def _serve(exchange: Exchange, host: str, ports: Sequence[int]) -> _Server:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import traceback
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import chain
 
-from streamjoin.epoch.join import join
+from streamjoin.epoch.join import Part, join, needs_notices
 from streamjoin.epoch.ports import EpochFailed, too_large_of
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import EpochSpec, Piece, TaskReport
@@ -89,12 +91,23 @@ class InlineEpoch:
         if self._failure is not None:
             raise self._failure
         try:
-            return [
-                join(self._spec, task, self._shuffled.pop(task, []), self._stores.setdefault(worker, RunStore()))
-                for task, worker in enumerate(self._workers)
-            ]
+            with ExitStack() as begun:
+                return self._joined(begun)
         except Exception as error:
             raise self._failed(error) from error
+
+    def _joined(self, begun: ExitStack) -> list[TaskReport]:
+        parts: list[Part] = []
+        for task, worker in enumerate(self._workers):
+            parts.append(join(self._spec, task, self._shuffled.pop(task, []), self._stores.setdefault(worker, RunStore())))
+            begun.callback(parts[-1].abandon)
+        notices: defaultdict[int, list[Piece]] = defaultdict(list)
+        if needs_notices(self._spec):
+            for notice in chain.from_iterable(part.notices() for part in parts):
+                notices[notice.task].append(notice)
+        reports = [part.finish(notices[task]).report() for task, part in enumerate(parts)]
+        begun.pop_all()
+        return reports
 
     def cancel(self) -> None:
         self._shuffled.clear()

@@ -1,7 +1,8 @@
 """A resident worker: one process that holds the runs of a worker and does its part of every epoch, for as long as its plan needs it.
 
-Three threads: *control* hears the driver; *routing* reads splits and sends their pieces; *joining* joins what has come and answers. So an
-epoch is routed while the one before it is joined, each in order.
+Four threads: *control* hears the driver; *routing* reads splits and sends their pieces; *joining* joins what has come; *answering* waits
+until what was to be written is durable, and answers. So an epoch is routed while the one before it is joined, and joined while what that
+one has made is written, each in order.
 
 Always holds: what a worker answers for an attempt is its last act for it; its runs are staged under the attempt's token, and the driver's
 next spec tells which of them count. A worker that loses the driver keeps its runs and calls again for ``RECONNECT_SECONDS``, then ends.
@@ -20,19 +21,20 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
-from streamjoin.epoch.join import join
+from streamjoin.epoch.join import Joined, Part, join, needs_notices, reports_of
 from streamjoin.epoch.ports import too_large_of
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import Shared
 from streamjoin.io.base import SourceError
 from streamjoin.kernel import run
 from streamjoin.runner.allocators import Allocators
-from streamjoin.runner.exchange import Abandoned, Exchange, ExchangeError
+from streamjoin.runner.exchange import NOTICES, Abandoned, Exchange, ExchangeError
 from streamjoin.runner.messages import Abandon, Assignment, Beat, Done, End, Failed, Hello, Work, decode, encode
 from streamjoin.runner.security import Security
 from streamjoin.state.store import RunStore
@@ -78,6 +80,7 @@ class Worker:
         """By identity, as the driver has sent them."""
         self._routing = ThreadPoolExecutor(1, thread_name_prefix="routing")
         self._joining = ThreadPoolExecutor(1, thread_name_prefix="joining")
+        self._answering = ThreadPoolExecutor(1, thread_name_prefix="answering")
         self._heard = time.monotonic()
         self._done = 0
         self._begun = self._answered = 0
@@ -133,10 +136,12 @@ class Worker:
     def _hear(self, message: Any, answers: queue.SimpleQueue[Any]) -> None:
         if isinstance(message, Work):
             assignment = self._assignment(message)
-            self._exchange.begin(message.attempt, list(assignment.splits))
+            joiners = assignment.addresses if needs_notices(assignment.spec) else ()
+            self._exchange.begin(message.attempt, list(assignment.splits), joiners)
             self._begun += 1
             routed = self._routing.submit(self._route, message, assignment)
-            self._joining.submit(self._join, message, assignment, routed, answers)
+            joined = self._joining.submit(self._join, message, assignment)
+            self._answering.submit(self._answer, message, joined, routed, answers)
         elif isinstance(message, Abandon):
             self._exchange.fail(message.attempt, Abandoned(f"attempt {message.attempt} was abandoned"))
         self._ended = isinstance(message, End)
@@ -190,15 +195,34 @@ class Worker:
         except Exception as error:
             exchange.fail(attempt, error)
 
-    def _join(self, work: Work, assignment: Assignment, routed: Future[None], answers: queue.SimpleQueue[Any]) -> None:
+    def _join(self, work: Work, assignment: Assignment) -> list[Joined]:
+        exchange, attempt = self._exchange, work.attempt
+        others = list(dict.fromkeys(assignment.addresses)) if needs_notices(assignment.spec) else []
+        parts: list[Part] = []
+        joined: list[Joined] = []
+        try:
+            exchange.connect(others, NOTICES)
+            for task in work.tasks:
+                parts.append(join(assignment.spec, task, exchange.pieces(attempt, task), self._store))
+                self._done += 1
+            if others:
+                for notice in chain.from_iterable(part.notices() for part in parts):
+                    exchange.send(attempt, assignment.addresses[notice.task], notice, NOTICES)
+                exchange.end(attempt, others, NOTICES)
+            for task, part in zip(work.tasks, parts, strict=True):
+                joined.append(part.finish(exchange.pieces(attempt, task, NOTICES)))
+                self._done += 1
+        except BaseException:
+            for part in parts:
+                part.abandon()
+            raise
+        return joined
+
+    def _answer(self, work: Work, joined: Future[list[Joined]], routed: Future[None], answers: queue.SimpleQueue[Any]) -> None:
         attempt = work.attempt
         answer: Done | Failed
         try:
-            reports = []
-            for task in work.tasks:
-                reports.append(join(assignment.spec, task, self._exchange.pieces(attempt, task), self._store))
-                self._done += 1
-            answer = Done(attempt, reports)
+            answer = Done(attempt, reports_of(joined.result()))
             self._worked()
         except Exception as error:
             self._exchange.fail(attempt, Abandoned("its join has failed"))  # nobody need send or route any more
@@ -215,7 +239,7 @@ class Worker:
         answers.put(answer)
         self._answered += 1
         if self._begun == self._answered:
-            self._allocators.give_back(seldom=True)
+            self._joining.submit(self._allocators.give_back, seldom=True)
 
 
 def serve(

@@ -155,7 +155,7 @@ EPOCHS = (
     _histogram(
         "task_step_duration_seconds",
         STEP,
-        "Time by step within the tasks of an epoch, of the task that took longest: route; open, gather, join, sink, merge, write.",
+        "Time by step of an epoch's tasks, of the slowest: route; open, gather, join, match, merge, write (until it is kept).",
     ),
     _counter("epoch_failures_total", NAME, "Attempts to start or to run an epoch that failed."),
     _counter("epoch_stalls_total", NAME, "Of these, attempts that were given up because nothing of them moved."),

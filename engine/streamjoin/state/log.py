@@ -118,7 +118,11 @@ class Checkpoint:
     scheme: dict[str, Any] | None = None
     first_workers: int = 0
     """The workers of the first plan (ESJ's M); 0: not known."""
+    expired: tuple[int | None, int | None] = (None, None)
+    """``_time`` below which this epoch has let held tuples go, by side."""
     blocks: tuple[Block, ...] = ()
+    marks: tuple[Block, ...] = ()
+    """Which of the tuples in them have matched (``epoch.matches``)."""
     held: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Tuples that each task holds, replicas included."""
     held_bytes: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -139,19 +143,21 @@ class Checkpoint:
 
     def to_json(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in Checkpoint.__slots__}
-        values["blocks"] = [block.to_json() for block in self.blocks]
+        for name in ("blocks", "marks"):
+            values[name] = [block.to_json() for block in getattr(self, name)]
         values["partitions"] = [{number: [newest.time_max, newest.seen_at] for number, newest in side.items()} for side in self.partitions]
         return values
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Checkpoint:
         read = dict(values)
-        for name in ("positions", "records", "watermarks", "effective", "widths"):
+        for name in ("positions", "records", "watermarks", "effective", "widths", "expired"):
             if name in read:
                 read[name] = tuple(read[name])
         sides = read.get("partitions") or [{}, {}]
         read["partitions"] = tuple({int(number): Newest(*newest) for number, newest in side.items()} for side in sides)
-        read["blocks"] = tuple(Block.from_json(block) for block in read["blocks"])
+        for name in ("blocks", "marks"):
+            read[name] = tuple(Block.from_json(block) for block in read.get(name, ()))
         read["waiting"] = tuple(read["waiting"])
         for name in ("held", "held_bytes"):
             read[name] = {int(task): tuple(held) for task, held in read.get(name, {}).items()}
@@ -161,7 +167,13 @@ class Checkpoint:
     def entries(self) -> set[str]:
         """The paths of the entries that hold something that it names."""
         results = [Extent(*value["extent"]) for value in itertools.chain(*self.staged.values(), self.waiting) if "extent" in value]
-        return {extent.path for extent in (*results, *(block.extent for block in self.blocks)) if extent is not None}
+        extents = (*results, *(block.extent for block in self.stored))
+        return {extent.path for extent in extents if extent is not None}
+
+    @property
+    def stored(self) -> tuple[Block, ...]:
+        """Blocks of tuples and of marks."""
+        return self.blocks + self.marks
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ token that was committed. Whatever was staged by other attempts is dropped then;
 lost executor, a new driver) the runs are read back from the blocks. An epoch that begins before the one before it is committed goes on
 from what that staged here, and is committed only if just that was committed. So no result depends on where Spark runs a task, or how often.
 
-Always holds: staged and opened runs are immutable, and every :class:`HeldRun` with ``blocks`` holds exactly those blocks' tuples, plus
-tuples of the area that other areas store.
+Always holds: the tuples of staged and opened runs are immutable, and every :class:`HeldRun` with ``blocks`` holds exactly those blocks'
+tuples, plus tuples of the area that other areas store.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from streamjoin.kernel.run import Run
 from streamjoin.language.sides import SIDES
@@ -31,25 +32,33 @@ SCRATCH_BYTES = 1 << 20
 """Copied runs larger than this go to a mapped scratch file, so that the operating system may evict them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class HeldRun:
     """A run, and the durable blocks that it makes up for this area; none: other areas store these tuples."""
 
     run: Run
+    """Set once more, on whatever thread, where the same tuples have come to mapped pages."""
     blocks: tuple[str, ...] = ()
 
 
 Done = TypeVar("Done")
+
+Marks = NDArray[np.bool_]
+"""By row of a run: whether the tuple has matched."""
 
 TaskRuns = Mapping[tuple[int, int], tuple[HeldRun, ...]]
 """(index of the area in its scheme, side) -> runs, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Staged:
+class Staged:
+    """What an attempt at a task of an epoch has left."""
+
     epoch: int
     task: int
     runs: TaskRuns
+    marks: Mapping[HeldRun, Marks]
+    """By run, which of its tuples have matched, if any have and it matters."""
 
 
 class PredecessorMissing(RuntimeError):  # noqa: N818
@@ -60,7 +69,7 @@ class RunStore:
     """All runs of one worker process, of any number of joins and tasks. Not safe for use by several threads."""
 
     def __init__(self) -> None:
-        self._staged: dict[str, dict[str, _Staged]] = {}
+        self._staged: dict[str, dict[str, Staged]] = {}
         """By query and token."""
         self._fetching: dict[Excerpt, Future[pa.RecordBatch]] = {}
         self._background: tuple[str, Future[Any]] | None = None
@@ -97,24 +106,25 @@ class RunStore:
         done: Done = future.result()
         return done
 
-    def get(self, query: str, token: str) -> TaskRuns | None:
-        """The runs that this attempt staged here; None: it ran elsewhere."""
-        staged = self._staged.get(query, {}).get(token)
-        return None if staged is None else staged.runs
+    def get(self, query: str, token: str) -> Staged | None:
+        """What this attempt staged here; None: it ran elsewhere."""
+        return self._staged.get(query, {}).get(token)
 
-    def following(self, query: str, task: int, epoch: int) -> tuple[str, TaskRuns]:
-        """The token and runs of the last attempt at the task in an epoch that is in flight. Raises PredecessorMissing."""
+    def following(self, query: str, task: int, epoch: int) -> tuple[str, Staged]:
+        """The last attempt at the task in an epoch that is in flight: its token, and what it staged. Raises PredecessorMissing."""
         for token, staged in self._staged.get(query, {}).items():
             if (staged.epoch, staged.task) == (epoch, task):
-                return token, staged.runs
+                return token, staged
         raise PredecessorMissing(f"task {task} of epoch {epoch} has not run in this process")
 
-    def stage(self, query: str, task: int, epoch: int, token: str, runs: TaskRuns) -> None:
+    def stage(
+        self, query: str, task: int, epoch: int, token: str, runs: TaskRuns, marks: Mapping[HeldRun, Marks] | None = None
+    ) -> None:
         """Keep an attempt's runs; of several attempts at the same task of the same epoch, those of the last."""
         attempts = self._staged.setdefault(query, {})
         for other in [other for other, staged in attempts.items() if (staged.epoch, staged.task) == (epoch, task)]:
             del attempts[other]
-        attempts[token] = _Staged(epoch, task, runs)
+        attempts[token] = Staged(epoch, task, runs, marks or {})
 
     def retain(self, query: str, tokens: Collection[str], since: int) -> None:
         """Drop what is neither of these attempts nor of the epochs from ``since`` on, and the runs of all other queries: a worker
