@@ -1,6 +1,6 @@
 """Streams that are mostly malformed and late: each record is accounted for once, in results, letters and counters, in bounded memory.
 
-``STREAMJOIN_LETTERS`` says how many malformed records there are, and as many late ones: 100,000 by default. A million show what memory that
+``STREAMJOIN_LETTERS`` says how many malformed records there are, and as many late ones: 50,000 by default. A million show what memory that
 takes::
 
     STREAMJOIN_LETTERS=1000000 pytest -s tests/test_letters.py
@@ -31,7 +31,7 @@ from harness import SECOND, START, output_of
 from kafka_broker import KafkaBroker
 from kafka_join import produce
 
-COUNT = int(os.environ.get("STREAMJOIN_LETTERS", "100000"))
+COUNT = int(os.environ.get("STREAMJOIN_LETTERS", "50000"))
 GOOD = 20_000
 """Of each stream."""
 FILES = 12
