@@ -6,7 +6,7 @@ written, or is slow, and the clock is set. A driver that has ended is started an
 and counters are compared with DuckDB's and with what the input was made of, and nothing may be left behind that no commit names. A
 fault is held to account for the results of the epochs from its own to the next fault's.
 
-    python tests/soak_crashes.py [--seeds 20] [--points 10] [--first 0] [--keep DIRECTORY]
+    python tests/soak_crashes.py [--seeds 20] [--points 10] [--first 0] [--at-once 1] [--keep DIRECTORY]
 
 ``--keep``: seeds that went wrong leave their directories there: the journal says what happened, in which order.
 """
@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -214,19 +215,23 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--points", type=int, default=10, help="faults of each seed")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--at-once", type=int, default=1, help="so many seeds at a time")
     parser.add_argument("--keep", type=Path, help="where to leave the directories of seeds that went wrong")
     arguments = parser.parse_args()
-    print(machine())
-    outcomes: list[Outcome] = []
-    for seed in range(arguments.first, arguments.first + arguments.seeds):
+    print(machine(), flush=True)
+
+    def run(seed: int) -> Outcome:
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="streamjoin-soak-", ignore_cleanup_errors=True) as name:
             outcome = run_case(make_case(seed, arguments.points), Path(name))
             if not outcome.is_right and arguments.keep:
                 shutil.copytree(name, arguments.keep / str(seed), dirs_exist_ok=True)
-        outcomes.append(outcome)
         verdict = "right" if outcome.is_right else f"WRONG: lost {outcome.lost}, repeated {outcome.repeated}, {outcome.wrong}"
         print(f"  seed {seed}: {time.monotonic() - began:.0f} s, {outcome.drivers} drivers, {verdict}", flush=True)
+        return outcome
+
+    with ThreadPoolExecutor(arguments.at_once) as pool:
+        outcomes = list(pool.map(run, range(arguments.first, arguments.first + arguments.seeds)))
     show(outcomes)
     return 0 if all(outcome.is_right for outcome in outcomes) else 1
 

@@ -39,6 +39,8 @@ FILES = 12
 PEAK_BYTES = 1_200 << 20
 """More than a run of any size takes."""
 
+pytestmark = pytest.mark.timeout(300 + COUNT // 500)
+
 
 @dataclass
 class Stream:
