@@ -231,17 +231,16 @@ def test_a_checkpoint_without_measured_bytes_is_weighed_by_the_schema(tmp_path: 
     assert Checkpoint.from_json(json.loads(json.dumps(measured.to_json()))) == measured
 
 
-def test_without_either_a_worker_holds_so_many_tuples_as_ever(tmp_path: Path) -> None:
-    job = job_of(tmp_path)
-    assert job.capacity == Capacity(2_000_000)
+def test_a_capacity_in_tuples_is_what_settings_have(tmp_path: Path) -> None:
+    job = job_of(tmp_path, capacityTuples=5000)
     assert job.weights() == (1.0, 1.0)
-    assert Settings.of(job.manifest.spec).capacity_tuples == 2_000_000
+    assert job.capacity_tuples == Settings.of(job.manifest.spec).capacity_tuples == 5000
 
 
 def test_a_forecast_without_statistics_counts_tuples_as_wide_as_the_schemas_say(tmp_path: Path) -> None:
     job = job_of(tmp_path, capacity="4Mi")
     mean = sum(job.streams[side].tuple_bytes for side in SIDES) / 2
-    assert Settings.of(job.manifest.spec).capacity_tuples == pytest.approx(4 * MIB / mean)
+    assert job.capacity_tuples == Settings.of(job.manifest.spec).capacity_tuples == pytest.approx(4 * MIB / mean)
     assert job.streams[LEFT].tuple_bytes > job.streams[RIGHT].tuple_bytes
     assert re.fullmatch(r"4\.0 MiB of tuples", job.capacity.words(job.capacity.amount))
 

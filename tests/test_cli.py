@@ -489,7 +489,7 @@ def test_plan_and_validate_say_what_the_workers_that_may_be_cannot_hold(tmp_path
     assert over.exit_code == Exit.DONE, "who asks for a number gets a plan, and is told"
     assert "warning: spec.workers.capacityTuples: task " in over.stdout
     assert "more than 500; raise it, or ask for more workers" in over.stdout
-    assert invoke("validate", manifest_at(tmp_path)).stderr == ""
+    assert "warning" not in invoke("validate", manifest_at(tmp_path)).stderr
 
 
 def test_plan_goes_on_from_a_saved_plan_and_draws_both(tmp_path: Path) -> None:

@@ -520,3 +520,36 @@ def answers_lost_for(call: str) -> Callable[[str, str], str | None]:
         return "fail-after" if len(done) == 1 else "fail-before"
 
     return fault
+
+
+@pytest.mark.parametrize("asked", ["get", "list"])
+def test_nothing_is_committed_after_a_commit_whose_outcome_could_not_be_found_out(
+    asked: str, tmp_path: Path, inputs: tuple[Input, Input], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to its create is lost, or the driver has slept, and then storage does not say what is there. Its entry is, with results
+    that wait; a driver that made those visible as it stops, in the belief that this entry is of its own next commit, would repeat them."""
+    monkeypatch.setattr("streamjoin.io.sinks.FilesSink.gather_seconds", 1e9)
+    asking, clock = False, Clock()
+    clock.now = START / SECOND + 1000
+
+    def choose(name: str, path: str) -> str | None:
+        if not asking or not path.startswith("log"):
+            return None
+        return "fail-after" if name == "create" and asked == "get" else "fail-before" if name == asked else None
+
+    storage = FaultyStorage(ObjectStorage(str(tmp_path / "state")), choose)
+    driver = driver_for(job_at(tmp_path), inputs, storage, InlineRunner(), clock=clock)
+    driver.start()
+    for _ in range(3):
+        driver.step()
+    assert driver.checkpoint.waiting
+    asking = True
+    clock.now += 6 * 3600
+    with pytest.raises(StorageError):
+        driver.step()
+    asking = False
+    with pytest.raises(StorageError, match="the outcome of the last commit is not known"):
+        driver.stop()
+    monkeypatch.undo()
+    successor = finish(tmp_path, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
+    check(tmp_path, inputs, successor, f"{asked} failed after a create")

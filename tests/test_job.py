@@ -65,7 +65,7 @@ def output(**fields: Any) -> dict[str, Any]:
 def test_a_job_holds_what_the_manifest_says() -> None:
     made = job()
     assert (made.name, made.model, made.min_workers, made.max_workers) == ("orders-payments", "adsp", 1, 8)
-    assert (made.capacity, made.cores, made.memory_bytes) == (Capacity(2_000_000), 1, 2 * 1024**3)
+    assert (made.capacity, made.cores, made.memory_bytes) == (Capacity(523 << 20, in_bytes=True), 1, 2 * 1024**3)
     assert (made.tau0, made.tau1, made.tau2, made.tau3) == (0.2, 0.4, 0.8, 0.9)
     assert (made.shedding_model, made.shedding_base) == ("off", 0)
     assert (made.interval_micros, made.max_tuples, made.max_bytes) == (1_000_000, 2_000_000, 256 << 20)

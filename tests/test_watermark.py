@@ -30,6 +30,13 @@ def test_the_partition_furthest_behind_holds_the_watermark_until_it_is_idle() ->
     assert partitions == {0: Newest(130, 1032), 1: Newest(700, 1031)}
 
 
+def test_a_clock_that_is_set_back_makes_no_partition_wait_for_longer() -> None:
+    partitions = {0: Newest(120, 9000.0), 1: Newest(500, 9000.0)}
+    mark, partitions = advance(110, partitions, seen((1, 600)), delay_micros=10, idle_seconds=30, now=1000.0)
+    assert (mark, partitions) == (110, {0: Newest(120, 1000.0), 1: Newest(600, 1000.0)})
+    assert advance(mark, partitions, seen((1, 700)), delay_micros=10, idle_seconds=30, now=1031.0)[0] == 690
+
+
 def test_a_checkpoint_keeps_its_partitions_and_older_ones_have_none() -> None:
     checkpoint = Checkpoint(partitions=({0: Newest(5, 1.5), 12: Newest(7, 2.0)}, {}))
     values = checkpoint.to_json()

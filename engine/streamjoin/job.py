@@ -126,6 +126,11 @@ class Job:
             epoch_micros=max(LEAST_INTERVAL_SECONDS * 1e6, self.interval_micros),
         )
 
+    @property
+    def capacity_tuples(self) -> float:
+        """W in tuples, as wide as the schemas say where it is in bytes."""
+        return self.capacity.in_tuples([stream.tuple_bytes for stream in self.streams])
+
     def weights(self, tuple_bytes: tuple[float, float] | None = None) -> tuple[float, float]:
         """What a held tuple of each side weighs against ``capacity``; ``tuple_bytes``: their widths, if not those of the schemas."""
         left, right = self.streams
@@ -196,9 +201,10 @@ def compile_job(manifest: Manifest) -> Job:
     if spec.scheme.model in KEYED:
         by_key = tuple(candidate for candidate in condition.candidates if candidate.main.kind is MainKind.RANGE)
         condition = dataclasses.replace(condition, candidates=by_key)
+    streams = tuple(_stream_job(stream, schemas[stream.name], needs) for stream in spec.streams)
     return Job(
         name=manifest.metadata.name,
-        streams=tuple(_stream_job(stream, schemas[stream.name], needs) for stream in spec.streams),
+        streams=streams,
         type=JoinType(join.type),
         condition=condition,
         window=resolve.window(join.window),
@@ -207,7 +213,7 @@ def compile_job(manifest: Manifest) -> Job:
         sink=_sink(join.output.sink),
         model=spec.scheme.model,
         scheme_options=_scheme_options(spec.scheme),
-        capacity=capacity_of(spec.workers),
+        capacity=capacity_of(spec, max(stream.tuple_bytes for stream in streams)),
         min_workers=spec.workers.min,
         max_workers=spec.workers.max,
         cores=spec.workers.resources.cpu.cores,

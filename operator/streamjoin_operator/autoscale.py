@@ -37,7 +37,6 @@ from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Mode, Rule, Settings
 from streamjoin.elastic.shell import Progress, Shell
 from streamjoin.job import Job
-from streamjoin.manifest import Manifest
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin_operator.measurement import Distrusted
@@ -190,16 +189,16 @@ class Autoscaler:
         kept["records"], kept["forgotten"] = kept["records"][dropped:], kept["forgotten"] + dropped
         self._shell.ledger = Ledger.from_json(kept)
 
-    def follow(self, manifest: Manifest, pause: str, plan: Applied, now: float) -> list[Told]:
+    def follow(self, job: Job, pause: str, plan: Applied, now: float) -> list[Told]:
         """Take in what the manifest, its annotation ``pause`` and the driver say; events of plans that were given up."""
-        settings = settings_of(manifest, pause, plan.first_workers)
+        settings = settings_of(job, pause, plan.first_workers)
         if self._shell.core is None:
             self._shell.core = self._restored(settings, now)
         noted = self._shell.follow(now, settings, plan, self._realised(plan))
         self.is_new = self.is_new or noted is not None
         core = self._shell.core
         assert core is not None, "follow() makes one"
-        core.handle(LimitsSet(now, floor=manifest.spec.workers.floor or None))
+        core.handle(LimitsSet(now, floor=job.manifest.spec.workers.floor or None))
         core.handle(Paused(now, f"the annotation of the StreamJoin ({pause})") if pause and pause not in DIRECTIONS else Unpaused(now))
         return self._given_up(plan, now)
 
@@ -334,9 +333,9 @@ class Autoscaler:
         return self._failed.get(record.first_at)
 
 
-def settings_of(manifest: Manifest, pause: str, first_workers: int = 0) -> Settings:
+def settings_of(job: Job, pause: str, first_workers: int = 0) -> Settings:
     """The core's settings; ``pause``: the annotation streamjoin.dev/pause-scaling."""
-    settings = Settings.of(manifest.spec, first_workers)
+    settings = Settings.of(job.manifest.spec, first_workers, capacity_tuples=job.capacity_tuples)
     paused = {rule: Mode.RECOMMEND for rule in DIRECTIONS.get(pause, ()) if settings.mode_of(rule) is Mode.ENFORCE}
     return replace(settings, rules={**settings.rules, **paused}) if paused else settings
 

@@ -2,7 +2,7 @@
 
 Each of its workers:
 
-    held         capacity, or capacityTuples x bytes         runs that a worker holds when it is full
+    held         capacity, or capacityTuples x bytes         runs that a worker holds when it is full; where neither is given, what is left
     merging      held / 4                                    merges write a new run before the old ones go
     arriving     min(epoch.maxTuples x bytes, held)          pieces of the epoch that is joined
     ahead        min(arriving, 256 MiB)                      pieces of the next one, which are sent meanwhile
@@ -35,16 +35,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamjoin.job import Job
+from streamjoin.manifest.memory import AHEAD, HEAP, JVM, MERGING_SHARE, MIB, PAGE_CACHE, PYTHON
 from streamjoin.scheme.capacity import Capacity
-
-MIB = 1 << 20
-AHEAD = 256 * MIB
-"""At most so much of a later epoch is taken by a worker (``streamjoin.runner.exchange.AHEAD_BYTES``)."""
-HEAP = 256 * MIB
-JVM = 192 * MIB
-PYTHON = 384 * MIB
-PAGE_CACHE = 64 * MIB
-MERGING_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +76,9 @@ class WorkerMemory:
         """The sum in words, for events and status."""
         how = "measured" if self.is_measured else "by the schema"
         tuples = "" if self.capacity.in_bytes else f"{self.capacity.amount:,} tuples x {self.tuple_bytes:.0f} bytes ({how}) = "
+        held = f"{_mib(self.held)} held" + (" (the capacity that follows from the memory)" if self.capacity.origin else "")
         each = (
-            f"{tuples}{_mib(self.held)} held + {_mib(self.merging)} merging + {_mib(self.arriving)} arriving + {_mib(self.ahead)} ahead"
+            f"{tuples}{held} + {_mib(self.merging)} merging + {_mib(self.arriving)} arriving + {_mib(self.ahead)} ahead"
             f" + {_mib(PYTHON)} Python + {_mib(PAGE_CACHE)} page cache"
         )
         workers = each if self.workers == 1 else f"{self.workers} workers x ({each})"
@@ -97,7 +90,8 @@ class WorkerMemory:
         # As if as much arrived as is held, so that it fits whatever the smaller capacity leaves of the other terms.
         room = (self.limit / self.workers - fixed) / (1 + MERGING_SHARE + 1 + 1)
         fitting = max(0, int(room / MIB if self.capacity.in_bytes else room / self.tuple_bytes))
-        fewer = f", or lower {self.capacity.field} to {fitting:,}{'Mi' * self.capacity.in_bytes}" if fitting else ""
+        is_given = not self.capacity.origin
+        fewer = f", or lower {self.capacity.field} to {fitting:,}{'Mi' * self.capacity.in_bytes}" if fitting and is_given else ""
         given, least = self.limit // self.workers, -(-self.needed // self.workers)
         return f"spec.workers.resources.memory: {_mib(given)} must be at least {_mib(least)}: {self.arithmetic()}; raise it{fewer}"
 

@@ -179,6 +179,8 @@ def explained(body: Object, events: Sequence[Object], now: datetime) -> str:
     status = body.get("status") or {}
     change = status.get("change")
     lines = [_condition_table(status), ""]
+    if "memory" in status:
+        lines += [f"memory of a worker: {status['memory']}", ""]
     if change:
         lines += [f"last change (generation {change['generation']}): {change['class']}: {change['message']}", ""]
     rows = [["AGE", "TYPE", "REASON", "MESSAGE"]]

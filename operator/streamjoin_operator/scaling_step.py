@@ -38,14 +38,14 @@ class ScalingStep:
             self._ports.driver_url(reconciliation.resource),
             reconciliation.memo.token,
         )
-        settings = settings_of(manifest, reconciliation.resource.pause)
+        settings = settings_of(job, reconciliation.resource.pause)
         if all(settings.mode_of(rule) is Mode.OFF for rule in Rule):
             memo.scaler = None
             return PROCEED
         scaler, at, plan = await self._scaler(reconciliation), self._ports.now, Applied.of(reconciliation.report.plan)
         if scaler is None:
             return PROCEED
-        reconciliation.events += scaler.follow(manifest, reconciliation.resource.pause, plan, at)
+        reconciliation.events += scaler.follow(job, reconciliation.resource.pause, plan, at)
         reconciliation.events += scaler.take(await self._sample(reconciliation, plan, at), plan)
         decision = await scaler.decide(reconciliation.report.plan, job, lambda: self._ports.drivers.statistics(url, token), at)
         wish = scaler.wish(decision, plan, manifest.spec.scheme.model, at)

@@ -28,6 +28,8 @@ def explain_manifest(path: Path, limit: int, as_json: bool) -> Exit:
     except Failure as failure:
         click.echo(failure.sentence, err=True)
         return failure.code
+    if not as_json and job.capacity.origin:
+        click.echo(f"capacity: {job.capacity.told()}")
     click.echo(json.dumps(ledger.to_json()) if as_json else explain(ledger, limit=limit, now=time.time()), nl=as_json)
     return Exit.DONE
 

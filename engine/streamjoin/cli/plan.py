@@ -74,6 +74,8 @@ def _plan(job: Job, options: Options) -> None:
     except ValueError as error:
         raise Failure(Exit.FAILED, f"no plan can be made: {error}") from error
     click.echo(report(planned.plan.scheme, statistics, main, names, holds), nl=False)
+    if holds.origin:
+        click.echo(f"capacity: {holds.told()}")
     if running is not None:
         click.echo("\n" + report_change(running, planned, statistics), nl=False)
     if warning is not None:

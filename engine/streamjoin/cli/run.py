@@ -87,6 +87,10 @@ def run_manifest(options: Options) -> int:
         job = read_job(options.manifest)
         if job is None:
             return Exit.DONE
+        if options.pods is None:
+            from streamjoin.cli.machine import fitted, machine_bytes
+
+            job = fitted(job, machine_bytes())
         if options.picture is not None:
             require_drawable(options.picture)
         with standard_output(options.as_json) as out:
@@ -147,7 +151,7 @@ def require_drawable(picture: Path) -> None:
 
 def _run(options: Options, job: Job, out: TextIO) -> int:
     from streamjoin.cli.history import History
-    from streamjoin.cli.loop import Entering, Loop
+    from streamjoin.cli.loop import Entering, Loop, Notice
     from streamjoin.cli.subject import Subject
     from streamjoin.cli.watchdog import Watchdog, end_process
     from streamjoin.epoch.driver import Driver
@@ -157,6 +161,8 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
     began = time.time()
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     stop = threading.Event()
+    if job.capacity.origin:
+        events.put(Notice(f"capacity: {job.capacity.told()}"))
     try:
         runner = _announced(options, job, log_directory, events.put)
         storage = ObjectStorage(job.checkpoint)
@@ -263,6 +269,7 @@ def _announced(options: Options, job: Job, log_directory: Path, tell: Callable[[
         from streamjoin.cli.machine import machine_bytes, shortage
         from streamjoin.cli.pods import EXCHANGE_PORT, PENDING_SECONDS, worker_ports
         from streamjoin.kernel.run import warm
+        from streamjoin.manifest.memory import LEAST
         from streamjoin.runner.spark import SparkRunner, SparkSettings
 
         if pods is not None and security is not None:
@@ -283,7 +290,8 @@ def _announced(options: Options, job: Job, log_directory: Path, tell: Callable[[
             )
         most = job.max_workers if options.elastic or options.metrics_port is not None else tasks  # that a plan may bring
         warning = shortage(job.memory_bytes, max(tasks, most), machine_bytes())
-        if warning is not None:
+        is_fitted = job.capacity.origin and job.capacity.amount > LEAST
+        if warning is not None and not is_fitted:
             tell(Notice(f"warning: {warning}"))
         warm()  # compiled once, here: the workers find it in the cache
         return SparkRunner(SparkSettings(log_directory, java_home=java_home))

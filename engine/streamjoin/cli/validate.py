@@ -48,13 +48,15 @@ def located(name: str, problem: Problem, kind: str = "") -> str:
     return f"{name}:{line} {kind}{problem}"
 
 
-def expected_shortage(manifest: Manifest) -> str | None:
-    """A warning where the workers that a valid manifest allows would begin fuller than it wants them to be."""
+def expected(manifest: Manifest) -> tuple[str | None, str | None]:
+    """Of a valid manifest: a warning where the workers that it allows would begin fuller than it wants them to be; and what a worker may
+    hold, where it does not say."""
     from streamjoin.job import compile_job, with_checkpoint
     from streamjoin.scheme.statistics import SideStatistics, Statistics
 
     job = compile_job(with_checkpoint(manifest))
-    return job.first_deployment(Statistics((SideStatistics(0.0), SideStatistics(0.0))), job.condition.candidates[0].main).warning
+    deployment = job.first_deployment(Statistics((SideStatistics(0.0), SideStatistics(0.0))), job.condition.candidates[0].main)
+    return deployment.warning, job.capacity.told() if job.capacity.origin else None
 
 
 def validate_files(names: Sequence[str]) -> Exit:
@@ -74,9 +76,11 @@ def validate_files(names: Sequence[str]) -> Exit:
             click.echo(located(name, problem))
         if not problems:
             for manifest in (document.manifest for document in documents):
-                shortage = None if manifest is None else expected_shortage(manifest)
+                shortage, capacity = (None, None) if manifest is None else expected(manifest)
                 if shortage is not None:
                     click.echo(f"{name}: warning: {shortage}", err=True)
+                if capacity is not None:
+                    click.echo(f"{name}: a worker may hold {capacity}", err=True)
             click.echo(f"{name}: ok")
         valid = valid and not problems
     return Exit.DONE if valid else Exit.USAGE

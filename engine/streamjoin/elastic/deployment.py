@@ -131,6 +131,6 @@ def first_deployment(
     takes = f"more than {MOST_TASKS:,} workers" if needed > MOST_TASKS else f"{needed:,} workers"
     warning = (
         f"spec.workers.max: {maximum} is too small: {what}, which takes {takes} by {model}; "
-        f"raise it, or {capacity.field} ({capacity.figure(capacity.amount)}), or hold less (a shorter window or watermark)"
+        f"raise it, or {capacity.remedy} ({capacity.figure(capacity.amount)}), or hold less (a shorter window or watermark)"
     )
     return Deployment(planned, statistics, tau, warning)

@@ -98,9 +98,10 @@ def overfull(held: Array, model: str, capacity: Capacity) -> str | None:
     if held[task] <= capacity.amount * (1 + PRECISION):
         return None
     remedy = ", or spec.scheme.model, as this one cuts no single key" if model in KEYED else ", or ask for more workers"
+    raised = f"raise {capacity.remedy}" if capacity.origin else "raise it"
     return (
         f"{capacity.field}: task {task} of the plan ({model}, {len(held)} tasks) would hold {capacity.words(held[task])}, "
-        f"more than {capacity.figure(capacity.amount)}; raise it{remedy}"
+        f"more than {capacity.figure(capacity.amount)}; {raised}{remedy}"
     )
 
 

@@ -140,8 +140,9 @@ class Settings:
         return tau / max(LEAST_KEPT, kept)
 
     @classmethod
-    def of(cls, spec: Spec, first_workers: int = 0) -> Settings:
-        """What a valid manifest says; ``first_workers``: of the join's first plan, 0 where they are not known."""
+    def of(cls, spec: Spec, first_workers: int = 0, *, capacity_tuples: float | None = None) -> Settings:
+        """What a valid manifest says; ``first_workers``: of the join's first plan, 0 where they are not known; ``capacity_tuples``: as a
+        :class:`streamjoin.job.Job` has them, where there is one, which saves parsing."""
         scaling, workers = spec.scaling, spec.workers
         least = min(max(workers.min, first_workers), workers.max) if scaling.floor == "initial" else workers.min
         given = {rule: getattr(scaling.rules, name) for rule, name in _RULE_FIELDS.items()}
@@ -154,7 +155,7 @@ class Settings:
             scale_down_after=scaling.scale_down_after.micros / 1e6,
             min_workers=least,
             max_workers=workers.max,
-            capacity_tuples=float(capacity_in_tuples(spec)),
+            capacity_tuples=float(capacity_in_tuples(spec) if capacity_tuples is None else capacity_tuples),
             interval_seconds=max(LEAST_INTERVAL_SECONDS, spec.epoch.interval.micros / 1e6),
             mode=Mode(scaling.mode),
             rules={rule: Mode(mode) for rule, mode in given.items() if mode is not None},

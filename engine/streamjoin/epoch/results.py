@@ -47,8 +47,9 @@ class Results:
         """Whether those that wait should not wait for another epoch."""
         if self.since is None:
             return False
+        is_set_back = now < self.since  # the clock, which does not say then how long they have waited
         waited = now + interval_seconds - self.since
-        return waited >= sink.gather_seconds or sum(len(staged.data) for staged in self.waiting) >= GATHER_BYTES
+        return is_set_back or waited >= sink.gather_seconds or sum(len(staged.data) for staged in self.waiting) >= GATHER_BYTES
 
     def with_epoch(self, new: Sequence[Staged], now: float) -> Results:
         """After another epoch, which staged these."""

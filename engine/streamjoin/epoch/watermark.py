@@ -26,7 +26,8 @@ def advance(
     O(partitions + routes). ``idle_seconds`` matters to streams of partitions only.
     """
     newest: list[int] = []
-    after = dict(partitions)
+    # Where the clock was set back, a partition is idle so long after that, not only when the clock is again where it was.
+    after = {number: Newest(partition.time_max, min(partition.seen_at, now)) for number, partition in partitions.items()}
     for route in routes:
         if route.time_max is None:
             continue

@@ -1,4 +1,4 @@
-"""The capacity of a worker, as a manifest gives it."""
+"""The capacity of a worker: as a manifest gives it, or as it follows from the worker's memory."""
 
 from __future__ import annotations
 
@@ -6,24 +6,32 @@ from streamjoin.language.ddl import parse_schema
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.sql import parse_boolean
 from streamjoin.manifest import resolve
-from streamjoin.manifest.model import Spec, Workers
+from streamjoin.manifest.memory import MIB, held_within, room_of_pod
+from streamjoin.manifest.model import Spec
 from streamjoin.scheme.capacity import Capacity, tuple_bytes
 
-DEFAULT_TUPLES = 2_000_000
 
-
-def capacity_of(workers: Workers) -> Capacity:
-    """In bytes, or in tuples."""
+def capacity_of(spec: Spec, widest: float) -> Capacity:
+    """In bytes, or in tuples. ``widest``: bytes of a held tuple of the stream whose are wider."""
+    workers = spec.workers
     if workers.capacity is not None:
         return Capacity(workers.capacity.bytes, in_bytes=True)
-    return Capacity(DEFAULT_TUPLES if workers.capacity_tuples is None else workers.capacity_tuples)
+    if workers.capacity_tuples is not None:
+        return Capacity(workers.capacity_tuples)
+    memory = workers.resources.memory.bytes
+    where = f"spec.workers.resources.memory ({memory // MIB:,} MiB) leaves beside Python, page cache and JVM"
+    return derived(room_of_pod(memory, workers.per_executor), spec.epoch.max_tuples * widest, where)
+
+
+def derived(room: float, arriving: float, where: str) -> Capacity:
+    """What a worker may hold with ``room`` bytes for all tuples, which is what ``where`` says, and ``arriving`` bytes in an epoch."""
+    return Capacity(held_within(room, arriving), in_bytes=True, origin=f"of the {max(0, int(room)) // MIB:,} MiB that {where}")
 
 
 def capacity_in_tuples(spec: Spec) -> float:
-    """Of tuples of the mean of both streams' widths, by their schemas, where it is given in bytes."""
-    capacity = capacity_of(spec.workers)
-    if not capacity.in_bytes:
-        return capacity.amount
+    """Of tuples of the mean of both streams' widths, by their schemas, where it is in bytes."""
+    if spec.workers.capacity_tuples is not None:
+        return spec.workers.capacity_tuples
     join, schemas = spec.joins[0], {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
     selects = {stream.name: stream.select for stream in spec.streams}
     given, where = join.output.select, join.output.where
@@ -32,4 +40,4 @@ def capacity_in_tuples(spec: Spec) -> float:
     needs = resolve.needs(condition, None if where is None else parse_boolean(where, schemas), output, schemas)
     held = [resolve.held(name, select, schemas[name], needs) for name, select in selects.items()]
     widths = [tuple_bytes(schema, payload) for schema, payload in zip(schemas.values(), held, strict=True)]
-    return capacity.amount * len(widths) / sum(widths)
+    return capacity_of(spec, max(widths)).in_tuples(widths)

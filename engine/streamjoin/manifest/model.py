@@ -147,9 +147,11 @@ class Workers(Part):
     floor: Annotated[int, Field(ge=0, le=1024)] = 0
     """Never fewer workers than this for the time being, from min to max; 0: no more than min. kubectl scale sets it."""
     capacity: CapacityAmount | None = None
-    """W: how many bytes of tuples one worker may hold, so that wide tuples count for more than narrow ones. Excludes capacityTuples."""
+    """W: how many bytes of tuples one worker may hold, so that wide tuples count for more than narrow ones. Excludes capacityTuples. By
+    default what the worker's memory has room for."""
     capacity_tuples: Annotated[int, Field(ge=1, lt=2**53)] | None = None
-    """W: how many tuples one worker may hold, wide ones and narrow ones alike. 2000000 by default, where capacity is not given."""
+    """W: how many tuples one worker may hold, wide ones and narrow ones alike, instead of their bytes. By default capacity says how
+    much."""
     resources: Resources = Resources()
     """What one worker asks for."""
     per_executor: Annotated[int, Field(ge=1, le=16)] = 1

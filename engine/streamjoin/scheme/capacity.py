@@ -6,7 +6,8 @@ its width in bytes where capacity is in bytes (A-DSP, Eqs. 1, 2 and 6).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from streamjoin.language.schema import Schema
 from streamjoin.language.types import DataType, TypeName
@@ -40,6 +41,8 @@ class Capacity:
 
     amount: float
     in_bytes: bool = False
+    origin: str = field(default="", compare=False)
+    """What it follows from, in words that go on from its figure; empty where it was given."""
 
     def __post_init__(self) -> None:
         if not self.amount > 0:
@@ -49,6 +52,19 @@ class Capacity:
     def field(self) -> str:
         """Of the manifest."""
         return "spec.workers.capacity" if self.in_bytes else "spec.workers.capacityTuples"
+
+    @property
+    def remedy(self) -> str:
+        """What is to be raised where it is too small."""
+        return f"{self.field}, or spec.workers.resources.memory, which it follows from" if self.origin else self.field
+
+    def told(self) -> str:
+        """How much it is, and of what where it was not given: ``523.0 MiB of tuples, of the ...``."""
+        return f"{self.words(self.amount)}{', ' if self.origin else ''}{self.origin}"
+
+    def in_tuples(self, tuple_bytes: Sequence[float]) -> float:
+        """The same as a number of tuples, where it is in bytes of the mean of these widths."""
+        return self.amount * len(tuple_bytes) / sum(tuple_bytes) if self.in_bytes else self.amount
 
     def weights(self, tuple_bytes: Pair) -> Pair:
         """What a tuple of each side weighs, of these widths in bytes."""

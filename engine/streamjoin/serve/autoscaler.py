@@ -60,7 +60,7 @@ class Autoscaler:
         decided: Callable[[Decision], None] = lambda decision: None,
     ) -> None:
         """``tell`` gets lines for whoever watches, ``decided`` every decision."""
-        self.settings = Settings.of(job.manifest.spec)
+        self.settings = Settings.of(job.manifest.spec, capacity_tuples=job.capacity_tuples)
         self._shell = Shell(Ledger())
         self.decision: Decision | None = None
         """The last one."""
@@ -132,7 +132,7 @@ class Autoscaler:
             took = Realised(switched.at, switched.generation, None, switched.moved_tuples, switched.pause_seconds)
         migrating_to = None if status.wanted is None or status.phase is PlanPhase.WAITING else status.wanted.workers
         plan = Progress(status.generation, status.workers, migrating_to, took)
-        self.settings = Settings.of(self._job.manifest.spec, status.first_workers)
+        self.settings = Settings.of(self._job.manifest.spec, status.first_workers, capacity_tuples=self._job.capacity_tuples)
         self._shell.follow(now, self.settings, plan, took if took is not None and took.generation == self._made else None)
         if self._drops is not None and status.drops > self._drops:
             reasons = [ended.reason for ended in status.ended if ended.fate is Fate.DROPPED]  # a later plan clears ``dropped``

@@ -71,7 +71,11 @@ WORKERS = (
     _gauge("workers_min", NAME, "The fewest workers allowed: spec.workers.min."),
     _gauge("workers_max", NAME, "The most workers allowed: spec.workers.max."),
     _gauge("capacity_tuples", NAME, "Tuples that a worker may hold: spec.workers.capacityTuples. Missing where the capacity is in bytes."),
-    _gauge("capacity_bytes", NAME, "Bytes of tuples that a worker may hold: spec.workers.capacity. Missing where it is not given."),
+    _gauge(
+        "capacity_bytes",
+        NAME,
+        "Bytes of tuples that a worker may hold: spec.workers.capacity, or what its memory has room for. Missing with capacityTuples.",
+    ),
     _gauge("threshold_ratio", ("name", "threshold"), "The thresholds of tau, tau0 to tau3: spec.scaling. tau1 is the target."),
     _gauge("plan_generation", NAME, "Generation of the plan that all worker metrics of the same scrape are of."),
     _gauge("plan_info", ("name", "join", "generation", "model"), "Always 1; says which join is run, by which plan and model."),

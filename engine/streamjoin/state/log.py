@@ -279,7 +279,7 @@ class CommitLog:
         self._generation = 0
         """Of the newest entry's plan."""
         self._unknown = False
-        """A create failed for good, and may have taken effect: what the log holds next is not known."""
+        """Storage failed for good in a commit, which may have taken effect: what the log holds next is not known."""
         self._kept_since: dict[int, _Moment | None] = {}
         """Of each entry that is there, by sequence number, ascending, so that removing old ones needs no listing: since when it is known,
         from which on it stays for ``RETAIN_SECONDS``; None: it need not."""
@@ -336,24 +336,31 @@ class CommitLog:
         now = self._now()
         entry = Entry(sequence, self.incarnation, self.writer, kind, now.wall, checkpoint)
         data, path = entry.encode(segment), path_of(sequence)
-        for attempt in range(ATTEMPTS):
-            try:
-                self._storage.create(path, data)
-                break
-            except AlreadyExists:
-                self._require_own(path)
-                break
-            except StorageError:
-                if attempt == ATTEMPTS - 1:
-                    self._unknown = True
-                    raise
-        if self._verified_at.is_longer_ago_than(RETAIN_SECONDS / 2, self._now()):
-            beyond = [found for found in self._storage.list("log") if found > path]
-            if beyond:
-                self._require_own(beyond[-1])
+        try:
+            self._create(path, data)
+            if self._verified_at.is_longer_ago_than(RETAIN_SECONDS / 2, self._now()):
+                beyond = [found for found in self._storage.list("log") if found > path]
+                if beyond:
+                    self._require_own(beyond[-1])
+        except StorageError:
+            self._unknown = True  # the entry may be there, and be taken for that of a later commit, as both have one writer
+            raise
         self._verified_at = now
         self.sequence = sequence
         return data
+
+    def _create(self, path: str, data: bytes) -> None:
+        """Create our entry, or find that it is there as an answer was lost; ATTEMPTS times, if need be. Raises Superseded, StorageError."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                try:
+                    self._storage.create(path, data)
+                except AlreadyExists:
+                    self._require_own(path)
+                return
+            except StorageError:
+                if attempt == ATTEMPTS:
+                    raise
 
     def _require_exclusive(self, data: bytes) -> None:
         """Raises StorageError where our own entry, which is there, can be created again."""
