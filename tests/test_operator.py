@@ -80,6 +80,7 @@ class TestChanges:
             ("scaling.quiet", [{"start": "08:00", "end": "18:00"}], Class.IGNORED),
             ("scaling.maxPerHour", 4, Class.IGNORED),
             ("operatorClass", "blue", Class.IGNORED),
+            ("metrics.podMonitor", {"labels": {"release": "prometheus"}}, Class.IGNORED),
             ("workers.max", 16, Class.LIVE),
             ("workers.floor", 3, Class.LIVE),
             ("scheme.model", "square", Class.LIVE),
@@ -391,7 +392,7 @@ class TestChildren:
         assert "patch" not in rule["verbs"]
 
     def test_prometheus_knows_drivers_by_the_job_that_alerts_ask_for(self) -> None:
-        label = children.pod_monitor(Resource.of(streamjoin()))["spec"]["jobLabel"]
+        label = children.pod_monitor(Resource.of(streamjoin()), manifest_of(streamjoin()), Settings())["spec"]["jobLabel"]
         assert self.of(streamjoin())["spec"]["template"]["metadata"]["labels"][label] == "streamjoin"
 
     def test_a_single_executor_needs_no_budget(self) -> None:
@@ -665,8 +666,16 @@ class TestSettings:
     def test_flags_go_before_the_environment(self) -> None:
         found = settings.read({"STREAMJOIN_PORT": "1", "STREAMJOIN_WATCH_NAMESPACES": "a, b"}, {"port": "2"})
         assert (found.port, found.watch_namespaces) == (2, ("a", "b"))
+        found = settings.read({"STREAMJOIN_POD_MONITOR_LABELS": "release=prometheus,example.com/team=a"})
+        assert found.monitor_labels == {"release": "prometheus", "example.com/team": "a"}
 
-    @pytest.mark.parametrize("pair", [("PORT", "x"), ("PORT", "0"), ("NETWORK_POLICY", "yes"), ("POD_MONITOR", "on"), ("LOG_LEVEL", "all")])
+    @pytest.mark.parametrize(
+        "pair",
+        [
+            *(("PORT", "x"), ("PORT", "0"), ("NETWORK_POLICY", "yes"), ("POD_MONITOR", "on"), ("LOG_LEVEL", "all")),
+            ("POD_MONITOR_LABELS", "release: prometheus"),
+        ],
+    )
     def test_a_bad_value_is_refused_by_name(self, pair: tuple[str, str]) -> None:
         with pytest.raises(settings.SettingError, match=f"STREAMJOIN_{pair[0]}: '{pair[1]}' must be"):
             settings.read({f"STREAMJOIN_{pair[0]}": pair[1]})

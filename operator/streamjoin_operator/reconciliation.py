@@ -63,7 +63,9 @@ class Memo:
     ledger_version: str | None = None
     """Of the ConfigMap with the ledger; None: there is none."""
     scrapes: Scrapes | None = None
-    """Of the driver's own metrics, where no Prometheus is asked."""
+    """Of the driver's own metrics, while no Prometheus answers."""
+    has_monitor: bool = False
+    """Whether there is a PodMonitor, as the cluster knows that kind."""
 
 
 @dataclass
