@@ -7,6 +7,7 @@ import json
 import math
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,6 +26,7 @@ from streamjoin_operator.api import ApiError
 from streamjoin_operator.autoscale import MOST_BYTES, Autoscaler
 from streamjoin_operator.driver import Answered
 from streamjoin_operator.measurement import Distrusted, Scrapes, Series, measure
+from streamjoin_operator.missing import Found
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconcile import Reconciler
 from streamjoin_operator.settings import Settings
@@ -48,6 +50,7 @@ class OwnMetrics:
         self.answer: Distrusted | None = None
         self.spoil: Callable[[list[Series]], list[Series]] = lambda found: found
         self.is_scraping = True
+        self.found: Found | None = Found()
         self.asked: list[tuple[str, str, str, float]] = []
 
     def scrape(self) -> None:
@@ -60,6 +63,10 @@ class OwnMetrics:
     async def read(self, url: str, namespace: str, name: str, seconds: float) -> list[Series] | Distrusted:
         self.asked.append((url, namespace, name, seconds))
         return self.answer or self.spoil(self._scrapes.series())
+
+    async def search(self, url: str, name: str, pods: str) -> Found | None:
+        assert (name, pods) == ("one", "sj-one")
+        return self.found
 
 
 class World:
@@ -296,8 +303,8 @@ def test_what_cannot_be_trusted_has_its_reason_and_removes_nothing(name: str) ->
         assert world.join.wishes == []
         last = world.ledger.last
         assert last is not None
-        assert (last.decision.kind, last.decision.reason) == (Kind.HOLD, Why.BAD_SAMPLE)
-        assert last.decision.sentence.startswith(reason.name)
+        assert (last.decision.kind, last.decision.reason) == (Kind.HOLD, Why.UNCONFIRMED)
+        assert reason.name in last.decision.sentence
         world.prometheus.spoil = lambda found: found
         await world.run(300)
         assert world.condition("MetricsAvailable")[:2] == ("True", "MetricsRead")
@@ -326,17 +333,285 @@ def test_a_prometheus_that_cannot_be_used_holds_what_runs(reason: Reason) -> Non
 
 
 @story
-async def test_a_full_join_waits_for_samples_too_and_then_grows_at_once() -> None:
+async def test_while_prometheus_is_away_the_joins_own_numbers_add_workers_and_remove_none() -> None:
+    world = World(scaling=slow())
+    await world.run(90)
+    world.prometheus.answer = Distrusted(Reason.PrometheusUnreachable, "by the test")
+    world.reconciler = world.operator()
+    world.join.tuples = MANY
+    await world.run(180)
+    assert world.join.workers > 1
+    (decision,) = world.status["decisions"]
+    assert (decision["rule"], decision["outcome"]) == ("allocate", "Applied")
+    assert "by the join's own numbers alone (PrometheusUnreachable: by the test)" in decision["message"]
+    assert "by the join's own numbers alone" in next(event["message"] for event in world.cluster.events if event["reason"] == "Allocating")
+    meanwhile = "; meanwhile workers are added by the driver's own numbers, and none is removed"
+    assert world.condition("MetricsAvailable") == ("False", "PrometheusUnreachable", f"by the test{meanwhile}")
+    workers, world.join.tuples = world.join.workers, FEW
+    await world.run(1800)
+    assert world.join.workers == workers
+    last = world.ledger.last
+    assert last is not None
+    assert last.decision.reason is Why.UNCONFIRMED
+    world.prometheus.answer = None
+    await world.run(300)
+    assert world.join.workers == 1, "and once Prometheus agrees, they go"
+
+
+@story
+async def test_a_full_join_whose_own_numbers_cannot_be_trusted_either_waits_for_samples_and_then_grows_at_once() -> None:
     world = World(FEW)
     await world.run(90)
     world.prometheus.is_scraping = False
-    world.join.tuples = MANY
+    world.join.tuples, world.join.spoil = MANY, lambda text: text.replace("streamjoin_backlog_records", "streamjoin_backlog_record")
     await world.run(300)
     assert (world.condition("MetricsAvailable")[:2], world.join.wishes) == (("False", "MetricsStale"), [])
+    assert world.condition("MetricsAvailable")[2].endswith("driver's own numbers, streamjoin_backlog_records of orders is missing")
     world.prometheus.restart_empty()
-    world.prometheus.is_scraping = True
+    world.prometheus.is_scraping, world.join.spoil = True, lambda text: text
     await world.run(120)
     assert world.join.workers > 1
+
+
+@story
+async def test_the_status_says_who_measured_tau_and_since_when_it_is_so() -> None:
+    world = World(MANY, scaling={"mode": "Recommend"})
+    await world.run(90)
+    tau, since = world.status["utilization"], world.now
+    assert (tau["source"], tau["max"]) == ("Prometheus", "0.96")
+    writes = len(world.cluster.writes)
+    await world.run(600)
+    assert world.status["utilization"] == tau, "time alone is nothing to write"
+    assert len(world.cluster.writes) - writes <= 2, "the recommendation"
+    world.prometheus.answer = Distrusted(Reason.PrometheusSlow, "by the test")
+    await world.run(60)
+    away = world.status["utilization"]
+    assert (away["source"], away["max"]) == ("driver", "0.96")
+    assert datetime.fromisoformat(tau["at"]).timestamp() <= since < datetime.fromisoformat(away["at"]).timestamp()
+    shown = plugin.described(world.cluster.objects["StreamJoin", *KEY], datetime.fromtimestamp(world.now + 120, UTC))
+    assert "max 0.96, mean 0.96, by driver, the same for 2m" in shown
+    assert "FROM" in plugin.overview([world.cluster.objects["StreamJoin", *KEY]]).splitlines()[0]
+    alone = World(MANY, prometheus=False, scaling={"mode": "Recommend"})
+    await alone.run(90)
+    assert alone.status["utilization"]["source"] == "driver"
+
+
+def of(name: str, *points: tuple[float, float], **labels: str) -> Series:
+    return Series({"__name__": name, "name": "one", **labels}, points)
+
+
+GENERATION = "plan_generation"
+NO_KIND = "The cluster has no kind PodMonitor (monitoring.coreos.com/v1)"
+MONITORED = {"PodMonitor"}
+MISSING: dict[str, tuple[Found | None, set[str], Object, str, str]] = {
+    "the cluster knows no PodMonitors": (Found(), set(), {}, "MetricsMissing", NO_KIND),
+    "none are wanted": (Found(), MONITORED, {"pod_monitor": "off"}, "MetricsMissing", "makes no PodMonitors (joins.podMonitor: off)"),
+    "one without a label": (Found(), MONITORED, {}, "MetricsMissing", "PodMonitor sj-one has no label of yours, and Prometheus may select"),
+    "one with a label": (
+        *(Found(), MONITORED, {"pod_monitor_labels": ("release=other",)}),
+        *("MetricsMissing", "PodMonitor sj-one has the labels release: other, and Prometheus may select by another"),
+    ),
+    "another label for namespaces": (
+        *(Found([of(GENERATION, (BEGIN, 1.0), job="default", kubernetes_namespace="default")]), MONITORED, {}),
+        *("MetricsMissing", "set prometheus.namespaceLabel to kubernetes_namespace (chart; STREAMJOIN_PROMETHEUS_NAMESPACE_LABEL)"),
+    ),
+    "a join of that name elsewhere": (
+        *(Found([of(GENERATION, (BEGIN, 1.0), namespace="elsewhere")]), MONITORED, {}),
+        *("MetricsMissing", "namespaces may have another label than namespace (prometheus.namespaceLabel)"),
+    ),
+    "it was scraped before": (
+        *(Found([of(GENERATION, (BEGIN - 600, 1.0), namespace="default")]), MONITORED, {}),
+        *("MetricsStale", "the newest sample is of 2027-01-15T07:50:00Z, and http://prometheus:9090 does not scrape the driver now"),
+    ),
+    "its pod cannot be scraped": (
+        *(Found([], [of("up", (BEGIN, 0.0), pod="sj-one-1", namespace="default")]), MONITORED, {}),
+        *("MetricsMissing", "it finds pod sj-one-1 and cannot scrape it (up is 0)"),
+    ),
+    "another label has the same value": (
+        *(Found([of(GENERATION, (BEGIN, 1.0), job="default")]), MONITORED, {}),
+        *("MetricsMissing", "namespaces may have another label than namespace (prometheus.namespaceLabel)"),
+    ),
+    "nothing more is answered": (None, MONITORED, {}, "MetricsMissing", "namespaces may have another label than namespace"),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_why_prometheus_has_no_series_of_a_join_is_said_within_a_minute(name: str) -> None:
+    async def told() -> None:
+        found, kinds, settings, reason, said = MISSING[name]
+        world = World()
+        world.cluster.known_kinds, world.settings = kinds, replace(world.settings, **settings)
+        world.reconciler = world.operator()
+        world.prometheus.spoil, world.prometheus.found = lambda _: [], found
+        await world.run(60)
+        status, is_reason, message = world.condition("MetricsAvailable")
+        assert (status, is_reason) == ("False", reason)
+        assert said in message
+        assert message.endswith("and none is removed"), "it fits"
+        writes = len(world.cluster.writes)
+        await world.run(600)
+        assert len(world.cluster.writes) - writes <= 2, "it is said once"
+
+    asyncio.run(told())
+
+
+def held_by(manager: str, fields: Object, time: str | None = None, subresource: str = "") -> Object:
+    """An entry of a StreamJoin's managed fields."""
+    entry: Object = {"manager": manager, "operation": "Update", "fieldsV1": {"f:spec": fields}}
+    return entry | ({"time": time} if time else {}) | ({"subresource": subresource} if subresource else {})
+
+
+def ordered(world: World, change: Callable[[Object], Any], *managed: Object) -> None:
+    """Somebody changes the spec."""
+    world.edit(lambda body: change(body["spec"]))
+    world.edit(lambda body: body["metadata"].update(managedFields=list(managed)))
+
+
+def orders_of(world: World) -> list[Any]:
+    return [record for record in world.ledger if record.decision.reason is Why.ORDERED]
+
+
+FLOOR = {"f:workers": {"f:floor": {}}}
+SCALED = held_by("kubectl", FLOOR, subresource="scale")
+
+
+@pytest.mark.parametrize("mode", ["Enforce", "Off"])
+def test_an_order_is_written_down_once_with_who_gave_it_before_it_is_followed(mode: str) -> None:
+    async def told() -> None:
+        world = World(scaling={"mode": mode})
+        await world.run(60)
+        assert orders_of(world) == [], "how a join is made is no order"
+        ann = held_by("ann", {"f:workers": {"f:min": {}}}, "2026-01-01T00:00:00Z")
+        ordered(world, lambda spec: spec["workers"].update(floor=3), ann, SCALED)
+        done = watched_writes(world)
+        await world.run(45)
+        assert done.index("ConfigMap") < done.index("PUT")
+        assert done.count("PUT") == 1
+        await world.run(600)
+        (record,) = orders_of(world)
+        assert (record.decision.kind, record.decision.workers, record.decision.target, record.count) == (Kind.ALLOCATE, 1, 3, 1)
+        assert record.decision.sentence == "workers.floor 1 -> 3, by kubectl through /scale"
+        (decision,) = world.status["decisions"]
+        assert (decision["reason"], decision["workersBefore"], decision["workersAfter"]) == ("Ordered", 1, 3)
+        assert decision["outcome"] == "Applied"
+        assert record.realised is not None
+        assert (record.realised.tau_max is None) == (mode == "Off"), "nobody measures then"
+        assert world.join.answers == [202]
+        writes = len(world.cluster.writes)
+        world.reconciler = world.operator()
+        await world.run(600)
+        assert world.cluster.writes[writes:].count("apply ConfigMap") <= 1, "that it has no sample yet"
+        assert "status StreamJoin" not in world.cluster.writes[writes:]
+        assert len(orders_of(world)) == 1
+
+    asyncio.run(told())
+
+
+@story
+async def test_limits_that_call_for_no_other_plan_are_orders_too_and_each_has_its_own_author() -> None:
+    world = World()
+    await world.run(60)
+    ann = held_by("ann", {"f:workers": {"f:max": {}}}, "2027-01-15T08:00:00Z")
+    bob = held_by("bob", {"f:workers": {"f:min": {}}}, "2027-01-15T07:00:00Z")
+    ordered(world, lambda spec: spec["workers"].update(min=2, max=12), ann, bob)
+    await world.run(45)
+    ordered(world, lambda spec: spec["workers"].update(max=10), ann)
+    await world.run(45)
+    ordered(world, lambda spec: spec["workers"].pop("max"), bob, SCALED)
+    await world.run(45)
+    assert [record.decision.sentence for record in orders_of(world)] == [
+        "workers.min 1 -> 2, by bob at 2027-01-15T07:00:00Z; workers.max 8 -> 12, by ann at 2027-01-15T08:00:00Z",
+        "workers.max 12 -> 10, by ann at 2027-01-15T08:00:00Z",
+        "workers.max 10 -> 8, left out, as it seems, by bob at 2027-01-15T07:00:00Z, who wrote last",
+    ]
+    assert [record.decision.kind for record in orders_of(world)] == [Kind.ALLOCATE, Kind.HOLD, Kind.HOLD]
+    shown = {decision["message"]: decision["outcome"] for decision in world.status["decisions"]}
+    assert shown["workers.max 12 -> 10, by ann at 2027-01-15T08:00:00Z"] == "Applied"
+    ordered(world, lambda spec: spec["workers"].update(min=1))
+    await world.run(45)
+    assert orders_of(world)[-1].decision.sentence == "workers.min 2 -> 1, it is not known by whom"
+
+
+def test_killed_before_any_step_an_order_is_written_down_once_and_followed_once() -> None:
+    async def told(kill_at: int | None) -> World:
+        world = World()
+        await world.run(90)
+        ordered(world, lambda spec: spec["workers"].update(floor=3), SCALED)
+        world.steps.clear()
+        world.kill_at = kill_at
+        await world.run(120)
+        return world
+
+    undisturbed = asyncio.run(told(None))
+    steps = undisturbed.steps
+    noted = steps.index("ledger")
+    assert steps[noted - 1 : noted + 2] == ["orders", "ledger", "plan"]
+    for kill_at in range(noted + 12):
+        world = asyncio.run(told(kill_at))
+        assert [record.count for record in orders_of(world)] == [1], f"killed before {steps[kill_at]}"
+        assert (world.join.answers.count(202), world.join.workers) == (1, 3), f"killed before {steps[kill_at]}"
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_an_order_is_not_followed_before_it_is_known_to_be_written_down(is_written: bool) -> None:
+    async def told() -> None:
+        world = World()
+        await world.run(60)
+        ordered(world, lambda spec: spec["workers"].update(floor=3), SCALED)
+        failures = 2
+
+        def fail(verb: str, kind: str) -> None:
+            nonlocal failures
+            if world.steps[-1] == "ledger" and failures:
+                failures -= 1
+                raise ApiError(0, "TimeoutError", "by the test")
+
+        if is_written:
+            world.cluster.after = fail
+        else:
+            world.cluster.fault = fail
+        await world.run(15)
+        assert world.join.wishes == []
+        await world.run(120)
+        assert [record.count for record in orders_of(world)] == [1]
+        assert world.join.workers == 3
+
+    asyncio.run(told())
+
+
+@story
+async def test_an_order_that_the_driver_refuses_is_shown_as_failed_until_it_runs() -> None:
+    world = World(scaling={"mode": "Off"})
+    await world.run(60)
+    world.join.answer = Answered(422, "no room for so many")
+    ordered(world, lambda spec: spec["workers"].update(floor=3), SCALED)
+    await world.run(90)
+    (decision,) = world.status["decisions"]
+    assert decision["outcome"] == "Failed"
+    assert decision["message"] == "workers.floor 1 -> 3, by kubectl through /scale; it does not run: no room for so many"
+    world.join.answer = None
+    await world.run(180)
+    (decision,) = world.status["decisions"]
+    assert (decision["outcome"], decision["message"]) == ("Applied", "workers.floor 1 -> 3, by kubectl through /scale")
+
+
+@story
+async def test_two_operators_write_an_order_down_once() -> None:
+    world = World()
+    operators = [world.operator(), world.operator()]
+    for step in range(40):
+        world.now += 5
+        world.prometheus.scrape()
+        if step == 10:
+            ordered(world, lambda spec: spec["workers"].update(floor=3), SCALED)
+        for operator in operators:
+            try:
+                await world.once(operator)
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+    assert [record.count for record in orders_of(world)] == [1]
+    assert world.join.workers == 3
 
 
 @story

@@ -187,7 +187,7 @@ CASES = [
         "a floor above max",
         "max: 6",
         "max: 6, floor: 7",
-        "spec.workers.floor: 7 must be at least min (2) and at most max (6), or 0 for none",
+        "spec.workers.floor: 7 must be at least min (2) and at most max (6), or 1 for none",
     ),
     bad("no workers in an executor", "max: 6", "max: 6, perExecutor: 0", "spec.workers.perExecutor: 0 must be at least 1"),
     bad("too many workers in an executor", "max: 6", "max: 60, perExecutor: 17", "spec.workers.perExecutor: 17 must be at most 16"),
@@ -235,6 +235,13 @@ CASES = [
         "suspend: false",
         "security: {tls: {secretName: My_Secret}}",
         'spec.security.tls.secretName: "My_Secret" is not a name of an object; use lower-case letters, digits and, inside, - and .',
+    ),
+    bad(
+        "a label by a name that none can have",
+        "suspend: false",
+        "metrics: {podMonitor: {labels: {no label: a}}}",
+        "spec.metrics.podMonitor.labels: {\"no label\": \"a\"} has 'no label', which is no name of a label; "
+        "write one as release or example.com/team",
     ),
     bad("yes for truth", "suspend: false", "suspend: yes", 'spec.suspend: "yes" must be true or false'),
     bad(

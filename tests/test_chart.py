@@ -47,6 +47,7 @@ MATRIX: dict[str, Object] = {
         "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
         "networkPolicy": {"metricsFrom": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}], "apiServerCidrs": ["10.0.0.1/32"]},
         "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "joins": {"podMonitorLabels": {"release": "prometheus", "example.com/team": "a"}},
         "prometheus": {
             "url": "https://prometheus.monitoring:9091/team-a",
             "tokenSecret": {"name": "prometheus"},
@@ -83,6 +84,8 @@ REFUSED: list[tuple[Object, str]] = [
     ({"replicas": -1}, "replicas"),
     ({"operatorClass": "Blue team"}, "operatorClass"),
     ({"joins": {"podMonitor": "on"}}, "podMonitor"),
+    ({"joins": {"podMonitorLabels": {"release": "a,b"}}}, "podMonitorLabels"),
+    ({"joins": {"podMonitorLabels": {"no label": "a"}}}, "podMonitorLabels"),
     ({"image": {"repository": ""}}, "repository"),
     ({"image": {"digest": "md5:5"}}, "digest"),
     ({"networkPolicy": {"apiServerPorts": []}}, "apiServerPorts"),
@@ -185,6 +188,20 @@ def test_prometheus_is_told_to_the_operator_with_its_files_and_its_port() -> Non
         (policy,) = of_kind(rendered({"prometheus": {"url": url}, "networkPolicy": {"prometheusPorts": [9090]}}), "NetworkPolicy")
         wanted = [{"protocol": "TCP", "port": port}, {"protocol": "TCP", "port": 9090}]
         assert wanted in [rule["ports"] for rule in policy["spec"]["egress"]]
+
+
+def test_monitors_and_rules_have_the_label_that_a_prometheus_selects_by() -> None:
+    """As kube-prometheus-stack does, by the name of its release."""
+    objects = rendered(MATRIX["everything"])
+    for kind in ("PodMonitor", "PrometheusRule"):
+        (found,) = of_kind(objects, kind)
+        assert found["metadata"]["labels"]["release"] == "prometheus"
+    (deployment,) = of_kind(objects, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    told = read({one["name"]: one["value"] for one in container["env"] if "value" in one})
+    assert told.monitor_labels == {"release": "prometheus", "example.com/team": "a"}
+    (deployment,) = of_kind(rendered({}), "Deployment")
+    assert "STREAMJOIN_POD_MONITOR_LABELS" not in json.dumps(deployment)
 
 
 def test_one_namespace_needs_no_cluster_role() -> None:

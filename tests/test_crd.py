@@ -79,6 +79,7 @@ ON = '"on": "abs(orders.amount - payments.amount) <= 0.01 AND orders.currency = 
 WORKERS = 'workers: {min: 2, max: 6, capacityTuples: 1000, resources: {cpu: "1", memory: 2Gi}}'
 SCALING = "scaling: {mode: Enforce, tau0: 0.2, tau2: 0.8, scaleUpAfter: 30s}"
 CHECKPOINT = "checkpoint: {location: out/state}"
+LABELLED = "\n  metrics: {podMonitor: {labels: {release: a b}}}"
 
 ACCEPTED = [
     accepted("the good one"),
@@ -115,6 +116,8 @@ ACCEPTED = [
     accepted("a base as a whole number", ('base: "0.1"', "base: 0")),
     accepted("tau1", ("tau0: 0.2, tau2: 0.8", "tau0: 0.2, tau1: 0.5, tau2: 0.8, tau3: 1")),
     accepted("a floor", ("max: 6", "max: 6, floor: 4")),
+    accepted("no floor above min, as a scale of 0 or 1 says it", ("max: 6", "max: 6, floor: 0")),
+    accepted("labels of a PodMonitor", (CHECKPOINT, CHECKPOINT + "\n  metrics: {podMonitor: {labels: {release: a, b.c/d: \"\"}}}")),
     accepted("one worker and no more", ("min: 2, max: 6", "min: 1, max: 1")),
     accepted("defaults for all that may have one", (WORKERS, "suspend: true"), ("  suspend: false\n", "")),
     accepted("a parameter of the model", ("model: adsp", "model: readj, sigma: 0.5")),
@@ -311,7 +314,8 @@ REFUSED = [
     refused("a floor above max", "max: 6", "max: 6, floor: 7", "spec.workers.floor", "must be at least min and at most max"),
     refused("too many workers in an executor", "max: 6", "max: 60, perExecutor: 17", "spec.workers.perExecutor", "or equal to 16"),
     refused("room for workers that never come", "max: 6", "max: 6, perExecutor: 7", "spec.workers.perExecutor", "must be at most max"),
-    refused("a floor below min", "max: 6", "max: 6, floor: 1", "spec.workers.floor", "must be at least min and at most max"),
+    refused("a floor below min", "min: 2, max: 6", "min: 3, max: 6, floor: 2", "spec.workers.floor", "must be at least min and at most"),
+    refused("a label that is none", CHECKPOINT, CHECKPOINT + LABELLED, "spec.metrics.podMonitor.labels.release", "should match"),
     refused(
         "cores that are not whole, as a number", 'cpu: "1"', "cpu: 0.5", "spec.workers.resources.cpu", "must be of type integer,string"
     ),
@@ -359,6 +363,7 @@ REFUSED = [
 ]
 
 BEYOND = {
+    "a label by a name that none can have",
     "a secret's place",
     "an option that is no setting",
     # YAML, which kubectl reads in its own way.
@@ -591,7 +596,7 @@ STATUS: Object = {
     "workers": 3,
     "desiredWorkers": 4,
     "selector": "streamjoin.dev/name=good,app.kubernetes.io/component=executor",
-    "utilization": {"max": "0.52", "mean": "0.44"},
+    "utilization": {"max": "0.52", "mean": "0.44", "source": "Prometheus", "at": "2026-01-01T00:00:00Z"},
     "plan": {"generation": 7, "model": "adsp", "tasks": 3, "summary": "<1,3,0>", "movedTuples": 12, "givenUp": [GIVEN_UP]},
     "shed": "0.1",
     "shedRatio": {"orders": "0.1", "payments": "0"},
@@ -689,19 +694,22 @@ def test_scale_sets_the_floor_within_min_and_max(defined: ApiServer, joins: str)
     kept = defined.admin.create(joins, as_kubectl(GOOD))
     defined.admin.patch(f"{joins}/good/status", {"status": STATUS})
     scale = defined.admin.get(f"{joins}/good/scale")
-    assert scale["spec"].get("replicas", 0) == 0
+    assert scale["spec"]["replicas"] == 1, "a HorizontalPodAutoscaler would take 0, or nothing, for disabled"
     assert scale["status"] == {"replicas": 3, "selector": STATUS["selector"]}
     defined.kubectl("scale", "-n", namespace, "sj/good", "--replicas=5")
     after = defined.admin.get(f"{joins}/good")
     assert after["spec"]["workers"]["floor"] == 5
     assert after["metadata"]["generation"] == kept["metadata"]["generation"] + 1
-    for replicas in ("7", "1"):
+    defined.admin.patch(f"{joins}/good", {"spec": {"workers": {"min": 3}}})
+    for replicas in ("7", "2"):
         done = defined.kubectl("scale", "-n", namespace, "sj/good", f"--replicas={replicas}", check=False)
-        assert "must be at least min and at most max, or 0 for none" in done.stderr
-    with pytest.raises(ApiError, match="must be at least min"):
+        assert "must be at least min and at most max, or 1 for none" in done.stderr
+    for replicas in ("1", "0"):
+        with pytest.raises(ApiError, match="must be at least min"):
+            defined.admin.patch(f"{joins}/good", {"spec": {"workers": {"max": 4}}})
+        defined.kubectl("scale", "-n", namespace, "sj/good", f"--replicas={replicas}")
         defined.admin.patch(f"{joins}/good", {"spec": {"workers": {"max": 4}}})
-    defined.kubectl("scale", "-n", namespace, "sj/good", "--replicas=0")
-    defined.admin.patch(f"{joins}/good", {"spec": {"workers": {"max": 4}}})
+        defined.admin.patch(f"{joins}/good", {"spec": {"workers": {"max": 6, "floor": 5}}})
 
 
 @pytest.mark.apiserver
@@ -710,16 +718,19 @@ def test_the_columns_of_kubectl_get(defined: ApiServer, joins: str) -> None:
     defined.admin.patch(f"{joins}/good/status", {"status": STATUS})
     table = defined.admin.request("GET", joins, accept=TABLE)
     shown = {each["name"]: each["priority"] for each in table["columnDefinitions"]}
-    assert shown == {"Name": 0, "Ready": 1, "Message": 1} | dict.fromkeys(["Phase", "Workers", "Desired", "Tau", "Shed", "Model", "Age"], 0)
+    only_wide = dict.fromkeys(["From", "Since", "Ready", "Message"], 1)
+    assert shown == only_wide | dict.fromkeys(["Name", "Phase", "Workers", "Desired", "Tau", "Shed", "Model", "Age"], 0)
     (row,) = table["rows"]
     cells = dict(zip([each["name"] for each in table["columnDefinitions"]], row["cells"], strict=True))
     assert cells.pop("Age")
+    assert cells.pop("Since")[-1] in "dy", "an age, as of a date"
     assert cells == {
         "Name": "good",
         "Phase": "Running",
         "Workers": 3,
         "Desired": 4,
         "Tau": "0.52",
+        "From": "Prometheus",
         "Shed": "0.1",
         "Model": "adsp",
         "Ready": "True",
@@ -855,7 +866,7 @@ def test_a_new_definition_keeps_the_objects_of_the_old_one(defined: ApiServer, j
         defined.install_crd(new)
         wait_for("the new definition is served", takes_dead_letters, DEADLINE_SECONDS)
         after = defined.admin.get(f"{joins}/good")
-        assert after["spec"]["workers"].pop("floor") == 0, "what is new gets its default"
+        assert after["spec"]["workers"].pop("floor") == 1, "what is new gets its default"
         assert (after["spec"], after["status"]) == (before["spec"], before["status"])
         assert after["metadata"]["uid"] == before["metadata"]["uid"]
         assert after["metadata"]["generation"] == before["metadata"]["generation"]

@@ -478,6 +478,72 @@ def test_long_epochs_do_not_keep_a_full_join_from_growing() -> None:
     assert decision.kind is Kind.ALLOCATE
 
 
+AWAY = "PrometheusUnreachable: http://prometheus:9090"
+
+
+def test_by_numbers_that_nobody_confirms_workers_are_added_as_soon_as_by_others() -> None:
+    late: dict[str, Any] = {"epoch_seconds": 1.4, "rates": (1000.0, 1000.0)}
+    full: list[dict[str, Any]] = [{}] * 4
+    behind = [{"backlog_records": waiting, **late} for waiting in (1e4, 3e4, 5e4, 7e4)]
+    for tau, samples in ((0.94, full), (0.3, behind)):
+        told = []
+        for unconfirmed in (None, AWAY):
+            story = Story()
+            decisions = [story.minute(tau, unconfirmed=unconfirmed, **changes) for changes in samples]
+            told.append([(decision.kind, decision.target) for decision in decisions])
+            (first, *_) = [decision for decision in decisions if decision.kind is Kind.ALLOCATE]
+            assert (f"by the join's own numbers alone ({AWAY})" in first.sentence) == (unconfirmed is not None)
+        assert told[0] == told[1]
+
+
+def test_by_numbers_that_nobody_confirms_no_worker_goes() -> None:
+    story = Story()
+    for _ in range(40):
+        decision = story.minute(0.05, unconfirmed=AWAY)
+        assert brief(decision) == hold(Reason.UNCONFIRMED)
+        assert AWAY in decision.sentence
+    # What was not confirmed was no evidence: the wait begins now.
+    for _ in range(10):
+        assert brief(story.minute(0.05)) == hold(Reason.WAITING)
+    assert story.minute(0.05).kind is Kind.DEALLOCATE
+    # Nor to what an operator allows at most.
+    story.core.handle(LimitsSet(story.now, ceiling=2))
+    assert story.minute(0.05, unconfirmed=AWAY).reason is Reason.UNCONFIRMED
+
+
+def test_a_need_that_nobody_confirms_keeps_workers_from_going() -> None:
+    story = Story()
+    for _ in range(9):
+        story.minute(0.05)
+    story.minute(0.5, unconfirmed=AWAY)
+    for _ in range(10):
+        assert story.minute(0.05).kind is Kind.HOLD, "it has begun anew"
+    assert story.minute(0.05).kind is Kind.DEALLOCATE
+
+
+def test_by_numbers_that_nobody_confirms_a_full_worker_is_relieved_by_workers_before_another_plan() -> None:
+    """A re-plan because it costs less is thrift; where there can be no more workers, it is all that helps."""
+    taus = [0.95, 0.2, 0.2, 0.2]
+    decided = []
+    for unconfirmed, most in ((None, 16), (AWAY, 16), (AWAY, 4)):
+        story = Story(replace(SETTINGS, max_workers=most))
+        decided.append([story.minute(taus, unconfirmed=unconfirmed) for _ in range(3)][-1].kind)
+    assert decided == [Kind.REPLAN, Kind.ALLOCATE, Kind.REPLAN]
+
+
+def test_by_numbers_that_nobody_confirms_no_better_plan_is_made() -> None:
+    class Better:
+        def at(self, workers: int) -> Prospect | None:
+            return replace(Even(2.0).at(workers), tau_max=0.55, tau_mean=0.55)  # type: ignore[type-var]
+
+    story = Story(replace(SETTINGS, shedding_model="linear"))
+    story.minute(0.78, Better(), held=(1000.0, 1000.0))
+    for unconfirmed, reason in ((AWAY, Reason.UNCONFIRMED), (None, Reason.RATIO_MOVED)):
+        for _ in range(3):
+            decision = story.minute(0.78, Better(), held=(2000.0, 500.0), rates=(2000.0, 500.0), unconfirmed=unconfirmed)
+        assert verdict(decision, Rule.REPLAN).reason is reason
+
+
 # What holds always.
 
 NUMBERS = st.one_of(st.floats(0, 1.2), st.sampled_from([None, math.nan, math.inf, -math.inf, -0.1, 1e300]))
@@ -489,7 +555,7 @@ BAD = (None, math.nan, math.inf, -math.inf, -0.1, 1e300)
 
 def history(seed: int) -> list[tuple[str, Any]]:
     """Samples, most of them good, and now and then something else that happens."""
-    rng = random.Random(seed)
+    rng, others = random.Random(seed), random.Random(seed + 1000)
     bad, other = rng.choice([0.0, 0.02, 0.2]), rng.choice([0.0, 0.03, 0.2])
 
     def number(value: float) -> Any:
@@ -514,6 +580,7 @@ def history(seed: int) -> list[tuple[str, Any]]:
                 "held": (number(100.0), number(100.0)),
                 "migrating": rng.random() < bad,
                 "starting": rng.choice([-1, 1, 3]) if rng.random() < bad else 0,
+                "unconfirmed": AWAY if others.random() < bad else None,
             },
         }
         steps.append(("sample", made))
@@ -577,6 +644,7 @@ def check_removal(core: DecisionCore, decision: Decision, now: float, last: Samp
     assert (inputs.shed_fraction, inputs.migrating, inputs.starting, inputs.known) == (0.0, False, 0, core.workers), told
     assert decision.prediction is not None, told
     assert decision.prediction.tau_max <= 0.8, told
+    assert inputs.unconfirmed is None, told
     if last is not None and last.taken_at == inputs.taken_at and last.generation == core.generation:
         values = [*(last.tau.get(task) for task in range(core.workers)), *last.rates, *last.held]
         values += [last.epoch_seconds, last.backlog_records, last.shed_fraction]

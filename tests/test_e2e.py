@@ -384,6 +384,20 @@ def test_a_join_runs_is_scaled_and_deleted(join: Join, tmp_path: Path) -> None:
     join.delete()
 
 
+def test_a_horizontal_pod_autoscaler_gives_orders_to_a_join_that_has_no_floor(join: Join) -> None:
+    join.apply()
+    join.until_running(workers=1)
+    target = {"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "name": join.name}
+    spec = {"scaleTargetRef": target, "minReplicas": 2, "maxReplicas": 3}
+    body = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "near"}, "spec": spec}
+    join.kubectl("apply", "-f", "-", stdin=json.dumps(body))
+    join.until_running(workers=2)
+    (order,) = [record["decision"]["sentence"] for record in join.acts() if record["decision"]["reason"] == "Ordered"]
+    assert order.startswith("workers.floor 1 -> 2, by kube-controller-manager through /scale (a HorizontalPodAutoscaler)")
+    join.kubectl("delete", "hpa", "near")
+    join.delete()
+
+
 def test_prometheus_scales_it_with_its_traffic(join: Join, operator: str, tmp_path: Path) -> None:
     make_traffic_swing(join)
     join.apply()

@@ -158,6 +158,48 @@ def test_the_explanation_says_what_was_decided_why_and_what_came_true() -> None:
     core.handle(sample(240.0, math.nan, core))
     ledger.record(core.decide(240.0))
     assert "tau of 4 of 4 workers is missing" in explain(ledger, now=240.0)
+    core.handle(sample(300.0, 0.1, core, unconfirmed="Prometheus is away"))
+    ledger.record(core.decide(300.0))
+    assert "Nobody confirms it: Prometheus is away." in explain(ledger, now=300.0)
+
+
+def order(at: float, sentence: str, kind: Kind = Kind.HOLD) -> Decision:
+    return Decision(
+        at=at,
+        kind=kind,
+        rule=None,
+        reason=Reason.ORDERED,
+        sentence=sentence,
+        generation=1,
+        workers=4,
+        target=4,
+        mode=Mode.ENFORCE,
+        inputs=None,
+        age_seconds=None,
+    )
+
+
+def test_orders_are_told_one_by_one_and_kept_longer_than_holds() -> None:
+    core, ledger = DecisionCore(SETTINGS, at=0.0, generation=1, workers=4), Ledger(20)
+    ledger.record(order(1.0, "workers.max 8 -> 12, by ann"))
+    ledger.record(order(2.0, "workers.max 12 -> 9, by bob"))
+    assert [record.count for record in ledger] == [1, 1]
+    for minute in range(1, 80):
+        core.handle(sample(60.0 * minute, 0.5, core, unconfirmed="away" if minute % 2 else None))
+        ledger.record(core.decide(60.0 * minute))
+    assert (len(ledger), ledger.forgotten > 0) == (20, True)
+    text = explain(ledger, limit=2, now=4800.0)
+    assert "What was ordered, and by whom:\n  80 min ago: workers.max 8 -> 12, by ann.\n  80 min ago: workers.max 12 -> 9, by bob." in text
+    again = Ledger.from_json(json.loads(json.dumps(ledger.to_json(), allow_nan=False)))
+    assert list(again) == list(ledger)
+
+
+def test_a_ledger_of_before_there_were_orders_and_unconfirmed_samples_is_read() -> None:
+    _, ledger = told([0.5, 0.95, 0.95])
+    data = json.loads(json.dumps(ledger.to_json()))
+    for record in data["records"]:
+        del record["decision"]["inputs"]["unconfirmed"]
+    assert list(Ledger.from_json(data)) == list(ledger)
 
 
 def test_the_documentation_explains_every_reason() -> None:

@@ -18,6 +18,7 @@ import yaml
 
 from operator_parts import Object, streamjoin
 from streamjoin.cli import pods
+from streamjoin.elastic.sample import Sample
 from streamjoin.manifest import check
 from streamjoin.runner.exchange import AHEAD_BYTES
 from streamjoin_operator import children, names, plugin, pod_templates, settings, status
@@ -80,6 +81,7 @@ class TestChanges:
             ("scaling.quiet", [{"start": "08:00", "end": "18:00"}], Class.IGNORED),
             ("scaling.maxPerHour", 4, Class.IGNORED),
             ("operatorClass", "blue", Class.IGNORED),
+            ("metrics.podMonitor", {"labels": {"release": "prometheus"}}, Class.IGNORED),
             ("workers.max", 16, Class.LIVE),
             ("workers.floor", 3, Class.LIVE),
             ("scheme.model", "square", Class.LIVE),
@@ -391,7 +393,7 @@ class TestChildren:
         assert "patch" not in rule["verbs"]
 
     def test_prometheus_knows_drivers_by_the_job_that_alerts_ask_for(self) -> None:
-        label = children.pod_monitor(Resource.of(streamjoin()))["spec"]["jobLabel"]
+        label = children.pod_monitor(Resource.of(streamjoin()), manifest_of(streamjoin()), Settings())["spec"]["jobLabel"]
         assert self.of(streamjoin())["spec"]["template"]["metadata"]["labels"][label] == "streamjoin"
 
     def test_a_single_executor_needs_no_budget(self) -> None:
@@ -486,7 +488,7 @@ class TestStatus:
         written = status.status(facts(), {}, "2026-01-01T00:00:00Z")
         assert written["phase"] == "Running"
         assert (written["workers"], written["desiredWorkers"]) == (2, 2)
-        assert written["utilization"] == {"max": "0.60", "mean": "0.50"}
+        assert written["utilization"] == {"max": "0.60", "mean": "0.50", "source": "driver", "at": "1970-01-01T00:00:00Z"}
         assert conditions_of(written) == {
             "Ready": ("True", "JoinRunning"),
             "Progressing": ("False", "Settled"),
@@ -582,6 +584,16 @@ class TestStatus:
         second = status.status(facts(), json.loads(json.dumps(first)), "2026-01-02T00:00:00Z")
         assert status.patch_of(first, second) == {}
 
+    def test_that_time_passes_is_nothing_to_write_but_who_measures_tau_is(self) -> None:
+        first = status.status(facts(at=10.0), {}, "2026-01-01T00:00:00Z")
+        assert status.patch_of(first, status.status(facts(at=5000.0), first, "2026-01-01T00:00:00Z")) == {}
+        sample = Sample(taken_at=4990.0, generation=2, tau={0: 0.4, 1: 0.6}, workers=2)
+        patch = status.patch_of(first, status.status(facts(at=5000.0, by_prometheus=sample), first, "2026-01-01T00:00:00Z"))
+        assert patch == {"utilization": {"max": "0.60", "mean": "0.50", "source": "Prometheus", "at": "1970-01-01T01:23:10Z"}}
+        assert status.only_measurements(patch)
+        of_before = dataclasses.replace(sample, generation=1)
+        assert status.patch_of(first, status.status(facts(at=5000.0, by_prometheus=of_before), first, "2026-01-01T00:00:00Z")) == {}
+
     def test_a_condition_keeps_the_time_of_its_transition(self) -> None:
         first = status.status(facts(), {}, "2026-01-01T00:00:00Z")
         second = status.status(facts(driver_ready=False, report=None), first, "2026-01-02T00:00:00Z")
@@ -665,8 +677,16 @@ class TestSettings:
     def test_flags_go_before_the_environment(self) -> None:
         found = settings.read({"STREAMJOIN_PORT": "1", "STREAMJOIN_WATCH_NAMESPACES": "a, b"}, {"port": "2"})
         assert (found.port, found.watch_namespaces) == (2, ("a", "b"))
+        found = settings.read({"STREAMJOIN_POD_MONITOR_LABELS": "release=prometheus,example.com/team=a"})
+        assert found.monitor_labels == {"release": "prometheus", "example.com/team": "a"}
 
-    @pytest.mark.parametrize("pair", [("PORT", "x"), ("PORT", "0"), ("NETWORK_POLICY", "yes"), ("POD_MONITOR", "on"), ("LOG_LEVEL", "all")])
+    @pytest.mark.parametrize(
+        "pair",
+        [
+            *(("PORT", "x"), ("PORT", "0"), ("NETWORK_POLICY", "yes"), ("POD_MONITOR", "on"), ("LOG_LEVEL", "all")),
+            ("POD_MONITOR_LABELS", "release: prometheus"),
+        ],
+    )
     def test_a_bad_value_is_refused_by_name(self, pair: tuple[str, str]) -> None:
         with pytest.raises(settings.SettingError, match=f"STREAMJOIN_{pair[0]}: '{pair[1]}' must be"):
             settings.read({f"STREAMJOIN_{pair[0]}": pair[1]})
@@ -792,7 +812,7 @@ class TestPlugin:
         )
         body["status"]["shedRatio"] = {"orders": "0.05"}
         line = plugin.overview([body]).splitlines()[1].split()
-        assert line == ["one", "Running", "True", "2", "2", "0.60", "orders", "5.0%", "adsp"]
+        assert line == ["one", "Running", "True", "2", "2", "0.60", "driver", "orders", "5.0%", "adsp"]
         event = {"lastTimestamp": "2026-01-01T00:00:00Z", "type": "Normal", "reason": "JoinRunning", "message": "hello"}
         text = plugin.explained(body, [event], datetime(2026, 1, 1, 2, tzinfo=UTC))
         assert "last change (generation 3): Live: spec.workers.max: a plan" in text

@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import time
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 import yaml
 
-from apiserver import ApiError
+import http_stub
+from apiserver import ApiError, ApiServer, program
 from fault_proxy import FaultProxy
 from operator_cluster import PATHS, SERVICE_ACCOUNT, STREAMJOINS, Cluster, wait_for
 from operator_parts import Object
@@ -23,7 +26,7 @@ from waiting import wait_for as wait_longer
 pytestmark = pytest.mark.apiserver
 
 CHILDREN = ["ConfigMap", "Deployment", "NetworkPolicy", "Role", "RoleBinding", "Secret", "Service", "ServiceAccount"]
-CHILDREN_OF_ONE = dict.fromkeys(CHILDREN, 1) | {"NetworkPolicy": 2, "Secret": 2}
+CHILDREN_OF_ONE = dict.fromkeys(CHILDREN, 1) | {"ConfigMap": 2, "NetworkPolicy": 2, "Secret": 2}
 
 
 def test_from_apply_to_running_with_the_rights_that_are_documented_and_then_rest(cluster: Cluster) -> None:
@@ -32,7 +35,8 @@ def test_from_apply_to_running_with_the_rights_that_are_documented_and_then_rest
         assert sorted(cluster.children()) == CHILDREN
         status = cluster.status()
         assert (status["phase"], status["workers"], status["desiredWorkers"]) == ("Running", 1, 1)
-        assert status["utilization"] == {"max": "0.50", "mean": "0.50"}
+        tau = status["utilization"]
+        assert (tau.pop("at")[:2], tau) == ("20", {"max": "0.50", "mean": "0.50", "source": "driver"})
         wait_for("rest", lambda: running.operator.queue is not None and running.operator.queue.is_idle)
         versions, requests, polls = cluster.versions(), running.requests(), cluster.driver.polls
         wait_for("polls of the driver", lambda: cluster.driver.polls >= polls + 6)
@@ -158,8 +162,6 @@ def test_spec_changes_by_class(cluster: Cluster) -> None:
 
 
 def test_suspend_resume_and_the_plugin(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from apiserver import program
-
     monkeypatch.setenv("PATH", f"{program('kubectl').parent}:/usr/bin:/bin")
     monkeypatch.setenv("KUBECONFIG", str(cluster.server.kubeconfig))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -185,11 +187,129 @@ def test_suspend_resume_and_the_plugin(cluster: Cluster, monkeypatch: pytest.Mon
     assert "not found" in capsys.readouterr().err
 
 
-def test_scale_sets_a_floor(cluster: Cluster) -> None:
+def test_orders_are_followed_and_the_ledger_says_who_gave_them(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By kubectl scale, by a HorizontalPodAutoscaler as its controller does it, and by an edit: as the API server notes them."""
+    join = f"{STREAMJOINS.format(cluster.namespace)}/one"
+
+    def decisions() -> list[Object]:
+        return list(cluster.status().get("decisions") or [])
+
+    def replaced(replicas: int) -> bool:
+        """The scale as a whole, unless somebody was quicker."""
+        scale = cluster.admin.get(f"{join}/scale")
+        assert scale["spec"]["replicas"], "it would take the scale for disabled"
+        try:
+            cluster.admin.replace(f"{join}/scale", {**scale, "spec": {"replicas": replicas}}, fieldManager="kube-controller-manager")
+        except ApiError as error:
+            if error.status != 409:
+                raise
+        return bool(cluster.get()["spec"]["workers"]["floor"] == replicas)
+
+    def noted() -> list[str]:
+        ledger = json.loads(cluster.child("ConfigMap", names.ledger_name("one"))["data"][LEDGER_KEY])["ledger"]
+        return [record["decision"]["sentence"] for record in ledger["records"] if record["decision"]["reason"] == "Ordered"]
+
     with cluster.operator():
         cluster.run()
-        cluster.admin.patch(f"{STREAMJOINS.format(cluster.namespace)}/one/scale", {"spec": {"replicas": 3}})
+        wait_for("the ledger", lambda: cluster.admin.exists(f"{PATHS['ConfigMap'].format(cluster.namespace)}/{names.ledger_name('one')}"))
+        cluster.server.kubectl("scale", "-n", cluster.namespace, "sj/one", "--replicas=3")
         wait_for("the wish", lambda: cluster.driver.wishes[-1:] == [{"workers": 3, "model": "adsp"}])
+        assert noted()[-1].startswith("workers.floor 1 -> 3, by kubectl through /scale"), "it is written down before it is asked for"
+        cluster.driver.switch()
+        wait_for("the scale", lambda: replaced(4))
+        wait_for("the wish", lambda: cluster.driver.wishes[-1:] == [{"workers": 4, "model": "adsp"}])
+        assert noted()[-1].startswith("workers.floor 3 -> 4, by kube-controller-manager through /scale (a HorizontalPodAutoscaler)")
+        cluster.driver.switch()
+        cluster.admin.patch(join, {"spec": {"workers": {"max": 12, "floor": None}, "scheme": {"model": "square"}}}, fieldManager="ann")
+        wait_for("the wish", lambda: cluster.driver.wishes[-1:] == [{"workers": 4, "model": "square"}])
+        at = next(entry["time"] for entry in cluster.get()["metadata"]["managedFields"] if entry["manager"] == "ann")
+        assert noted()[-1] == f"workers.max 8 -> 12, workers.floor 4 -> 1, scheme.model adsp -> square, by ann at {at}"
+        cluster.driver.switch()
+        part: Object = {"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "spec": {"workers": {"max": 10}}}
+        cluster.admin.apply(join, part, "gitops", force=True)
+        wait_for("the ledger", lambda: len(noted()) == 4)
+        assert noted()[-1].startswith("workers.max 12 -> 10, by gitops at 20")
+        cluster.admin.apply(join, part | {"spec": {}}, "gitops", force=True)
+        wait_for("the ledger", lambda: len(noted()) == 5)
+        assert noted()[-1].startswith("workers.max 10 -> 8, left out, as it seems, by gitops at 20")
+        wait_for("they are shown", lambda: [one["reason"] for one in decisions()] == ["Ordered"] * 5)
+        assert [(one["workersBefore"], one["workersAfter"]) for one in decisions()] == [(1, 3), (3, 4), (4, 4), (4, 4), (4, 4)]
+        orders = noted()
+    monkeypatch.setenv("PATH", f"{program('kubectl').parent}:/usr/bin:/bin")
+    monkeypatch.setenv("KUBECONFIG", str(cluster.server.kubeconfig))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    assert plugin.main(["explain", "one", "-n", cluster.namespace]) == 0
+    told = capsys.readouterr().out
+    assert "tau: max 0.50, mean 0.50, by driver, the same for " in told
+    told = told.split("What was ordered, and by whom:")[1]
+    for order in orders:
+        assert order in told
+
+
+@pytest.fixture
+def pod_monitors(api_server: ApiServer) -> Iterator[None]:
+    """As much of Prometheus Operator's definition as is needed; all that is in a spec is kept."""
+    called = {"kind": "PodMonitor", "listKind": "PodMonitorList", "plural": "podmonitors", "singular": "podmonitor"}
+    spec = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}
+    versions = [{"name": "v1", "served": True, "storage": True, "schema": schema}]
+    api_server.install_crd(
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": "podmonitors.monitoring.coreos.com"},
+            "spec": {"group": "monitoring.coreos.com", "scope": "Namespaced", "names": called, "versions": versions},
+        }
+    )
+    yield
+    api_server.admin.delete("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/podmonitors.monitoring.coreos.com")
+    wait_for("the kind is gone", lambda: not api_server.admin.serves("/apis/monitoring.coreos.com/v1/podmonitors"))
+
+
+@pytest.mark.usefixtures("pod_monitors")
+def test_a_pod_monitor_has_the_labels_that_a_prometheus_selects_by(cluster: Cluster) -> None:
+    """Prometheus Operator asks the API server for those that match a selector of labels; so does this."""
+    monitors = f"/apis/monitoring.coreos.com/v1/namespaces/{cluster.namespace}/podmonitors"
+
+    def found(selector: str) -> list[str]:
+        return [one["metadata"]["name"] for one in cluster.admin.get(monitors, labelSelector=selector)["items"]]
+
+    with cluster.operator(pod_monitor_labels=("release=prometheus", "team=a"), resync_seconds=0.5):
+        cluster.run(metrics={"podMonitor": {"labels": {"team": "b", "streamjoin.dev/name": "two"}}})
+        assert found("release=prometheus,team=b") == ["sj-one"], "the resource's goes before the operator's"
+        assert found("team=a") == []
+        assert found("streamjoin.dev/name=one") == ["sj-one"], "what it is found by stays"
+        cluster.change({"metrics": {"podMonitor": {"labels": {"release": "other", "team": None}}}})
+        wait_for("the change", lambda: found("release=other,team=a") == ["sj-one"])
+        assert cluster.driver.wishes == []
+        assert cluster.status()["phase"] == "Running"
+        cluster.change({"metrics": {"podMonitor": {"labels": {"no label": "x"}}}})
+        wait_for("it is refused", lambda: cluster.condition("Degraded") == ("True", "InvalidSpec"))
+        (said,) = [one["message"] for one in cluster.status()["conditions"] if one["type"] == "Degraded"]
+        assert "spec.metrics.podMonitor.labels" in said
+        assert "'no label'" in said
+
+
+@pytest.mark.usefixtures("pod_monitors")
+def test_what_a_prometheus_without_series_of_the_join_lacks_is_in_the_status(cluster: Cluster) -> None:
+    """One that answers, and has nothing, as with kube-prometheus-stack, which selects by a label."""
+
+    class Empty(http_stub.Handler):
+        def do_GET(self) -> None:
+            self.answer(200, b'{"status": "success", "data": {"resultType": "matrix", "result": []}}')
+
+    with closing(http_stub.Served(Empty)) as prometheus, cluster.operator(prometheus_url=prometheus.url) as running:
+        cluster.run()
+        wait_for("it is said", lambda: cluster.condition("MetricsAvailable") == ("False", "MetricsMissing"))
+        (said,) = [one["message"] for one in cluster.status()["conditions"] if one["type"] == "MetricsAvailable"]
+        assert said.startswith(f"{prometheus.url} answers, and has no series of this join. PodMonitor sj-one has no label of yours")
+        assert "set it in joins.podMonitorLabels (chart) or spec.metrics.podMonitor.labels" in said
+        wait_for("rest", lambda: running.operator.queue is not None and running.operator.queue.is_idle)
+        versions, polls = cluster.versions(), cluster.driver.polls
+        wait_for("polls of the driver", lambda: cluster.driver.polls >= polls + 6)
+        assert {**cluster.versions(), "ConfigMap sj-one-decisions": ""} == {**versions, "ConfigMap sj-one-decisions": ""}
 
 
 def cleaned(cluster: Cluster) -> tuple[str, str]:

@@ -97,6 +97,9 @@ class NoPrometheus:
     async def read(self, url: str, namespace: str, name: str, seconds: float) -> Distrusted:
         raise AssertionError("nobody may be asked")
 
+    async def search(self, url: str, name: str, pods: str) -> None:
+        raise AssertionError("nobody may be asked")
+
 
 class World:
     """A cluster, a driver, and operators that come and go."""
@@ -225,7 +228,7 @@ def test_a_streamjoin_gets_its_children_and_a_status() -> None:
         assert world.cluster.children() == CHILDREN
         assert world.status["phase"] == "Running"
         assert world.condition("Ready") == ("True", "JoinRunning")
-        assert world.status["utilization"] == {"max": "0.50", "mean": "0.50"}
+        assert world.status["utilization"] == {"max": "0.50", "mean": "0.50", "source": "driver", "at": "2026-01-01T00:00:00Z"}
         for kind, name in (child.split() for child in CHILDREN):
             (owner,) = world.cluster.objects[kind, "default", name]["metadata"]["ownerReferences"]
             assert owner["uid"] == world.cluster.objects["StreamJoin", *KEY]["metadata"]["uid"]

@@ -218,7 +218,8 @@ class RealPrometheus:
     """One that scrapes a join four times a second, as one of a namespace; stopped, started anew, and emptied at will."""
 
     def __init__(self, directory: Path, stack: ExitStack, target: str) -> None:
-        self._directory, self._stack, self._target, self._starts = directory, stack, target, 0
+        self._directory, self._stack, self._starts = directory, stack, 0
+        self.target, self.labels = target, {"namespace": "default"}
         self._address = free_address()
         self.url = f"http://{self._address}"
         self._running: ExitStack | None = None
@@ -229,7 +230,7 @@ class RealPrometheus:
         scrape = {
             "job_name": "streamjoin",
             "scrape_interval": "250ms",
-            "static_configs": [{"targets": [self._target], "labels": {"namespace": "default"}}],
+            "static_configs": [{"targets": [self.target], "labels": self.labels}],
         }
         begin = command(self._directory, {"scrape_configs": [scrape]}, self._address)
         self._running = self._stack.enter_context(ExitStack())
@@ -286,8 +287,16 @@ class Loop:
 
     @property
     def metrics(self) -> str:
+        return self._condition["reason"]
+
+    @property
+    def said(self) -> str:
+        return self._condition["message"]
+
+    @property
+    def _condition(self) -> dict[str, str]:
         found = [found for found in self.status.get("conditions", []) if found["type"] == "MetricsAvailable"]
-        return found[0]["reason"] if found else ""
+        return dict(found[0]) if found else {"reason": "", "message": ""}
 
     async def close(self) -> None:
         await self.drivers.close()
@@ -341,6 +350,43 @@ def test_a_real_prometheus_that_comes_goes_and_lies(tmp_path: Path) -> None:
             assert join.workers == workers
             join.spoil = lambda text: text
             await loop.until("it has samples again, and the join shrinks", lambda: join.workers < workers, 120)
+        finally:
+            await loop.close()
+
+    with ExitStack() as stack:
+        asyncio.run(told(stack))
+
+
+@pytest.mark.prometheus
+@needs_prometheus
+def test_a_real_prometheus_without_series_of_the_join_is_asked_what_else_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing; a target that is down; another label for namespaces; and, at last, what is wanted."""
+    monkeypatch.setattr("streamjoin_operator.scaling_step.SEARCH_SECONDS", 0.5)
+
+    async def told(stack: ExitStack) -> None:
+        join = ScaledJoin(time.time, 2_000.0)
+        server = ScaledServer(join)
+        stack.callback(server.close)
+        prometheus = RealPrometheus(tmp_path, stack, free_address())
+        loop = Loop(server, prometheus.url)
+
+        def says(reason: str, text: str) -> bool:
+            return loop.metrics == reason and text in loop.said
+
+        def again(target: str, **labels: str) -> None:
+            prometheus.stop()
+            prometheus.target, prometheus.labels = target, labels
+            prometheus.start()
+
+        try:
+            await loop.until("it has nothing", lambda: says("MetricsMissing", "The cluster has no kind PodMonitor"))
+            again(free_address(), namespace="default", pod="sj-one-7d4f-x")
+            await loop.until("it cannot scrape", lambda: says("MetricsMissing", "it finds pod sj-one-7d4f-x and cannot scrape it"))
+            again(server.address, kubernetes_namespace="default")
+            other = "set prometheus.namespaceLabel to kubernetes_namespace"
+            await loop.until("it labels them otherwise", lambda: says("MetricsMissing", other))
+            again(server.address, namespace="default")
+            await loop.until("it has them", lambda: loop.metrics == "MetricsRead" and loop.status["utilization"]["source"] == "Prometheus")
         finally:
             await loop.close()
 

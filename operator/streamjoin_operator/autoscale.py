@@ -33,13 +33,13 @@ from streamjoin.elastic.forecast import Forecast, Prospect
 from streamjoin.elastic.ledger import Ledger, Realised, Record
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planned_forecast import PlannedForecast
-from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Mode, Rule, Settings
 from streamjoin.elastic.shell import Progress, Shell
 from streamjoin.job import Job
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
-from streamjoin_operator.measurement import Distrusted
+from streamjoin_operator.measurement import Distrusted, Measurement
+from streamjoin_operator.orders import Limits
 from streamjoin_operator.reasons import Reason
 
 Object = dict[str, Any]
@@ -135,14 +135,18 @@ class Autoscaler:
     def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
         """``stored``: what :meth:`document` gave. One that cannot be read is begun anew."""
         self._shell = Shell(Ledger(RECORDS))
-        self.distrusted: Distrusted | None = None
-        """Why the last sample was no number."""
+        self.measured: Measurement | None = None
+        """At the last poll."""
         self.trusted_at: float | None = None
         """When the last one was taken that could be trusted."""
         self.is_new = False
         """Whether the ledger has what is not stored: something else than a hold, or than one said again."""
         self.has_holds = False
         """Whether it has new holds."""
+        self.limits: Limits | None = None
+        """As they were last noted down; None: never."""
+        self.must_store = False
+        """Whether it is to be stored before the driver is asked for anything: the limits, or who changed them, or its owner are not."""
         self.written_at = float("-inf")
         self._failed: dict[float, str] = {}
         """By when a decision was first made, why its plan does not run."""
@@ -168,17 +172,24 @@ class Autoscaler:
             self._shell.ledger = Ledger.from_json(stored["ledger"])
             self._failed = {float(at): str(text) for at, text in dict(stored["failed"]).items()}
             self._saved = stored["core"]
+            limits = stored.get("limits")
+            self.limits = None if limits is None else dict(limits)
         except (ValueError, KeyError, TypeError):
-            self._shell.ledger, self._failed, self._saved = Ledger(RECORDS), {}, None
-        self.is_new = self.has_holds = False
+            self._shell.ledger, self._failed, self._saved, self.limits = Ledger(RECORDS), {}, None, None
+        self.was_stored()
+
+    def was_stored(self) -> None:
+        """What :meth:`document` gives is stored."""
+        self.is_new = self.has_holds = self.must_store = False
 
     def document(self) -> Object:
         """All that is to survive this operator: plain data, of a bounded size."""
-        core = None if self.core is None else self.core.to_json()
+        core = self._saved if self.core is None else self.core.to_json()
         while True:
             known = {record.first_at for record in self.ledger}
             self._failed = {at: text for at, text in self._failed.items() if at in known}
-            value = {"ledger": self.ledger.to_json(), "failed": {str(at): text for at, text in self._failed.items()}, "core": core}
+            failed = {str(at): text for at, text in self._failed.items()}
+            value = {"ledger": self.ledger.to_json(), "failed": failed, "core": core, "limits": self.limits}
             if len(self.ledger) <= 1 or len(json.dumps(value)) <= MOST_BYTES:
                 return value
             self._shorten()
@@ -188,6 +199,33 @@ class Autoscaler:
         dropped = max(1, len(kept["records"]) // 4)
         kept["records"], kept["forgotten"] = kept["records"][dropped:], kept["forgotten"] + dropped
         self._shell.ledger = Ledger.from_json(kept)
+
+    def know(self, limits: Limits) -> None:
+        """Remember the limits, so that a change of them is noticed by whichever operator sees it first."""
+        self.limits, self.must_store = limits, True
+
+    def order(self, limits: Limits, sentence: str, plan: Applied, target: int | None, now: float) -> None:
+        """Note down who has changed the limits or the model. ``target``: the workers that follow from it; None: the plan may stay."""
+        self.know(limits)
+        if target is None:
+            kind, target = Kind.HOLD, plan.workers
+        else:
+            kind = Kind.REPLAN if target == plan.workers else Kind.ALLOCATE if target > plan.workers else Kind.DEALLOCATE
+        self.ledger.record(
+            Decision(
+                at=now,
+                kind=kind,
+                rule=None,
+                reason=Why.ORDERED,
+                sentence=sentence,
+                generation=plan.generation,
+                workers=plan.workers,
+                target=target,
+                mode=Mode.ENFORCE,
+                inputs=None,
+                age_seconds=None,
+            )
+        )
 
     def follow(self, job: Job, pause: str, plan: Applied, now: float) -> list[Told]:
         """Take in what the manifest, its annotation ``pause`` and the driver say; events of plans that were given up."""
@@ -246,13 +284,24 @@ class Autoscaler:
             core.handle(Suspended(now))
             core.handle(Resumed(now))
 
-    def take(self, found: Sample | Distrusted, plan: Applied) -> list[Told]:
-        """A sample, or why there is none; the event of a plan of which it shows what came true."""
-        if isinstance(found, Distrusted):
-            self.distrusted = found
+    def rest(self, plan: Applied, now: float) -> None:
+        """Nothing is to be decided, and what was measured counts no more when it is again. Orders come true all the same."""
+        self.suspend(now)
+        self.measured = self.trusted_at = None
+        took = self._realised(plan)
+        known = [record.realised.generation for record in self.ledger if record.realised is not None]
+        if took is not None and took.generation not in known:
+            self.ledger.realised(took.generation, None, took.moved_tuples, took.pause_seconds, took.at)
+            self.is_new = True
+
+    def take(self, found: Measurement, plan: Applied) -> list[Told]:
+        """What was measured; the event of a plan of which it shows what came true."""
+        self.measured = found
+        if found.sample is None:
             return []
-        self.distrusted, self.trusted_at = None, found.taken_at
-        record = self._shell.take(replace(found, starting=plan.starting))
+        if found.distrusted is None:
+            self.trusted_at = found.sample.taken_at
+        record = self._shell.take(replace(found.sample, starting=plan.starting))
         if record is None:
             return []
         self.is_new = True
@@ -263,8 +312,9 @@ class Autoscaler:
         core, probe = self._shell.core, _Asked()
         assert core is not None, "follow() comes first"
         decision = core.decide(now, probe)
-        if self.distrusted is not None and decision.reason not in (Why.PAUSED, Why.OFF, Why.MIGRATING):
-            decision = _held(decision, self.distrusted)
+        lacking = None if self.measured is None else self.measured.lacking
+        if lacking is not None and decision.reason not in (Why.PAUSED, Why.OFF, Why.MIGRATING):
+            decision = _held(decision, lacking)
         elif probe.was_asked:
             forecast = await self._forecast_of(plan, job, statistics, decision)
             if forecast is not None:
@@ -308,23 +358,34 @@ class Autoscaler:
 
     def failed(self, why: str, now: float) -> list[Told]:
         """The plan of the last decision does not run."""
-        record = next((record for record in reversed(list(self.ledger)) if record.decision.enforced), None)
-        if record is not None:
-            self._failed[record.first_at] = why[:500]
-            self.is_new = True
+        self._fail(why)
         self._shell.pause.begin(now)
         return [("Warning", Reason.ScalingFailed, why)]
 
+    def order_failed(self, workers: int, why: str) -> None:
+        """The driver refuses a plan for so many workers that nobody here has decided on."""
+        self._fail(why, workers)
+
+    def _fail(self, why: str, ordered: int | None = None) -> None:
+        """Note it down with the last decision, or with the last order where that is for as many workers."""
+        made = (record for record in reversed(list(self.ledger)) if record.decision.enforced)
+        record = next((record for record in made if (record.decision.reason is Why.ORDERED) is (ordered is not None)), None)
+        if record is None or (ordered is not None and (record.decision.target != ordered or record.realised is not None)):
+            return
+        if self._failed.get(record.first_at) != why[:500]:
+            self._failed[record.first_at] = why[:500]
+            self.is_new = True
+
     def recent(self, generation: int, most: int) -> list[tuple[Record, str]]:
-        """The last decisions to change something, oldest first, and what became of each; ``generation``: of the plan that runs."""
-        acts = [record for record in self.ledger if record.decision.kind is not Kind.HOLD][-most:]
-        return [(record, self._became(record, generation)) for record in acts]
+        """The last orders, and decisions to change something, oldest first; what became of each. ``generation``: of the plan that runs."""
+        told = [record for record in self.ledger if record.decision.is_told][-most:]
+        return [(record, self._became(record, generation)) for record in told]
 
     def _became(self, record: Record, generation: int) -> str:
         if record.decision.mode is Mode.RECOMMEND:
             return "Recommended"
-        if record.realised is not None:
-            return "Applied"
+        if record.realised is not None or record.decision.kind is Kind.HOLD:
+            return "Applied"  # a limit that calls for no other plan holds at once
         if record.first_at in self._failed:
             return "Failed"
         return "Decided" if record.decision.generation == generation else "Superseded"

@@ -80,7 +80,7 @@ def engine_manifest(manifest: Manifest) -> Object:
     value: Object = manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"status"})
     value["metadata"] = {"name": manifest.metadata.name}
     spec = value["spec"]
-    for name in ("suspend", "paused", "operatorClass", "image", "driver", "executor", "security"):
+    for name in ("suspend", "paused", "operatorClass", "image", "driver", "executor", "security", "metrics"):
         spec.pop(name, None)
     for name in ("persistentVolumeClaim", "onDelete", "size", "storageClassName"):
         spec["checkpoint"].pop(name, None)

@@ -177,9 +177,13 @@ class ChildSteps:
         return children.disruption_budget(reconciliation.resource, executors)
 
     async def monitor(self, reconciliation: Reconciliation) -> Verdict:
-        if not reconciliation.checking or not await self._monitors_are_known():
+        if not reconciliation.checking:
             return PROCEED
-        return await self._applier.apply(reconciliation, children.pod_monitor(reconciliation.resource))
+        reconciliation.memo.has_monitor = await self._monitors_are_known()
+        if not reconciliation.memo.has_monitor:
+            return PROCEED
+        monitor = children.pod_monitor(reconciliation.resource, reconciliation.manifest, self._ports.settings)
+        return await self._applier.apply(reconciliation, monitor)
 
     async def _monitors_are_known(self) -> bool:
         if self._ports.settings.pod_monitor == "off":

@@ -229,12 +229,19 @@ def _port(number: int) -> Object:
     return {"port": number, "protocol": "TCP"}
 
 
-def pod_monitor(resource: Resource) -> Object:
+def monitor_labels(manifest: Manifest, settings: Settings) -> dict[str, str]:
+    """Of the PodMonitor, besides those of every child: the operator's, and the resource's before them."""
+    return {**settings.monitor_labels, **manifest.spec.metrics.pod_monitor.labels}
+
+
+def pod_monitor(resource: Resource, manifest: Manifest, settings: Settings) -> Object:
     return child(
         resource,
         "monitoring.coreos.com/v1",
         "PodMonitor",
         resource.base,
+        # Ours are what it is found by.
+        metadata={"labels": {**monitor_labels(manifest, settings), **names.labels(resource.name)}},
         spec={
             "selector": {"matchLabels": resource.selected(names.DRIVER)},
             "jobLabel": "app.kubernetes.io/name",

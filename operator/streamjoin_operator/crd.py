@@ -34,6 +34,8 @@ COLUMNS = (
     ("Workers", "integer", ".status.workers", "How many workers the join runs on", 0),
     ("Desired", "integer", ".status.desiredWorkers", "How many it should run on", 0),
     ("Tau", "string", ".status.utilization.max", "What the fullest worker holds / its capacity", 0),
+    ("From", "string", ".status.utilization.source", "Who says so: Prometheus, or the driver", 1),
+    ("Since", "date", ".status.utilization.at", "For how long it has been so", 1),
     ("Shed", "string", ".status.shed", "The share of tuples that is dropped", 0),
     ("Model", "string", ".status.plan.model", "How the join is cut among workers", 0),
     ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Whether results are being written", 1),
@@ -215,8 +217,8 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
     model.Workers: (
         Rule("self.min <= self.max", "must be at most max", field="min"),
         Rule(
-            "self.floor == 0 || (self.min <= self.floor && self.floor <= self.max)",
-            "must be at least min and at most max, or 0 for none",
+            "self.floor <= 1 || (self.min <= self.floor && self.floor <= self.max)",
+            "must be at least min and at most max, or 1 for none",
             field="floor",
         ),
         Rule(

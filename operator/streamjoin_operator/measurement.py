@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import pairwise
 
 from streamjoin.elastic.sample import MOST, Sample
@@ -56,6 +57,46 @@ class Distrusted:
     text: str
     is_early: bool = False
     """Whether all that is wanting is a second scrape: nothing is wrong, but that it has just begun."""
+    meanwhile: str = ""
+    """What is done without it."""
+
+
+class Source(StrEnum):
+    """Who says what was measured."""
+
+    PROMETHEUS = "Prometheus"
+    DRIVER = "driver"
+    """By its own metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one poll has brought."""
+
+    source: Source
+    sample: Sample | None
+    """Of the driver's own numbers it is unconfirmed where a Prometheus is to confirm them."""
+    distrusted: Distrusted | None = None
+    """Why there is no sample; or why it is not Prometheus', which is to be asked."""
+
+    @property
+    def lacking(self) -> Distrusted | None:
+        """Why there is nothing to decide by; None: there is."""
+        return self.distrusted if self.sample is None else None
+
+
+def by_itself(own: Sample | Distrusted, away: Distrusted | None) -> Measurement:
+    """What the driver says of itself; ``away``: why Prometheus cannot confirm it, None where it need not."""
+    if away is None:
+        return Measurement(Source.DRIVER, own) if isinstance(own, Sample) else Measurement(Source.DRIVER, None, own)
+    if isinstance(own, Distrusted) and not own.is_early:
+        return Measurement(Source.DRIVER, None, replace(away, meanwhile=f"; nothing is decided: of the driver's own numbers, {own.text}"))
+    away = replace(away, meanwhile="; meanwhile workers are added by the driver's own numbers, and none is removed")
+    if isinstance(own, Distrusted):
+        return Measurement(Source.DRIVER, None, away)
+    # What to do about it stands in the status.
+    why = f"{away.reason.name}: {away.text.split('. ')[0]}"
+    return Measurement(Source.DRIVER, replace(own, unconfirmed=why), away)
 
 
 class Doubt(Exception):  # noqa: N818 - ends a measurement, and is its result
@@ -123,7 +164,7 @@ def _newest(found: Iterable[Series], now: float, bound: float) -> _Scraped:
             target = tuple(sorted((name, value) for name, value in series.labels.items() if name not in _OWN))
             by_target.setdefault(target, []).append(series)
     if not by_target:
-        raise Doubt(Reason.MetricsMissing, "there is no series of this join in the last minutes")
+        raise Doubt(Reason.MetricsMissing, "none of the series that are needed is there")
     targets = [_Scraped(series) for series in by_target.values()]
     newest = max(target.at for target in targets)
     if not -bound <= now - newest <= bound:

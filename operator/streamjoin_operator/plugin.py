@@ -134,7 +134,7 @@ def overview(bodies: Sequence[Object], *, namespaces: bool = False) -> str:
     """A line for each StreamJoin."""
     if not bodies:
         return "no StreamJoins"
-    rows = [["NAMESPACE"] * namespaces + ["NAME", "PHASE", "READY", "WORKERS", "DESIRED", "TAU", "SHED", "MODEL", "PROBLEM"]]
+    rows = [["NAMESPACE"] * namespaces + ["NAME", "PHASE", "READY", "WORKERS", "DESIRED", "TAU", "FROM", "SHED", "MODEL", "PROBLEM"]]
     for body in bodies:
         status = body.get("status") or {}
         conditions = _conditions(status)
@@ -148,6 +148,7 @@ def overview(bodies: Sequence[Object], *, namespaces: bool = False) -> str:
                 str(status.get("workers", "-")),
                 str(status.get("desiredWorkers", "-")),
                 (status.get("utilization") or {}).get("max", "-"),
+                (status.get("utilization") or {}).get("source", "-"),
                 _shed(status),
                 (status.get("plan") or {}).get("model", "-"),
                 degraded.get("reason", "") if degraded.get("status") == "True" else "",
@@ -159,12 +160,11 @@ def overview(bodies: Sequence[Object], *, namespaces: bool = False) -> str:
 def described(body: Object, now: datetime) -> str:
     """All about one StreamJoin."""
     status, metadata = body.get("status") or {}, body["metadata"]
-    utilization = status.get("utilization") or {}
     lines = [
         ["name", f"{metadata['namespace']}/{metadata['name']}"],
         ["phase", status.get("phase", "not looked at yet")],
         ["workers", f"{status.get('workers', '-')} (desired {status.get('desiredWorkers', '-')})"],
-        ["tau", f"max {utilization['max']}, mean {utilization['mean']}" if utilization else "not measured"],
+        ["tau", _tau(status, now)],
         ["shed", _shed(status)],
         ["cost", _cost(status, now)],
         ["image", status.get("image", "-")],
@@ -178,9 +178,10 @@ def explained(body: Object, events: Sequence[Object], now: datetime) -> str:
     """Why it is as it is."""
     status = body.get("status") or {}
     change = status.get("change")
-    lines = [_condition_table(status), ""]
+    lines = [_condition_table(status), "", f"tau: {_tau(status, now)}"]
     if "memory" in status:
-        lines += [f"memory of a worker: {status['memory']}", ""]
+        lines += [f"memory of a worker: {status['memory']}"]
+    lines.append("")
     if change:
         lines += [f"last change (generation {change['generation']}): {change['class']}: {change['message']}", ""]
     rows = [["AGE", "TYPE", "REASON", "MESSAGE"]]
@@ -236,6 +237,14 @@ def _cost(status: Object, now: datetime) -> str:
     found = found.until(now.timestamp())
     hours = f"{found.hours:.1f} executor-hours; {found.avoided_hours:.1f} more would be those of {found.most} executors all the time"
     return hours + (f" (spent {found.spent:.2f}, avoided {found.avoided:.2f})" if found.price or found.spent else "")
+
+
+def _tau(status: Object, now: datetime) -> str:
+    found = status.get("utilization")
+    if not found:
+        return "not measured"
+    source = f", by {found['source']}, the same for {_age(found.get('at'), now)}" if "source" in found else ""
+    return f"max {found['max']}, mean {found['mean']}{source}"
 
 
 def _shed(status: Object) -> str:

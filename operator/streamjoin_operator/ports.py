@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from streamjoin_operator.api import Api
 from streamjoin_operator.driver import Answered, Report
 from streamjoin_operator.measurement import Distrusted, Series
+from streamjoin_operator.missing import Found
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.settings import Settings
 
@@ -28,6 +29,8 @@ class Prometheus(Protocol):
     """What is needed of ``prometheus.PrometheusClient``."""
 
     async def read(self, url: str, namespace: str, name: str, seconds: float) -> list[Series] | Distrusted: ...
+
+    async def search(self, url: str, name: str, pods: str) -> Found | None: ...
 
 
 @dataclass(frozen=True, slots=True)

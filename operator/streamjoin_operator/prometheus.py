@@ -21,7 +21,8 @@ from urllib.parse import SplitResult, urlsplit
 import aiohttp
 
 from streamjoin_operator.answers import read_at_most
-from streamjoin_operator.measurement import NAMES, PREFIX, Distrusted, Series
+from streamjoin_operator.measurement import GENERATION, NAMES, PREFIX, Distrusted, Series
+from streamjoin_operator.missing import Found
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.settings import Settings
 
@@ -30,6 +31,8 @@ LARGEST_ANSWER = 32 << 20
 LARGE_ANSWER = 1 << 18
 """To read a larger one takes the loop longer than other joins should wait."""
 MOST_TEXT = 300
+UP_SECONDS = 120
+"""So long after its last scrape a pod is still one that is scraped."""
 
 
 class PrometheusClient:
@@ -57,6 +60,14 @@ class PrometheusClient:
         found = await self._read(url.rstrip("/"), _query(self._settings.prometheus_namespace_label, namespace, name, seconds))
         self._told(found.reason if isinstance(found, Distrusted) else None)
         return found
+
+    async def search(self, url: str, name: str, pods: str) -> Found | None:
+        """What else it has that may be of a join whose series it has not; ``pods``: how the names of its driver's begin."""
+        plans = await self._read(url.rstrip("/"), f'{PREFIX}{GENERATION}{{name="{name}"}}[1h]')
+        if isinstance(plans, Distrusted):
+            return None
+        targets = await self._read(url.rstrip("/"), f'up{{pod=~"{pods}-.+"}}[{UP_SECONDS}s]')
+        return Found(plans, [] if isinstance(targets, Distrusted) else targets)
 
     async def _read(self, url: str, query: str) -> list[Series] | Distrusted:
         try:

@@ -61,11 +61,11 @@ class Reason(Enum):
     Replanning = "The autoscaler cuts the join anew among as many workers; the message says why."
     ScalingRecommended = "The autoscaler would change the plan, but its rule only recommends (spec.scaling)."
     ScalingFailed = "A plan of the autoscaler was refused or given up; it is tried again later."
-    Scaled = "A plan of the autoscaler runs; the message has what was expected and what came true."
+    Scaled = "A plan of the autoscaler, or one that was ordered, runs; the message has what was expected and what came true."
     # measurements; while they cannot be trusted, the autoscaler holds
     MetricsRead = "The metrics were read and are fresh, complete and finite."
     MetricsUnavailable = "The driver's metrics cannot be read, or do not agree with its plan; no worker is removed meanwhile."
-    MetricsMissing = "There are no series of this join; see whether Prometheus scrapes the driver, and labels it with its namespace."
+    MetricsMissing = "There are no series of this join; where Prometheus answers, the message has the likely causes, each with its remedy."
     MetricsStale = "The newest sample is too old."
     MetricsIncomplete = "The newest sample lacks workers, or another number that is needed."
     MetricsNotFinite = "The newest sample has NaN, an infinity or a negative number."

@@ -123,12 +123,12 @@ class Reconciler:
             await self._driver_steps.ask(reconciliation)
 
     def _steps(self, reconciliation: Reconciliation) -> Sequence[Step]:
-        driver = self._driver_steps
+        driver, scaling = self._driver_steps, self._scaling_step
         if reconciliation.is_being_deleted:
             return self._deletion_steps.all()
         if reconciliation.is_paused:
             return (driver.pods, driver.ask)
-        return (self.validate, *self._child_steps.all(), driver.pods, driver.ask, driver.plan, self._scaling_step.scale)
+        return (self.validate, *self._child_steps.all(), driver.pods, driver.ask, scaling.orders, driver.plan, scaling.scale)
 
     async def _take(self, steps: Sequence[Step], reconciliation: Reconciliation) -> float | None:
         """The steps in order, up to the first that says wait."""

@@ -12,6 +12,7 @@ from streamjoin_operator.derived import Derived
 from streamjoin_operator.drift import Object
 from streamjoin_operator.driver import Measured, Report
 from streamjoin_operator.measurement import Scrapes
+from streamjoin_operator.missing import Found
 from streamjoin_operator.pod_trouble import Trouble
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.resource import Resource
@@ -63,7 +64,11 @@ class Memo:
     ledger_version: str | None = None
     """Of the ConfigMap with the ledger; None: there is none."""
     scrapes: Scrapes | None = None
-    """Of the driver's own metrics, where no Prometheus is asked."""
+    """Of the driver's own metrics, while no Prometheus answers."""
+    searched: tuple[float, Found | None] | None = None
+    """What a Prometheus that has nothing of the join has else, and when it was asked for that."""
+    has_monitor: bool = False
+    """Whether there is a PodMonitor, as the cluster knows that kind."""
 
 
 @dataclass

@@ -9,6 +9,7 @@ from streamjoin_operator import api, names, status
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.drift import Object
 from streamjoin_operator.instants import instant
+from streamjoin_operator.measurement import Source
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import Reconciliation
@@ -66,6 +67,7 @@ class Reporter:
     def _facts(self, reconciliation: Reconciliation) -> status.Facts:
         derived, deployed = reconciliation.derived, (reconciliation.deployment or {}).get("status") or {}
         scaler = reconciliation.memo.scaler
+        measured = None if scaler is None or reconciliation.refused is not None else scaler.measured
         annotations = ((reconciliation.memo.config or {}).get("metadata") or {}).get("annotations") or {}
         containers = reconciliation.deployment["spec"]["template"]["spec"]["containers"] if reconciliation.deployment is not None else []
         return status.Facts(
@@ -95,6 +97,7 @@ class Reporter:
             selector=status.selector_of(reconciliation.resource.name),
             shed_ratio=reconciliation.memo.shed_ratio,
             scaler=scaler,
+            by_prometheus=measured.sample if measured is not None and measured.source is Source.PROMETHEUS else None,
             most_workers=derived.job.max_workers if derived.job is not None else None,
             workers_per_executor=derived.job.workers_per_executor if derived.job is not None else None,
             price=self._ports.settings.price_per_executor_hour,

@@ -1,21 +1,26 @@
-"""The step that scales: samples in, the decision written down, and then the wish put to the driver."""
+"""The steps that scale: orders written down before they are followed; samples in, the decision written down, the wish put to the driver."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 
 from streamjoin.elastic.decision import Kind
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Mode, Rule
-from streamjoin_operator import api, children, names
+from streamjoin_operator import api, children, missing, names, orders
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.autoscale import WRITE_SECONDS, Applied, Autoscaler, event_of, settings_of
 from streamjoin_operator.drift import Object
-from streamjoin_operator.measurement import Distrusted, Scrapes, measure
+from streamjoin_operator.driver_steps import wish_of
+from streamjoin_operator.measurement import Distrusted, Measurement, Scrapes, Source, by_itself, measure
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import PROCEED, Reconciliation, Verdict
 from streamjoin_operator.reporting import Reporter
+
+SEARCH_SECONDS = 60.0
+"""How often a Prometheus that has nothing of a join is asked what else it has."""
 
 
 class ScalingStep:
@@ -23,6 +28,27 @@ class ScalingStep:
 
     def __init__(self, ports: Ports, reporter: Reporter) -> None:
         self._ports, self._reporter = ports, reporter
+
+    async def orders(self, reconciliation: Reconciliation) -> Verdict:
+        """Write down who has changed the limits or the model, once, before the driver is asked for what follows from it."""
+        if reconciliation.refused is not None:
+            return PROCEED
+        scaler, limits = await self._scaler(reconciliation), orders.limits_of(reconciliation.manifest)
+        if scaler is None:
+            return PROCEED
+        if scaler.limits is None:
+            scaler.know(limits)
+        elif scaler.limits != limits:
+            assert reconciliation.report is not None, "a step before stops without one"
+            resource, plan = reconciliation.resource, reconciliation.report.plan
+            # What is known here of managed fields are our own.
+            body = await self._ports.api.get(api.STREAM_JOIN, resource.namespace, resource.name)
+            sentence = orders.sentence(orders.changes(scaler.limits, limits), body or reconciliation.body)
+            wish, _ = wish_of(reconciliation.manifest, plan)
+            scaler.order(limits, sentence, Applied.of(plan), None if wish is None else wish["workers"], self._ports.now)
+        if scaler.must_store:
+            await self._write_ledger(reconciliation, scaler)
+        return PROCEED
 
     async def scale(self, reconciliation: Reconciliation) -> Verdict:
         """Decide how many workers there should be; write it down; then have the driver see to it."""
@@ -39,14 +65,15 @@ class ScalingStep:
             reconciliation.memo.token,
         )
         settings = settings_of(job, reconciliation.resource.pause)
+        scaler, at, plan = memo.scaler, self._ports.now, Applied.of(reconciliation.report.plan)
+        assert scaler is not None, "a step before makes one, or says what is refused"
         if all(settings.mode_of(rule) is Mode.OFF for rule in Rule):
-            memo.scaler = None
-            return PROCEED
-        scaler, at, plan = await self._scaler(reconciliation), self._ports.now, Applied.of(reconciliation.report.plan)
-        if scaler is None:
+            scaler.rest(plan, at)
+            if scaler.is_new:
+                await self._write_ledger(reconciliation, scaler)
             return PROCEED
         reconciliation.events += scaler.follow(job, reconciliation.resource.pause, plan, at)
-        reconciliation.events += scaler.take(await self._sample(reconciliation, plan, at), plan)
+        reconciliation.events += scaler.take(await self._measure(reconciliation, scaler, plan, at), plan)
         decision = await scaler.decide(reconciliation.report.plan, job, lambda: self._ports.drivers.statistics(url, token), at)
         wish = scaler.wish(decision, plan, manifest.spec.scheme.model, at)
         if wish is None:
@@ -70,14 +97,17 @@ class ScalingStep:
         """What is remembered of the scaling; of an operator before, what it has stored. None where that cannot be."""
         memo = reconciliation.memo
         if memo.scaler is None:
-            stored = await self._stored_ledger(reconciliation)
+            found = await self._find_ledger(reconciliation)
             if reconciliation.refused is not None:
                 return None
-            memo.scaler = Autoscaler(stored)
+            memo.scaler = Autoscaler(_document(found))
+            # One that was left behind gets its owner at once, or it would outlive this StreamJoin, or go with another.
+            memo.scaler.must_store = found is not None and not reconciliation.resource.owns(found)
             memo.scaler.written_at = self._ports.clock()
         return memo.scaler
 
-    async def _stored_ledger(self, reconciliation: Reconciliation) -> Object | None:
+    async def _find_ledger(self, reconciliation: Reconciliation) -> Object | None:
+        """The ConfigMap. None where there is none, or somebody else's, which is refused."""
         name = names.ledger_name(reconciliation.resource.name)
         found = await self._ports.api.find(api.CONFIG_MAP, reconciliation.resource.namespace, name)
         if found is not None and not reconciliation.resource.may_apply(found):
@@ -85,13 +115,7 @@ class ScalingStep:
             reconciliation.refused = (Reason.ForeignObject, text)
             return None
         reconciliation.memo.ledger_version = None if found is None else found["metadata"]["resourceVersion"]
-        if found is None:
-            return None
-        try:
-            value = json.loads(found["data"][children.LEDGER_KEY])
-        except (KeyError, TypeError, ValueError):
-            return None
-        return value if isinstance(value, dict) else None
+        return found
 
     async def _write_ledger(self, reconciliation: Reconciliation, scaler: Autoscaler) -> None:
         """Store the decisions. Where another operator was quicker, its are read, and this pass ends here; the next one decides."""
@@ -102,31 +126,20 @@ class ScalingStep:
             )
         except ApiError as error:
             if error.status == 409:
-                scaler.adopt(await self._stored_ledger(reconciliation))
+                scaler.adopt(_document(await self._find_ledger(reconciliation)))
             raise
         reconciliation.memo.ledger_version = written["metadata"]["resourceVersion"]
-        scaler.is_new = scaler.has_holds = False
+        scaler.was_stored()
         scaler.written_at = self._ports.clock()
 
-    async def _sample(self, reconciliation: Reconciliation, plan: Applied, at: float) -> Sample | Distrusted:
-        """What Prometheus says of the join; without one, the driver itself."""
+    async def _measure(self, reconciliation: Reconciliation, scaler: Autoscaler, plan: Applied, at: float) -> Measurement:
+        """What Prometheus says of the join; without one, and while it cannot be used, what the driver itself says."""
+        assert scaler.core is not None, "it has just followed"
         assert reconciliation.report is not None, "a step before stops without one"
         assert reconciliation.derived.job is not None, "the first step stops without one"
-        assert reconciliation.memo.scaler is not None, "it has just been made"
-        assert reconciliation.memo.scaler.core is not None, "it has just followed"
-        memo, resource, bound = reconciliation.memo, reconciliation.resource, reconciliation.memo.scaler.core.settings.stale_seconds
-        url = reconciliation.manifest.spec.scaling.prometheus.url or self._ports.settings.prometheus_url
-        if url:
-            memo.scrapes = None
-            found = await self._ports.prometheus.read(url, resource.namespace, resource.name, 2 * bound)
-            if isinstance(found, Distrusted):
-                return found
-        else:
-            memo.scrapes = memo.scrapes or Scrapes(2 * bound)
-            memo.scrapes.add(reconciliation.report.text, at)
-            found = memo.scrapes.series()
-        return measure(
-            found,
+        memo, resource, bound = reconciliation.memo, reconciliation.resource, scaler.core.settings.stale_seconds
+        sample = partial(
+            measure,
             generation=plan.generation,
             workers=plan.workers,
             streams=tuple(stream.name for stream in reconciliation.derived.job.streams),
@@ -134,3 +147,41 @@ class ScalingStep:
             bound=bound,
             is_retrying=reconciliation.report.health.get("state") == "retrying",
         )
+        url = reconciliation.manifest.spec.scaling.prometheus.url or self._ports.settings.prometheus_url
+        away: Distrusted | None = None
+        if url:
+            found = await self._ports.prometheus.read(url, resource.namespace, resource.name, 2 * bound)
+            if found == []:
+                found = await self._why_missing(reconciliation, url)
+            else:
+                memo.searched = None
+            confirmed = found if isinstance(found, Distrusted) else sample(found)
+            if isinstance(confirmed, Sample):
+                memo.scrapes = None
+                return Measurement(Source.PROMETHEUS, confirmed)
+            away = confirmed
+        memo.scrapes = memo.scrapes or Scrapes(2 * bound)
+        memo.scrapes.add(reconciliation.report.text, at)
+        return by_itself(sample(memo.scrapes.series()), away)
+
+    async def _why_missing(self, reconciliation: Reconciliation, url: str) -> Distrusted:
+        """Why Prometheus, which answers, has no series of the join."""
+        memo, resource, settings, now = reconciliation.memo, reconciliation.resource, self._ports.settings, self._ports.clock()
+        if memo.searched is None or now - memo.searched[0] >= SEARCH_SECONDS:
+            memo.searched = (now, await self._ports.prometheus.search(url, resource.name, resource.base))
+        monitor = missing.Monitor(
+            resource.base,
+            is_wanted=settings.pod_monitor != "off",
+            is_known=memo.has_monitor,
+            labels=children.monitor_labels(reconciliation.manifest, settings),
+        )
+        return missing.why(memo.searched[1], monitor, url=url, namespace=resource.namespace, label=settings.prometheus_namespace_label)
+
+
+def _document(found: Object | None) -> Object | None:
+    """What a ConfigMap has of the ledger; None where it cannot be read."""
+    try:
+        value = json.loads((found or {})["data"][children.LEDGER_KEY])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -13,7 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from streamjoin.manifest.field_types import LABEL_NAME, LABEL_VALUE
+
 PREFIX = "STREAMJOIN_"
+LABEL = re.compile(f"({LABEL_NAME})=({LABEL_VALUE})")
 
 
 class SettingError(ValueError):
@@ -40,6 +43,9 @@ class Settings:
     status_seconds: float = _setting(15.0, "At most so often are changed measurements alone written to the status.")
     cleanup_seconds: float = _setting(600.0, "How long a deletion may wait for checkpoint.onDelete: Delete; then the state is left.")
     pod_monitor: str = _setting("auto", "auto: a PodMonitor where the cluster knows that kind; off: none.")
+    pod_monitor_labels: tuple[str, ...] = _setting(
+        (), "Labels of joins' PodMonitors, as release=prometheus, separated by commas; those of spec.metrics.podMonitor go first."
+    )
     network_policy: bool = _setting(True, "Whether to make NetworkPolicies for each StreamJoin.")
     driver_url: str = _setting("http://{service}.{namespace}.svc:8080", "Where a driver's API is; {service}, {namespace}, {name}.")
     prometheus_url: str = _setting(
@@ -57,6 +63,11 @@ class Settings:
     )
     lease_namespace: str = _setting("default", "The namespace of that Lease.")
     log_level: str = _setting("info", "debug, info, warning or error.")
+
+    @property
+    def monitor_labels(self) -> dict[str, str]:
+        """``pod_monitor_labels`` by their names."""
+        return dict(label.split("=", 1) for label in self.pod_monitor_labels)
 
     def url_of(self, namespace: str, name: str, service: str) -> str:
         return self.driver_url.format(namespace=namespace, name=name, service=service)
@@ -80,7 +91,10 @@ def _parsed(setting: dataclasses.Field[Any], text: str) -> Any:
             raise SettingError(f"{name}: {text!r} must be true or false")
         return text.lower() == "true"
     if isinstance(default, tuple):
-        return tuple(part.strip() for part in text.split(",") if part.strip())
+        parts = tuple(part.strip() for part in text.split(",") if part.strip())
+        if setting.name == "pod_monitor_labels" and not all(LABEL.fullmatch(part) for part in parts):
+            raise SettingError(f"{name}: {text!r} must be labels and their values, as release=prometheus,team=a")
+        return parts
     if isinstance(default, int | float):
         try:
             value = type(default)(text)

@@ -15,11 +15,13 @@ from typing import Any
 
 from streamjoin.elastic.deployment import executors_for
 from streamjoin.elastic.ledger import Record
+from streamjoin.elastic.sample import Sample
 from streamjoin_operator import names
 from streamjoin_operator.autoscale import Autoscaler
 from streamjoin_operator.cost import rolled
 from streamjoin_operator.driver import Report
 from streamjoin_operator.instants import instant
+from streamjoin_operator.measurement import Source
 from streamjoin_operator.memory import WorkerMemory
 from streamjoin_operator.pod_trouble import Trouble
 from streamjoin_operator.reasons import Reason
@@ -81,7 +83,9 @@ class Facts:
     selector: str = ""
     shed_ratio: dict[str, float] = field(default_factory=dict)
     scaler: Autoscaler | None = None
-    """None: nothing is scaled."""
+    """None: nothing is known of scaling."""
+    by_prometheus: Sample | None = None
+    """What Prometheus has said at this poll; None: nothing that could be trusted, or it was not asked."""
     most_workers: int | None = None
     """spec.workers.max; None where the manifest cannot be read."""
     workers_per_executor: int | None = None
@@ -193,12 +197,13 @@ def _metrics(facts: Facts) -> Condition:
     if facts.report is None or not facts.report.health:
         problem = facts.report.problem if facts.report is not None else None
         return Condition("MetricsAvailable", False, Reason.MetricsUnavailable, problem or "no driver answers")
-    distrusted = facts.scaler.distrusted if facts.scaler is not None and facts.report.plan else None
+    measured = facts.scaler.measured if facts.scaler is not None and facts.report.plan else None
+    distrusted = None if measured is None else measured.distrusted
     trusted_at = facts.scaler.trusted_at if facts.scaler is not None else None
     # An operator that starts anew has no scrape before its first one: that is nothing to tell.
     if distrusted is not None and not (distrusted.is_early and trusted_at is None):
         since = "" if trusted_at is None else f"; the last that could be trusted is of {instant(trusted_at)}"
-        return Condition("MetricsAvailable", False, distrusted.reason, distrusted.text + since)
+        return Condition("MetricsAvailable", False, distrusted.reason, distrusted.text + since + distrusted.meanwhile)
     if facts.report.metrics_problem is not None:
         return Condition("MetricsAvailable", False, Reason.MetricsUnavailable, facts.report.metrics_problem)
     return Condition("MetricsAvailable", True, Reason.MetricsRead)
@@ -288,10 +293,11 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
         written["plan"] = _plan(plan)
     elif "plan" in before:
         written["plan"] = before["plan"]
+    utilization = _utilization(facts, before.get("utilization") or {})
+    if utilization is not None:
+        written["utilization"] = utilization
     measured = facts.report.measured if facts.report is not None else None
     if measured is not None and facts.report is not None and facts.report.metrics_problem is None and measured.utilization:
-        taus = list(measured.utilization.values())
-        written["utilization"] = {"max": f"{max(taus):.2f}", "mean": f"{sum(taus) / len(taus):.2f}"}
         written["shedRatio"] = {stream: f"{ratio:.2g}" for stream, ratio in sorted(facts.shed_ratio.items())}
         written["shed"] = f"{max(facts.shed_ratio.values(), default=0.0):.2g}"
     last_commit = _last_commit(facts, before)
@@ -318,16 +324,35 @@ def status_of_failure(facts: Facts, before: Mapping[str, Any], now: str) -> Obje
     return {**before, "conditions": [*(condition for condition in known if condition.get("type") != "Degraded"), *degraded]}
 
 
+def _utilization(facts: Facts, before: Mapping[str, Any]) -> Object | None:
+    """tau, and who says so: Prometheus where workers are scaled by it, else the driver. Since when is kept while the rest is the same."""
+    report, by_prometheus = facts.report, facts.by_prometheus
+    if report is None or not report.plan:
+        return None
+    if by_prometheus is not None and by_prometheus.generation == report.plan["generation"]:
+        source, at, found = Source.PROMETHEUS, by_prometheus.taken_at, [tau for tau in by_prometheus.tau.values() if tau is not None]
+    elif report.measured is not None and report.metrics_problem is None:
+        source, at, found = Source.DRIVER, facts.at, list(report.measured.utilization.values())
+    else:
+        return None
+    if not found:
+        return None
+    now = {"max": f"{max(found):.2f}", "mean": f"{sum(found) / len(found):.2f}", "source": source.value}
+    is_same = "at" in before and now == {name: value for name, value in before.items() if name != "at"}
+    return {**now, "at": before["at"] if is_same else instant(at)}
+
+
 def _scaling(facts: Facts, before: Mapping[str, Any]) -> Object:
     """The last decisions, and what the executors have cost."""
     written: Object = {}
     scaler = facts.scaler
-    if scaler is None or scaler.core is None:
+    plan = facts.report.plan if facts.report is not None else {}
+    if scaler is None or not plan:
         if "decisions" in before:
             written["decisions"] = before["decisions"]
     else:
-        recent = scaler.recent(scaler.core.generation, DECISIONS)
-        shown = [_decision(record, became, scaler.why_failed(record)) for record, became in recent]
+        recent = scaler.recent(int(plan["generation"]), DECISIONS)
+        shown = [_decision(record, became, scaler.why_failed(record) if became == "Failed" else None) for record, became in recent]
         if shown:
             written["decisions"] = shown
     last: Object = before.get("cost") or {}

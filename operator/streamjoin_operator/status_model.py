@@ -48,6 +48,10 @@ class Utilization(Part):
     """Of the fullest worker."""
     mean: Share | None = None
     """Of all workers."""
+    source: Word | None = None
+    """Who says so: Prometheus; or the driver, by its own metrics."""
+    at: Instant | None = None
+    """When that was first measured; while the operator runs it has been the same since, to a hundredth."""
 
 
 class GivenUp(Part):

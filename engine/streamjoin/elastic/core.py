@@ -6,7 +6,8 @@ time and as often as one likes, and a decision that was not carried out is simpl
 Always holds, whatever comes in:
 
 - Samples that are older than the last change, or of another generation, do not count.
-- Only sound, fresh samples remove workers: none that misses a number, is partial, or has a NaN, an infinity or a negative number.
+- Only sound, fresh samples remove workers: none that misses a number, is partial, has a NaN, an infinity or a negative number, or is not
+  confirmed. Workers may be added by one that nobody confirms: too many cost money, too few lose tuples.
 - Workers that are starting count as capacity. While state migrates nothing is decided.
 - Within quiet windows, and once there were ``max_per_hour`` changes within an hour, none is begun, but to bring the workers within their
   limits, and where tuples are being lost.
@@ -170,7 +171,7 @@ class DecisionCore:
 
         self._remember_pace(reading, gap)
         seconds, rate = reading.epoch_seconds, reading.rate
-        if reading.sound and reading.demand is not None and seconds is not None and rate is not None:
+        if not reading.problems and reading.demand is not None and seconds is not None and rate is not None:
             state.peaks.add(at, settings.scale_down_after, reading.demand, seconds, rate)
             state.quickest = seconds if state.quickest is None else min(state.quickest, seconds)
 

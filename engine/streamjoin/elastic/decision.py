@@ -42,6 +42,8 @@ class Reason(StrEnum):
     """Fewer workers than the least allowed."""
     ABOVE_CEILING = "AboveCeiling"
     """More workers than the most allowed."""
+    ORDERED = "Ordered"
+    """Somebody has changed the limits or the model: no rule decided it."""
 
     STEADY = "Steady"
     """Nothing calls for a change."""
@@ -56,6 +58,8 @@ class Reason(StrEnum):
     """The last sample is too old."""
     BAD_SAMPLE = "BadSample"
     """The last sample lacks something."""
+    UNCONFIRMED = "Unconfirmed"
+    """Nobody confirms the last sample, which is the join's own: by it workers are added, and none removed."""
     QUIET = "Quiet"
     """It is a time at which no change is to begin."""
     TOO_OFTEN = "TooOften"
@@ -151,10 +155,16 @@ class Decision:
         return self.kind is not Kind.HOLD and self.mode is Mode.ENFORCE
 
     @property
+    def is_told(self) -> bool:
+        """Whether it is worth remembering for long: it was to change something, or somebody has ordered it."""
+        return self.kind is not Kind.HOLD or self.reason is Reason.ORDERED
+
+    @property
     def signature(self) -> tuple[Any, ...]:
-        """What makes two decisions the same thing said twice: all but numbers and times."""
+        """What makes two decisions the same thing said twice: all but numbers and times. Orders are told apart by their words."""
         said = tuple((verdict.rule, verdict.kind, verdict.reason, verdict.target, verdict.mode) for verdict in self.verdicts)
-        return self.kind, self.rule, self.reason, self.generation, self.workers, self.target, self.mode, said
+        order = self.sentence if self.reason is Reason.ORDERED else None
+        return self.kind, self.rule, self.reason, self.generation, self.workers, self.target, self.mode, said, order
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: dicts, lists, texts, finite numbers and None."""

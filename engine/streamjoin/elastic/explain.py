@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamjoin.elastic.arbitration import Bill
-from streamjoin.elastic.decision import Decision, Kind
+from streamjoin.elastic.decision import Decision, Kind, Reason
 from streamjoin.elastic.ledger import Ledger, Record
 from streamjoin.elastic.settings import Mode
 
@@ -27,6 +27,10 @@ def explain(ledger: Ledger, *, limit: int = 20, now: float) -> str:
     if older or ledger.forgotten:
         parts = [f"{older} older ones"] * bool(older) + [f"{ledger.forgotten} that were forgotten"] * bool(ledger.forgotten)
         lines += [f"Not shown: {' and '.join(parts)}.", ""]
+    orders = [record for record in ledger if record.decision.reason is Reason.ORDERED][-limit:]
+    if orders:
+        lines += ["What was ordered, and by whom:"]
+        lines += [*(f"  {_ago(now - record.last_at)}: {record.decision.sentence}." for record in orders), ""]
     return "\n".join([*lines, *_sentences(records[-1], now)]) + "\n"
 
 
@@ -68,7 +72,9 @@ def _sentences(record: Record, now: float) -> list[str]:
             text += f", {inputs.shed_fraction:.1%} shed"
         lines.append(text + ".")
         lines += [f"What could not be believed of it: {'; '.join(inputs.problems)}."] * bool(inputs.problems)
-    lines.append("Thresholds: " + ", ".join(f"{name} {value:g}" for name, value in decision.thresholds.items()) + ".")
+        lines += [f"Nobody confirms it: {inputs.unconfirmed}."] * bool(inputs.unconfirmed)
+    if decision.thresholds:
+        lines.append("Thresholds: " + ", ".join(f"{name} {value:g}" for name, value in decision.thresholds.items()) + ".")
     if decision.verdicts:
         lines += ["", "What each rule said:"]
         for verdict in decision.verdicts:

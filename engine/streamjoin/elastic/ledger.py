@@ -99,8 +99,8 @@ class Ledger:
         return record
 
     def _drop(self) -> None:
-        """The oldest hold goes first; actions, which are few and tell most, only when there is nothing else."""
-        oldest = next((index for index, record in enumerate(self._records[:-1]) if record.decision.kind is Kind.HOLD), 0)
+        """The oldest hold goes first; actions and orders, which are few and tell most, only when there is nothing else."""
+        oldest = next((index for index, record in enumerate(self._records[:-1]) if not record.decision.is_told), 0)
         del self._records[oldest]
         self.forgotten += 1
         self._fold(oldest)

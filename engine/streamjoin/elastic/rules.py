@@ -182,7 +182,7 @@ class _Review:
         tau = latest.tau_max or 0.0
         now = settings.unshed(tau)
         shown = f"{tau:.2f}" + (f"; {now:.2f} if nothing were shed" if now > tau else "")
-        why = f"tau of the fullest worker ({shown}) has been at or above tau3 ({settings.tau3:g}) for {_seconds(seconds)}"
+        why = f"tau of the fullest worker ({shown}) has been at or above tau3 ({settings.tau3:g}) for {_seconds(seconds)}{_by(latest)}"
         capacity = state.workers + latest.starting
         here = self.asked.at(state.workers)
         replan = self._replan_relieves(latest, here)
@@ -207,7 +207,8 @@ class _Review:
         if prospect is not None:
             self._bill_stay(latest)
             change = self._bill(target).total
-            if here is not None and self._bill(state.workers).total < change and replan is not None:
+            # A re-plan because it is cheaper is thrift, which numbers that nobody confirms are not enough for.
+            if replan is not None and here is not None and latest.unconfirmed is None and self._bill(state.workers).total < change:
                 return replan
         then = "" if prospect is None else f", where it should be {prospect.tau_max:.2f}"
         return self._act(rule, Kind.ALLOCATE, Reason.FULL, f"{why}: {_from_to(state.workers, target)}{then}", target)
@@ -281,7 +282,7 @@ class _Review:
             if latest.starting:
                 return self._refuse(rule, Reason.STARTING, f"{late}; {_workers(latest.starting)} are starting")
             return self._refuse(rule, Reason.AT_LIMIT, f"{late}, but {_workers(capacity)} are the most allowed ({self.high})")
-        text = f"{late}, for {_seconds(hold.seconds)}, and {grown:,.0f} more records wait: {_from_to(state.workers, target)}"
+        text = f"{late}, for {_seconds(hold.seconds)}, and {grown:,.0f} more records wait{_by(latest)}: {_from_to(state.workers, target)}"
         return self._act(rule, Kind.ALLOCATE, Reason.BEHIND, text, target)
 
     def _replan(self) -> Verdict:
@@ -307,6 +308,8 @@ class _Review:
         else:
             factor = math.exp(abs((latest.log_ratio or 0.0) - (state.planned_log_ratio or 0.0)))
             why = f"the streams' ratio has moved by a factor of {factor:.1f} since the plan was made"
+        if latest.unconfirmed is not None:
+            return self._refuse(rule, Reason.UNCONFIRMED, f"{why}, but {_unconfirmed(latest)}")
         # A re-plan that did not help is not tried again at the same pace.
         after = settings.scale_up_after * 2 ** min(state.replans, _LONGEST_BACKOFF)
         if hold.seconds < after:
@@ -336,6 +339,8 @@ class _Review:
         if refusal is not None:
             return refusal
         latest, hold = self._latest, state.unused
+        if latest.unconfirmed is not None:
+            return self._refuse(rule, Reason.UNCONFIRMED, _unconfirmed(latest))
         above = state.workers > self.high
         tau_mean, demand = latest.tau_mean, latest.demand
         if not latest.sound or tau_mean is None or demand is None:
@@ -485,6 +490,15 @@ def _choose(verdicts: tuple[Verdict, ...]) -> Verdict | None:
 def _listed(problems: tuple[str, ...]) -> str:
     shown = "; ".join(problems[:3])
     return f"{shown}; and {len(problems) - 3} more" if len(problems) > 3 else shown or "it is partial"
+
+
+def _by(latest: Reading) -> str:
+    """Whose numbers those are that workers are added by, where nobody confirms them."""
+    return "" if latest.unconfirmed is None else f", by the join's own numbers alone ({latest.unconfirmed})"
+
+
+def _unconfirmed(latest: Reading) -> str:
+    return f"only the join's own numbers are there, by which workers are added and none removed ({latest.unconfirmed})"
 
 
 def _workers(number: int) -> str:

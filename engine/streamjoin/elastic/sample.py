@@ -1,7 +1,7 @@
 """What was measured of a running join at one moment, and what of it can be believed.
 
 Always holds: a :class:`Reading` has only finite, non-negative numbers; whatever was missing, NaN, infinite or negative is None there and
-named in ``problems``. A reading without problems is *sound*: only sound readings may ever cost a worker.
+named in ``problems``. A reading without problems that is confirmed is *sound*: only sound readings may ever cost a worker.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ class Sample:
     """Which part of the incoming tuples is dropped, 0 to 1."""
     migrating: bool = False
     """Whether state is on the move to another plan."""
+    unconfirmed: str | None = None
+    """Why only the join itself says so, where somebody else is to confirm it; None: it is confirmed, or need not be. By one that is not,
+    workers are added, or a full one relieved by another plan where there can be no more of them, and none is removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +74,13 @@ class Reading:
     shed_fraction: float | None
     migrating: bool
     problems: tuple[str, ...]
-    """Why the reading is not sound, in words."""
+    """What could not be believed, in words."""
+    unconfirmed: str | None = None
+    """As the sample's."""
 
     @property
     def sound(self) -> bool:
-        return not self.problems
+        return not self.problems and self.unconfirmed is None
 
     @property
     def complete(self) -> bool:
@@ -155,6 +160,7 @@ def read(sample: Sample, workers: int) -> Reading:
         shed_fraction=number("the shed fraction", sample.shed_fraction, 1.0),
         migrating=bool(sample.migrating),
         problems=tuple(problems),
+        unconfirmed=sample.unconfirmed,
     )
 
 

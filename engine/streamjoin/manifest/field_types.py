@@ -51,6 +51,10 @@ def _setting(value: object) -> str | int | float | bool:
 _LONGEST_FRACTION = 20
 _HTTP_URL = "https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?"
 _OBJECT_NAME = "[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
+_SUBDOMAIN = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+LABEL_NAME = rf"({_SUBDOMAIN}(\.{_SUBDOMAIN})*/)?[A-Za-z0-9]([A-Za-z0-9_.-]{{0,61}}[A-Za-z0-9])?"
+LABEL_VALUE = "([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?"
+_LONGEST_LABEL_NAME = 253 + 1 + 63
 _NO_OBJECT_NAME = "is not a name of an object; use lower-case letters, digits and, inside, - and ."
 _NO_HTTP_URL = "is not the address of a server; write http:// or https://, a host, a port if need be, and no more than a path"
 
@@ -105,6 +109,13 @@ def _object_name(value: str) -> str:
     if not re.fullmatch(_OBJECT_NAME, value):
         raise ValueError(_NO_OBJECT_NAME)
     return value
+
+
+def _label_names(labels: dict[str, str]) -> dict[str, str]:
+    for name in labels:
+        if len(name) > _LONGEST_LABEL_NAME or not re.fullmatch(LABEL_NAME, name):
+            raise ValueError(f"has {name!r}, which is no name of a label; write one as release or example.com/team")
+    return labels
 
 
 _Ordered = TypeVar("_Ordered", Duration, Memory, Cpu)
@@ -209,6 +220,9 @@ ObjectName = Annotated[
     Rule(f"self.matches('^{_OBJECT_NAME}$')", _NO_OBJECT_NAME),
 ]
 """The name of a Kubernetes object."""
+LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=f"^{LABEL_VALUE}$")]
+Labels = Annotated[dict[str, LabelValue], Field(max_length=32), AfterValidator(_label_names)]
+"""Labels of a Kubernetes object. Of their names the API server could say only at too high a cost what they may be."""
 Instant = Annotated[str, StringConstraints(max_length=64), AfterValidator(_instant)]
 Sql = Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=255)]

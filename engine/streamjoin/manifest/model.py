@@ -21,6 +21,7 @@ from streamjoin.manifest.field_types import (
     Fraction,
     FreeForm,
     HttpUrl,
+    Labels,
     Location,
     MemoryAmount,
     Names,
@@ -144,8 +145,9 @@ class Workers(Part):
     """Never fewer workers than this."""
     max: Annotated[int, Field(ge=1, le=1024)] = 8
     """Never more workers than this."""
-    floor: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Never fewer workers than this for the time being, from min to max; 0: no more than min. kubectl scale sets it."""
+    floor: Annotated[int, Field(ge=0, le=1024)] = 1
+    """Never fewer workers than this for the time being, from min to max; 1 or 0: no more than min. It is the scale that kubectl scale and a
+    HorizontalPodAutoscaler set."""
     capacity: CapacityAmount | None = None
     """W: how many bytes of tuples one worker may hold, so that wide tuples count for more than narrow ones. Excludes capacityTuples. By
     default what the worker's memory has room for."""
@@ -298,6 +300,21 @@ class Pods(Part):
     """A pod template, merged strategically over the operator's own."""
 
 
+class PodMonitor(Part):
+    """Kubernetes: the PodMonitor by which Prometheus Operator has the driver scraped."""
+
+    labels: Labels = Field(default={})
+    """Its labels, by which a Prometheus may select: release: prometheus, as kube-prometheus-stack does. They go before those of the
+    operator's chart (joins.podMonitorLabels)."""
+
+
+class Metrics(Part):
+    """Kubernetes: how the driver's metrics get to Prometheus."""
+
+    pod_monitor: PodMonitor = PodMonitor()
+    """The PodMonitor that the operator makes where the cluster knows that kind."""
+
+
 OperatorClass = Annotated[str, StringConstraints(max_length=63, pattern=r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$")]
 
 
@@ -324,6 +341,8 @@ class Spec(Part):
     """Where records go that do not parse, and which others go there. By default the directory dead-letters in the checkpoint."""
     security: Security = Security()
     """Kubernetes: how the driver and the workers protect what they send each other."""
+    metrics: Metrics = Metrics()
+    """Kubernetes: how the driver's metrics get to Prometheus."""
     suspend: bool = False
     """true: stop, and keep the state."""
     paused: bool = False

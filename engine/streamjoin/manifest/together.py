@@ -436,8 +436,8 @@ def _workers(manifest: Manifest) -> Check:
             yield Problem("spec.workers.min", workers.min, f"must be at most max ({workers.max}{by_default})")
         else:
             yield Problem("spec.workers.max", workers.max, f"must be at least min ({workers.min}, the default)")
-    if workers.floor and not workers.min <= workers.floor <= workers.max:
-        message = f"must be at least min ({workers.min}) and at most max ({workers.max}), or 0 for none"
+    if workers.floor > 1 and not workers.min <= workers.floor <= workers.max:
+        message = f"must be at least min ({workers.min}) and at most max ({workers.max}), or 1 for none"
         yield Problem("spec.workers.floor", workers.floor, message)
     if _given(workers, "capacity") is not None and _given(workers, "capacity_tuples") is not None:
         message = "excludes capacityTuples; keep one: capacity weighs tuples by their bytes, capacityTuples counts them"
