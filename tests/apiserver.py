@@ -76,6 +76,8 @@ class Asked:
     """Empty: of all namespaces, or of none."""
     name: str
     code: int
+    is_denied: bool
+    """For want of a right, and not by an admission plugin, such as those of quotas, which answer with 403 as well."""
 
 
 class ApiError(Exception):
@@ -265,7 +267,8 @@ def _asked(event: Object) -> Asked:
     of = event["objectRef"]
     resource = "/".join(filter(None, (of["resource"], of.get("subresource"))))
     code = event.get("responseStatus", {}).get("code", 0)
-    return Asked(event["verb"], of.get("apiGroup", ""), resource, of.get("namespace", ""), of.get("name", ""), code)
+    is_denied = event.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid"
+    return Asked(event["verb"], of.get("apiGroup", ""), resource, of.get("namespace", ""), of.get("name", ""), code, is_denied)
 
 
 def _established(definition: Object) -> bool:

@@ -93,6 +93,8 @@ class Cluster:
 
     account: tuple[str, str]
     """Whom the operator is: a namespace, and a service account in it."""
+    lacks_rights = False
+    """Whether a test has it do without some."""
 
     def __init__(self, server: ApiServer, driver: FakeDriver) -> None:
         self.server, self.driver, self.admin = server, driver, server.admin
@@ -170,6 +172,7 @@ class Cluster:
 
     def take_right(self, *resources: str) -> None:
         """Leave the operator all of its rights but those to these resources."""
+        self.lacks_rights = True
         rules = [{**rule, "resources": [name for name in rule["resources"] if name not in resources]} for rule in operator_rules()]
         path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}/roles/{SERVICE_ACCOUNT}"
         self.admin.patch(path, {"rules": [rule for rule in rules if rule["resources"]]})

@@ -165,6 +165,8 @@ def test_what_webhooks_add_to_a_pod_is_no_matter(driver: Driver) -> None:
     token = {"serviceAccountToken": {"audience": "sts.amazonaws.com", "path": "token"}}
     pod["spec"]["volumes"].append({"name": "aws", "projected": {"sources": [token, {"configMap": {"name": "ca"}}]}})
     pod["spec"]["containers"].append({"name": "proxy", "image": "proxy:1"})
+    own = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    pod["spec"]["volumes"].append({"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": own}}})
     pod["metadata"]["labels"]["mesh"] = "yes"
     driver.create(pod, dryRun="All")
 
@@ -193,6 +195,11 @@ OF_ITS_OWN = "are not those of an executor of its own StreamJoin"
 FOREIGN = {"secretRef": {"name": "others"}}
 KEY = {"name": "K", "valueFrom": {"secretKeyRef": {"name": "others", "key": "k"}}}
 HOST = "need driverPolicy.hostAccess"
+COPY = {
+    "accessModes": ["ReadWriteOnce"],
+    "resources": {"requests": {"storage": "1Gi"}},
+    "dataSource": {"kind": "PersistentVolumeClaim", "name": "others"},
+}
 FORBIDDEN: dict[str, tuple[Change, str]] = {
     "of another join": (lambda pod: pod["metadata"]["labels"].update({names.NAME: "other"}), OF_ITS_OWN),
     "of no join": (lambda pod: pod["metadata"].pop("labels"), OF_ITS_OWN),
@@ -214,6 +221,7 @@ FORBIDDEN: dict[str, tuple[Change, str]] = {
     "a Secret's key in the beginning": (begun(env=[KEY]), "secrets/others is not in the executors' template"),
     "another claim": (volume(persistentVolumeClaim={"claimName": "others"}), "claims/others is not in the executors' template"),
     "a claim of a Secret's name": (volume(persistentVolumeClaim={"claimName": "bucket-keys"}), "claims/bucket-keys is not in"),
+    "a copy of another claim": (volume(ephemeral={"volumeClaimTemplate": {"spec": COPY}}), "leave dataSource out"),
     "more than can be asked about": (contained(envFrom=[{"secretRef": {"name": "bucket-keys"}}] * 20), "more than 20 times"),
     "a directory of the node": (volume(hostPath={"path": "/"}), HOST),
     "a CSI driver's secrets": (volume(csi={"driver": "secrets-store.csi.k8s.io"}), HOST),
@@ -237,6 +245,17 @@ def test_a_driver_makes_no_pod_with(driver: Driver, what: str) -> None:
     said = driver.refusal(lambda: driver.create(pod, dryRun="All"))
     assert "may not create pod " in said
     assert message in said
+
+
+@pytest.mark.apiserver
+def test_as_many_secrets_and_claims_as_may_be_are_asked_about_within_what_a_policy_may_cost(driver: Driver) -> None:
+    pod = driver.executor()
+    names_six = ("sj-one-exchange", "certificates", "bucket-keys", "state", "bucket-environment", "bucket-key")
+    contained(envFrom=[{"secretRef": {"name": "bucket-keys"}}] * (20 - len(names_six)))(pod)
+    driver.create(pod, dryRun="All")
+    contained(envFrom=[{"secretRef": {"name": "bucket-keys"}}])(pod)
+    pod["spec"]["containers"][-1]["name"] = "last"
+    assert "more than 20 times" in driver.refusal(lambda: driver.create(pod, dryRun="All"))
 
 
 @pytest.mark.apiserver
