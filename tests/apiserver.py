@@ -55,6 +55,31 @@ def program(name: str) -> Path:
     return found
 
 
+AUDITED: Object = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}],
+}
+"""What the API server writes down: all requests of service accounts."""
+
+
+@dataclass(frozen=True, order=True)
+class Asked:
+    """A request of a service account, as the API server has written it down."""
+
+    verb: str
+    group: str
+    resource: str
+    """With its subresource: ``streamjoins/status``."""
+    namespace: str
+    """Empty: of all namespaces, or of none."""
+    name: str
+    code: int
+    is_denied: bool
+    """For want of a right, and not by an admission plugin, such as those of quotas, which answer with 403 as well."""
+
+
 class ApiError(Exception):
     """The API server refused a request."""
 
@@ -187,6 +212,13 @@ class ApiServer:
         """A client that is that service account."""
         return Client(self.url, self.ca_file, self.token(namespace, service_account))
 
+    def asked(self, namespace: str, service_account: str) -> set[Asked]:
+        """All requests of a service account for objects, refused ones too. One that has just been answered may be missing."""
+        user = f"system:serviceaccount:{namespace}:{service_account}"
+        events = [json.loads(line) for line in (self.directory / "audit.log").read_text().splitlines() if user in line]
+        mine = (event for event in events if event["user"]["username"] == user and "resource" in event.get("objectRef", {}))
+        return {_asked(event) for event in mine}
+
     def allowed(
         self, namespace: str, service_account: str, verb: str, resource: str, group: str = "", within: str | None = None, **more: str
     ) -> bool:
@@ -229,6 +261,14 @@ class ApiServer:
         done = subprocess.run([command, *arguments], input=stdin, capture_output=True, text=True, env=environment, check=False, timeout=120)
         assert not check or done.returncode == 0, f"{command.name} {' '.join(arguments)}: {done.stderr}"
         return done
+
+
+def _asked(event: Object) -> Asked:
+    of = event["objectRef"]
+    resource = "/".join(filter(None, (of["resource"], of.get("subresource"))))
+    code = event.get("responseStatus", {}).get("code", 0)
+    is_denied = event.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid"
+    return Asked(event["verb"], of.get("apiGroup", ""), resource, of.get("namespace", ""), of.get("name", ""), code, is_denied)
 
 
 def _established(definition: Object) -> bool:
@@ -300,7 +340,11 @@ def _started(directory: Path, etcd: Path, apiserver: Path) -> tuple[ApiServer, l
         "service-cluster-ip-range": "10.0.0.0/24",
         "endpoint-reconciler-type": "none",
         "profiling": "false",
+        "allow-privileged": "true",
+        "audit-policy-file": directory / "audit.yaml",
+        "audit-log-path": directory / "audit.log",
     }
+    (directory / "audit.yaml").write_text(yaml.safe_dump(AUDITED))
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for path, options in ((etcd, etcd_options), (apiserver, apiserver_options)):

@@ -123,9 +123,12 @@ def driver() -> Iterator[FakeDriver]:
 
 
 @pytest.fixture
-def cluster(api_server: apiserver.ApiServer, driver: FakeDriver) -> Cluster:
-    """A namespace with the operator's rights."""
+def cluster(api_server: apiserver.ApiServer, driver: FakeDriver) -> Iterator[Cluster]:
+    """A namespace with the rights that the chart gives the operator, which must do in each test."""
     from operator_cluster import Cluster, install
 
     install(api_server)
-    return Cluster(api_server, driver)
+    made = Cluster(api_server, driver)
+    yield made
+    denied = [one for one in api_server.asked(*made.account) if one.is_denied]
+    assert made.lacks_rights or not denied, denied

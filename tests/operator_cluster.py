@@ -15,10 +15,10 @@ from typing import Any
 import yaml
 
 from apiserver import ApiServer
+from chart import of_kind, rendered
 from operator_parts import FakeDriver, Object, streamjoin
 from streamjoin_operator import names
 from streamjoin_operator.access import Access, from_kubeconfig
-from streamjoin_operator.children import DRIVER_RULES
 from streamjoin_operator.main import Operator
 from streamjoin_operator.settings import Settings
 from waiting import wait_for as wait_longer
@@ -39,30 +39,11 @@ PATHS = {
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
 }
 STREAMJOINS = "/apis/streamjoin.dev/v1alpha1/namespaces/{}/streamjoins"
-OPERATOR_RULES: list[Object] = [
-    {"apiGroups": ["streamjoin.dev"], "resources": ["streamjoins"], "verbs": ["get", "list", "watch", "patch"]},
-    {"apiGroups": ["streamjoin.dev"], "resources": ["streamjoins/status"], "verbs": ["get", "patch"]},
-    {"apiGroups": ["streamjoin.dev"], "resources": ["streamjoins/finalizers"], "verbs": ["update"]},
-    {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
-    {
-        "apiGroups": [""],
-        "resources": ["services", "configmaps", "serviceaccounts"],
-        "verbs": ["list", "create", "patch", "delete"],
-    },
-    {"apiGroups": [""], "resources": ["persistentvolumeclaims", "secrets"], "verbs": ["get", "create", "patch"]},
-    {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
-    {
-        "apiGroups": ["rbac.authorization.k8s.io"],
-        "resources": ["roles", "rolebindings"],
-        "verbs": ["list", "create", "patch", "delete"],
-    },
-    {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list", "create", "patch", "delete"]},
-    {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["list", "create", "patch", "delete"]},
-    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "create", "patch"]},
-    {"apiGroups": ["monitoring.coreos.com"], "resources": ["podmonitors"], "verbs": ["list", "create", "patch", "delete"]},
-    *DRIVER_RULES,
-]
-"""What docs/operator.md says that the operator needs, and nothing else: tests run it with these rights."""
+def operator_rules() -> list[Object]:
+    """What the chart gives the operator in a namespace that it watches: tests run it with these rights and no others."""
+    roles = of_kind(rendered({"watch": {"namespaces": ["watched"]}}), "Role")
+    (rules,) = (role["rules"] for role in roles if role["metadata"]["namespace"] == "watched")
+    return list(rules)
 
 
 def wait_for(what: str, found: Callable[[], Any]) -> Any:
@@ -110,12 +91,18 @@ class Running:
 class Cluster:
     """A namespace with the operator's rights, and what tests do there."""
 
+    account: tuple[str, str]
+    """Whom the operator is: a namespace, and a service account in it."""
+    lacks_rights = False
+    """Whether a test has it do without some."""
+
     def __init__(self, server: ApiServer, driver: FakeDriver) -> None:
         self.server, self.driver, self.admin = server, driver, server.admin
         self.namespace = server.namespace("operator")
+        self.account = (self.namespace, SERVICE_ACCOUNT)
         rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}"
         self.admin.create(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", {"metadata": {"name": SERVICE_ACCOUNT}})
-        self.admin.create(f"{rbac}/roles", {"metadata": {"name": SERVICE_ACCOUNT}, "rules": OPERATOR_RULES})
+        self.admin.create(f"{rbac}/roles", {"metadata": {"name": SERVICE_ACCOUNT}, "rules": operator_rules()})
         reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": SERVICE_ACCOUNT}
         subject = {"kind": "ServiceAccount", "name": SERVICE_ACCOUNT, "namespace": self.namespace}
         self.admin.create(f"{rbac}/rolebindings", {"metadata": {"name": SERVICE_ACCOUNT}, "roleRef": reference, "subjects": [subject]})
@@ -126,15 +113,16 @@ class Cluster:
         return Settings(**{**quick, **changes})
 
     def way(self, server: str | None = None) -> Access:
-        token = self.server.token(self.namespace, SERVICE_ACCOUNT)
-        way = from_kubeconfig(self.server.kubeconfig_for(f"operator-{self.namespace}", token, self.namespace))
+        way = from_kubeconfig(self.server.kubeconfig_for(f"operator-{self.namespace}", self.server.token(*self.account), self.namespace))
         if server is not None:
             way.server, way.ca = server, None
         return way
 
     @contextmanager
-    def operator(self, way: Access | None = None, **settings: Any) -> Iterator[Running]:
-        running = Running(way or self.way(), self.settings(**settings))
+    def operator(
+        self, way: Access | None = None, *, on_step: Callable[[str], None] = lambda step: None, **settings: Any
+    ) -> Iterator[Running]:
+        running = Running(way or self.way(), self.settings(**settings), on_step)
         try:
             yield running
             assert running.failure is None
@@ -184,7 +172,8 @@ class Cluster:
 
     def take_right(self, *resources: str) -> None:
         """Leave the operator all of its rights but those to these resources."""
-        rules = [{**rule, "resources": [name for name in rule["resources"] if name not in resources]} for rule in OPERATOR_RULES]
+        self.lacks_rights = True
+        rules = [{**rule, "resources": [name for name in rule["resources"] if name not in resources]} for rule in operator_rules()]
         path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}/roles/{SERVICE_ACCOUNT}"
         self.admin.patch(path, {"rules": [rule for rule in rules if rule["resources"]]})
 

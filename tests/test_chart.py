@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,18 +18,16 @@ import yaml
 
 import alerts
 from apiserver import DEADLINE_SECONDS, ApiError, ApiServer, program, running
+from chart import CHART, KUBERNETES, RIGHTS, helm, install, of_kind, path_of, plural, rendered
 from streamjoin_operator import crd
-from streamjoin_operator.settings import read
+from streamjoin_operator.settings import Settings, read
 from waiting import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
-CHART = ROOT / "charts" / "streamjoin-operator"
 CRD = ROOT / "crds" / "streamjoins.streamjoin.dev.yaml"
 ACCESS = CHART / "files" / "access.py"
 
 Object = dict[str, Any]
-
-KUBERNETES = "1.34.4"
 
 MATRIX: dict[str, Object] = {
     "defaults": {},
@@ -71,6 +71,15 @@ MATRIX: dict[str, Object] = {
         "podDisruptionBudget": {"enabled": False},
         "networkPolicy": {"enabled": False},
         "joins": {"networkPolicy": False, "podMonitor": "off"},
+        "driverPolicy": {"enabled": False},
+    },
+    "selected": {
+        "watch": {"namespaceSelector": {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["gold"]}]}},
+        "extraEnv": [{"name": "SSL_CERT_FILE", "value": "/certificates"}],
+        "extraEnvFrom": [{"configMapRef": {"name": "a"}}],
+        "prometheus": {"allowedUrls": ["http://prometheus.team-a:9090"]},
+        "driverPolicy": {"hostAccess": True},
+        "operator": {"port": 9000},
     },
     "not aggregated, not kept": {"rbac": {"aggregate": False}, "crds": {"keep": False}},
 }
@@ -101,26 +110,14 @@ REFUSED: list[tuple[Object, str]] = [
     ({"prometheus": {"timeoutSeconds": 0}}, "timeoutSeconds"),
     ({"cost": {"pricePerExecutorHour": -1}}, "pricePerExecutorHour"),
     ({"networkPolicy": {"prometheusPorts": [0]}}, "prometheusPorts"),
+    ({"watch": {"namespaces": ["a"], "namespaceSelector": {"matchLabels": {"a": "b"}}}}, "Selector: watch.namespaces is given too"),
+    ({"watch": {"namespaceSelector": {"labels": {}}}}, "labels"),
+    ({"prometheus": {"allowedUrls": ["prometheus:9090"]}}, "allowedUrls"),
+    ({"driverPolicy": {"hostAccess": "some"}}, "hostAccess"),
+    ({"operator": {"port": 80}}, "port"),
+    ({"extraEnv": {"A": "b"}}, "extraEnv"),
     ({"serviceAccount": {"create": False}}, "serviceAccount.name: is empty, and serviceAccount.create is false"),
 ]
-
-
-def helm(*arguments: str, values: Object | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
-    command = [str(program("helm")), *arguments, *(["--values", "-"] if values is not None else [])]
-    text = None if values is None else json.dumps(values)
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=120)
-    assert not check or done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
-def rendered(values: Object, namespace: str = "operators") -> list[Object]:
-    """All objects of the chart, its tests included."""
-    text = helm("template", "sj", str(CHART), "--namespace", namespace, "--kube-version", KUBERNETES, values=values).stdout
-    return [each for each in yaml.safe_load_all(text) if each]
-
-
-def of_kind(objects: list[Object], kind: str) -> list[Object]:
-    return [each for each in objects if each["kind"] == kind]
 
 
 @pytest.fixture(params=MATRIX, ids=str)
@@ -204,6 +201,142 @@ def test_monitors_and_rules_have_the_label_that_a_prometheus_selects_by() -> Non
     assert "STREAMJOIN_POD_MONITOR_LABELS" not in json.dumps(deployment)
 
 
+SETTINGS: dict[str, tuple[Object, Any]] = {
+    "watch_namespaces": ({"watch": {"namespaces": ["a", "b"]}}, ("a", "b")),
+    "watch_namespace_selector": (
+        {
+            "watch": {
+                "namespaceSelector": {
+                    "matchLabels": {"a.b/c": "d"},
+                    "matchExpressions": [
+                        {"key": "e", "operator": "In", "values": ["f", "g"]},
+                        {"key": "h", "operator": "NotIn", "values": ["i"]},
+                        {"key": "j", "operator": "Exists"},
+                        {"key": "k", "operator": "DoesNotExist"},
+                    ],
+                }
+            }
+        },
+        "a.b/c=d,e in (f,g),h notin (i),j,!k",
+    ),
+    "engine_image": ({"engine": {"repository": "r", "tag": "9"}}, "r:9"),
+    "image_pull_policy": ({"engine": {"pullPolicy": "Always"}}, "Always"),
+    "image_pull_secrets": ({"imagePullSecrets": ["a", "b"]}, ("a", "b")),
+    "port": ({"operator": {"port": 9000}}, 9000),
+    "workers": ({"operator": {"workers": 3}}, 3),
+    "poll_seconds": ({"operator": {"pollSeconds": 1.5}}, 1.5),
+    "resync_seconds": ({"operator": {"resyncSeconds": 2.5}}, 2.5),
+    "start_seconds": ({"operator": {"startSeconds": 3.5}}, 3.5),
+    "status_seconds": ({"operator": {"statusSeconds": 4.5}}, 4.5),
+    "cleanup_seconds": ({"operator": {"cleanupSeconds": 5.5}}, 5.5),
+    "pod_monitor_labels": ({"joins": {"podMonitorLabels": {"release": "prometheus"}}}, ("release=prometheus",)),
+    "pod_monitor": ({"joins": {"podMonitor": "off"}}, "off"),
+    "network_policy": ({"joins": {"networkPolicy": False}}, False),
+    "driver_url": ({"operator": {"driverUrl": "http://{service}.{namespace}:8080"}}, "http://{service}.{namespace}:8080"),
+    "prometheus_url": ({"prometheus": {"url": "http://a:9090"}}, "http://a:9090"),
+    "prometheus_allowed_urls": ({"prometheus": {"allowedUrls": ["http://a:1", "https://b/c"]}}, ("http://a:1", "https://b/c")),
+    "prometheus_token_file": ({"prometheus": {"tokenSecret": {"name": "a"}}}, "/etc/prometheus-token/token"),
+    "prometheus_ca_file": ({"prometheus": {"caConfigMap": {"name": "a"}}}, "/etc/prometheus-ca/ca.crt"),
+    "prometheus_insecure": ({"prometheus": {"insecure": True}}, True),
+    "prometheus_timeout_seconds": ({"prometheus": {"timeoutSeconds": 6.5}}, 6.5),
+    "prometheus_namespace_label": ({"prometheus": {"namespaceLabel": "ns"}}, "ns"),
+    "price_per_executor_hour": ({"cost": {"pricePerExecutorHour": 7.5}}, 7.5),
+    "operator_class": ({"operatorClass": "blue"}, "blue"),
+    "lease_name": ({"fullnameOverride": "mine"}, "mine"),
+    "log_level": ({"operator": {"logLevel": "debug"}}, "debug"),
+}
+"""By setting of the operator, a value of the chart and what becomes of it. The Lease is in the namespace of the release."""
+
+
+def settings_of(values: Object) -> Settings:
+    """Of the operator that the chart starts."""
+    (deployment,) = of_kind(rendered(values), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return read({one["name"]: one["value"] for one in container["env"] if "value" in one})
+
+
+def test_every_setting_has_a_value() -> None:
+    assert {*SETTINGS, "lease_namespace"} == {setting.name for setting in dataclasses.fields(Settings)}
+    assert settings_of({}).lease_namespace == "operators"
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_value_becomes_its_setting_and_no_other(name: str) -> None:
+    values, wanted = SETTINGS[name]
+    before, after = dataclasses.asdict(settings_of({})), dataclasses.asdict(settings_of(values))
+    assert before[name] != wanted
+    assert {field for field in after if after[field] != before[field]} == {name}
+    assert after[name] == wanted
+
+
+def test_without_values_settings_have_their_defaults() -> None:
+    derived = {"lease_name": "sj-streamjoin-operator", "lease_namespace": "operators"}
+    assert dataclasses.asdict(settings_of({})) == dataclasses.asdict(Settings()) | derived
+
+
+def test_the_port_of_health_and_metrics_is_one_everywhere() -> None:
+    (deployment,) = of_kind(rendered({"operator": {"port": 9000}}), "Deployment")
+    template = deployment["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    assert container["ports"] == [{"name": "http", "containerPort": 9000}]
+    assert template["metadata"]["annotations"]["prometheus.io/port"] == "9000"
+
+
+def test_the_operator_has_the_environment_that_is_given_it() -> None:
+    reference = [{"secretRef": {"name": "a"}}]
+    more = [{"name": "SSL_CERT_FILE", "value": "/certificates"}, {"name": "B", "valueFrom": {"secretKeyRef": {"name": "c", "key": "d"}}}]
+    (deployment,) = of_kind(rendered({"extraEnv": more, "extraEnvFrom": reference}), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["env"][-2:] == more
+    assert container["envFrom"] == reference
+
+
+def test_namespaces_are_named_or_selected() -> None:
+    selector = {"matchLabels": {"a": "b"}}
+    objects = rendered({"watch": {"namespaceSelector": selector}})
+    (policy,), (binding,) = of_kind(objects, "NetworkPolicy"), of_kind(objects, "ValidatingAdmissionPolicyBinding")
+    assert policy["spec"]["egress"][-1]["to"][0]["namespaceSelector"] == selector
+    assert binding["spec"]["matchResources"]["namespaceSelector"] == selector
+    (role,) = [one for one in of_kind(objects, "ClusterRole") if "aggregate" not in json.dumps(one["metadata"]["labels"])]
+    assert {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["list", "watch"]} in role["rules"]
+    (bound,) = of_kind(rendered({"watch": {"namespaces": ["team-a"]}}), "ValidatingAdmissionPolicyBinding")
+    (named,) = bound["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+    assert (named["key"], named["values"]) == ("kubernetes.io/metadata.name", ["team-a"])
+    assert "matchResources" not in of_kind(rendered({}), "ValidatingAdmissionPolicyBinding")[0]["spec"]
+
+
+def commands(document: str) -> list[list[str]]:
+    """All calls of ``helm install`` in the document, as a shell would read them."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / document).read_text(), re.DOTALL | re.MULTILINE)
+    lines = "".join(blocks).replace("\\\n", "").splitlines()
+    return [shlex.split(line, comments=True) for line in lines if line.startswith("helm install")]
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/kubernetes.md"])
+def test_the_first_way_to_install_that_is_documented_is_into_named_namespaces(document: str) -> None:
+    ways = commands(document)
+    for _, _, name, chart, *flags in ways:
+        flags.remove("--create-namespace")
+        text = helm("template", name, str(ROOT / chart), "--kube-version", KUBERNETES, *flags).stdout
+        objects = [each for each in yaml.safe_load_all(text) if each]
+        rights = [one["metadata"]["name"] for one in of_kind(objects, "ClusterRole") if "aggregate" not in json.dumps(one["metadata"])]
+        assert bool(rights) is ("watch.namespaces=" not in " ".join(flags))
+    assert any(flag.startswith("watch.namespaces=") for flag in ways[0])
+
+
+@pytest.mark.apiserver
+def test_who_installs_for_all_of_the_cluster_is_told_of_the_other_way(cluster: ApiServer) -> None:
+    def notes(*flags: str) -> str:
+        call = ("install", "noted", str(CHART), "--namespace", "operators", "--dry-run=server", *flags)
+        return cluster.helm(*call).stdout.partition("NOTES:")[2]
+
+    assert "--set \"watch.namespaces={team-a,team-b}\"" in notes()
+    assert "looks after all namespaces" in notes()
+    assert "Recommended" not in notes("--set", "watch.namespaces={team-a}")
+    assert "looks after team-a." in notes("--set", "watch.namespaces={team-a}")
+    assert "(a=b)" in notes("--set", "watch.namespaceSelector.matchLabels.a=b")
+
+
 def test_one_namespace_needs_no_cluster_role() -> None:
     objects = rendered({"watch": {"namespaces": ["team-a"]}, "rbac": {"aggregate": False}})
     assert of_kind(objects, "ClusterRole") == of_kind(objects, "ClusterRoleBinding") == []
@@ -230,18 +363,6 @@ def test_roles_name_every_verb_and_resource() -> None:
     for role in of_kind(rendered({}), "ClusterRole"):
         for rule in role["rules"]:
             assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
-
-
-def plural(kind: str) -> str:
-    return {"NetworkPolicy": "networkpolicies"}.get(kind, f"{kind.lower()}s")
-
-
-def path_of(each: Object) -> str:
-    group, _, version = each["apiVersion"].rpartition("/")
-    base = f"/apis/{group}/{version}" if group else f"/api/{version}"
-    namespace = each["metadata"].get("namespace")
-    where = f"/namespaces/{namespace}" if namespace else ""
-    return f"{base}{where}/{plural(each['kind'])}/{each['metadata']['name']}"
 
 
 def definition_of(kind: str) -> Object:
@@ -315,11 +436,7 @@ def access(cluster: ApiServer, values: Object, directory: Path, account: str, to
 
 
 def install_rbac(cluster: ApiServer, values: Object) -> list[Object]:
-    kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
-    made = [each for each in rendered(values) if each["kind"] in kinds]
-    for each in made:
-        cluster.admin.apply(path_of(each), each)
-    return made
+    return install(cluster.admin, values, "operators", *RIGHTS)
 
 
 @pytest.mark.apiserver

@@ -743,7 +743,7 @@ def test_it_is_found_by_its_short_name_and_its_categories(defined: ApiServer, jo
     defined.admin.create(joins, as_kubectl(GOOD))
     resources = {each["name"]: each for each in defined.admin.get(GROUP)["resources"]}
     assert set(resources) == {"streamjoins", "streamjoins/status", "streamjoins/scale"}
-    assert (resources["streamjoins"]["shortNames"], resources["streamjoins"]["categories"]) == (["sj"], ["all", "streaming"])
+    assert (resources["streamjoins"]["shortNames"], resources["streamjoins"]["categories"]) == (["sj"], ["streaming"])
     namespace = joins.split("/")[5]
     assert "good" in defined.kubectl("get", "sj", "-n", namespace).stdout
     assert "streamjoin.streamjoin.dev/good" in defined.kubectl("get", "streaming", "-n", namespace, "-o", "name").stdout

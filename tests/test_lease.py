@@ -156,6 +156,7 @@ def test_an_operator_that_was_stopped_for_a_while_ends_and_writes_nothing_more(c
 
 @pytest.mark.apiserver
 def test_without_the_right_to_the_lease_an_operator_is_not_ready_and_says_why(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.lacks_rights = True
     alone = Process(cluster, tmp_path)
     try:
         wait_for("it says so", lambda: alone.get("/readyz")[0] == 503 and "cannot get resource" in alone.get("/readyz")[1])

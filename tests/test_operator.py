@@ -21,7 +21,7 @@ from streamjoin.cli import pods
 from streamjoin.elastic.sample import Sample
 from streamjoin.manifest import check
 from streamjoin.runner.exchange import AHEAD_BYTES
-from streamjoin_operator import children, names, plugin, pod_templates, settings, status
+from streamjoin_operator import children, names, plugin, pod_templates, settings, status, uses
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.changes import Class, classify, compared, engine_manifest, revision, worst
 from streamjoin_operator.derived import Derived, derive
@@ -387,10 +387,25 @@ class TestChildren:
         assert certificate["dnsNames"] == [resource.tls_name]
         assert certificate["secretName"] == f"{resource.name}-tls"
 
-    def test_a_driver_may_touch_pods_alone(self) -> None:
-        (rule,) = children.role(Resource.of(streamjoin()))["rules"]
-        assert rule["resources"] == ["pods"]
-        assert "patch" not in rule["verbs"]
+    def test_a_driver_may_touch_pods_alone_and_use_what_its_executors_template_names(self) -> None:
+        volumes = [{"name": "keys", "secret": {"secretName": "keys"}}, {"name": "again", "secret": {"secretName": "keys"}}]
+        body = streamjoin(executor={"podTemplate": {"spec": {"volumes": volumes}}}, checkpoint={"persistentVolumeClaim": "state"})
+        manifest = derive(body).manifest
+        assert manifest is not None
+        touches, *used = children.role(Resource.of(body), manifest, Settings())["rules"]
+        assert touches["resources"] == ["pods"]
+        assert "patch" not in touches["verbs"]
+        assert [rule["verbs"] for rule in used] == [["use"]] * 4, "a verb that the API server knows nothing of"
+        assert {rule["resources"][0]: rule["resourceNames"] for rule in used} == {
+            "streamjoins": ["one"],
+            "secrets": ["keys", "sj-one-exchange"],
+            "persistentvolumeclaims": ["state"],
+            "serviceaccounts": ["sj-one-executors"],
+        }
+
+    @pytest.mark.parametrize("spec", [{"volumes": "a"}, {"containers": 3}, {"volumes": [None, {"secret": "a"}]}, "no mapping"], ids=str)
+    def test_a_template_that_is_no_pod_uses_nothing(self, spec: Any) -> None:
+        assert [rule["resources"] for rule in uses.rules("one", {"spec": spec})] == [["streamjoins"]]
 
     def test_prometheus_knows_drivers_by_the_job_that_alerts_ask_for(self) -> None:
         label = children.pod_monitor(Resource.of(streamjoin()), manifest_of(streamjoin()), Settings())["spec"]["jobLabel"]

@@ -26,7 +26,7 @@ from waiting import wait_for as wait_longer
 pytestmark = pytest.mark.apiserver
 
 CHILDREN = ["ConfigMap", "Deployment", "NetworkPolicy", "Role", "RoleBinding", "Secret", "Service", "ServiceAccount"]
-CHILDREN_OF_ONE = dict.fromkeys(CHILDREN, 1) | {"ConfigMap": 2, "NetworkPolicy": 2, "Secret": 2}
+CHILDREN_OF_ONE = dict.fromkeys(CHILDREN, 1) | {"ConfigMap": 2, "NetworkPolicy": 2, "Secret": 2, "ServiceAccount": 2}
 
 
 def test_from_apply_to_running_with_the_rights_that_are_documented_and_then_rest(cluster: Cluster) -> None:
@@ -360,6 +360,69 @@ def test_delete_with_the_state_where_all_children_are_deleted_before(cluster: Cl
         assert cluster.status()["phase"] == "Deleting"
 
 
+def test_executors_and_what_removes_the_state_have_the_identity_that_a_cloud_knows(cluster: Cluster) -> None:
+    """Also when Kubernetes deletes the children first, their service account among them."""
+    annotations = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/joins"}
+    checkpoint = {"location": "s3://bucket/state/one", "onDelete": "Delete"}
+    account = f"{PATHS['ServiceAccount'].format(cluster.namespace)}/sj-one-executors"
+    with cluster.operator():
+        cluster.run(checkpoint=checkpoint, serviceAccountAnnotations=annotations)
+        for name in ("sj-one", "sj-one-executors"):
+            found = cluster.child("ServiceAccount", name)
+            assert annotations.items() <= found["metadata"]["annotations"].items()
+            assert found["automountServiceAccountToken"] is False
+        executor = yaml.safe_load(cluster.child("ConfigMap")["data"]["executor.yaml"])
+        assert executor["spec"]["serviceAccountName"] == "sj-one-executors"
+        changed = dict.fromkeys(annotations, "arn:aws:iam::1:role/others")
+        cluster.change({"serviceAccountAnnotations": changed})
+        wait_for("the change", lambda: cluster.status().get("change", {}).get("class") == "Restart")
+        wait_for("the account", lambda: changed.items() <= cluster.admin.get(account)["metadata"]["annotations"].items())
+        cluster.ready()
+        job = f"{PATHS['Job'].format(cluster.namespace)}/{names.cleanup_name('one', cluster.get()['metadata']['uid'])}"
+        cluster.admin.delete(account)
+        cluster.admin.request("DELETE", f"{STREAMJOINS.format(cluster.namespace)}/one", {"propagationPolicy": "Foreground"})
+        wait_for("the Job", lambda: cluster.admin.exists(job))
+        wait_for("the account", lambda: cluster.admin.exists(account))
+        made, owner = cluster.admin.get(account), cluster.admin.get(job)
+        assert owner["spec"]["template"]["spec"]["serviceAccountName"] == "sj-one-executors"
+        assert [one["uid"] for one in made["metadata"]["ownerReferences"]] == [owner["metadata"]["uid"]]
+        assert changed.items() <= made["metadata"]["annotations"].items()
+        complete(cluster, job)
+        wait_for("the end", lambda: cluster.get()["metadata"]["finalizers"] == ["foregroundDeletion"])
+
+
+def test_an_annotation_that_is_none_is_said_with_its_field(cluster: Cluster) -> None:
+    with cluster.operator():
+        cluster.submit(serviceAccountAnnotations={"not a name": "x"})
+        wait_for("the refusal", lambda: cluster.condition("Degraded") == ("True", "ApplyRefused"))
+        message = next(found["message"] for found in cluster.status()["conditions"] if found["type"] == "Degraded")
+        assert message.startswith("ServiceAccount sj-one: ")
+        assert message.endswith("look at spec.serviceAccountAnnotations")
+
+
+def test_deleting_all_of_a_namespace_leaves_joins_and_their_state_and_what_it_takes_comes_back(cluster: Cluster) -> None:
+    """``kubectl delete all --all``, as people clean a namespace up; tests/test_crashes.py has drivers that are killed go on."""
+    kept = ("StreamJoin", "ConfigMap", "Secret", "PersistentVolumeClaim")
+
+    def known() -> dict[str, str]:
+        found = {"StreamJoin": [cluster.get()], **cluster.children()}
+        return {f"{kind} {body['metadata']['name']}": body["metadata"]["uid"] for kind, many in found.items() for body in many}
+
+    with cluster.operator():
+        cluster.run(checkpoint={"persistentVolumeClaim": "data", "size": "1Gi"})
+        before, started, driver = known(), cluster.child("Deployment")["spec"]["template"], "Deployment sj-one"
+        cluster.server.kubectl("delete", "all", "--all", "--namespace", cluster.namespace, "--wait=false")
+        wait_for("its driver is made anew", lambda: known().get(driver, before[driver]) != before[driver])
+        wait_for("all is there again", lambda: known().keys() == before.keys())
+        after = known()
+        assert {name for name in after if after[name] != before[name]} == {driver, "Service sj-one"}
+        assert set(kept) <= {name.split()[0] for name in before}
+        assert cluster.child("Deployment")["spec"]["template"] == started, "it goes on from the same checkpoint"
+        cluster.ready()
+        wait_for("it runs", lambda: cluster.condition("Ready") == ("True", "JoinRunning"))
+        assert cluster.condition("Degraded") == ("False", "Healthy")
+
+
 def test_a_claim_that_the_operator_made_is_owned_as_long_as_it_is_to_go(cluster: Cluster) -> None:
     claim = {"persistentVolumeClaim": "data", "size": "1024Mi"}
 
@@ -481,7 +544,7 @@ def test_faults_on_the_wire_change_nothing_in_the_end(cluster: Cluster, fault: i
         cluster.operator(cluster.way(proxy.url), resync_seconds=0.1) as running,
     ):
         running.await_ready()
-        proxy.fault, proxy.every = fault, 29  # a check takes up to 28 requests
+        proxy.fault, proxy.every = fault, 31  # a check takes up to 30 requests
         cluster.submit()
         cluster.ready()
         wait_for("some faults", lambda: proxy.injected >= 3)

@@ -27,7 +27,7 @@ KEY = ("default", "one")
 CHILDREN = [
     *("ConfigMap sj-one", "ConfigMap sj-one-decisions", "Deployment sj-one"),
     *("NetworkPolicy sj-one", "NetworkPolicy sj-one-executors", "Role sj-one", "RoleBinding sj-one"),
-    *("Secret sj-one-exchange", "Secret sj-one-token", "Service sj-one", "ServiceAccount sj-one"),
+    *("Secret sj-one-exchange", "Secret sj-one-token", "Service sj-one", "ServiceAccount sj-one", "ServiceAccount sj-one-executors"),
 ]
 
 

@@ -20,6 +20,7 @@ import yaml
 
 from apiserver import ApiServer
 from certificates import Authority
+from chart import path_of
 from operator_parts import streamjoin
 from streamjoin_operator import children, names, pod_templates
 from streamjoin_operator.changes import engine_manifest
@@ -27,6 +28,7 @@ from streamjoin_operator.children import DRIVER_RULES
 from streamjoin_operator.derived import derive
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.settings import Settings
+from test_driver_policy import policy_of
 from waiting import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.apiserver]
@@ -101,19 +103,23 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+NAME, POD = "made-up", "sj-made-up-0"
+
+
 @pytest.fixture
-def namespace(api_server: ApiServer) -> str:
-    """With the driver's pod and the rights that the operator gives it."""
+def namespace(api_server: ApiServer, tmp_path: Path) -> str:
+    """With the driver's pod and the rights that the operator and the chart give it."""
     namespace = api_server.namespace("pods")
-    core, rbac = (f"/{root}/namespaces/{namespace}" for root in ("api/v1", "apis/rbac.authorization.k8s.io/v1"))
-    api_server.admin.create(f"{core}/serviceaccounts", {"metadata": {"name": "driver"}})
-    api_server.admin.create(f"{rbac}/roles", {"metadata": {"name": "driver"}, "rules": DRIVER_RULES})
-    subjects = [{"kind": "ServiceAccount", "name": "driver", "namespace": namespace}]
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "driver"}
-    api_server.admin.create(f"{rbac}/rolebindings", {"metadata": {"name": "driver"}, "roleRef": reference, "subjects": subjects})
-    container = {"name": "driver", "image": "none"}
-    spec = {"containers": [container], "automountServiceAccountToken": False}
-    api_server.admin.create(f"{core}/pods", {"metadata": {"name": "driver"}, "spec": spec})
+    derived = derive(join(namespace, tmp_path))
+    assert derived.manifest is not None, derived.problem
+    resource = Resource.of(join(namespace, tmp_path))
+    access = [*children.service_accounts(resource, derived.manifest), children.role_binding(resource)]
+    for each in (*access, children.role(resource, derived.manifest, Settings())):
+        each["metadata"].pop("ownerReferences")
+        api_server.admin.apply(path_of(each), each, names.MANAGER)
+    spec = {"containers": [{"name": "driver", "image": "none"}], "automountServiceAccountToken": False}
+    api_server.admin.create(f"/api/v1/namespaces/{namespace}/pods", {"metadata": {"name": POD}, "spec": spec})
+    policy_of(api_server, namespace)
     return namespace
 
 
@@ -122,7 +128,7 @@ def join(namespace: str, root: Path) -> Object:
     body["joins"][0]["output"]["sink"]["files"]["path"] = str(root / "out")
     body["workers"] |= {"min": 1, "max": 4, "perExecutor": 2}
     body |= {"checkpoint": {"location": str(root / "state")}, "security": {"tls": {"secretName": "certificates"}}}
-    return {**streamjoin("made-up", namespace), "spec": body}
+    return {**streamjoin(NAME, namespace), "spec": body}
 
 
 def in_place(text: str, root: Path) -> str:
@@ -153,11 +159,11 @@ def driver(api_server: ApiServer, namespace: str, tmp_path: Path) -> Iterator[tu
         **os.environ,
         "STREAMJOIN_IMAGE": "engine:1",
         "POD_NAMESPACE": namespace,
-        "POD_NAME": "driver",
+        "POD_NAME": POD,
         "POD_IP": DRIVER_IP,
         "KUBERNETES_SERVICE_HOST": host,
         "KUBERNETES_SERVICE_PORT": port,
-        "KUBECONFIG": str(api_server.kubeconfig_for(f"driver-{namespace}", api_server.token(namespace, "driver"), namespace)),
+        "KUBECONFIG": str(api_server.kubeconfig_for(f"driver-{namespace}", api_server.token(namespace, f"sj-{NAME}"), namespace)),
     }
     pods = Pods(api_server, namespace, tmp_path, dict(os.environ))
     with (tmp_path / "driver.log").open("wb") as log:
@@ -170,7 +176,7 @@ def driver(api_server: ApiServer, namespace: str, tmp_path: Path) -> Iterator[tu
 
 
 def test_a_driver_and_its_executors_work_with_the_secret_alone(
-    driver: tuple[subprocess.Popen[bytes], Pods, str], tmp_path: Path
+    driver: tuple[subprocess.Popen[bytes], Pods, str], api_server: ApiServer, namespace: str, tmp_path: Path
 ) -> None:
     process, pods, url = driver
 
@@ -211,7 +217,7 @@ def test_a_driver_and_its_executors_work_with_the_secret_alone(
     assert len(pods.processes) == 3, "no other took its place"
     for pod in pods.specified:
         labels = pod["metadata"]["labels"]
-        assert (labels[names.NAME], labels[names.COMPONENT]) == ("made-up", "executor")
+        assert (labels[names.NAME], labels[names.COMPONENT]) == (NAME, "executor")
         assert pod["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "200m", "memory": "3Gi"}, "of two workers"
     seen = json.dumps(pods.specified) + told()
     for started in (process, *(one for one in pods.processes.values() if one.poll() is None)):
@@ -224,3 +230,8 @@ def test_a_driver_and_its_executors_work_with_the_secret_alone(
     process.send_signal(signal.SIGTERM)
     wait_for("the driver ends", lambda: process.poll() is not None, RUNS, told=told)
     assert process.returncode == 0, told()
+
+    asked = api_server.asked(namespace, f"sj-{NAME}")
+    assert not [one for one in asked if one.code == 403]
+    (rule,) = DRIVER_RULES
+    assert {(one.verb, one.resource, one.namespace) for one in asked} == {(verb, "pods", namespace) for verb in rule["verbs"]}

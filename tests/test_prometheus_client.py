@@ -8,7 +8,9 @@ import ipaddress
 import json
 import math
 import shutil
+import socketserver
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -29,7 +31,7 @@ from scaled_join import ScaledJoin, ScaledServer
 from streamjoin_operator.driver import DriverClient
 from streamjoin_operator.measurement import Distrusted, Series
 from streamjoin_operator.metrics import Metrics
-from streamjoin_operator.prometheus import PrometheusClient
+from streamjoin_operator.prometheus import PrometheusClient, forbidden
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconcile import Reconciler
 from streamjoin_operator.settings import SettingError, Settings, read
@@ -63,6 +65,10 @@ class Answers:
                 answers.asked.append((self.path, self.headers.get("Authorization")))
                 time.sleep(answers.pause)
                 self.answer(answers.status, answers.body, answers.headers)
+
+            def do_PUT(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.do_GET()
 
         with closing(http_stub.Served(Handler, tls)) as served:
             self.url = served.url
@@ -140,7 +146,13 @@ def test_the_token_is_read_every_time_and_goes_to_its_own_server_alone(tmp_path:
     with Answers().served() as own, Answers().served() as other:
 
         async def asked() -> None:
-            client = PrometheusClient(Settings(prometheus_url=own.url, prometheus_token_file=str(token)))
+            client = PrometheusClient(
+                Settings(
+                    prometheus_url=own.url,
+                    prometheus_allowed_urls=(f"{own.url}/team-a", other.url),
+                    prometheus_token_file=str(token),
+                )
+            )
             try:
                 for url in (own.url, f"{own.url}/team-a", other.url):
                     await client.read(url, "team-a", "one", 60.0)
@@ -246,13 +258,14 @@ class RealPrometheus:
 class Loop:
     """An operator's reconciler with its real clients, in a cluster in memory; its own clock may be set ahead."""
 
-    def __init__(self, join: ScaledServer, url: str, **spec: Any) -> None:
+    def __init__(self, join: ScaledServer, url: str, settings: Object | None = None, **spec: Any) -> None:
         self.join, self.cluster, self.ahead = join, MemoryCluster(), 0.0
         scaling = {"scaleUpAfter": "1s", "scaleDownAfter": "1s"}
         body = streamjoin(**{"scaling": scaling, **spec})
         body["metadata"] = {"name": "one", "namespace": "default"}
         self.cluster.put(body)
-        self.settings = Settings(prometheus_url=url, driver_url=f"http://{join.address}", prometheus_timeout_seconds=2.0)
+        given = {"prometheus_url": url, "driver_url": f"http://{join.address}", "prometheus_timeout_seconds": 2.0}
+        self.settings = Settings(**{**given, **(settings or {})})
         self.drivers, self.prometheus = DriverClient(), PrometheusClient(self.settings)
         self.reconciler = Reconciler(
             self.cluster,  # type: ignore[arg-type]
@@ -301,6 +314,165 @@ class Loop:
     async def close(self) -> None:
         await self.drivers.close()
         await self.prometheus.close()
+
+
+ALLOWED = ("http://prometheus.team-a:9090", "https://mimir.example.com/team-a/")
+
+
+@pytest.mark.parametrize(
+    ("url", "may"),
+    [
+        ("http://own:9090/prometheus", True),
+        ("http://own:9090/prometheus/", True),
+        ("http://own:9090", False),
+        ("http://own:9090/prometheus/other", False),
+        ("http://prometheus.team-a:9090", True),
+        ("http://PROMETHEUS.team-a:9090/", True),
+        ("http://prometheus.team-a:9090/below", True),
+        ("https://prometheus.team-a:9090", False),
+        ("http://prometheus.team-a", False),
+        ("http://prometheus.team-a:90", False),
+        ("http://prometheus.team-a:90900", False),
+        ("http://prometheus.team-a.evil:9090", False),
+        ("http://prometheus.team-a:9090@evil", False),
+        ("https://mimir.example.com/team-a", True),
+        ("https://mimir.example.com:443/team-a/b", True),
+        ("https://mimir.example.com/team-ab", False),
+        ("https://mimir.example.com/", False),
+        ("https://mimir.example.com/team-a/../team-b", False),
+        ("https://mimir.example.com/team-a/%2e%2e/team-b", False),
+    ],
+)
+def test_a_resource_names_no_server_that_the_operators_settings_do_not(url: str, may: bool) -> None:
+    found = forbidden(url, Settings(prometheus_url="http://own:9090/prometheus", prometheus_allowed_urls=ALLOWED))
+    assert (found is None) is may
+    if found is not None:
+        assert found.reason is Reason.PrometheusNotAllowed
+        assert found.text.startswith(f"spec.scaling.prometheus.url: {url} is neither prometheus.url of the operator's chart nor ")
+        assert found.text.endswith("have it added there, or remove the field")
+
+
+SECRET = "nobody-else-may-see-this"
+
+
+@contextmanager
+def banner(text: str) -> Iterator[str]:
+    """A server that speaks no HTTP, and says something to whoever comes; its address."""
+
+    class Speaks(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(text.encode())
+            self.request.recv(1 << 16)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Speaks) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def quoting(**answer: Any) -> Answers:
+    return Answers(body=json.dumps(answer).encode())
+
+
+TELLING: dict[str, Answers | str] = {
+    "a page": Answers(body=f"<html>{SECRET}</html>".encode()),
+    "an error page": Answers(status=500, body=SECRET.encode()),
+    "an error of Prometheus' API": Answers(status=422, body=json.dumps({"status": "error", "errorType": SECRET, "error": SECRET}).encode()),
+    "an error of another API": Answers(status=404, body=json.dumps({"error": SECRET, "message": SECRET}).encode()),
+    "an error that says success": quoting(status="error", errorType=SECRET, error=SECRET),
+    "an error of a known type": quoting(status="error", errorType="bad_data", error=SECRET),
+    "warnings": Answers(body=json.dumps(GOOD | {"warnings": [SECRET]}).encode()),
+    "another type of result": quoting(status="success", data={"resultType": SECRET, "result": []}),
+    "a value that is none": quoting(
+        status="success", data={"resultType": "matrix", "result": [{"metric": {"__name__": SECRET}, "values": [[1, SECRET]]}]}
+    ),
+    "a login": Answers(status=401, body=SECRET.encode(), headers={"WWW-Authenticate": f'Basic realm="{SECRET}"'}),
+    "a redirect": Answers(status=302, body=SECRET.encode(), headers={"Location": f"http://127.0.0.1:9/{SECRET}"}),
+    "a health that is another's": quoting(error=SECRET, status=SECRET),
+    "a header that is none": Answers(headers={"X": f"{SECRET}\x00"}),
+    "no HTTP": f"220 {SECRET} ESMTP\r\n",
+    "half of it": f"HTTP/1.1 200 {SECRET}\r\nContent-Length: {SECRET}\r\n\r\n",
+}
+"""Answers of servers that only the operator can reach, and what they must not tell."""
+
+
+@contextmanager
+def telling(name: str) -> Iterator[str]:
+    found = TELLING[name]
+    if isinstance(found, str):
+        with banner(found) as url:
+            yield url
+    else:
+        with found.served() as server:
+            yield server.url
+
+
+@pytest.mark.parametrize("name", TELLING)
+def test_no_word_of_an_answer_is_told(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a server that a resource names: neither in its status, nor in an event, nor in a log."""
+    caplog.set_level("INFO")
+
+    async def told(url: str) -> None:
+        server = ScaledServer(ScaledJoin(time.time, 48_000.0, start_seconds=1.0, move_seconds=0.5))
+        loop = Loop(server, "", {"prometheus_allowed_urls": (url,)}, scaling={"prometheus": {"url": url}})
+        try:
+            await loop.until("it is judged", lambda: loop.metrics.startswith("Prometheus"))
+            seen = json.dumps([loop.status, loop.cluster.events, loop.cluster.of("ConfigMap")]) + caplog.text
+            assert SECRET not in seen
+            if name == "an error of a known type":
+                assert "it answers with an error (bad_data)" in seen
+        finally:
+            await loop.close()
+            server.close()
+
+    with telling(name) as url:
+        asyncio.run(told(url))
+
+
+@pytest.mark.parametrize("name", TELLING)
+def test_no_word_of_what_answers_in_a_drivers_place_is_told(name: str) -> None:
+    """A Service's endpoints may be changed by others than the operator. What speaks the driver's API is taken for a driver."""
+
+    async def asked(url: str) -> str:
+        client = DriverClient()
+        try:
+            report = await client.read(url, "token")
+            answered = await client.put(url, "token", {"workers": 2})
+            return f"{report} {answered}"
+        finally:
+            await client.close()
+
+    with telling(name) as url:
+        found = asyncio.run(asked(url))
+    if name == "an error of Prometheus' API":
+        found = found.split("Answered(")[0]  # the plan API says in the same way what is wrong with a plan
+    assert SECRET not in found
+
+
+def test_nothing_is_sent_to_where_a_resource_or_an_answer_points() -> None:
+    async def told(elsewhere: Answers, sends_on: Answers) -> None:
+        server = ScaledServer(ScaledJoin(time.time, 48_000.0, start_seconds=1.0, move_seconds=0.5))
+        loop = Loop(server, "", scaling={"prometheus": {"url": elsewhere.url}})
+        client = DriverClient()
+        try:
+            await loop.until("it is refused", lambda: loop.metrics == "PrometheusNotAllowed")
+            (message,) = [found["message"] for found in loop.status["conditions"] if found["type"] == "MetricsAvailable"]
+            assert message.startswith(f"spec.scaling.prometheus.url: {elsewhere.url} is neither ")
+            ready = [found["status"] for found in loop.status["conditions"] if found["type"] == "Ready"]
+            assert ready == ["True"], "the join goes on"
+            assert (await client.read(sends_on.url, "token")).problem == "/v1/health answers 307, and not as a driver does"
+            assert (await client.put(sends_on.url, "token", {"workers": 2})).status == 307
+            assert await client.statistics(sends_on.url, "token") is None
+        finally:
+            await client.close()
+            await loop.close()
+            server.close()
+
+    with Answers().served() as elsewhere, Answers(status=307, headers={"Location": elsewhere.url}).served() as sends_on:
+        asyncio.run(told(elsewhere, sends_on))
+        assert isinstance(ask(sends_on.url), Distrusted)
+        assert elsewhere.asked == []
 
 
 @pytest.mark.prometheus

@@ -48,7 +48,8 @@ class Applier:
             except ApiError as error:
                 if not error.refuses_object:
                     raise
-                remedy = "; look at spec.driver.podTemplate" if kind == "Deployment" else ""
+                field = {"Deployment": "driver.podTemplate", "ServiceAccount": "serviceAccountAnnotations"}.get(kind)
+                remedy = "" if field is None else f"; look at spec.{field}"
                 reconciliation.refused = (Reason.ApplyRefused, f"{kind} {metadata['name']}: {error.message[:700]}{remedy}")
                 return Verdict(REFUSED_SECONDS)
             reconciliation.observed[kind, metadata["name"]] = applied

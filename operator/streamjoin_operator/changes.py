@@ -69,7 +69,7 @@ RULES = (
     _rule(r"spec\.streams\[\d+\]\.source\.kafka\.(topic|format)", Class.REFUSED, IDENTITY),
     _rule(r"spec\.joins\[\d+\]\.(on|window)\b.*", Class.REFUSED, IDENTITY),
     _rule(r"spec\.scaling\.tau\d", Class.RESTART, "load shedding and the metrics' thresholds rest on it"),
-    _rule(r"spec\.(image|driver|executor|security)\b.*", Class.RESTART, "pods are made anew"),
+    _rule(r"spec\.(image|driver|executor|security|serviceAccountAnnotations)\b.*", Class.RESTART, "pods are made anew"),
     _rule(r"spec\.workers\.(resources|perExecutor)\b.*", Class.RESTART, "pods are made anew"),
     _rule(r".*", Class.RESTART, "the driver reads it when it starts"),
 )
@@ -80,7 +80,8 @@ def engine_manifest(manifest: Manifest) -> Object:
     value: Object = manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"status"})
     value["metadata"] = {"name": manifest.metadata.name}
     spec = value["spec"]
-    for name in ("suspend", "paused", "operatorClass", "image", "driver", "executor", "security", "metrics"):
+    of_the_operator = ("suspend", "paused", "operatorClass", "serviceAccountAnnotations", "image", "driver", "executor", "security", "metrics")
+    for name in of_the_operator:
         spec.pop(name, None)
     for name in ("persistentVolumeClaim", "onDelete", "size", "storageClassName"):
         spec["checkpoint"].pop(name, None)
@@ -90,11 +91,12 @@ def engine_manifest(manifest: Manifest) -> Object:
 
 
 def operator_fields(manifest: Manifest) -> Object:
-    """The rest that pods are made of: image and pod templates, the Secret with certificates, and the claim."""
+    """The rest that pods are made of: image and pod templates, whom a cloud takes them for, the Secret with certificates, and the claim."""
     spec = manifest.spec
     return {
         "spec": {
             "image": spec.image,
+            "serviceAccountAnnotations": dict(spec.service_account_annotations),
             "driver": dict(spec.driver.pod_template),
             "executor": dict(spec.executor.pod_template),
             "security": {"tls": {"secretName": spec.security.tls and spec.security.tls.secret_name}},

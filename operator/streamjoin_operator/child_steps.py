@@ -98,11 +98,12 @@ class ChildSteps:
         return Verdict(self._ports.settings.resync_seconds)
 
     async def access(self, reconciliation: Reconciliation) -> Verdict:
+        resource, manifest = reconciliation.resource, reconciliation.manifest
         return await self._applier.apply(
             reconciliation,
-            children.service_account(reconciliation.resource),
-            children.role(reconciliation.resource),
-            children.role_binding(reconciliation.resource),
+            *children.service_accounts(resource, manifest),
+            children.role(resource, manifest, self._ports.settings),
+            children.role_binding(resource),
         )
 
     async def token(self, reconciliation: Reconciliation) -> Verdict:
@@ -214,6 +215,7 @@ class ChildSteps:
         kept = {
             "ConfigMap": names.ledger_name(reconciliation.resource.name),
             "NetworkPolicy": names.executors_name(reconciliation.resource.name),
+            "ServiceAccount": names.executors_name(reconciliation.resource.name),
         }
         if self._wanted_budget(reconciliation) is None:
             unwanted.add("PodDisruptionBudget")

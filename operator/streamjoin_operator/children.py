@@ -4,7 +4,8 @@ A driver is a Deployment of one rather than a StatefulSet: when its node is lost
 without waiting for a node that may never answer; two drivers at once are harmless, because commits are fenced. It is replaced with
 ``Recreate``, since two would claim the checkpoint from each other in turn.
 
-Always holds: pure. The driver's service account may touch pods and nothing else; executors have no token at all.
+Always holds: pure. The driver's service account may touch pods and nothing else, and with the chart's admission policy no pods but its
+executors (``uses``); executors have no token at all.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import secrets
 from collections.abc import Sequence
 
 from streamjoin.manifest.model import Manifest
-from streamjoin_operator import names
+from streamjoin_operator import names, uses
 from streamjoin_operator.changes import Class, classify, compared, engine_manifest, revision, worst
 from streamjoin_operator.drift import Fields, Object, digest, our_fields, ours
 from streamjoin_operator.memory import WorkerMemory
@@ -43,12 +44,31 @@ CLEANUP_KEPT_SECONDS = 3600
 """A cleanup's Job can be looked at for so long after its end."""
 
 
-def service_account(resource: Resource) -> Object:
-    return child(resource, "v1", "ServiceAccount", resource.base, automountServiceAccountToken=False)
+def service_accounts(resource: Resource, manifest: Manifest) -> tuple[Object, Object]:
+    """The driver's and the executors'. The latter has no rights and no token: it is whom a cloud takes executors for."""
+    annotations = dict(manifest.spec.service_account_annotations)
+    accounts = (resource.base, names.executors_name(resource.name))
+    driver, executors = (_account(resource, name, annotations) for name in accounts)
+    return driver, executors
 
 
-def role(resource: Resource) -> Object:
-    return child(resource, "rbac.authorization.k8s.io/v1", "Role", resource.base, rules=DRIVER_RULES)
+def cleanup_account(resource: Resource, manifest: Manifest, job: Object) -> Object | None:
+    """The executors', where the cleanup needs it: it goes with the Job, for the StreamJoin's own may be deleted before."""
+    annotations = dict(manifest.spec.service_account_annotations)
+    if not annotations:
+        return None
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
+    return _account(resource, names.executors_name(resource.name), annotations, owner)
+
+
+def _account(resource: Resource, name: str, annotations: dict[str, str], owner: Object | None = None) -> Object:
+    metadata: Object = ({"annotations": annotations} if annotations else {}) | ({"ownerReferences": [owner]} if owner else {})
+    return child(resource, "v1", "ServiceAccount", name, owned=owner is None, metadata=metadata, automountServiceAccountToken=False)
+
+
+def role(resource: Resource, manifest: Manifest, settings: Settings) -> Object:
+    rules = [*DRIVER_RULES, *uses.rules(resource.name, executor_template(resource, manifest, settings))]
+    return child(resource, "rbac.authorization.k8s.io/v1", "Role", resource.base, rules=rules)
 
 
 def role_binding(resource: Resource) -> Object:

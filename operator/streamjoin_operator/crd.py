@@ -328,7 +328,8 @@ def definition() -> Json:
         "plural": PLURAL,
         "singular": KIND.lower(),
         "shortNames": ["sj"],
-        "categories": ["all", "streaming"],
+        # Not in "all": `kubectl delete all --all` is to leave StreamJoins, and with them their state, alone.
+        "categories": ["streaming"],
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",

@@ -13,7 +13,7 @@ from streamjoin_operator import api, children, names
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.applying import Applier
 from streamjoin_operator.changes import engine_manifest
-from streamjoin_operator.drift import Object, our_entries
+from streamjoin_operator.drift import Object, is_current, our_entries
 from streamjoin_operator.pod_trouble import trouble_of
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.probing import refused_pod
@@ -88,6 +88,7 @@ class DeletionSteps:
         pods = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.CLEANUP))
         trouble = trouble_of(pods, self._ports.now)
         if not pods and not ended:
+            await self._ensure_account(reconciliation, job)
             trouble = await refused_pod(self._ports.api, job["metadata"], job["spec"]["template"])
         if "Failed" in ended:
             why = "" if trouble is None else f": {trouble.message}"
@@ -113,7 +114,8 @@ class DeletionSteps:
         document = ran or json.dumps(engine_manifest(manifest), sort_keys=True)
         beside = [pod["metadata"]["name"] for pod in reconciliation.pods]
         try:
-            await self._ports.api.apply(children.cleanup_job(resource, manifest, document, self._ports.settings, beside))
+            job = await self._ports.api.apply(children.cleanup_job(resource, manifest, document, self._ports.settings, beside))
+            await self._ensure_account(reconciliation, job)
         except ApiError as error:
             if "NamespaceTerminating" in error.causes:
                 text = f"the namespace is being deleted, and no Job can be made in it; the state in {where} is left"
@@ -122,6 +124,16 @@ class DeletionSteps:
                 raise
             reconciliation.refused = (Reason.CleanupBlocked, f"Job {name}: {error.message[:700]}; {REMEDY}")
         return self._wait(reconciliation, where)
+
+    async def _ensure_account(self, reconciliation: Reconciliation, job: Object) -> None:
+        """The Job's pod is made only once its service account is there."""
+        resource, manifest = reconciliation.resource, reconciliation.derived.manifest
+        account = None if manifest is None else children.cleanup_account(resource, manifest, job)
+        if account is None:
+            return
+        found = await self._ports.api.find(api.SERVICE_ACCOUNT, resource.namespace, account["metadata"]["name"])
+        if not is_current(found, account) and (found is None or resource.may_apply(found)):
+            await self._ports.api.apply(account)
 
     async def let_go(self, reconciliation: Reconciliation) -> Verdict:
         """Remove our finalizer: Kubernetes deletes the StreamJoin, and then what it owns."""

@@ -1,6 +1,7 @@
 """What a driver says of itself: its plan API and its metrics, read over HTTP with the token.
 
-Always holds: reading has a deadline and never raises: an answer that cannot be used is a Report that says why.
+Always holds: reading has a deadline and never raises: an answer that cannot be used is a Report that says why, in our own words and without
+a word of the answer (``answers``). No redirect is followed, for the token is the driver's alone.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from typing import Any
 
 import aiohttp
 
-from streamjoin_operator.answers import read_at_most
+from streamjoin_operator.answers import failure, read_at_most
 from streamjoin_operator.measurement import ACCEPTED, GENERATION, SHED, SHED_RATIO, TAU, Doubt, check_plan, checked_tau, exposition
 
 TIMEOUT_SECONDS = 5.0
 READ_SECONDS = 8.0
 """For all that is read of a driver at a time."""
 LARGEST_ANSWER = 8 << 20
+REFUSED = (400, 403, 422)
+"""So the plan API answers to a plan that cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class DriverClient:
             async with asyncio.timeout(READ_SECONDS):
                 return await self._read(url, token)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            return Report(problem=f"{type(error).__name__}{f': {error}' if str(error) else ''}"[:200])
+            return Report(problem=failure(error))
 
     async def _read(self, url: str, token: str) -> Report:
         """Raises what asking does."""
@@ -84,7 +87,7 @@ class DriverClient:
         if status == 401:
             return Report(problem="it refuses the token", unauthorized=True)
         if not health or "state" not in health:
-            return Report(problem=f"/v1/health answers {status}: {health.get('error', 'no usable answer')}")
+            return Report(problem=f"/v1/health answers {status}, and not as a driver does")
         status, plan = await self._json(url, "/v1/plan", token)
         if status == 503:
             return Report(health=health, metrics_problem="there is no plan yet")
@@ -104,18 +107,19 @@ class DriverClient:
         return found if status == 200 else None
 
     async def put(self, url: str, token: str, wish: dict[str, Any]) -> Answered:
-        """Ask for a plan. Status 0: no answer."""
+        """Ask for a plan. Status 0: no answer. Why it is refused is said in the driver's words, and nothing else that is answered."""
         try:
             headers = {"Authorization": f"Bearer {token}"}
-            async with self._session.put(f"{url}/v1/plan", json=wish, headers=headers) as answer:
-                text = await answer.text()
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            return Answered(0, type(error).__name__)
+            async with self._session.put(f"{url}/v1/plan", json=wish, headers=headers, allow_redirects=False) as answer:
+                data = await read_at_most(answer, LARGEST_ANSWER, "/v1/plan")
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            return Answered(0, failure(error))
+        if answer.status not in REFUSED:
+            return Answered(answer.status, "")
         try:
-            text = str(json.loads(text).get("error", ""))
-        except (ValueError, AttributeError):
-            text = text[:200]
-        return Answered(answer.status, text)
+            return Answered(answer.status, str(json.loads(data)["error"]))
+        except (ValueError, KeyError, TypeError):
+            return Answered(answer.status, f"/v1/plan answers {answer.status}, and not as a driver does")
 
     async def _json(self, url: str, path: str, token: str) -> tuple[int, dict[str, Any]]:
         status, text = await self._text(url, path, token)
@@ -123,7 +127,8 @@ class DriverClient:
         return status, value if isinstance(value, dict) else {}
 
     async def _text(self, url: str, path: str, token: str) -> tuple[int, str]:
-        async with self._session.get(url + path, headers={"Authorization": f"Bearer {token}"}) as answer:
+        headers = {"Authorization": f"Bearer {token}"}
+        async with self._session.get(url + path, headers=headers, allow_redirects=False) as answer:
             data = await read_at_most(answer, LARGEST_ANSWER, path)
             return answer.status, data.decode("utf-8", "replace")
 

@@ -54,6 +54,8 @@ def kopf_settings(settings: kopf.OperatorSettings, operator: Settings) -> None:
     settings.watching.reconnect_backoff = 1.0
     settings.watching.chunk_size = 500
     settings.watching.label_selectors["apps", "deployments"] = names.MANAGED_SELECTOR
+    if operator.watch_namespace_selector:
+        settings.watching.label_selectors["v1", "namespaces"] = operator.watch_namespace_selector
     settings.queueing.worker_limit = 32
     settings.queueing.idle_timeout = 1.0
     settings.networking.request_timeout = 30
@@ -90,6 +92,18 @@ def handlers(seen: Seen, queue: Queue, settings: Settings, way: access.Access) -
         key = seen.lost_deployment(body) if event["type"] == "DELETED" else seen.saw_deployment(body)
         if key is not None:
             queue.put(key)
+
+    if settings.watch_namespace_selector:
+
+        @kopf.on.event("v1", "namespaces", registry=registry)
+        async def saw_namespace(event: Any, **_: Any) -> None:
+            name = event["object"]["metadata"]["name"]
+            if event["type"] != "DELETED":
+                for key in seen.admit(name):
+                    queue.put(key)
+            else:  # it is gone, or the selector does not select it any more
+                for key in seen.dismiss(name):
+                    queue.forget(key)
 
     operator_settings = settings
     return registry

@@ -64,7 +64,7 @@ def exchange_name(name: str) -> str:
 
 
 def executors_name(name: str) -> str:
-    """The NetworkPolicy of the executors."""
+    """The NetworkPolicy and the ServiceAccount of the executors."""
     return f"{base_name(name)}-executors"
 
 

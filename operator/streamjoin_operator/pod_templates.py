@@ -128,6 +128,7 @@ def executor_template(resource: Resource, manifest: Manifest, settings: Settings
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *_secret_mounts(manifest), *_claim_mounts(manifest)],  # noqa: S108
     }
     spec = {
+        "serviceAccountName": names.executors_name(resource.name),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "restartPolicy": "Never",
@@ -183,6 +184,8 @@ def cleanup_template(resource: Resource, manifest: Manifest, document: str, sett
         ],
         **_pull_secrets(settings),
     }
+    if manifest.spec.service_account_annotations:
+        spec["serviceAccountName"] = names.executors_name(resource.name)
     metadata = {"labels": names.pod_labels(resource.name, names.CLEANUP), "annotations": {names.MANIFEST: document}}
     merged: Object = merge({"metadata": metadata, "spec": spec}, _reach(manifest))
     return merged

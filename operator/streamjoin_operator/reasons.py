@@ -72,6 +72,7 @@ class Reason(Enum):
     MetricsOfOtherPlan = "The newest sample is of another plan than the one that runs."
     PrometheusUnreachable = "Prometheus cannot be connected to."
     PrometheusSlow = "Prometheus does not answer in time."
+    PrometheusNotAllowed = "spec.scaling.prometheus.url is no address that the operator's settings allow; nothing is sent to it."
     PrometheusDenied = "Prometheus refuses the token, or the file of the token or of the certificates cannot be read."
     PrometheusFailed = "Prometheus answers with an error."
     PrometheusUnusable = "What answers is no Prometheus, or its answer is not whole."

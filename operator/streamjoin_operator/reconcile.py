@@ -54,7 +54,7 @@ class Reconciler:
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         """``on_step`` hears the name of each step before it is done; tests raise there."""
-        self.seen = Seen(settings.operator_class)
+        self.seen = Seen(settings.operator_class, selects_namespaces=bool(settings.watch_namespace_selector))
         self._ports = ports = Ports(api, drivers, prometheus, settings, clock, wall, on_step)
         self._applier = Applier(ports, self.seen)
         self._reporter = Reporter(ports, self.seen)

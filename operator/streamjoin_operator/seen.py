@@ -18,9 +18,14 @@ _NEVER: Object = {"metadata": {"uid": "", "resourceVersion": "0"}}
 class Seen:
     """See the module."""
 
-    def __init__(self, operator_class: str = "") -> None:
-        """``operator_class``: StreamJoins of another one (``spec.operatorClass``) are as if they were not there."""
+    def __init__(self, operator_class: str = "", *, selects_namespaces: bool = False) -> None:
+        """``operator_class``: StreamJoins of another one (``spec.operatorClass``) are as if they were not there. ``selects_namespaces``:
+        so are those of namespaces that :meth:`admit` has not named."""
         self._class = operator_class
+        self._namespaces: set[str] | None = set() if selects_namespaces else None
+        """Those that are watched; None: all."""
+        self._elsewhere: dict[Key, Object] = {}
+        """StreamJoins in other namespaces, as the watch has last shown them: a namespace may get the label any time."""
         self.bodies: dict[Key, Object] = {}
         self.deployments: dict[Key, Object] = {}
         self.memos: dict[Key, Memo] = {}
@@ -33,7 +38,11 @@ class Seen:
         """A StreamJoin as a watch, or an answer, shows it. Older versions than the one that is known are passed over."""
         key = (body["metadata"]["namespace"], body["metadata"]["name"])
         if not self.is_ours(body):
-            self.forget(key)
+            self._drop(key)
+            if is_watched:
+                self._elsewhere.pop(key, None)
+                if self._is_of_class(body):
+                    self._elsewhere[key] = body
             return key
         if is_watched:
             self._watched[key] = body
@@ -42,8 +51,28 @@ class Seen:
         return key
 
     def is_ours(self, body: Object) -> bool:
-        """Whether it is of this operator's class."""
+        """Whether it is of this operator's class, and in a namespace that is watched."""
+        return self._is_of_class(body) and (self._namespaces is None or body["metadata"]["namespace"] in self._namespaces)
+
+    def _is_of_class(self, body: Object) -> bool:
         return (body["spec"].get("operatorClass") or "") == self._class
+
+    def admit(self, namespace: str) -> list[Key]:
+        """A namespace is to be watched: its StreamJoins, which are seen from now on. O(StreamJoins elsewhere)."""
+        assert self._namespaces is not None, "namespaces are not selected"
+        self._namespaces.add(namespace)
+        bodies = [self._elsewhere.pop(key) for key in list(self._elsewhere) if key[0] == namespace]
+        return [self.saw(body, is_watched=True) for body in bodies]
+
+    def dismiss(self, namespace: str) -> list[Key]:
+        """A namespace is not to be watched any more: its StreamJoins, which are forgotten. O(StreamJoins)."""
+        assert self._namespaces is not None, "namespaces are not selected"
+        self._namespaces.discard(namespace)
+        gone = {key: self._watched.get(key, body) for key, body in self.bodies.items() if key[0] == namespace}
+        for key, body in gone.items():
+            self._drop(key)
+            self._elsewhere[key] = body
+        return list(gone)
 
     def audit(self, found: Sequence[Object]) -> tuple[list[Key], list[Key]]:
         """Compare what there is with what the watch has shown: which StreamJoins it has missed, and of which it has missed the end.
@@ -85,6 +114,10 @@ class Seen:
 
     def forget(self, key: Key) -> None:
         """A StreamJoin is gone, and Kubernetes deletes its children; or it is another operator's now."""
+        self._drop(key)
+        self._elsewhere.pop(key, None)
+
+    def _drop(self, key: Key) -> None:
         for known in (self.bodies, self.deployments, self.memos, self._watched):
             known.pop(key, None)
 

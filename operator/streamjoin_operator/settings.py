@@ -17,6 +17,9 @@ from streamjoin.manifest.field_types import LABEL_NAME, LABEL_VALUE
 
 PREFIX = "STREAMJOIN_"
 LABEL = re.compile(f"({LABEL_NAME})=({LABEL_VALUE})")
+_KEY = r"[A-Za-z0-9][A-Za-z0-9./_-]*"
+_REQUIREMENT = rf"(!?{_KEY}|{_KEY}\s*(=|==|!=)\s*[A-Za-z0-9._-]*|{_KEY}\s+(in|notin)\s*\([A-Za-z0-9._,\s-]*\))"
+"""One of a label selector."""
 
 
 class SettingError(ValueError):
@@ -32,6 +35,9 @@ class Settings:
     """See the module."""
 
     watch_namespaces: tuple[str, ...] = _setting((), "Namespaces to watch, separated by commas; none: all, cluster-wide.")
+    watch_namespace_selector: str = _setting(
+        "", "A label selector, as team=a,tier in (gold, silver): all namespaces that it selects are watched, instead of those named."
+    )
     engine_image: str = _setting("streamjoin-engine:0.1.0", "Image of drivers and executors, where spec.image gives none.")
     image_pull_policy: str = _setting("IfNotPresent", "Of all pods.")
     image_pull_secrets: tuple[str, ...] = _setting((), "Names of Secrets in each StreamJoin's namespace, separated by commas.")
@@ -50,6 +56,9 @@ class Settings:
     driver_url: str = _setting("http://{service}.{namespace}.svc:8080", "Where a driver's API is; {service}, {namespace}, {name}.")
     prometheus_url: str = _setting(
         "", "The Prometheus whose samples joins are scaled by, where a resource names no other; none: drivers' own metrics are read."
+    )
+    prometheus_allowed_urls: tuple[str, ...] = _setting(
+        (), "What spec.scaling.prometheus.url may name besides: addresses, and all below them, separated by commas."
     )
     prometheus_token_file: str = _setting("", "A file with the bearer token for it; read at every question.")
     prometheus_ca_file: str = _setting("", "A file with the certificates (PEM) that it is trusted by; none: the image's own.")
@@ -81,6 +90,8 @@ def read(environment: Mapping[str, str] | None = None, flags: Mapping[str, str] 
         text = (flags or {}).get(setting.name) or environment.get(PREFIX + setting.name.upper())
         if text:
             given[setting.name] = _parsed(setting, text)
+    if given.get("watch_namespaces") and given.get("watch_namespace_selector"):
+        raise SettingError(f"{PREFIX}WATCH_NAMESPACE_SELECTOR: {PREFIX}WATCH_NAMESPACES is given too; remove one of them")
     return Settings(**given)
 
 
@@ -94,6 +105,8 @@ def _parsed(setting: dataclasses.Field[Any], text: str) -> Any:
         parts = tuple(part.strip() for part in text.split(",") if part.strip())
         if setting.name == "pod_monitor_labels" and not all(LABEL.fullmatch(part) for part in parts):
             raise SettingError(f"{name}: {text!r} must be labels and their values, as release=prometheus,team=a")
+        for part in parts if setting.name == "prometheus_allowed_urls" else ():
+            _check_address(name, part)
         return parts
     if isinstance(default, int | float):
         try:
@@ -104,14 +117,21 @@ def _parsed(setting: dataclasses.Field[Any], text: str) -> Any:
         if not math.isfinite(value) or value < 0 or (value == 0 and not least_is_zero):
             raise SettingError(f"{name}: {text!r} must be {'at least' if least_is_zero else 'above'} 0")
         return value
-    if setting.name == "prometheus_url" and not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#\s]*)?", text):
-        raise SettingError(f"{name}: {text!r} must be an address as http://prometheus.monitoring:9090, without a user or a question")
+    if setting.name == "prometheus_url":
+        _check_address(name, text)
     if setting.name == "prometheus_namespace_label" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
         raise SettingError(f"{name}: {text!r} must be the name of a label")
+    if setting.name == "watch_namespace_selector" and not re.fullmatch(rf"\s*{_REQUIREMENT}(\s*,\s*{_REQUIREMENT})*\s*", text):
+        raise SettingError(f"{name}: {text!r} must be a label selector, as team=a,tier in (gold, silver)")
     choices = {"pod_monitor": ("auto", "off"), "log_level": ("debug", "info", "warning", "error")}.get(setting.name)
     if choices and text not in choices:
         raise SettingError(f"{name}: {text!r} must be one of {', '.join(choices)}")
     return text
+
+
+def _check_address(name: str, text: str) -> None:
+    if not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#\s]*)?", text):
+        raise SettingError(f"{name}: {text!r} must be an address as http://prometheus.monitoring:9090, without a user or a question")
 
 
 def table() -> str:

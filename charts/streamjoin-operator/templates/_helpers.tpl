@@ -30,10 +30,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.serviceAccount.create }}{{ default (include "operator.fullname" .) .Values.serviceAccount.name }}{{ else }}{{ required "serviceAccount.name: is empty, and serviceAccount.create is false; name a service account that exists" .Values.serviceAccount.name }}{{ end }}
 {{- end }}
 
-{{/* Ports of a NetworkPolicy: that of prometheus.url, and the others that are given. */}}
+{{/* Ports of a NetworkPolicy: those of prometheus.url and prometheus.allowedUrls, and the others that are given. */}}
 {{- define "operator.prometheusPorts" -}}
 {{- $ports := .Values.networkPolicy.prometheusPorts }}
-{{- with .Values.prometheus.url }}
+{{- range prepend .Values.prometheus.allowedUrls .Values.prometheus.url | compact | reverse }}
 {{- $host := (urlParse .).host }}
 {{- $port := ternary 443 80 (hasPrefix "https:" .) }}
 {{- if contains ":" $host }}{{ $port = last (splitList ":" $host) | int }}{{ end }}
@@ -49,6 +49,29 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .image.digest }}{{ printf "%s@%s" .image.repository .image.digest }}{{ else }}{{ printf "%s:%s" .image.repository (default .chart.AppVersion .image.tag) }}{{ end }}
 {{- end }}
 
+{{/* A label selector of the namespaces that are watched; {}: all. */}}
+{{- define "operator.watchedNamespaces" -}}
+{{- with .Values.watch.namespaces }}
+matchExpressions:
+  - {key: kubernetes.io/metadata.name, operator: In, values: {{ toJson . }}}
+{{- else }}
+{{- toYaml .Values.watch.namespaceSelector }}
+{{- end }}
+{{- end }}
+
+{{/* watch.namespaceSelector as text: a=b,c in (d,e) */}}
+{{- define "operator.namespaceSelector" -}}
+{{- $all := list }}
+{{- range $key, $value := .Values.watch.namespaceSelector.matchLabels }}
+{{- $all = append $all (printf "%s=%s" $key $value) }}
+{{- end }}
+{{- range .Values.watch.namespaceSelector.matchExpressions }}
+{{- $values := join "," .values }}
+{{- $all = append $all (get (dict "In" (printf "%s in (%s)" .key $values) "NotIn" (printf "%s notin (%s)" .key $values) "Exists" .key "DoesNotExist" (print "!" .key)) .operator) }}
+{{- end }}
+{{- join "," $all }}
+{{- end }}
+
 {{/* What the operator may do where StreamJoins are: with their resources, and with the children that it makes of them. */}}
 {{- define "operator.rules" -}}
 - apiGroups: [streamjoin.dev]
@@ -56,7 +79,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [get, list, watch, patch]
 - apiGroups: [streamjoin.dev]
   resources: [streamjoins/status]
-  verbs: [get, patch]
+  verbs: [patch]
 # Owner references that block the owner's deletion.
 - apiGroups: [streamjoin.dev]
   resources: [streamjoins/finalizers]
@@ -69,14 +92,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [list, create, patch, delete]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
-  verbs: [get, list, create, patch]
+  verbs: [get, create, patch]
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get, create, patch]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
-# All but get and list it does not use itself: nobody can give what he has not, and drivers make their executors.
+# Only to be passed on, as nobody can give what he has not: drivers may use what their executors' template names (driverPolicy).
+- apiGroups: [streamjoin.dev]
+  resources: [streamjoins]
+  verbs: [use]
+- apiGroups: [""]
+  resources: [secrets, persistentvolumeclaims, serviceaccounts]
+  verbs: [use]
+# All but list and create it does not use itself: drivers make their executors.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete, deletecollection]
@@ -91,7 +121,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [list, create, patch, delete]
 - apiGroups: [batch]
   resources: [jobs]
-  verbs: [get, list, create, patch, delete]
+  verbs: [get, create, patch]
 {{- if eq .Values.joins.podMonitor "auto" }}
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]

@@ -181,7 +181,8 @@ class Prometheus(Part):
     """Kubernetes: the Prometheus that the operator asks about this join, where it is another than the operator's own."""
 
     url: HttpUrl | None = None
-    """Its address, as http://prometheus.monitoring:9090. The operator's token is not sent to another host than that of its own setting."""
+    """Its address, as http://prometheus.monitoring:9090; one that the operator's chart allows (prometheus.allowedUrls). The operator's
+    token is not sent to it."""
 
 
 class Quiet(Part):
@@ -315,6 +316,7 @@ class Metrics(Part):
     """The PodMonitor that the operator makes where the cluster knows that kind."""
 
 
+Annotations = Annotated[dict[str, Annotated[str, StringConstraints(max_length=4096)]], Field(max_length=20)]
 OperatorClass = Annotated[str, StringConstraints(max_length=63, pattern=r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$")]
 
 
@@ -349,6 +351,8 @@ class Spec(Part):
     """Kubernetes: true: what runs goes on as it is; the operator changes nothing of it, and does not scale it."""
     operator_class: OperatorClass = ""
     """Kubernetes: the class of the operator that looks after it. By default the operator that has no class."""
+    service_account_annotations: Annotations = Field(default={})
+    """Kubernetes: annotations of the service accounts of the driver and of the executors, by which a cloud gives pods an identity."""
     image: Annotated[str, StringConstraints(max_length=1024)] = ""
     """Kubernetes: the engine's image. By default that of the operator's own release."""
     driver: Pods = Pods()
