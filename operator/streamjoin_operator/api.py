@@ -142,6 +142,13 @@ class Api:
         """A merge patch, of the object or of its ``part`` (``/status``)."""
         return await self._request("patch", "PATCH", kind.path(namespace, name) + part, body, MERGE, {"fieldManager": MANAGER})
 
+    async def try_to_apply(self, desired: Object) -> None:
+        """All that applying it would be refused for is raised, and nothing is changed."""
+        metadata = desired["metadata"]
+        path = KINDS[desired["kind"]].path(metadata["namespace"], metadata["name"])
+        query = {"fieldManager": MANAGER, "force": "true", "dryRun": "All"}
+        await self._request("dry-run", "PATCH", path, desired, APPLY, query)
+
     async def create(self, kind: Kind, namespace: str, body: Object) -> Object:
         return await self._request("create", "POST", kind.path(namespace), body)
 

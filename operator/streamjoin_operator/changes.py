@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from streamjoin.manifest.capacity import DEFAULT_TUPLES
 from streamjoin.manifest.model import Manifest
 from streamjoin_operator.drift import digest
 
@@ -63,7 +64,7 @@ RULES = (
     ),
     _rule(r"spec\.checkpoint\.(onDelete|size|storageClassName)", Class.IGNORED, "the operator reads it when it acts on it"),
     _rule(r"spec\.workers\.(min|max|floor)", Class.LIVE, "the driver is asked for a plan within the limits"),
-    _rule(r"spec\.scheme\b.*", Class.LIVE, "the driver is asked for a plan of the model"),
+    _rule(r"spec\.scheme\.model", Class.LIVE, "the driver is asked for a plan of the model"),
     _rule(r"spec\.streams\[\d+\]\.(name|schema|eventTime|select)\b.*", Class.REFUSED, IDENTITY),
     _rule(r"spec\.streams\[\d+\]\.source\.files\.(path|format)", Class.REFUSED, IDENTITY),
     _rule(r"spec\.streams\[\d+\]\.source\.kafka\.(topic|format)", Class.REFUSED, IDENTITY),
@@ -84,6 +85,8 @@ def engine_manifest(manifest: Manifest) -> Object:
         spec.pop(name, None)
     for name in ("persistentVolumeClaim", "onDelete", "size", "storageClassName"):
         spec["checkpoint"].pop(name, None)
+    if spec.get("workers", {}).get("capacityTuples") == DEFAULT_TUPLES:
+        del spec["workers"]["capacityTuples"]  # a default that definitions of releases before filled in
     if manifest.spec.checkpoint.location is None:
         spec["checkpoint"]["location"] = f"{CLAIM_PATH}/{manifest.metadata.name}"
     return value

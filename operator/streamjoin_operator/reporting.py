@@ -66,13 +66,14 @@ class Reporter:
     def _facts(self, reconciliation: Reconciliation) -> status.Facts:
         derived, deployed = reconciliation.derived, (reconciliation.deployment or {}).get("status") or {}
         scaler = reconciliation.memo.scaler
-        annotations = ((reconciliation.memo.config or {}).get("metadata") or {}).get("annotations") or {}
+        annotations = ((reconciliation.memo.record or {}).get("metadata") or {}).get("annotations") or {}
         containers = reconciliation.deployment["spec"]["template"]["spec"]["containers"] if reconciliation.deployment is not None else []
         return status.Facts(
             generation=reconciliation.resource.generation,
             suspended=reconciliation.is_suspended,
             paused=reconciliation.is_paused,
             refused=reconciliation.refused,
+            trying=reconciliation.trying,
             driver_wanted=reconciliation.deployment is not None and bool(reconciliation.deployment["spec"].get("replicas")),
             driver_pods=len(reconciliation.pods) or deployed.get("replicas", 0),
             driver_ready=reconciliation.is_driver_ready,

@@ -55,6 +55,8 @@ class Facts:
     paused: bool = False
     refused: tuple[Reason, str] | None = None
     """Why the manifest cannot be acted on."""
+    trying: str | None = None
+    """What is tried before the driver is replaced."""
     deleting: tuple[Reason, str] | None = None
     """How far its deletion is, where the state goes with it."""
     driver_wanted: bool = False
@@ -144,6 +146,8 @@ def _progressing(facts: Facts) -> Condition:
         return Condition("Progressing", False, Reason.Paused, "spec.paused is true; set it to false, and the operator goes on")
     if facts.refused is not None and not facts.driver_wanted:
         return Condition("Progressing", False, facts.refused[0])
+    if facts.trying is not None:
+        return Condition("Progressing", True, Reason.TemplateTried, facts.trying)
     plan = facts.report.plan if facts.report is not None else {}
     wanted = plan.get("wanted")
     if wanted:

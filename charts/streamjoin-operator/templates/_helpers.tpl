@@ -76,7 +76,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
-# All but get and list it does not use itself: nobody can give what he has not, and drivers make their executors.
+# Watch and deletecollection it does not use itself: nobody can give what he has not, and drivers make their executors.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete, deletecollection]
