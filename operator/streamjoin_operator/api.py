@@ -180,6 +180,19 @@ class Api:
             raise
         return any(resource["name"] == kind.plural for resource in found.get("resources", []))
 
+    async def schema(self, kind: Kind) -> Object | None:
+        """As the API server serves it, with all that is under it in place; None where it serves none."""
+        try:
+            found = await self._request("get", "GET", f"/openapi/v3/apis/{kind.version}")
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        group, _, version = kind.version.partition("/")
+        wanted = {"group": group, "version": version, "kind": kind.kind}
+        schemas = ((found.get("components") or {}).get("schemas") or {}).values()
+        return next((schema for schema in schemas if wanted in (schema.get("x-kubernetes-group-version-kind") or [])), None)
+
     async def _request(
         self, verb: str, method: str, path: str, body: Object | None = None, content: str = "application/json", query: Any = None
     ) -> Object:

@@ -7,6 +7,7 @@ import logging
 
 from streamjoin_operator import api, names, status
 from streamjoin_operator.api import ApiError
+from streamjoin_operator.definition import Definition
 from streamjoin_operator.drift import Object
 from streamjoin_operator.instants import instant
 from streamjoin_operator.ports import Ports
@@ -29,13 +30,15 @@ class Reporter:
 
     def __init__(self, ports: Ports, seen: Seen) -> None:
         self._ports, self._seen = ports, seen
+        self._definition = Definition(ports.api, ports.clock)
 
     async def report(self, reconciliation: Reconciliation) -> None:
         """Write the status if it differs, then tell what happened."""
         self._ports.on_step("report")
+        await self._definition.look()
         stored = reconciliation.body.get("status") or {}
         write = status.status_of_failure if reconciliation.is_partial else status.status
-        written = write(self._facts(reconciliation), stored, instant(self._ports.now))
+        written = self._definition.storable(write(self._facts(reconciliation), stored, instant(self._ports.now)))
         patch = status.patch_of(stored, written)
         waits = status.only_measurements(patch) and self._ports.clock() - reconciliation.memo.wrote_at < self._ports.settings.status_seconds
         if patch and not waits:
@@ -47,6 +50,8 @@ class Reporter:
             except ApiError as error:
                 if error.status == 404:  # deleted meanwhile
                     return
+                if error.status == 422:
+                    self._definition.expire()
                 if error.status == 409:
                     await self._refresh(reconciliation)
                 raise
@@ -74,6 +79,7 @@ class Reporter:
             paused=reconciliation.is_paused,
             refused=reconciliation.refused,
             trying=reconciliation.trying,
+            definition_lacks=self._definition.lacks,
             driver_wanted=reconciliation.deployment is not None and bool(reconciliation.deployment["spec"].get("replicas")),
             driver_pods=len(reconciliation.pods) or deployed.get("replicas", 0),
             driver_ready=reconciliation.is_driver_ready,

@@ -57,6 +57,8 @@ class Facts:
     """Why the manifest cannot be acted on."""
     trying: str | None = None
     """What is tried before the driver is replaced."""
+    definition_lacks: str | None = None
+    """What the cluster's definition of StreamJoins lacks."""
     deleting: tuple[Reason, str] | None = None
     """How far its deletion is, where the state goes with it."""
     driver_wanted: bool = False
@@ -241,6 +243,8 @@ def _degraded(facts: Facts) -> Condition:
     overfull = plan.get("warning") if plan else facts.overfull
     if overfull:
         return Condition("Degraded", True, Reason.PlanOverCapacity, str(overfull))
+    if facts.definition_lacks is not None:
+        return Condition("Degraded", False, Reason.DefinitionOlder, facts.definition_lacks)
     return Condition("Degraded", False, Reason.Healthy)
 
 
