@@ -108,7 +108,12 @@ def operator_fields(manifest: Manifest) -> Object:
 
 def compared(manifest: Manifest) -> Object:
     """All that changes are looked for in, as JSON: what is kept of the manifest that runs."""
-    engine, operator = engine_manifest(manifest), operator_fields(manifest)
+    return with_operator_fields(engine_manifest(manifest), manifest)
+
+
+def with_operator_fields(engine: Object, manifest: Manifest) -> Object:
+    """:func:`compared`, of the value of :func:`engine_manifest`."""
+    operator = operator_fields(manifest)
     checkpoint = {**engine["spec"]["checkpoint"], **operator["spec"]["checkpoint"]}
     return {**engine, "spec": {**engine["spec"], **operator["spec"], "checkpoint": checkpoint}}
 

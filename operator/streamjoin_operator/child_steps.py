@@ -207,6 +207,9 @@ class ChildSteps:
         return known
 
     async def driver(self, reconciliation: Reconciliation) -> Verdict:
+        """Its Deployment. Where somebody changes or deletes that, a check is due."""
+        if not reconciliation.checking:
+            return PROCEED
         assert reconciliation.derived.memory is not None, "the first step stops without it"
         desired = children.deployment(
             reconciliation.resource, reconciliation.manifest, reconciliation.derived.memory, self._ports.settings, reconciliation.deployment

@@ -18,7 +18,7 @@ from streamjoin.manifest.model import Manifest
 from streamjoin_operator import names
 from streamjoin_operator.changes import Class, classify, compared, revision, worst
 from streamjoin_operator.drift import Fields, Object, digest, our_fields, ours
-from streamjoin_operator.driver_files import REVISION_KEY, Files, content, driver_files
+from streamjoin_operator.driver_files import REVISION_KEY, Files, content, driver_files, substance
 from streamjoin_operator.memory import WorkerMemory
 from streamjoin_operator.pod_templates import (
     BLOCKS_PORT,
@@ -255,12 +255,11 @@ def deployment(resource: Resource, manifest: Manifest, memory: WorkerMemory, set
     with another default image perhaps, restarts no join."""
     files = driver_files(resource, manifest, settings)
     wanted = files[REVISION_KEY]
-    template = driver_template(resource, manifest, memory, settings, wanted, names.files_name(resource.name, content(files)))
-    annotations = {
-        names.REVISION: wanted,
-        names.TEMPLATE: digest(template),
-        names.TRIED: trial_key(resource, manifest, memory, settings),
-    }
+    mounted = names.files_name(resource.name, content(files))
+    template = driver_template(resource, manifest, memory, settings, wanted, mounted)
+    # Templates that differ only in what has pods start anew are tried once.
+    lasting = json.dumps(template, sort_keys=True).replace(mounted, "").replace(wanted, "")
+    annotations = {names.REVISION: wanted, names.TEMPLATE: digest(template), names.TRIED: digest([lasting, substance(files)])}
     if observed is not None:
         noted = observed["metadata"].get("annotations") or {}
         if noted.get(names.REVISION) == wanted and noted.get(names.TEMPLATE, "") != annotations[names.TEMPLATE]:
@@ -280,12 +279,6 @@ def deployment(resource: Resource, manifest: Manifest, memory: WorkerMemory, set
             "template": template,
         },
     )
-
-
-def trial_key(resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings) -> str:
-    """A hash of what a trial would try: the same for templates that differ only in what has pods start anew."""
-    files = {**driver_files(resource, manifest, settings), REVISION_KEY: ""}
-    return digest([driver_template(resource, manifest, memory, settings, "", ""), content(files)])
 
 
 def _applied_template(observed: Object) -> Object:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from streamjoin.manifest.model import Manifest
 from streamjoin_operator import names
-from streamjoin_operator.changes import compared, engine_manifest, revision
+from streamjoin_operator.changes import engine_manifest, revision, with_operator_fields
 from streamjoin_operator.drift import Object, digest
 from streamjoin_operator.pod_templates import executor_template
 from streamjoin_operator.resource import Resource, child
@@ -31,17 +31,22 @@ Files = dict[str, str]
 
 def driver_files(resource: Resource, manifest: Manifest, settings: Settings) -> Files:
     """The manifest, the executors' pod template, and the revision that the driver waits for."""
+    engine = engine_manifest(manifest)
     return {
-        MANIFEST_KEY: _text(engine_manifest(manifest)),
+        MANIFEST_KEY: _text(engine),
         EXECUTOR_KEY: _text(executor_template(resource, manifest, settings)),
-        REVISION_KEY: revision(compared(manifest), resource.nonce),
+        REVISION_KEY: revision(with_operator_fields(engine, manifest), resource.nonce),
     }
+
+
+def substance(files: Mapping[str, str]) -> str:
+    """A hash of what a driver would run: not of the limits, nor of the revision, which may only have it start anew."""
+    return digest([_with_limits(json.loads(files[MANIFEST_KEY]), {}), files[EXECUTOR_KEY]])
 
 
 def content(files: Mapping[str, str]) -> str:
     """A hash of all that may not change under a template. Raises one of several errors where somebody has spoilt the files."""
-    document = _with_limits(json.loads(files[MANIFEST_KEY]), {})
-    return digest([document, files[EXECUTOR_KEY], files[REVISION_KEY]])
+    return digest([substance(files), files[REVISION_KEY]])
 
 
 def files_map(resource: Resource, name: str, wanted: Files, observed: Object | None) -> Object:

@@ -48,7 +48,7 @@ class Outcome:
 
 
 def trial_pod(resource: Resource, template: Object, key: str) -> Object:
-    """The pod for a driver's pod template. ``key``: what it tries (``children.trial_key``)."""
+    """The pod for a driver's pod template. ``key``: a hash of what it tries (``names.TRIED``)."""
     spec = template["spec"]
     volumes = [volume for volume in spec.get("volumes") or [] if not {"persistentVolumeClaim", "ephemeral"} & set(volume)]
     mountable = {volume["name"] for volume in volumes}
