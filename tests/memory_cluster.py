@@ -12,8 +12,9 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from operator_parts import trial_status
 from streamjoin_operator.api import KINDS, STREAM_JOIN, ApiError, Kind
-from streamjoin_operator.names import MANAGER
+from streamjoin_operator.names import COMPONENT, MANAGER, TRIAL
 
 Object = dict[str, Any]
 Place = tuple[str, str, str]
@@ -34,6 +35,8 @@ class MemoryCluster:
         self.after: Callable[[str, str], None] = lambda verb, kind: None
         """The same after the request was carried out: its answer is lost."""
         self.known_kinds: set[str] = set()
+        self.trial: Object | None = None
+        """The state of the driver's container of trials that are begun from now on; None: it ends well."""
         self._versions = itertools.count(1)
         self._uids = itertools.count(1)
 
@@ -83,9 +86,21 @@ class MemoryCluster:
 
     async def create(self, kind: Kind, namespace: str, body: Object) -> Object:
         with _Request(self, "create", kind.kind):
+            if kind.kind == "Pod":
+                if ("Pod", namespace, body["metadata"]["name"]) in self.objects:
+                    raise ApiError(409, "AlreadyExists", body["metadata"]["name"])
+                return self.put(body, "create")
             assert kind.kind == "Event", "all else is applied"
             self.events.append(body)
             return body
+
+    async def try_to_apply(self, desired: Object) -> None:
+        with _Request(self, "dry-run", desired["kind"]):
+            pass
+
+    async def schema(self, kind: Kind) -> Object | None:
+        """Nothing is known of it; what operators make of one is asked of a real API server."""
+        return None
 
     async def try_to_create(self, kind: Kind, namespace: str, body: Object) -> None:
         with _Request(self, "dry-run", kind.kind):
@@ -164,6 +179,15 @@ class MemoryCluster:
         replicas = min(count, found["spec"]["replicas"])
         changed["status"] = {"replicas": replicas, "readyReplicas": replicas, "observedGeneration": found["metadata"]["generation"]}
         self._store(changed, found, "edit")
+
+    def end_trials(self, namespace: str = "default") -> None:
+        """As the kubelet says of trials that have not ended: they come up."""
+        for pod in self.of("Pod", namespace):
+            if pod["metadata"]["labels"].get(COMPONENT) == TRIAL and "status" not in pod:
+                self.edit("Pod", namespace, pod["metadata"]["name"], self._end_trial)
+
+    def _end_trial(self, pod: Object) -> None:
+        pod["status"] = trial_status(pod, state=self.trial)
 
     def _store(self, body: Object, before: Object | None, verb: str) -> None:
         place = (body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])

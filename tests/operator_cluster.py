@@ -6,6 +6,7 @@ No controller runs there, so tests say in a Deployment's status what its control
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,9 +15,9 @@ from typing import Any
 
 import yaml
 
-from apiserver import ApiServer
+from apiserver import ApiError, ApiServer
 from chart import of_kind, rendered
-from operator_parts import FakeDriver, Object, streamjoin
+from operator_parts import FakeDriver, Object, streamjoin, trial_status
 from streamjoin_operator import names
 from streamjoin_operator.access import Access, from_kubeconfig
 from streamjoin_operator.main import Operator
@@ -88,6 +89,29 @@ class Running:
         assert not self._thread.is_alive()
 
 
+class Kubelet:
+    """Has trials of new pod templates end, as nodes would, until it is closed."""
+
+    EVERY_SECONDS = 0.05
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.EVERY_SECONDS):
+            for pod in self._cluster.trials():
+                with contextlib.suppress(ApiError):  # somebody was quicker
+                    if "containerStatuses" not in pod.get("status", {}):
+                        self._cluster.end_trial(pod)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
 class Cluster:
     """A namespace with the operator's rights, and what tests do there."""
 
@@ -100,6 +124,8 @@ class Cluster:
         self.server, self.driver, self.admin = server, driver, server.admin
         self.namespace = server.namespace("operator")
         self.account = (self.namespace, SERVICE_ACCOUNT)
+        self.trial: tuple[str, Object] | None = None
+        """A container, and its state, of trials that are begun from now on; None: they come up."""
         rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}"
         self.admin.create(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", {"metadata": {"name": SERVICE_ACCOUNT}})
         self.admin.create(f"{rbac}/roles", {"metadata": {"name": SERVICE_ACCOUNT}, "rules": operator_rules()})
@@ -122,11 +148,12 @@ class Cluster:
     def operator(
         self, way: Access | None = None, *, on_step: Callable[[str], None] = lambda step: None, **settings: Any
     ) -> Iterator[Running]:
-        running = Running(way or self.way(), self.settings(**settings), on_step)
+        running, kubelet = Running(way or self.way(), self.settings(**settings), on_step), Kubelet(self)
         try:
             yield running
             assert running.failure is None
         finally:
+            kubelet.close()
             running.close()
 
     def submit(self, name: str = "one", **spec: Any) -> Object:
@@ -163,6 +190,16 @@ class Cluster:
         counts = {"replicas": replicas, "readyReplicas": replicas, "availableReplicas": replicas, "updatedReplicas": replicas}
         body = {"status": {**counts, "observedGeneration": found["metadata"]["generation"]}}
         self.admin.patch(f"{path}/status", body)
+
+    def trials(self) -> list[Object]:
+        """Pods that try a new template."""
+        selector = f"{names.COMPONENT}={names.TRIAL}"
+        return list(self.admin.get(f"/api/v1/namespaces/{self.namespace}/pods", labelSelector=selector)["items"])
+
+    def end_trial(self, pod: Object) -> None:
+        """As the kubelet would."""
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}"
+        self.admin.patch(f"{path}/status", {"status": trial_status(pod, *(self.trial or ()))})
 
     def run(self, name: str = "one", **spec: Any) -> None:
         """A StreamJoin that runs."""

@@ -595,6 +595,33 @@ def test_an_upgrade_of_the_operator_restarts_no_join(join: Join, tmp_path: Path)
     check_results(join, tmp_path)
 
 
+def test_a_new_image_that_does_not_come_up_does_not_stop_the_join(join: Join, tmp_path: Path) -> None:
+    join.begin(workers=2)
+    before, nowhere = containers(join), "streamjoin-engine:that-is-nowhere"
+    join.patch(image=nowhere)
+    join.until("it is said", lambda: join.condition("Degraded").get("reason") == "NewTemplateFails")
+    assert nowhere in join.condition("Degraded")["message"]
+    join.until("it is told", lambda: "NewTemplateFails" in join.events())
+    join.until_epochs(5)
+    assert containers(join) == before
+    assert join.condition("Ready")["status"] == "True"
+    (driver,) = join.running("driver")
+    join.kube.kill(join.namespace, driver)
+    join.until("another driver", lambda: join.running("driver") not in ([], [driver]))
+    join.until_running(workers=2)
+    assert set(containers(join).values()) == set(before.values()), "one that starts meanwhile is of the image that ran"
+    (driver,) = join.running("driver")
+    join.patch(image=None)
+    join.until("it is well", lambda: join.condition("Degraded").get("status") == "False")
+    join.until("no trial is left", lambda: not join.pods("trial"))
+    assert join.running("driver") == [driver], "it is not replaced by the same"
+    join.patch(driver={"podTemplate": {"metadata": {"annotations": {"e2e": "changed"}}}})
+    join.until("it is tried, and replaced", lambda: join.running("driver") not in ([], [driver]))
+    join.until_running(workers=2)
+    assert "TemplateTried" in join.events()
+    check_results(join, tmp_path)
+
+
 def test_an_api_server_that_is_gone_for_a_while_stops_nothing(join: Join, node: Node, tmp_path: Path) -> None:
     join.begin(workers=2)
     before, pods = join.epoch(), containers(join)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.apiserver
 ROOT = Path(__file__).resolve().parent.parent
 WRITES = ("apply", "patch", "create", "delete")
 CHECKS = 20
-LISTS = 8
+LISTS = 9
 """Requests of one check."""
 STRATEGIC = "application/strategic-merge-patch+json"
 

@@ -142,6 +142,13 @@ class Api:
         """A merge patch, of the object or of its ``part`` (``/status``)."""
         return await self._request("patch", "PATCH", kind.path(namespace, name) + part, body, MERGE, {"fieldManager": MANAGER})
 
+    async def try_to_apply(self, desired: Object) -> None:
+        """All that applying it would be refused for is raised, and nothing is changed."""
+        metadata = desired["metadata"]
+        path = KINDS[desired["kind"]].path(metadata["namespace"], metadata["name"])
+        query = {"fieldManager": MANAGER, "force": "true", "dryRun": "All"}
+        await self._request("dry-run", "PATCH", path, desired, APPLY, query)
+
     async def create(self, kind: Kind, namespace: str, body: Object) -> Object:
         return await self._request("create", "POST", kind.path(namespace), body)
 
@@ -172,6 +179,19 @@ class Api:
                 return False
             raise
         return any(resource["name"] == kind.plural for resource in found.get("resources", []))
+
+    async def schema(self, kind: Kind) -> Object | None:
+        """As the API server serves it, with all that is under it in place; None where it serves none."""
+        try:
+            found = await self._request("get", "GET", f"/openapi/v3/apis/{kind.version}")
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        group, _, version = kind.version.partition("/")
+        wanted = {"group": group, "version": version, "kind": kind.kind}
+        schemas = ((found.get("components") or {}).get("schemas") or {}).values()
+        return next((schema for schema in schemas if wanted in (schema.get("x-kubernetes-group-version-kind") or [])), None)
 
     async def _request(
         self, verb: str, method: str, path: str, body: Object | None = None, content: str = "application/json", query: Any = None

@@ -48,9 +48,7 @@ class Applier:
             except ApiError as error:
                 if not error.refuses_object:
                     raise
-                field = {"Deployment": "driver.podTemplate", "ServiceAccount": "serviceAccountAnnotations"}.get(kind)
-                remedy = "" if field is None else f"; look at spec.{field}"
-                reconciliation.refused = (Reason.ApplyRefused, f"{kind} {metadata['name']}: {error.message[:700]}{remedy}")
+                reconciliation.refused = refusal(desired, error)
                 return Verdict(REFUSED_SECONDS)
             reconciliation.observed[kind, metadata["name"]] = applied
             if observed is None or applied["metadata"]["resourceVersion"] != observed["metadata"]["resourceVersion"]:
@@ -59,8 +57,8 @@ class Applier:
             if kind == "Deployment":
                 reconciliation.deployment = applied
                 self._seen.deployments[reconciliation.resource.namespace, reconciliation.resource.name] = applied
-            if kind == "ConfigMap":
-                reconciliation.memo.config = applied
+            if kind == "ConfigMap" and metadata["name"] == reconciliation.resource.base:
+                reconciliation.memo.record = applied
         return PROCEED
 
     async def heed_suspend(self, reconciliation: Reconciliation) -> None:
@@ -90,3 +88,10 @@ class Applier:
                 return
             raise
         self._seen.saw(reconciliation.body)
+
+
+def refusal(desired: Object, error: ApiError) -> tuple[Reason, str]:
+    """What the condition says of an object that the API server refuses."""
+    field = {"Deployment": "driver.podTemplate", "ServiceAccount": "serviceAccountAnnotations"}.get(desired["kind"])
+    remedy = "" if field is None else f"; look at spec.{field}"
+    return Reason.ApplyRefused, f"{desired['kind']} {desired['metadata']['name']}: {error.message[:700]}{remedy}"

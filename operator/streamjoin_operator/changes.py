@@ -63,11 +63,11 @@ RULES = (
     ),
     _rule(r"spec\.checkpoint\.(onDelete|size|storageClassName)", Class.IGNORED, "the operator reads it when it acts on it"),
     _rule(r"spec\.workers\.(min|max|floor)", Class.LIVE, "the driver is asked for a plan within the limits"),
-    _rule(r"spec\.scheme\b.*", Class.LIVE, "the driver is asked for a plan of the model"),
+    _rule(r"spec\.scheme\.model", Class.LIVE, "the driver is asked for a plan of the model"),
     _rule(r"spec\.streams\[\d+\]\.(name|schema|eventTime|select)\b.*", Class.REFUSED, IDENTITY),
     _rule(r"spec\.streams\[\d+\]\.source\.files\.(path|format)", Class.REFUSED, IDENTITY),
     _rule(r"spec\.streams\[\d+\]\.source\.kafka\.(topic|format)", Class.REFUSED, IDENTITY),
-    _rule(r"spec\.joins\[\d+\]\.(on|window)\b.*", Class.REFUSED, IDENTITY),
+    _rule(r"spec\.joins\[\d+\]\.(on|type|window)\b.*", Class.REFUSED, IDENTITY),
     _rule(r"spec\.scaling\.tau\d", Class.RESTART, "load shedding and the metrics' thresholds rest on it"),
     _rule(r"spec\.(image|driver|executor|security|serviceAccountAnnotations)\b.*", Class.RESTART, "pods are made anew"),
     _rule(r"spec\.workers\.(resources|perExecutor)\b.*", Class.RESTART, "pods are made anew"),
@@ -80,8 +80,8 @@ def engine_manifest(manifest: Manifest) -> Object:
     value: Object = manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"status"})
     value["metadata"] = {"name": manifest.metadata.name}
     spec = value["spec"]
-    of_the_operator = ("suspend", "paused", "operatorClass", "serviceAccountAnnotations", "image", "driver", "executor", "security", "metrics")
-    for name in of_the_operator:
+    of_pods = ("serviceAccountAnnotations", "image", "driver", "executor", "security", "metrics")
+    for name in ("suspend", "paused", "operatorClass", *of_pods):
         spec.pop(name, None)
     for name in ("persistentVolumeClaim", "onDelete", "size", "storageClassName"):
         spec["checkpoint"].pop(name, None)
@@ -107,7 +107,12 @@ def operator_fields(manifest: Manifest) -> Object:
 
 def compared(manifest: Manifest) -> Object:
     """All that changes are looked for in, as JSON: what is kept of the manifest that runs."""
-    engine, operator = engine_manifest(manifest), operator_fields(manifest)
+    return with_operator_fields(engine_manifest(manifest), manifest)
+
+
+def with_operator_fields(engine: Object, manifest: Manifest) -> Object:
+    """:func:`compared`, of the value of :func:`engine_manifest`."""
+    operator = operator_fields(manifest)
     checkpoint = {**engine["spec"]["checkpoint"], **operator["spec"]["checkpoint"]}
     return {**engine, "spec": {**engine["spec"], **operator["spec"], "checkpoint": checkpoint}}
 

@@ -11,10 +11,12 @@ from streamjoin.elastic.deployment import executors_for
 from streamjoin_operator import api, children, names
 from streamjoin_operator.applying import Applier
 from streamjoin_operator.drift import Object, our_entries
+from streamjoin_operator.driver_files import driver_files, files_of, is_files_map, kept_files
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import AGAIN, PROCEED, Reconciliation, Step, Verdict
 from streamjoin_operator.seen import Seen
+from streamjoin_operator.trial_step import TrialStep
 
 LISTED = (
     *(api.SERVICE_ACCOUNT, api.ROLE, api.ROLE_BINDING, api.CONFIG_MAP, api.SERVICE),
@@ -36,12 +38,14 @@ class ChildSteps:
 
     def __init__(self, ports: Ports, seen: Seen, applier: Applier) -> None:
         self._ports, self._seen, self._applier = ports, seen, applier
+        self._trial = TrialStep(ports, applier)
         self._has_monitor: tuple[float, bool] = (float("-inf"), False)
 
     def all(self) -> tuple[Step, ...]:
         return (
             *(self.observe, self.secrets, self.hold_back, self.access, self.token, self.claim, self.finalizer),
-            *(self.config, self.network, self.budget, self.monitor, self.driver, self.prune, self.checked),
+            *(self._trial.files, self._trial.trial),
+            *(self.begin, self.network, self.budget, self.monitor, self.driver, self.record, self._trial.done, self.prune, self.checked),
         )
 
     async def observe(self, reconciliation: Reconciliation) -> Verdict:
@@ -50,13 +54,17 @@ class ChildSteps:
             return PROCEED
         namespace, selector = reconciliation.resource.namespace, names.selector(reconciliation.resource.name)
         monitors = [api.POD_MONITOR] if await self._monitors_are_known() else []
-        found = await asyncio.gather(*(self._ports.api.list(kind, namespace, selector) for kind in (*LISTED, *monitors)))
+        found, trials = await asyncio.gather(
+            asyncio.gather(*(self._ports.api.list(kind, namespace, selector) for kind in (*LISTED, *monitors))),
+            self._ports.api.list(api.POD, namespace, names.selector(reconciliation.resource.name, names.TRIAL)),
+        )
+        reconciliation.trials = [pod for pod in trials if reconciliation.resource.controls(pod)]
         for kind, objects in zip((*LISTED, *monitors), found, strict=True):
             for observed in objects:
                 # items of a list have neither
                 body = {**observed, "apiVersion": kind.version, "kind": kind.kind}
                 reconciliation.observed[kind.kind, observed["metadata"]["name"]] = body
-        reconciliation.memo.config = reconciliation.observed.get(("ConfigMap", reconciliation.resource.base))
+        reconciliation.memo.record = reconciliation.observed.get(("ConfigMap", reconciliation.resource.base))
         reconciliation.deployment = reconciliation.observed.get(("Deployment", reconciliation.resource.base))
         if reconciliation.deployment is not None:
             self._seen.saw_deployment(reconciliation.deployment)
@@ -91,7 +99,7 @@ class ChildSteps:
         """A change that does not fit the checkpoint is not made."""
         if not reconciliation.checking:
             return PROCEED
-        refusal = children.refusal_of(children.change_of(reconciliation.resource, reconciliation.manifest, reconciliation.memo.config))
+        refusal = children.refusal_of(children.change_of(reconciliation.resource, reconciliation.manifest, reconciliation.memo.record))
         if refusal is None:
             return PROCEED
         reconciliation.refused = (Reason.CheckpointMismatch, refusal)
@@ -139,15 +147,23 @@ class ChildSteps:
         await self._applier.set_finalizer(reconciliation, wanted)
         return PROCEED
 
-    async def config(self, reconciliation: Reconciliation) -> Verdict:
-        """The driver's files, and with them, in the same write, what the change takes."""
+    async def begin(self, reconciliation: Reconciliation) -> Verdict:
+        """Before there is a driver, its record is there: a name that is somebody else's is noticed, and a change that would not fit."""
+        found = reconciliation.memo.record
+        if found is not None and reconciliation.resource.may_apply(found):
+            return PROCEED
+        return await self.record(reconciliation)
+
+    async def record(self, reconciliation: Reconciliation) -> Verdict:
+        """What runs now, and in the same write what the change to it took."""
         if not reconciliation.checking:
             return PROCEED
-        before = reconciliation.memo.config
-        change = children.change_of(reconciliation.resource, reconciliation.manifest, before)
-        verdict = await self._applier.apply(
-            reconciliation, children.config_map(reconciliation.resource, reconciliation.manifest, change, self._ports.settings)
-        )
+        resource, manifest, before = reconciliation.resource, reconciliation.manifest, reconciliation.memo.record
+        change = children.change_of(resource, manifest, before)
+        files = driver_files(resource, manifest, self._ports.settings)
+        if reconciliation.deployment is not None and files_of(reconciliation.deployment["spec"]["template"]) == resource.base:
+            files = kept_files(before, files)
+        verdict = await self._applier.apply(reconciliation, children.record(resource, manifest, change, files))
         noted = None if before is None else (before["metadata"].get("annotations") or {}).get(names.CHANGE)
         if change is not None and json.dumps(change, sort_keys=True) != noted:
             reason = {"Ignored": Reason.ChangeIgnored, "Live": Reason.ChangeLive}.get(change["class"], Reason.ChangeRestart)
@@ -196,6 +212,9 @@ class ChildSteps:
         return known
 
     async def driver(self, reconciliation: Reconciliation) -> Verdict:
+        """Its Deployment. Where somebody changes or deletes that, a check is due."""
+        if not reconciliation.checking:
+            return PROCEED
         assert reconciliation.derived.memory is not None, "the first step stops without it"
         desired = children.deployment(
             reconciliation.resource, reconciliation.manifest, reconciliation.derived.memory, self._ports.settings, reconciliation.deployment
@@ -211,6 +230,7 @@ class ChildSteps:
         """Delete children that are no longer wanted."""
         if not reconciliation.checking:
             return PROCEED
+        await self._prune_files(reconciliation)
         base, unwanted = reconciliation.resource.base, set()
         kept = {
             "ConfigMap": names.ledger_name(reconciliation.resource.name),
@@ -226,6 +246,21 @@ class ChildSteps:
                 await self._ports.api.delete(api.KINDS[kind], reconciliation.resource.namespace, name, observed["metadata"]["uid"])
                 reconciliation.events.append(("Normal", Reason.Pruned, f"{kind} {name}"))
         return PROCEED
+
+    async def _prune_files(self, reconciliation: Reconciliation) -> None:
+        """Of the files of drivers, those that no pod template and no pod reads any more."""
+        resource, deployment = reconciliation.resource, reconciliation.deployment
+        read: set[str | None] = set() if deployment is None else {files_of(deployment["spec"]["template"])}
+        maps = [found for (kind, _), found in reconciliation.observed.items() if kind == "ConfigMap" and is_files_map(resource, found)]
+        if all(found["metadata"]["name"] in read for found in maps):
+            return
+        pods = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.DRIVER))
+        read |= {files_of(pod) for pod in (*pods, *reconciliation.trials)}
+        for found in maps:
+            name = found["metadata"]["name"]
+            if name not in read:
+                await self._ports.api.delete(api.CONFIG_MAP, resource.namespace, name, found["metadata"]["uid"])
+                reconciliation.events.append(("Normal", Reason.Pruned, f"ConfigMap {name}"))
 
     async def checked(self, reconciliation: Reconciliation) -> Verdict:
         """All children are as they should be."""

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 
 from streamjoin.manifest.model import Manifest
 from streamjoin_operator import names, uses
-from streamjoin_operator.changes import Class, classify, compared, engine_manifest, revision, worst
+from streamjoin_operator.changes import Class, classify, compared, revision, worst
 from streamjoin_operator.drift import Fields, Object, digest, our_fields, ours
+from streamjoin_operator.driver_files import REVISION_KEY, Files, content, driver_files, substance
 from streamjoin_operator.memory import WorkerMemory
 from streamjoin_operator.pod_templates import (
     BLOCKS_PORT,
@@ -39,7 +40,6 @@ DRIVER_RULES: list[Object] = [
 ]
 COMPARED_KEY = "compared.json"
 LEDGER_KEY = "decisions.json"
-MANIFEST_KEY = "streamjoin.yaml"
 CLEANUP_KEPT_SECONDS = 3600
 """A cleanup's Job can be looked at for so long after its end."""
 
@@ -115,21 +115,18 @@ def tls_problem(resource: Resource, manifest: Manifest, observed: Object | None)
     return f"{field}: {wrong}; {remedy}, or remove spec.security.tls"
 
 
-def config_map(resource: Resource, manifest: Manifest, change: Object | None, settings: Settings) -> Object:
-    """The driver's files, and the manifest in the form in which changes are looked for."""
-    value = compared(manifest)
+def record(resource: Resource, manifest: Manifest, change: Object | None, files: Files) -> Object:
+    """What runs: the manifest in the form in which changes are looked for, and the driver's files.
+
+    Drivers read their files from ConfigMaps of their own (``driver_files``), but for those that a release started that knew this one alone.
+    """
     return child(
         resource,
         "v1",
         "ConfigMap",
         resource.base,
         metadata={"annotations": {names.CHANGE: json.dumps(change, sort_keys=True)}} if change else {},
-        data={
-            MANIFEST_KEY: json.dumps(engine_manifest(manifest), indent=1, sort_keys=True),
-            "executor.yaml": json.dumps(executor_template(resource, manifest, settings), indent=1, sort_keys=True),
-            "revision": revision(value, resource.nonce),
-            COMPARED_KEY: json.dumps(value, sort_keys=True),
-        },
+        data={**files, COMPARED_KEY: json.dumps(compared(manifest), sort_keys=True)},
     )
 
 
@@ -155,7 +152,7 @@ def change_of(resource: Resource, manifest: Manifest, observed: Object | None) -
         fields = [change.field for change in changes if change.kind is kind]
         why = next(change.why for change in changes if change.kind is kind)
         return {"generation": resource.generation, "class": kind.value, "fields": fields[:16], "message": f"{', '.join(fields[:4])}: {why}"}
-    if observed["data"].get("revision") not in (None, revision(after, resource.nonce)):
+    if observed["data"].get(REVISION_KEY) not in (None, revision(after, resource.nonce)):
         message = f"the annotation {names.RESTART}, or a Secret that all pods mount, has a new value"
         return {"generation": resource.generation, "class": Class.RESTART.value, "fields": [], "message": message}
     return json.loads(last) if last else None
@@ -284,13 +281,18 @@ def mismatch(observed: Object | None, revision: str) -> str | None:
 def deployment(resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings, observed: Object | None) -> Object:
     """The driver. While what it was started for is unchanged, its pod template is left as it is, so that a new release of the operator,
     with another default image perhaps, restarts no join."""
-    wanted = revision(compared(manifest), resource.nonce)
-    template = driver_template(resource, manifest, memory, settings, wanted)
-    annotations = {names.REVISION: wanted, names.TEMPLATE: digest(template)}
+    files = driver_files(resource, manifest, settings)
+    wanted = files[REVISION_KEY]
+    mounted = names.files_name(resource.name, content(files))
+    template = driver_template(resource, manifest, memory, settings, wanted, mounted)
+    # Templates that differ only in what has pods start anew are tried once.
+    lasting = json.dumps(template, sort_keys=True).replace(mounted, "").replace(wanted, "")
+    annotations = {names.REVISION: wanted, names.TEMPLATE: digest(template), names.TRIED: digest([lasting, substance(files)])}
     if observed is not None:
         noted = observed["metadata"].get("annotations") or {}
         if noted.get(names.REVISION) == wanted and noted.get(names.TEMPLATE, "") != annotations[names.TEMPLATE]:
-            template, annotations[names.TEMPLATE] = _applied_template(observed), noted.get(names.TEMPLATE, "")
+            template = _applied_template(observed)
+            annotations |= {name: noted.get(name, "") for name in (names.TEMPLATE, names.TRIED)}
     return child(
         resource,
         "apps/v1",

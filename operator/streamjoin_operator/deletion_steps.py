@@ -14,6 +14,7 @@ from streamjoin_operator.api import ApiError
 from streamjoin_operator.applying import Applier
 from streamjoin_operator.changes import engine_manifest
 from streamjoin_operator.drift import Object, is_current, our_entries
+from streamjoin_operator.driver_files import MANIFEST_KEY
 from streamjoin_operator.pod_trouble import trouble_of
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.probing import refused_pod
@@ -110,7 +111,7 @@ class DeletionSteps:
             reconciliation.refused = (Reason.CleanupBlocked, f"{problem[1] if problem else ''}; mend the manifest, or {REMEDY}")
             return self._wait(reconciliation, where)
         config = await self._ports.api.find(api.CONFIG_MAP, resource.namespace, resource.base)
-        ran = (config.get("data") or {}).get(children.MANIFEST_KEY) if config is not None and resource.owns(config) else None
+        ran = (config.get("data") or {}).get(MANIFEST_KEY) if config is not None and resource.owns(config) else None
         document = ran or json.dumps(engine_manifest(manifest), sort_keys=True)
         beside = [pod["metadata"]["name"] for pod in reconciliation.pods]
         try:

@@ -123,7 +123,8 @@ class DriverSteps:
         name = None if manifest is None else manifest.spec.checkpoint.persistent_volume_claim
         if name is None:
             return None
-        pods = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name))
+        found = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name))
+        pods = [pod for pod in found if (pod["metadata"].get("labels") or {}).get(names.COMPONENT) in (names.DRIVER, names.EXECUTOR)]
         if len({pod["spec"].get("nodeName") for pod in pods}) < 2:
             return None
         return split_claim(pods, await self._ports.api.get(api.CLAIM, resource.namespace, name))

@@ -28,6 +28,8 @@ MISMATCH = f"{GROUP}/mismatch"
 """On the Deployment: the revision whose driver found another join's checkpoint, and what it said, as JSON; it is not started again."""
 TEMPLATE = f"{GROUP}/template"
 """On the Deployment: the hash of its pod template as applied."""
+TRIED = f"{GROUP}/tried"
+"""On the Deployment: a hash of what a trial of its pod template, with the driver's files, would try."""
 CHANGE = f"{GROUP}/change"
 """On the ConfigMap: what the last change of the manifest took, as JSON."""
 MANIFEST = f"{GROUP}/manifest"
@@ -37,7 +39,9 @@ BESIDE = f"{GROUP}/beside"
 FINALIZER = f"{GROUP}/state"
 """Only on StreamJoins whose state goes with them (``checkpoint.onDelete: Delete``)."""
 
-DRIVER, EXECUTOR, CLEANUP = "driver", "executor", "cleanup"
+DRIVER, EXECUTOR, CLEANUP, TRIAL = "driver", "executor", "cleanup", "trial"
+FILES_VOLUME = "config"
+"""Of the driver's pod: its files."""
 MANAGED_SELECTOR = f"{MANAGED_BY}={MANAGER}"
 
 LONGEST = 45
@@ -71,6 +75,16 @@ def executors_name(name: str) -> str:
 def ledger_name(name: str) -> str:
     """The ConfigMap of the autoscaler's decisions."""
     return f"{base_name(name)}-decisions"
+
+
+def files_name(name: str, content: str) -> str:
+    """The ConfigMap of a driver's files, by the hash of what they hold."""
+    return f"{base_name(name)}-{content}"
+
+
+def trial_name(name: str, key: str) -> str:
+    """The pod that tries a new template of the driver."""
+    return f"{base_name(name)}-trial-{key[:8]}"
 
 
 def cleanup_name(name: str, uid: str) -> str:

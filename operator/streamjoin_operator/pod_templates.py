@@ -28,8 +28,8 @@ DRIVER_GRACE_SECONDS = 60
 LOST_NODE_SECONDS = 30
 
 
-def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings, wanted: str) -> Object:
-    """``wanted``: the revision that the driver is started for."""
+def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings, wanted: str, files: str) -> Object:
+    """``wanted``: the revision that the driver is started for; ``files``: the ConfigMap of its files."""
     image = manifest.spec.image or settings.engine_image
     workers = manifest.spec.workers
     arguments = [
@@ -75,7 +75,7 @@ def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory
         "terminationMessagePolicy": "FallbackToLogsOnError",  # the last line says what was wrong, and the status repeats it
         "securityContext": _container_security(),
         "volumeMounts": [
-            {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},
+            {"name": names.FILES_VOLUME, "mountPath": CONFIG_PATH, "readOnly": True},
             {"name": "token", "mountPath": TOKEN_PATH, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - a volume of the pod's own
             *_secret_mounts(manifest),
@@ -94,7 +94,7 @@ def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory
         ],
         "containers": [container],
         "volumes": [
-            {"name": "config", "configMap": {"name": resource.base}},
+            {"name": names.FILES_VOLUME, "configMap": {"name": files}},
             _secret_volume("token", names.token_name(resource.name)),
             {"name": "tmp", "emptyDir": {}},
             *_secret_volumes(resource, manifest),

@@ -40,6 +40,8 @@ class Reason(Enum):
     ApiRefused = "The API server refuses a request of the operator; the message says which, and what it lacks."
     ApiFailing = "The API server cannot be reached, or answers with errors; what runs goes on, and the operator tries again."
     OperatorFailed = "The operator itself fails at this StreamJoin; the message names the error, and its log has the rest."
+    TemplateTried = "A pod tries a new image or pod template before the driver is replaced; the join goes on."
+    NewTemplateFails = "A pod of the new image or pod template does not come up; the join goes on as it was, and the message says why."
     ForeignObject = "An object of the name that is needed exists and is not controlled by this StreamJoin."
     # what happens
     Created = "A child was created."
@@ -78,6 +80,7 @@ class Reason(Enum):
     PrometheusUnusable = "What answers is no Prometheus, or its answer is not whole."
     TuplesShed = "Some worker is so full that tuples are dropped (spec.shedding)."
     NothingShed = "No tuples are dropped."
+    DefinitionOlder = "Nothing is degraded; the cluster's CustomResourceDefinition lacks fields of this operator, which the message names."
     Healthy = "Nothing is degraded."
     # the end
     PodsEnding = "The StreamJoin is being deleted; its pods are to end before the state is removed (checkpoint.onDelete: Delete)."

@@ -102,7 +102,8 @@ class Reconciler:
                 return
             reconciliation.refused = reason_of(failure)
         try:
-            if reconciliation.refused is not None and reconciliation.report is None and not reconciliation.is_being_deleted:
+            is_held = reconciliation.refused is not None or reconciliation.trying is not None
+            if is_held and reconciliation.report is None and not reconciliation.is_being_deleted:
                 await self._look(reconciliation)
         except ApiError:
             if failure is None:

@@ -45,8 +45,8 @@ class Memo:
     """How often in a row a step has failed."""
     checked_for: tuple[Any, ...] = ()
     checked_at: float = float("-inf")
-    config: Object | None = None
-    """The ConfigMap as it was last seen."""
+    record: Object | None = None
+    """The ConfigMap of what runs (``children.record``), as it was last seen."""
     token: str | None = None
     mounted: str = ""
     """Of the Secrets that all pods mount (``children.mounted``)."""
@@ -85,6 +85,10 @@ class Reconciliation:
     """Whether children are compared this time."""
     refused: tuple[Reason, str] | None = None
     pods: list[Object] = field(default_factory=list)
+    trials: list[Object] = field(default_factory=list)
+    """Pods that try a new template."""
+    trying: str | None = None
+    """What is tried before the driver is replaced; nothing is wrong with it so far."""
     trouble: Trouble | None = None
     """Why the driver's pod does not run."""
     executors_trouble: Trouble | None = None
@@ -103,6 +107,11 @@ class Reconciliation:
     @property
     def is_driver_ready(self) -> bool:
         return bool(((self.deployment or {}).get("status") or {}).get("readyReplicas"))
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a driver runs, or once had a plan."""
+        return self.is_driver_ready or bool((self.body.get("status") or {}).get("plan"))
 
     @property
     def is_suspended(self) -> bool:

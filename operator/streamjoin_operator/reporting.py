@@ -7,6 +7,7 @@ import logging
 
 from streamjoin_operator import api, names, status
 from streamjoin_operator.api import ApiError
+from streamjoin_operator.definition import Definition
 from streamjoin_operator.drift import Object
 from streamjoin_operator.instants import instant
 from streamjoin_operator.measurement import Source
@@ -30,13 +31,15 @@ class Reporter:
 
     def __init__(self, ports: Ports, seen: Seen) -> None:
         self._ports, self._seen = ports, seen
+        self._definition = Definition(ports.api, ports.clock)
 
     async def report(self, reconciliation: Reconciliation) -> None:
         """Write the status if it differs, then tell what happened."""
         self._ports.on_step("report")
+        await self._definition.look()
         stored = reconciliation.body.get("status") or {}
         write = status.status_of_failure if reconciliation.is_partial else status.status
-        written = write(self._facts(reconciliation), stored, instant(self._ports.now))
+        written = self._definition.storable(write(self._facts(reconciliation), stored, instant(self._ports.now)))
         patch = status.patch_of(stored, written)
         waits = status.only_measurements(patch) and self._ports.clock() - reconciliation.memo.wrote_at < self._ports.settings.status_seconds
         if patch and not waits:
@@ -48,6 +51,8 @@ class Reporter:
             except ApiError as error:
                 if error.status == 404:  # deleted meanwhile
                     return
+                if error.status == 422:
+                    self._definition.expire()
                 if error.status == 409:
                     await self._refresh(reconciliation)
                 raise
@@ -68,13 +73,15 @@ class Reporter:
         derived, deployed = reconciliation.derived, (reconciliation.deployment or {}).get("status") or {}
         scaler = reconciliation.memo.scaler
         measured = None if scaler is None or reconciliation.refused is not None else scaler.measured
-        annotations = ((reconciliation.memo.config or {}).get("metadata") or {}).get("annotations") or {}
+        annotations = ((reconciliation.memo.record or {}).get("metadata") or {}).get("annotations") or {}
         containers = reconciliation.deployment["spec"]["template"]["spec"]["containers"] if reconciliation.deployment is not None else []
         return status.Facts(
             generation=reconciliation.resource.generation,
             suspended=reconciliation.is_suspended,
             paused=reconciliation.is_paused,
             refused=reconciliation.refused,
+            trying=reconciliation.trying,
+            definition_lacks=self._definition.lacks,
             driver_wanted=reconciliation.deployment is not None and bool(reconciliation.deployment["spec"].get("replicas")),
             driver_pods=len(reconciliation.pods) or deployed.get("replicas", 0),
             driver_ready=reconciliation.is_driver_ready,

@@ -1,7 +1,7 @@
 """A StreamJoin as its children see it, and the frame that all of them share.
 
 Always holds: pure; names are deterministic; every child has our labels and is owned by the StreamJoin, except a claim whose state is to
-outlive it.
+outlive it; and is controlled by it, except a driver's files.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class Resource:
         """The labels by which pods of one component are found."""
         return {names.NAME: self.name, names.COMPONENT: component}
 
-    def owner(self) -> Object:
+    def owner(self, *, controlled: bool = True) -> Object:
         return {
             "apiVersion": API_VERSION,
             "kind": KIND,
             "name": self.name,
             "uid": self.uid,
-            "controller": True,
+            "controller": controlled,
             "blockOwnerDeletion": True,
         }
 
@@ -81,19 +81,29 @@ class Resource:
             return bool(our_entries(existing))
         return bool(controller["kind"] == KIND and controller["name"] == self.name)
 
+    def controls(self, existing: Object) -> bool:
+        """Whether this very StreamJoin controls an object."""
+        return (_controller(existing) or {}).get("uid") == self.uid
+
     def owns(self, existing: Object) -> bool:
         """Whether an object is a child of this very StreamJoin, applied by us, and so may be deleted."""
-        return (_controller(existing) or {}).get("uid") == self.uid and bool(our_entries(existing))
+        return self.controls(existing) and bool(our_entries(existing))
+
+    def holds(self, existing: Object) -> bool:
+        """Whether an object goes with this very StreamJoin and is not controlled by it or by anybody, and was applied by us."""
+        owners = existing["metadata"].get("ownerReferences") or []
+        is_ours = any(owner.get("uid") == self.uid for owner in owners) and bool(our_entries(existing))
+        return is_ours and _controller(existing) is None
 
 
 def _controller(existing: Object) -> Object | None:
     return next((owner for owner in existing["metadata"].get("ownerReferences") or [] if owner.get("controller")), None)
 
 
-def child(resource: Resource, version: str, kind: str, name: str, *, owned: bool = True, **body: Any) -> Object:
+def child(resource: Resource, version: str, kind: str, name: str, *, owned: bool = True, controlled: bool = True, **body: Any) -> Object:
     """A child's frame."""
     metadata: Object = {"name": name, "namespace": resource.namespace, "labels": names.labels(resource.name)}
     if owned:
-        metadata["ownerReferences"] = [resource.owner()]
+        metadata["ownerReferences"] = [resource.owner(controlled=controlled)]
     metadata |= body.pop("metadata", {})
     return stamped({"apiVersion": version, "kind": kind, "metadata": metadata, **body})

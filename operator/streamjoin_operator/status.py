@@ -57,6 +57,10 @@ class Facts:
     paused: bool = False
     refused: tuple[Reason, str] | None = None
     """Why the manifest cannot be acted on."""
+    trying: str | None = None
+    """What is tried before the driver is replaced."""
+    definition_lacks: str | None = None
+    """What the cluster's definition of StreamJoins lacks."""
     deleting: tuple[Reason, str] | None = None
     """How far its deletion is, where the state goes with it."""
     driver_wanted: bool = False
@@ -148,6 +152,8 @@ def _progressing(facts: Facts) -> Condition:
         return Condition("Progressing", False, Reason.Paused, "spec.paused is true; set it to false, and the operator goes on")
     if facts.refused is not None and not facts.driver_wanted:
         return Condition("Progressing", False, facts.refused[0])
+    if facts.trying is not None:
+        return Condition("Progressing", True, Reason.TemplateTried, facts.trying)
     plan = facts.report.plan if facts.report is not None else {}
     wanted = plan.get("wanted")
     if wanted:
@@ -242,6 +248,8 @@ def _degraded(facts: Facts) -> Condition:
     overfull = plan.get("warning") if plan else facts.overfull
     if overfull:
         return Condition("Degraded", True, Reason.PlanOverCapacity, str(overfull))
+    if facts.definition_lacks is not None:
+        return Condition("Degraded", False, Reason.DefinitionOlder, facts.definition_lacks)
     return Condition("Degraded", False, Reason.Healthy)
 
 

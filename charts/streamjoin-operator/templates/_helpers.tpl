@@ -106,7 +106,7 @@ matchExpressions:
 - apiGroups: [""]
   resources: [secrets, persistentvolumeclaims, serviceaccounts]
   verbs: [use]
-# All but list and create it does not use itself: drivers make their executors.
+# Watch and deletecollection it does not use itself: nobody can give what he has not, and drivers make their executors.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete, deletecollection]

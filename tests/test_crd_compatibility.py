@@ -1,0 +1,130 @@
+"""A change of the definition takes nothing away from who uses the release before, but for what is listed here with its reason."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from definition_changes import incompatible
+
+Object = dict[str, Any]
+
+ROOT = Path(__file__).resolve().parent.parent
+RELEASES = ROOT / "tests" / "releases"
+NAME = "streamjoins.streamjoin.dev.yaml"
+
+NEW_FIELD = "it asks nothing where the field, which is new, is not given"
+UNWRITTEN = "nobody ever wrote it"
+RENAMED = "what is stored is counted on from zero: a count of executors is not one of workers"
+ACCEPTED: dict[str, str] = {
+    "spec.streams[]: rule: needs eventTime; name the column of event times there, or remove maxAhead": NEW_FIELD,
+    "spec.workers: rule: excludes capacityTuples; keep one: capacity weighs tuples by their bytes, capacityTuples counts them": NEW_FIELD,
+    "spec.workers: rule: must be at most max, or each pod would have room for workers that never come": NEW_FIELD,
+    "spec.workers.capacityTuples: default 2000000 became None": "it is the same without one, unless capacity is given, which excludes it",
+    "spec.epoch.interval: rule: must be at least 0s and at most 1h": "from 10ms on before: the bound is looser",
+    "status.plan.lowerBoundTuples: is gone": UNWRITTEN,
+    "status.scheduling: is gone": UNWRITTEN,
+    "status.restarts: is gone": UNWRITTEN,
+    "status.cost.workers: is gone": RENAMED,
+    "status.cost.maxWorkers: is gone": RENAMED,
+}
+"""What a change takes away, by the line that tells of it, and why that is right."""
+
+
+def definition() -> Object:
+    return dict(yaml.safe_load((ROOT / "crds" / NAME).read_text()))
+
+
+def newest() -> Path:
+    """Of the releases that are kept; their names sort by age."""
+    return max(path for path in RELEASES.iterdir() if path.is_dir())
+
+
+def test_nothing_is_taken_away_that_is_not_listed() -> None:
+    before = yaml.safe_load((newest() / "chart" / "files" / NAME).read_text())
+    found = list(incompatible(before, definition()))
+    assert [line for line in found if line not in ACCEPTED] == [], "mend it, or list it in ACCEPTED with the reason"
+    assert [line for line in ACCEPTED if line not in found] == [], "listed, and not so: remove it from ACCEPTED"
+    assert all(ACCEPTED.values())
+
+
+def test_a_definition_is_compatible_with_itself() -> None:
+    assert list(incompatible(definition(), definition())) == []
+
+
+def schema(body: Object) -> Object:
+    return body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+
+
+def workers(body: Object) -> Object:
+    return schema(body)["spec"]["properties"]["workers"]
+
+
+MUTATIONS: list[tuple[Callable[[Object], Any], str]] = [
+    (lambda body: body["spec"].update(group="other.dev"), "group: streamjoin.dev became other.dev"),
+    (lambda body: body["spec"].update(scope="Cluster"), "scope: Namespaced became Cluster"),
+    (lambda body: body["spec"]["names"].update(shortNames=[]), "names.shortNames: sj is gone"),
+    (lambda body: body["spec"]["versions"][0].update(served=False), "v1alpha1: is served no more"),
+    (lambda body: body["spec"]["versions"][0].update(name="v1"), "v1alpha1: is served no more"),
+    (lambda body: body["spec"]["versions"][0].update(storage=False), "v1alpha1: storage became False"),
+    (lambda body: body["spec"]["versions"][0]["subresources"].pop("scale"), "v1alpha1: subresource scale changed"),
+    (lambda body: workers(body)["properties"].pop("floor"), "spec.workers.floor: is gone"),
+    (lambda body: schema(body)["status"]["properties"].pop("image"), "status.image: is gone"),
+    (lambda body: workers(body)["properties"]["min"].update(type="number"), "spec.workers.min: type integer became number"),
+    (lambda body: workers(body)["properties"]["min"].update(format="int32"), "spec.workers.min: format int64 became int32"),
+    (lambda body: workers(body)["properties"]["min"].update(minimum=2), "spec.workers.min: minimum 1 became 2"),
+    (lambda body: workers(body)["properties"]["perExecutor"].update(maximum=8), "spec.workers.perExecutor: maximum 16 became 8"),
+    (lambda body: workers(body)["properties"]["perExecutor"].update(default=2), "spec.workers.perExecutor: default 1 became 2"),
+    (lambda body: workers(body)["default"].update(perExecutor=2), "spec.workers.perExecutor: default 1 became 2"),
+    (lambda body: workers(body)["properties"]["perExecutor"].pop("default"), "spec.workers.perExecutor: default 1 became None"),
+    (lambda body: workers(body).update(required=["max"]), "spec.workers.max: is required"),
+    (lambda body: workers(body)["properties"]["perExecutor"].update(enum=[1, 2]), "spec.workers.perExecutor: enum [1, 2] is new"),
+    (lambda body: schema(body)["status"]["properties"]["phase"]["enum"].remove("Paused"), "status.phase: enum lacks Paused"),
+    (lambda body: schema(body)["spec"]["properties"]["streams"].update(maxItems=1), "spec.streams: maxItems 2 became 1"),
+    (
+        lambda body: schema(body)["spec"]["properties"]["streams"]["items"]["properties"]["name"].update(maxLength=3),
+        "spec.streams[].name: maxLength",
+    ),
+    (
+        lambda body: schema(body)["spec"]["properties"]["operatorClass"].update(pattern="^a$"),
+        "spec.operatorClass: pattern",
+    ),
+    (
+        lambda body: workers(body)["x-kubernetes-validations"].append({"rule": "self.max < 9", "message": "too many"}),
+        "spec.workers: rule: too many",
+    ),
+    (
+        lambda body: schema(body)["spec"]["properties"]["streams"].update({"x-kubernetes-list-type": "atomic"}),
+        "spec.streams: x-kubernetes-list-type map became atomic",
+    ),
+]
+
+
+@pytest.mark.parametrize(("mutate", "line"), MUTATIONS, ids=[line for _, line in MUTATIONS])
+def test_what_is_taken_away_is_noticed(mutate: Callable[[Object], Any], line: str) -> None:
+    after = copy.deepcopy(definition())
+    mutate(after)
+    assert [found for found in incompatible(definition(), after) if found.startswith(line)]
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        lambda body: workers(body)["properties"].update(more={"type": "integer"}),
+        lambda body: workers(body)["properties"]["perExecutor"].update(maximum=32),
+        lambda body: schema(body)["status"]["properties"]["phase"]["enum"].append("Asleep"),
+        lambda body: workers(body)["x-kubernetes-validations"].clear(),
+        lambda body: workers(body).update(description="otherwise"),
+        lambda body: schema(body)["spec"].update(required=[]),
+        lambda body: workers(body)["default"].update(more=1),
+    ],
+)
+def test_what_is_only_added_or_loosened_is_no_difference(mutate: Callable[[Object], Any]) -> None:
+    after = copy.deepcopy(definition())
+    mutate(after)
+    assert list(incompatible(definition(), after)) == []
