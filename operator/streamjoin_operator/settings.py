@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
+from urllib.parse import urlsplit
 
 PREFIX = "STREAMJOIN_"
 _KEY = r"[A-Za-z0-9][A-Za-z0-9./_-]*"
@@ -117,7 +118,11 @@ def _parsed(setting: dataclasses.Field[Any], text: str) -> Any:
 
 
 def _check_address(name: str, text: str) -> None:
-    if not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#\s]*)?", text):
+    try:
+        is_address = re.fullmatch(r"https?://[^/?#@\s]+(/[^?#\s]*)?", text) is not None and urlsplit(text).port != 0
+    except ValueError:  # a port beyond 65535
+        is_address = False
+    if not is_address:
         raise SettingError(f"{name}: {text!r} must be an address as http://prometheus.monitoring:9090, without a user or a question")
 
 
