@@ -280,7 +280,7 @@ def _established(definition: Object) -> bool:
 
 @contextmanager
 def running(directory: Path, plugins: str = "") -> Iterator[ApiServer]:
-    """etcd and kube-apiserver, until this ends. Their files and output are in ``directory``. ``plugins``: of admission, besides the usual."""
+    """etcd and kube-apiserver, until this ends. Their files and output are in ``directory``. ``plugins``: more of admission."""
     apiserver, etcd = program("kube-apiserver"), program("etcd")
     for attempt in itertools.count():
         where = directory / f"attempt-{attempt}"
