@@ -279,14 +279,14 @@ def _established(definition: Object) -> bool:
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[ApiServer]:
-    """etcd and kube-apiserver, until this ends. Their files and output are in ``directory``."""
+def running(directory: Path, plugins: str = "") -> Iterator[ApiServer]:
+    """etcd and kube-apiserver, until this ends. Their files and output are in ``directory``. ``plugins``: more of admission."""
     apiserver, etcd = program("kube-apiserver"), program("etcd")
     for attempt in itertools.count():
         where = directory / f"attempt-{attempt}"
         where.mkdir()
         try:
-            started = _started(where, etcd, apiserver)
+            started = _started(where, etcd, apiserver, plugins)
         except _EndedError:
             # Another process may have taken a port between the choice and the start.
             if attempt == 2:
@@ -310,7 +310,7 @@ class _EndedError(Exception):
     """A program that should run has ended."""
 
 
-def _started(directory: Path, etcd: Path, apiserver: Path) -> tuple[ApiServer, list[subprocess.Popen[bytes]]]:
+def _started(directory: Path, etcd: Path, apiserver: Path, plugins: str) -> tuple[ApiServer, list[subprocess.Popen[bytes]]]:
     client, peer, port = free_ports(3)
     server = ApiServer(directory, port)
     (directory / "tokens.csv").write_text(f'{server.admin_token},admin,admin,"system:masters"\n')
@@ -341,6 +341,7 @@ def _started(directory: Path, etcd: Path, apiserver: Path) -> tuple[ApiServer, l
         "endpoint-reconciler-type": "none",
         "profiling": "false",
         "allow-privileged": "true",
+        "enable-admission-plugins": plugins,
         "audit-policy-file": directory / "audit.yaml",
         "audit-log-path": directory / "audit.log",
     }

@@ -337,6 +337,13 @@ def test_who_installs_for_all_of_the_cluster_is_told_of_the_other_way(cluster: A
     assert "(a=b)" in notes("--set", "watch.namespaceSelector.matchLabels.a=b")
 
 
+def test_where_joins_may_have_their_prometheus_the_operator_can_reach_it() -> None:
+    values = {"prometheus": {"url": "http://own:9090", "allowedUrls": ["http://a:1234", "https://b/c"]}}
+    (policy,) = of_kind(rendered(values), "NetworkPolicy")
+    wanted = [{"protocol": "TCP", "port": port} for port in (9090, 1234, 443)]
+    assert wanted in [rule["ports"] for rule in policy["spec"]["egress"]]
+
+
 def test_one_namespace_needs_no_cluster_role() -> None:
     objects = rendered({"watch": {"namespaces": ["team-a"]}, "rbac": {"aggregate": False}})
     assert of_kind(objects, "ClusterRole") == of_kind(objects, "ClusterRoleBinding") == []

@@ -22,6 +22,7 @@ from streamjoin_operator.api import ApiError
 from streamjoin_operator.driver import Answered, Measured, Report
 from streamjoin_operator.measurement import Distrusted
 from streamjoin_operator.reconcile import Reconciler
+from streamjoin_operator.seen import Seen
 from streamjoin_operator.settings import Settings
 
 KEY = ("default", "one")
@@ -1123,6 +1124,32 @@ def test_a_watch_that_died_in_silence_is_noticed_at_the_second_audit() -> None:
     assert world.reconciler.seen.audit([changed]) == ([], [])
     assert world.reconciler.seen.audit([]) == ([], [])
     assert world.reconciler.seen.audit([]) == ([], [KEY])
+
+
+def test_joins_of_namespaces_that_are_not_selected_are_as_if_they_were_not_there() -> None:
+    def join(namespace: str, version: int, **spec: Any) -> Object:
+        body = streamjoin("one", namespace, **spec)
+        body["metadata"]["resourceVersion"] = str(version)
+        return body
+
+    seen = Seen(selects_namespaces=True)
+    for namespace in "ab":
+        seen.saw(join(namespace, 1), is_watched=True)
+    assert seen.bodies == {}
+    assert seen.audit([join(namespace, 2) for namespace in "ab"]) == ([], [])
+    assert seen.admit("a") == [("a", "one")]
+    assert seen.select({"b", "c"}) == ([("b", "one")], [("a", "one")]), "a watch of namespaces missed that"
+    assert set(seen.bodies) == {("b", "one")}
+    seen.saw(join("a", 3))  # what is answered to a write that was under way
+    assert set(seen.bodies) == {("b", "one")}
+    seen.saw(join("a", 4), is_watched=True)
+    assert seen.select({"a"}) == ([("a", "one")], [("b", "one")])
+    assert seen.bodies["a", "one"]["metadata"]["resourceVersion"] == "4"
+    seen.saw(join("b", 5, operatorClass="blue"), is_watched=True)
+    assert seen.select({"a", "b"}) == ([], []), "it is another operator's by now"
+    seen.forget(("a", "one"))
+    assert seen.dismiss("a") == []
+    assert seen.admit("a") == [], "it was deleted"
 
 
 def test_a_paused_join_is_looked_at_and_left_as_it_is() -> None:

@@ -214,6 +214,11 @@ def test_how_questions_end_is_shown_to_prometheus_too() -> None:
         ("PROMETHEUS_URL", "prometheus:9090"),
         ("PROMETHEUS_URL", "http://user:password@prometheus"),
         ("PROMETHEUS_URL", "http://prometheus/?a=b"),
+        ("PROMETHEUS_URL", "http://prometheus:90900"),
+        ("PROMETHEUS_ALLOWED_URLS", "http://prometheus:9090, prometheus:9090"),
+        ("PROMETHEUS_ALLOWED_URLS", "http://prometheus:9090,http://prometheus:90900"),
+        ("WATCH_NAMESPACE_SELECTOR", "a b"),
+        ("WATCH_NAMESPACE_SELECTOR", "a in b"),
         ("PROMETHEUS_TIMEOUT_SECONDS", "0"),
         ("PROMETHEUS_NAMESPACE_LABEL", "a-b"),
         ("PRICE_PER_EXECUTOR_HOUR", "-1"),
@@ -224,6 +229,13 @@ def test_a_setting_that_cannot_be_is_refused_by_name(name: str, value: str) -> N
     with pytest.raises(SettingError, match=f"STREAMJOIN_{name}"):
         read({f"STREAMJOIN_{name}": value})
     assert read({"STREAMJOIN_PRICE_PER_EXECUTOR_HOUR": "0"}).price_per_executor_hour == 0
+
+
+def test_namespaces_are_named_or_selected() -> None:
+    selector = "a.b/c=d, e in (f,g), h!=i, !j, k"
+    assert read({"STREAMJOIN_WATCH_NAMESPACE_SELECTOR": selector}).watch_namespace_selector == selector
+    with pytest.raises(SettingError, match="STREAMJOIN_WATCH_NAMESPACES is given too; remove one of them"):
+        read({"STREAMJOIN_WATCH_NAMESPACE_SELECTOR": "a=b", "STREAMJOIN_WATCH_NAMESPACES": "c"})
 
 
 class RealPrometheus:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -33,7 +33,7 @@ PASSED_ON = {
 }
 """Not used by the operator: nobody can give away rights that he has not, and drivers have these."""
 ASKED_BY_ADMISSION = {("update", "streamjoin.dev", "streamjoins/finalizers")}
-"""Where OwnerReferencesPermissionEnforcement is on (OpenShift), who sets blockOwnerDeletion must have it."""
+"""Where OwnerReferencesPermissionEnforcement is on, who sets blockOwnerDeletion must have it."""
 
 
 def rights(role: Object) -> set[Right]:
@@ -73,14 +73,34 @@ class Released(Cluster):
     def asked(self) -> set[Asked]:
         return self.server.asked(*self.account)
 
+    @contextmanager
+    def without(self, right: Right) -> Iterator[None]:
+        """The operator has all of its rights in the namespace but one."""
+        verb, group, resource = right
+        path = f"{PATHS['Role'].format(self.namespace)}/{ACCOUNT}"
+        granted = self.admin.get(path)["rules"]
+        less = copy.deepcopy(granted)
+        for rule in less:
+            if rule["apiGroups"] == [group] and resource in rule["resources"] and verb in rule["verbs"]:
+                rule["verbs"].remove(verb)
+        self.admin.patch(path, {"rules": [rule for rule in less if rule["verbs"]]})
+        yield
+        self.admin.patch(path, {"rules": granted})
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """Of this module's own: joins of other tests are in all of the cluster."""
-    with running(tmp_path_factory.mktemp("rights")) as server:
+    """Of this module's own: joins of other tests are in all of the cluster. Of owners more is asked than by default, as OpenShift does."""
+    with running(tmp_path_factory.mktemp("rights"), "OwnerReferencesPermissionEnforcement") as server:
         server.install_crd(definition_of("PodMonitor"))
         install_definition(server)
         yield server
+
+
+def a_claim_is_made(cluster: Cluster) -> None:
+    with cluster.operator():
+        cluster.run(checkpoint={"persistentVolumeClaim": "data", "size": "1Gi"})
+    assert cluster.child("PersistentVolumeClaim", "data")
 
 
 def somebody_else_is_quicker(cluster: Cluster) -> None:
@@ -124,7 +144,7 @@ STORIES: tuple[Callable[[Cluster], None], ...] = (
     test_operator_api.test_what_somebody_changes_or_deletes_is_put_right,
     test_operator_api.test_spec_changes_by_class,
     test_operator_api.test_delete_with_the_state,
-    test_operator_api.test_a_claim_that_the_operator_made_is_owned_as_long_as_it_is_to_go,
+    a_claim_is_made,
     somebody_else_is_quicker,
     children_that_are_not_wanted_any_more_are_deleted,
 )
@@ -202,7 +222,6 @@ def test_rights_that_are_only_passed_on_are_needed_for_that(server: ApiServer, d
     wanted = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "rules": cluster.child("Role")["rules"]}
     assert {right for right in rights(wanted) if right[0] != "create"} - {("list", "", "pods")} == PASSED_ON
     client, roles = server.client(*cluster.account), PATHS["Role"].format(cluster.namespace)
-    granted = cluster.admin.get(f"{roles}/{ACCOUNT}")["rules"]
 
     def is_refused() -> bool:
         try:
@@ -211,12 +230,25 @@ def test_rights_that_are_only_passed_on_are_needed_for_that(server: ApiServer, d
             return "is attempting to grant RBAC permissions not currently held" in error.message
         return False
 
-    for verb, group, resource in sorted(PASSED_ON):
+    for right in sorted(PASSED_ON):
         wait_for("all can be given away", lambda: not is_refused())
-        less = copy.deepcopy(granted)
-        for rule in less:
-            if rule["apiGroups"] == [group] and resource in rule["resources"] and verb in rule["verbs"]:
-                rule["verbs"].remove(verb)
-        cluster.admin.patch(f"{roles}/{ACCOUNT}", {"rules": [rule for rule in less if rule["verbs"]]})
-        wait_for(f"nobody can give away {verb} {resource}", is_refused)
-        cluster.admin.patch(f"{roles}/{ACCOUNT}", {"rules": granted})
+        with cluster.without(right):
+            wait_for(f"nobody can give away {right}", is_refused)
+
+
+def test_children_cannot_be_owned_without_the_right_to_finalize_their_owner(server: ApiServer, driver: FakeDriver) -> None:
+    cluster = Released(server, driver, lambda namespace: {"namespaces": [namespace]})
+    cluster.submit()
+    client, owned = server.client(*cluster.account), child(Resource.of(cluster.get()), "v1", "ConfigMap", "sj-one")
+    client.apply(path_of(owned), owned, dryRun="All")
+
+    def is_refused() -> bool:
+        try:
+            client.apply(path_of(owned), owned, dryRun="All")
+        except ApiError as error:
+            return "cannot set blockOwnerDeletion" in error.message
+        return False
+
+    (right,) = ASKED_BY_ADMISSION
+    with cluster.without(right):
+        wait_for("it is refused", is_refused)

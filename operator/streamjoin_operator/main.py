@@ -20,7 +20,7 @@ from typing import Any
 import kopf
 
 from streamjoin_operator import access, logs, names
-from streamjoin_operator.api import DEPLOYMENT, STREAM_JOIN, Api, ApiError
+from streamjoin_operator.api import DEPLOYMENT, NAMESPACE, STREAM_JOIN, Api, ApiError
 from streamjoin_operator.drift import our_entries
 from streamjoin_operator.driver import DriverClient
 from streamjoin_operator.health import Health, HealthServer
@@ -203,7 +203,15 @@ class Operator:
         """Notice a watch that has died in silence: what it missed is taken up here, and if it misses it for long, liveness fails."""
         while True:
             await asyncio.sleep(AUDIT_SECONDS)
+            selector = self.settings.watch_namespace_selector
             try:
+                if selector:
+                    selected = {body["metadata"]["name"] for body in await api.list(NAMESPACE, "", selector)}
+                    admitted, dismissed = seen.select(selected)
+                    for key in admitted:
+                        queue.put(key)
+                    for key in dismissed:
+                        queue.forget(key)
                 listed = [await api.list(STREAM_JOIN, namespace, "") for namespace in self.settings.watch_namespaces or ("",)]
             except ApiError as error:
                 log.warning("StreamJoins could not be listed: %s", error)

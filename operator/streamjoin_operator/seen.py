@@ -74,6 +74,13 @@ class Seen:
             self._elsewhere[key] = body
         return list(gone)
 
+    def select(self, namespaces: set[str]) -> tuple[list[Key], list[Key]]:
+        """Exactly these are to be watched, whatever the watch of namespaces has missed: the StreamJoins that are seen from now on, and
+        those that are forgotten."""
+        assert self._namespaces is not None, "namespaces are not selected"
+        admitted = [key for name in sorted(namespaces - self._namespaces) for key in self.admit(name)]
+        return admitted, [key for name in sorted(self._namespaces - namespaces) for key in self.dismiss(name)]
+
     def audit(self, found: Sequence[Object]) -> tuple[list[Key], list[Key]]:
         """Compare what there is with what the watch has shown: which StreamJoins it has missed, and of which it has missed the end.
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
+from urllib.parse import urlsplit
 
 from streamjoin.manifest.field_types import LABEL_NAME, LABEL_VALUE
 
@@ -130,7 +131,11 @@ def _parsed(setting: dataclasses.Field[Any], text: str) -> Any:
 
 
 def _check_address(name: str, text: str) -> None:
-    if not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#\s]*)?", text):
+    try:
+        is_address = re.fullmatch(r"https?://[^/?#@\s]+(/[^?#\s]*)?", text) is not None and urlsplit(text).port != 0
+    except ValueError:  # a port beyond 65535
+        is_address = False
+    if not is_address:
         raise SettingError(f"{name}: {text!r} must be an address as http://prometheus.monitoring:9090, without a user or a question")
 
 
