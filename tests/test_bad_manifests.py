@@ -939,15 +939,24 @@ CASES = [
         'spec.joins[0].type: "outer" must be inner, left, right, full, semi or anti',
     ),
     bad(
-        "an anti join that sheds, with results of the other stream",
+        "an anti join that sheds",
         "    - name: match\n",
         "    - name: match\n      type: anti\n",
-        'spec.joins[0].output.select[1]: "payments.id AS payment_id" reads payments.id, and the results of type anti are tuples of orders'
-        " alone; remove that",
-        'spec.joins[0].output.where: "orders.id <> payments.id" reads payments.id, and the results of type anti are tuples of orders alone;'
-        " remove that",
         'spec.shedding.model: "linear" would make the results of spec.joins[0].type anti wrong: a tuple whose match was shed would come as'
         ' one without; set "off"',
+        also=(
+            'select: ["orders.id AS order_id", "payments.id AS payment_id"]\n        where: "orders.id <> payments.id"',
+            'select: ["orders.id AS order_id"]',
+        ),
+    ),
+    bad(
+        "a semi join with results of the other stream",
+        "    - name: match\n",
+        "    - name: match\n      type: semi\n",
+        'spec.joins[0].output.select[1]: "payments.id AS payment_id" reads payments.id, and the results of type semi are tuples of orders'
+        " alone; remove that",
+        'spec.joins[0].output.where: "orders.id <> payments.id" reads payments.id, and the results of type semi are tuples of orders alone;'
+        " remove that",
     ),
     bad(
         "an output of no columns",

@@ -363,6 +363,7 @@ REFUSED = [
 ]
 
 BEYOND = {
+    "a semi join with results of the other stream",
     "a label by a name that none can have",
     "a secret's place",
     "an option that is no setting",
@@ -785,6 +786,7 @@ FIXED = [
     ("streams/1/select", ["id"], "a stream's select"),
     ("streams/1/name", "refunds", "on refers to a stream that is not there"),
     ("joins/0/on", "orders.id = payments.id", "a join's on"),
+    ("joins/0/type", "left", "a join's type"),
     ("joins/0/window", {"within": "5m"}, "a join's window"),
     ("joins/0/window", {"rows": 5}, "a join's window"),
     ("joins/0/name", "other", "the joins' names may not change"),

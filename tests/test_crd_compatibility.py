@@ -26,6 +26,13 @@ ACCEPTED: dict[str, str] = {
     "spec.workers: rule: excludes capacityTuples; keep one: capacity weighs tuples by their bytes, capacityTuples counts them": NEW_FIELD,
     "spec.workers: rule: must be at most max, or each pod would have room for workers that never come": NEW_FIELD,
     "spec.workers.capacityTuples: default 2000000 became None": "it is the same without one, unless capacity is given, which excludes it",
+    "names.categories: all is gone": "kubectl delete all --all took joins along",
+    "spec: rule: shedding would make the results of an anti join wrong: a tuple whose match was shed would come as one without; set off": (
+        NEW_FIELD
+    ),
+    "spec: rule: a join's type may not change under the same checkpoint; give another checkpoint, or make another StreamJoin": NEW_FIELD,
+    "spec.workers.floor: default 0 became 1": "either says that there is none, and an HPA takes a scale of 0 for disabled",
+    "spec.workers: rule: must be at least min and at most max, or 1 for none": "0 is taken as before; the message names the new default",
     "spec.epoch.interval: rule: must be at least 0s and at most 1h": "from 10ms on before: the bound is looser",
     "status.plan.lowerBoundTuples: is gone": UNWRITTEN,
     "status.scheduling: is gone": UNWRITTEN,

@@ -547,7 +547,7 @@ def test_the_short_examples_in_the_documentation_are_valid() -> None:
         for key in list(part):
             if key in ("source", "watermark", "maxAhead", "where", "schema", "eventTime", "select"):
                 spec["streams"][0][key] = part.pop(key)
-            elif key in ("on", "window", "output"):
+            elif key in ("on", "type", "window", "output"):
                 spec["joins"][0][key] = part.pop(key)
         spec.update(part)
         assert [str(problem) for problem in check(resource).problems] == [], block

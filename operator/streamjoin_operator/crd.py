@@ -252,6 +252,11 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="joins",
         ),
         Rule(
+            "!self.joins.exists(j, j.type == 'anti') || self.shedding.model == 'off'",
+            "shedding would make the results of an anti join wrong: a tuple whose match was shed would come as one without; set off",
+            field="shedding",
+        ),
+        Rule(
             "self.streams.map(s, s.name) == oldSelf.streams.map(s, s.name)",
             f"the streams' names and order may not change; make another {KIND}",
             field="streams",
@@ -277,6 +282,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         _fixed("a stream's eventTime", "streams", same("eventTime")),
         _fixed("a stream's select", "streams", same("select")),
         _fixed("a join's on", "joins", f"{_ON.format('s')} == {_ON.format('o')}"),
+        _fixed("a join's type", "joins", same("type")),
         _fixed("a join's window", "joins", " && ".join(same("window." + name) for name in _names(model.Window))),
     ),
 }
