@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import math
 import random
@@ -464,7 +465,7 @@ def held_by(manager: str, fields: Object, time: str | None = None, subresource: 
 def ordered(world: World, change: Callable[[Object], Any], *managed: Object) -> None:
     """Somebody changes the spec."""
     world.edit(lambda body: change(body["spec"]))
-    world.edit(lambda body: body["metadata"].update(managedFields=list(managed)))
+    world.edit(lambda body: body["metadata"].update(managedFields=copy.deepcopy(list(managed))))
 
 
 def orders_of(world: World) -> list[Any]:
