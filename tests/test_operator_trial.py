@@ -312,3 +312,21 @@ def test_a_trial_is_admitted_where_pod_security_is_restricted(cluster: Cluster) 
         before = generation(cluster)
         cluster.change({"image": "engine:2"})
         wait_for("it is taken over", lambda: generation(cluster) == before + 1)
+
+
+@pytest.mark.apiserver
+def test_a_template_of_executors_that_the_api_server_refuses_leaves_the_join_as_it_is(cluster: Cluster) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    cluster.admin.patch(f"/api/v1/namespaces/{cluster.namespace}", {"metadata": {"labels": labels}})
+    with cluster.operator():
+        cluster.run()
+        before = generation(cluster)
+        cluster.change({"executor": {"podTemplate": {"spec": {"hostNetwork": True}}}})
+        said = is_degraded(cluster)
+        assert "executors: " in said
+        assert "violates PodSecurity" in said
+        cluster.change({"executor": None})
+        is_well(cluster)
+        assert generation(cluster) == before
+        cluster.change({"executor": {"podTemplate": {"metadata": {"labels": {"team": "a"}}}}})
+        wait_for("it is taken over", lambda: generation(cluster) == before + 1)
