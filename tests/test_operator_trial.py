@@ -147,6 +147,13 @@ def test_what_a_trial_shows(status: Callable[[Object], Object], state: State, sa
     assert said in shown.message
 
 
+def test_a_sidecar_that_is_ended_with_the_others_is_no_failure() -> None:
+    first = {"name": "mesh", "image": "mesh:1", "restartPolicy": "Always"}
+    pod = pod_of(driver={"podTemplate": {"spec": {"initContainers": [first]}}})
+    status = {**trial_status(pod, "mesh", {"terminated": {"exitCode": 143}}), "phase": "Succeeded"}
+    assert outcome({**pod, "status": status}, 0.0).state is State.PASSED
+
+
 def generation(cluster: Cluster) -> int:
     return int(cluster.child("Deployment")["metadata"]["generation"])
 
