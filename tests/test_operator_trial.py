@@ -147,6 +147,13 @@ def test_what_a_trial_shows(status: Callable[[Object], Object], state: State, sa
     assert said in shown.message
 
 
+def test_a_sidecar_that_is_ended_with_the_others_is_no_failure() -> None:
+    first = {"name": "mesh", "image": "mesh:1", "restartPolicy": "Always"}
+    pod = pod_of(driver={"podTemplate": {"spec": {"initContainers": [first]}}})
+    status = {**trial_status(pod, "mesh", {"terminated": {"exitCode": 143}}), "phase": "Succeeded"}
+    assert outcome({**pod, "status": status}, 0.0).state is State.PASSED
+
+
 def generation(cluster: Cluster) -> int:
     return int(cluster.child("Deployment")["metadata"]["generation"])
 
@@ -311,4 +318,22 @@ def test_a_trial_is_admitted_where_pod_security_is_restricted(cluster: Cluster) 
         cluster.run(checkpoint={"persistentVolumeClaim": "data", "size": "1Gi"})
         before = generation(cluster)
         cluster.change({"image": "engine:2"})
+        wait_for("it is taken over", lambda: generation(cluster) == before + 1)
+
+
+@pytest.mark.apiserver
+def test_a_template_of_executors_that_the_api_server_refuses_leaves_the_join_as_it_is(cluster: Cluster) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    cluster.admin.patch(f"/api/v1/namespaces/{cluster.namespace}", {"metadata": {"labels": labels}})
+    with cluster.operator():
+        cluster.run()
+        before = generation(cluster)
+        cluster.change({"executor": {"podTemplate": {"spec": {"hostNetwork": True}}}})
+        said = is_degraded(cluster)
+        assert "executors: " in said
+        assert "violates PodSecurity" in said
+        cluster.change({"executor": None})
+        is_well(cluster)
+        assert generation(cluster) == before
+        cluster.change({"executor": {"podTemplate": {"metadata": {"labels": {"team": "a"}}}}})
         wait_for("it is taken over", lambda: generation(cluster) == before + 1)

@@ -22,8 +22,8 @@ from streamjoin_operator.resource import Resource
 OPTIONS = "options"
 """The container that asks whether the driver's options are known."""
 RESOURCES: Object = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
-LONGEST_SECONDS = 1800
-"""Of a trial of which nobody sees the end."""
+LONGEST_SECONDS = 6 * 3600
+"""Of a trial of which nobody sees the end: a container beside the driver's may run for ever."""
 NEEDLESS = ("ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
 """Of containers: what a driver that runs on the same node may have, and what waits for a driver."""
 LAST_LINES = 3
@@ -99,8 +99,10 @@ def outcome(pod: Object, now: float) -> Outcome:
         return Outcome(State.LOST, f"{name}: {status['reason']}: {status.get('message', '')}"[:500])
     known = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     states = {container["name"]: container.get("state") or {} for container in known}
+    # Those that run beside the others from the start on are ended with them, with any exit code.
+    beside = {each["name"] for each in pod["spec"].get("initContainers") or [] if each.get("restartPolicy") == "Always"}
     for container, state in states.items():
-        if (state.get("terminated") or {}).get("exitCode"):
+        if container not in beside and (state.get("terminated") or {}).get("exitCode"):
             return Outcome(State.FAILED, f"{name}, container {container}: {_end(state['terminated'])}"[:700])
     trouble = trouble_of([pod], now)
     if trouble is not None:

@@ -11,13 +11,18 @@ from streamjoin_operator.api import ApiError
 from streamjoin_operator.applying import REFUSED_SECONDS, Applier, refusal
 from streamjoin_operator.drift import Object
 from streamjoin_operator.driver_files import driver_files, files_map, files_of
+from streamjoin_operator.pod_templates import executor_pod
 from streamjoin_operator.ports import Ports
+from streamjoin_operator.probing import refused_pod
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import PROCEED, Reconciliation, Verdict
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.trial import Outcome, State, image_of, outcome, trial_pod
 
-REMEDY = "the join goes on as it was; mend or restore spec.image, spec.driver.podTemplate or the field that is named"
+REMEDY = "the join goes on as it was; mend or restore spec.image, the pod templates or the field that is named"
+
+QUOTA = "exceeded quota"
+"""So the API server says that a quota is used up."""
 
 
 class TrialStep:
@@ -81,6 +86,9 @@ class TrialStep:
                 raise
             reconciliation.refused = refusal(desired, error)
             return Verdict(REFUSED_SECONDS)
+        executors = await self._refused_executors(reconciliation)
+        if executors is not None:
+            return self._held(reconciliation, image, Outcome(State.STUCK, executors))
         try:
             await self._ports.api.create(api.POD, resource.namespace, trial_pod(resource, template, key))
         except ApiError as error:
@@ -92,6 +100,14 @@ class TrialStep:
         text = f"pod {name} tries image {image} and the new pod template before the driver is replaced"
         reconciliation.events.append(("Normal", Reason.TemplateTried, text))
         return self._held(reconciliation, image, Outcome(State.WAITS))
+
+    async def _refused_executors(self, reconciliation: Reconciliation) -> str | None:
+        """Why the API server would take no executor of the new driver. A quota counts the executors that would be gone by then."""
+        resource, derived = reconciliation.resource, reconciliation.derived
+        assert derived.memory is not None, "the first step stops without it"
+        pod = executor_pod(resource, reconciliation.manifest, derived.memory, self._ports.settings)
+        refused = await refused_pod(self._ports.api, {"name": resource.base, "namespace": resource.namespace}, pod)
+        return None if refused is None or QUOTA in refused.message else f"executors: {refused.message}"
 
     def _held(self, reconciliation: Reconciliation, image: str, shown: Outcome) -> Verdict:
         """What runs goes on; look at the trial again."""
