@@ -87,6 +87,10 @@ class MemoryCluster:
             self.events.append(body)
             return body
 
+    async def events_of(self, about: Object) -> list[Object]:
+        with _Request(self, "list", "Event"):
+            return [event for event in self.events if event["involvedObject"].get("uid") == about["metadata"]["uid"]]
+
     async def try_to_create(self, kind: Kind, namespace: str, body: Object) -> None:
         with _Request(self, "dry-run", kind.kind):
             pass

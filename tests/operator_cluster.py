@@ -50,7 +50,7 @@ OPERATOR_RULES: list[Object] = [
         "verbs": ["list", "create", "patch", "delete"],
     },
     {"apiGroups": [""], "resources": ["persistentvolumeclaims", "secrets"], "verbs": ["get", "create", "patch"]},
-    {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["list", "create"]},
     {
         "apiGroups": ["rbac.authorization.k8s.io"],
         "resources": ["roles", "rolebindings"],

@@ -48,8 +48,8 @@ class Applier:
             except ApiError as error:
                 if not error.refuses_object:
                     raise
-                remedy = "; look at spec.driver.podTemplate" if kind == "Deployment" else ""
-                reconciliation.refused = (Reason.ApplyRefused, f"{kind} {metadata['name']}: {error.message[:700]}{remedy}")
+                text = f"{kind} {metadata['name']}: {error.message[:700]}{_remedy(kind, metadata['name'], error)}"
+                reconciliation.refused = (Reason.ApplyRefused, text)
                 return Verdict(REFUSED_SECONDS)
             reconciliation.observed[kind, metadata["name"]] = applied
             if observed is None or applied["metadata"]["resourceVersion"] != observed["metadata"]["resourceVersion"]:
@@ -89,3 +89,10 @@ class Applier:
                 return
             raise
         self._seen.saw(reconciliation.body)
+
+def _remedy(kind: str, name: str, error: ApiError) -> str:
+    """What to do about an object that the API server refuses; nothing where its answer says enough."""
+    if "field is immutable" in error.message:
+        return f"; delete {kind} {name}, and the operator makes it anew"
+    return "; look at spec.driver.podTemplate" if kind == "Deployment" and error.status != 403 else ""
+

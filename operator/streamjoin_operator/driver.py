@@ -17,6 +17,7 @@ from streamjoin_operator.answers import read_at_most
 from streamjoin_operator.measurement import ACCEPTED, GENERATION, SHED, SHED_RATIO, TAU, Doubt, check_plan, checked_tau, exposition
 
 TIMEOUT_SECONDS = 5.0
+CONNECT_SECONDS = 3.0
 READ_SECONDS = 8.0
 """For all that is read of a driver at a time."""
 LARGEST_ANSWER = 8 << 20
@@ -65,7 +66,8 @@ class DriverClient:
 
     def __init__(self) -> None:
         # Without a limit, or those that never answer would hold the connections that others wait for; the queue bounds how many are asked.
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS), connector=aiohttp.TCPConnector(limit=0))
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS, sock_connect=CONNECT_SECONDS)
+        self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
 
     async def close(self) -> None:
         await self._session.close()
@@ -76,7 +78,7 @@ class DriverClient:
             async with asyncio.timeout(READ_SECONDS):
                 return await self._read(url, token)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            return Report(problem=f"{type(error).__name__}{f': {error}' if str(error) else ''}"[:200])
+            return Report(problem=_problem(url, error))
 
     async def _read(self, url: str, token: str) -> Report:
         """Raises what asking does."""
@@ -126,6 +128,15 @@ class DriverClient:
         async with self._session.get(url + path, headers={"Authorization": f"Bearer {token}"}) as answer:
             data = await read_at_most(answer, LARGEST_ANSWER, path)
             return answer.status, data.decode("utf-8", "replace")
+
+
+def _problem(url: str, error: Exception) -> str:
+    """Why there was no answer, and where to look."""
+    if isinstance(error, aiohttp.ServerTimeoutError):
+        return f"{url} cannot be connected to: nothing answers within {CONNECT_SECONDS:.0f} s; does a NetworkPolicy keep the operator out?"
+    if isinstance(error, TimeoutError):
+        return f"{url} takes connections and gives no answer within {TIMEOUT_SECONDS:.0f} s: the driver hangs, or lacks processor time"
+    return f"{url}: {type(error).__name__}{f': {error}' if str(error) else ''}"[:300]
 
 
 def measure(text: str) -> Measured | None:

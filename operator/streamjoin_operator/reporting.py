@@ -36,6 +36,8 @@ class Reporter:
         stored = reconciliation.body.get("status") or {}
         write = status.status_of_failure if reconciliation.is_partial else status.status
         written = write(self._facts(reconciliation), stored, instant(self._ports.now))
+        # What is dropped is tried again at each check only: the definition may have been replaced.
+        written = written if reconciliation.checking else status.without(written, reconciliation.memo.unkept)
         patch = status.patch_of(stored, written)
         waits = status.only_measurements(patch) and self._ports.clock() - reconciliation.memo.wrote_at < self._ports.settings.status_seconds
         if patch and not waits:
@@ -51,6 +53,8 @@ class Reporter:
                     await self._refresh(reconciliation)
                 raise
             reconciliation.memo.wrote_at = self._ports.clock()
+            unkept = set(status.unkept(written, after.get("status") or {}))
+            reconciliation.memo.unkept = tuple(sorted(unkept if reconciliation.checking else unkept | set(reconciliation.memo.unkept)))
             reconciliation.body = after
             self._seen.saw(after)
             reconciliation.events += transitions(stored, written) + plans_given_up(stored, written)
@@ -93,6 +97,7 @@ class Reporter:
             and deployed.get("observedGeneration", 0) < reconciliation.deployment["metadata"].get("generation", 0),
             deleting=reconciliation.deleting,
             selector=status.selector_of(reconciliation.resource.name),
+            unkept=reconciliation.memo.unkept,
             shed_ratio=reconciliation.memo.shed_ratio,
             scaler=scaler,
             most_workers=derived.job.max_workers if derived.job is not None else None,

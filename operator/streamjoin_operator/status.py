@@ -8,7 +8,7 @@ times but of transitions, measurements rounded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -32,6 +32,7 @@ GIVEN_UP = 3
 """Of the plans that did not come to run, so many are shown."""
 COMMIT_SECONDS = 300.0
 """``lastCommit`` is written when it is off by so much: a busy join would else be written every few seconds for nothing but that."""
+DEFINITION = f"streamjoins.{names.GROUP}"
 MEASUREMENTS = ("utilization", "shed", "shedRatio", "lastCommit")
 """Fields that change all the time while a join is busy."""
 
@@ -79,6 +80,8 @@ class Facts:
     rolling: bool = False
     """Whether the Deployment's newest template is not yet what runs."""
     selector: str = ""
+    unkept: tuple[str, ...] = ()
+    """Fields of the status that the API server does not keep."""
     shed_ratio: dict[str, float] = field(default_factory=dict)
     scaler: Autoscaler | None = None
     """None: nothing is scaled."""
@@ -109,6 +112,13 @@ def _lacks_executors(facts: Facts) -> bool:
     return facts.report is not None and facts.report.plan.get("readyWorkers") == 0
 
 
+def _absence(facts: Facts) -> str:
+    """Of a join none of whose workers is there."""
+    plan = facts.report.plan if facts.report is not None else {}
+    why = f": {plan['absence']}" if plan.get("absence") else ""
+    return f"none of {plan.get('workers')} workers has come yet{why}"
+
+
 def _ready(facts: Facts) -> Condition:
     if facts.deleting is not None:
         return Condition("Ready", False, *facts.deleting)
@@ -121,7 +131,7 @@ def _ready(facts: Facts) -> Condition:
     if facts.driver_ready and _answers(facts):
         if _state(facts) in ("running", "retrying"):
             if _lacks_executors(facts):
-                trouble = facts.executors_trouble or Trouble(Reason.ExecutorsStarting, "")
+                trouble = facts.executors_trouble or Trouble(Reason.ExecutorsStarting, _absence(facts))
                 return Condition("Ready", False, trouble.reason, trouble.message)
             if (stalled := _stalled(facts)).status:
                 return Condition("Ready", False, stalled.reason, stalled.message)
@@ -226,7 +236,8 @@ def _degraded(facts: Facts) -> Condition:
     if facts.executors_trouble is not None and _lacks_executors(facts):
         return Condition("Degraded", True, facts.executors_trouble.reason, facts.executors_trouble.message)
     if _state(facts) == "retrying":
-        return Condition("Degraded", True, Reason.JoinRetrying, str((facts.report and facts.report.health.get("lastError")) or ""))
+        health = facts.report.health if facts.report is not None else {}
+        return Condition("Degraded", True, Reason.JoinRetrying, str(health.get("lastFailure") or health.get("lastError") or ""))
     if facts.plan_refused is not None:
         return Condition("Degraded", True, Reason.PlanRefused, facts.plan_refused)
     if facts.plan_dropped is not None:
@@ -237,6 +248,10 @@ def _degraded(facts: Facts) -> Condition:
     overfull = plan.get("warning") if plan else facts.overfull
     if overfull:
         return Condition("Degraded", True, Reason.PlanOverCapacity, str(overfull))
+    if facts.unkept:
+        fields = ", ".join(f"status.{name}" for name in facts.unkept)
+        text = f"CustomResourceDefinition {DEFINITION} is older than the operator: the API server drops {fields}; apply the operator's own"
+        return Condition("Degraded", True, Reason.DefinitionOutdated, text)
     return Condition("Degraded", False, Reason.Healthy)
 
 
@@ -258,7 +273,7 @@ def phase(facts: Facts) -> str:
         return "Rescaling" if facts.report is not None and facts.report.plan.get("wanted") else "Running"
     if facts.trouble is not None and facts.trouble.reason in (Reason.DriverCrashing, Reason.ImageUnavailable):
         return "Failed"
-    if facts.trouble is not None or not facts.driver_pods:
+    if (facts.trouble is not None and facts.trouble.reason is not Reason.DriverNotReady) or not facts.driver_pods:
         return "Pending"
     return "Starting"
 
@@ -418,6 +433,24 @@ def patch_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> Object:
         if isinstance(value, dict) and isinstance(old, Mapping):
             patch[name] = {**value, **{key: None for key in old if key not in value}}
     return patch
+
+
+def without(written: Mapping[str, Any], unkept: Sequence[str]) -> Object:
+    """A status without the fields that the API server would drop, each a name or a path of two."""
+    left = {name: value for name, value in written.items() if name not in unkept}
+    for outer, _, inner in (name.partition(".") for name in unkept):
+        if inner and isinstance(left.get(outer), Mapping):
+            left[outer] = {name: value for name, value in left[outer].items() if name != inner}
+    return left
+
+
+def unkept(written: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
+    """Fields that were written and are not there: a definition that does not know them has the API server drop them."""
+    lost = [name for name in written if name not in stored]
+    for name, value in written.items():
+        if isinstance(value, Mapping) and isinstance(stored.get(name), Mapping):
+            lost += [f"{name}.{inner}" for inner in value if inner not in stored[name]]
+    return lost
 
 
 def only_measurements(patch: Mapping[str, Any]) -> bool:

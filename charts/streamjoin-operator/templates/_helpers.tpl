@@ -75,7 +75,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [get, create, patch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [list, create]
 # All but get and list it does not use itself: nobody can give what he has not, and drivers make their executors.
 - apiGroups: [""]
   resources: [pods]
