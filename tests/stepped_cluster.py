@@ -42,12 +42,12 @@ TOGETHER_SECONDS = 3.0
 
 
 class Pointed(Settings):
-    """Drivers are where the test says."""
+    """Drivers are where the test says, for each namespace."""
 
-    driver: ClassVar[str] = ""
+    drivers: ClassVar[dict[str, str]] = {}
 
     def url_of(self, namespace: str, name: str, service: str) -> str:
-        return Pointed.driver.format(namespace=namespace, name=name, service=service)
+        return Pointed.drivers[namespace].format(namespace=namespace, name=name, service=service)
 
 
 class SteppedCluster:
@@ -65,7 +65,7 @@ class SteppedCluster:
         self._failures: Counter[Key] = Counter()
         self._versions: dict[Key, tuple[str, ...]] = {}
         self._pods = 0
-        Pointed.driver = driver_url or cluster.driver.url
+        Pointed.drivers[self.namespace] = driver_url or cluster.driver.url
         self._given = drivers
         self._settings = Pointed(watch_namespaces=(self.namespace,), engine_image="engine:1", **settings)
         self._loop = asyncio.new_event_loop()

@@ -41,6 +41,8 @@ class Way:
     status: str = "True"
     is_mended: bool = True
     """Whether the story has a second part."""
+    is_shared: bool = False
+    """Whether it may come to a StreamJoin that was there before, whose driver has yet to start, and leaves it as it was."""
 
 
 WAYS: list[Way] = []
@@ -78,10 +80,10 @@ ELSEWHERE: list[tuple[str, str, str]] = [
 
 
 def way(
-    name: str, reason: Reason, *says: str, do: str, condition: str = "Degraded", status: str = "True", is_mended: bool = True
+    name: str, reason: Reason, *says: str, do: str, condition: str = "Degraded", status: str = "True", is_mended: bool = True, **more: bool
 ) -> Callable[[Story], Story]:
     def add(story: Story) -> Story:
-        WAYS.append(Way(name, reason, says, do, story, condition, status, is_mended))
+        WAYS.append(Way(name, reason, says, do, story, condition, status, is_mended, **more))
         return story
 
     return add
@@ -151,16 +153,13 @@ def pod_way(
     """Of the driver's pod: its status, and what an event tells of it."""
 
     def story(world: SteppedCluster) -> Iterator[None]:
-        world.submit()
-        world.settle()
         path = world.driver_pod(status(world), "node-1" if tells is not None else None)
         if tells is not None:
             world.tell(path, *tells)
         yield
         world.remove(path)
-        world.cluster.ready()
 
-    way(name, reason, *says, do=do)(story)
+    way(name, reason, *says, do=do, is_shared=True)(story)
 
 
 def executor_way(
@@ -1094,14 +1093,15 @@ class elsewhere:  # noqa: N801 - reads as a verb
     def __init__(self, world: SteppedCluster, url: str) -> None:
         from stepped_cluster import Pointed
 
-        self._world, self._url, self._before, self._pointed = world, url, Pointed.driver, Pointed
+        self._world, self._url, self._drivers = world, url, Pointed.drivers
+        self._before = Pointed.drivers[world.namespace]
 
     def __enter__(self) -> None:
         self._world.runs()
-        self._pointed.driver = self._url
+        self._drivers[self._world.namespace] = self._url
 
     def __exit__(self, *_: object) -> None:
-        self._pointed.driver = self._before
+        self._drivers[self._world.namespace] = self._before
 
 
 @way(
@@ -1324,23 +1324,23 @@ def older_definition(world: SteppedCluster) -> Iterator[None]:
     del found[0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["cost"]
     world.submit()
     world.admin.patch(path, {"spec": {"versions": found}})
-    status = f"/apis/streamjoin.dev/v1alpha1/namespaces/{world.namespace}/streamjoins/one/status"
+    joins = f"/apis/streamjoin.dev/v1alpha1/namespaces/{world.namespace}/streamjoins"
     probe = {"status": {"cost": {"executors": 1}}}
 
     def is_kept() -> bool | None:
         try:
-            return "cost" in (world.admin.patch(status, probe, dryRun="All").get("status") or {})
+            return "cost" in (world.admin.patch(f"{joins}/one/status", probe, dryRun="All").get("status") or {})
         except ApiError:  # it is about to take the definition over
             return None
 
     try:
-        wait_for("it is of the older release", lambda: is_kept() is False, 20)
+        wait_for("it is of the older release", lambda: is_kept() is False and world.admin.serves(joins), 20)
         world.settle()
         world.cluster.ready()
         yield
     finally:
         install(world.cluster.server)
-        wait_for("it is of this release", is_kept, 20)
+        wait_for("it is of this release", lambda: is_kept() and world.admin.serves(joins), 20)
 
 
 if __name__ == "__main__":
