@@ -183,5 +183,5 @@ def test_slow_pulls_and_what_a_start_soon_gets_over_are_no_trouble(cluster: Clus
         world.remove(path)
         path = world.driver_pod(unready(world), "node-1")
         world.tell(path, "Unhealthy", "Readiness probe failed: connection refused")
-        world.pass_seconds(15.0)
+        world.pass_seconds(30.0)
         assert cluster.condition("Degraded") == ("False", "Healthy"), "the first probes come too early"

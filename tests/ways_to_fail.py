@@ -32,6 +32,7 @@ EXECUTORS = "spec.executor.podTemplate"
 class Way:
     """One way to fail. ``says``: what the message has, all of it."""
 
+    section: str
     name: str
     reason: Reason
     says: tuple[str, ...]
@@ -46,6 +47,8 @@ class Way:
 
 
 WAYS: list[Way] = []
+_section: list[str] = []
+"""Of the documentation, those that were begun; ways go to the last."""
 ELSEWHERE: list[tuple[str, str, str]] = [
     (
         "No operator is of the class that `spec.operatorClass` names, or none runs",
@@ -83,22 +86,26 @@ def way(
     name: str, reason: Reason, *says: str, do: str, condition: str = "Degraded", status: str = "True", is_mended: bool = True, **more: bool
 ) -> Callable[[Story], Story]:
     def add(story: Story) -> Story:
-        WAYS.append(Way(name, reason, says, do, story, condition, status, is_mended, **more))
+        WAYS.append(Way(_section[-1], name, reason, says, do, story, condition, status, is_mended, **more))
         return story
 
     return add
 
 
 def table() -> str:
-    """As Markdown."""
-    rows = ["| what goes wrong | what the status says | what to do |", "|---|---|---|"]
-    for one in WAYS:
-        said = " ... ".join(text.replace("|", "\\|") for text in one.says)
-        # Degraded is where one looks first; the others are named.
-        where = "" if (one.condition, one.status) == ("Degraded", "True") else f"{one.condition} {one.status}, "
-        rows.append(f"| {one.name} | {where}`{one.reason.name}`: {said} | {one.remedy} |")
-    rows += [f"| {name} | {shows} | {do} |" for name, shows, do in ELSEWHERE]
-    return "\n".join([*rows, ""])
+    """As Markdown, a table for each section."""
+    lines: list[str] = []
+    for section in _section:
+        lines += [f"## {section}", "", "| what goes wrong | what the status says | what to do |", "|---|---|---|"]
+        for one in WAYS:
+            if one.section == section:
+                said = " ... ".join(text.strip().replace("|", "\\|") for text in one.says)
+                # Degraded is where one looks first; the others are named.
+                where = "" if (one.condition, one.status) == ("Degraded", "True") else f"{one.condition} {one.status}, "
+                lines.append(f"| {one.name} | {where}`{one.reason.name}`: {said} | {one.remedy} |")
+        lines.append("")
+    lines += ["## What no status can say", "", "| what goes wrong | how it shows | what to do |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| {name} | {shows} | {do} |" for name, shows, do in ELSEWHERE), ""])
 
 
 # What kubelet and scheduler write into a pod's status.
@@ -197,6 +204,7 @@ def changed(world: SteppedCluster, spec: Object) -> None:
 
 
 # What the API server or its admission refuses.
+_section.append("Refused by the API server")
 
 
 def made(world: SteppedCluster, plural: str, name: str, spec: Object) -> str:
@@ -260,7 +268,7 @@ def quota_of_the_driver(world: SteppedCluster) -> Iterator[None]:
     "A quota has no room for executors, which Spark makes",
     Reason.PodRefused,
     "executors: a pod is forbidden: exceeded quota: small, requested: limits.memory=1536Mi",
-    do=QUOTA.format("spec.workers.resources, spec.workers.max"),
+    do=QUOTA.format("spec.workers.resources`, `spec.workers.max"),
 )
 def quota_of_executors(world: SteppedCluster) -> Iterator[None]:
     world.runs(workers={"min": 1, "max": 2, "capacityTuples": 1000, "resources": {"cpu": 1, "memory": "1536Mi"}})
@@ -276,7 +284,7 @@ def quota_of_executors(world: SteppedCluster) -> Iterator[None]:
     "A quota has no room for the CPU of executors that several workers share",
     Reason.PodRefused,
     "executors: a pod is forbidden: exceeded quota: small, requested: requests.cpu=4",
-    do=QUOTA.format("spec.workers.resources, spec.workers.perExecutor"),
+    do=QUOTA.format("spec.workers.resources`, `spec.workers.perExecutor"),
 )
 def quota_of_shared_executors(world: SteppedCluster) -> Iterator[None]:
     workers = {"min": 1, "max": 4, "perExecutor": 4, "capacityTuples": 1000, "resources": {"cpu": 1, "memory": "1536Mi"}}
@@ -572,6 +580,7 @@ def changed_label(world: SteppedCluster) -> Iterator[None]:
 
 
 # What is wrong with the manifest, as far as the API server does not see it.
+_section.append("The manifest")
 
 
 def spec_way(name: str, reason: Reason, *says: str, do: str, wrong: Object, right: Object) -> None:
@@ -610,6 +619,7 @@ spec_way(
 )
 
 # Volumes.
+_section.append("Volumes")
 
 CLAIM = {"persistentVolumeClaim": "data", "size": "1Gi"}
 
@@ -726,6 +736,7 @@ volume_way(
 )
 
 # Images.
+_section.append("Images")
 
 for title, reason, says, remedy in (
     ("The image does not exist", "ErrImagePull", "docker.io/library/engine:1: not found", "Correct `spec.image`, or the chart's `engine`"),
@@ -756,6 +767,7 @@ pod_way(
 )
 
 # Nodes.
+_section.append("Nodes and controllers")
 
 for title, says, remedy in (
     (
@@ -853,6 +865,7 @@ def no_controller(world: SteppedCluster) -> Iterator[None]:
 
 
 # Containers.
+_section.append("Containers")
 
 for title, reason, says, remedy in (
     (
@@ -935,6 +948,7 @@ pod_way(
 )
 
 # Drivers that end with a code of their own, and say why.
+_section.append("Drivers that end")
 
 
 def exit_way(name: str, code: int, sentence: str, *says: str, do: str) -> None:
@@ -959,36 +973,40 @@ exit_way(
 exit_way(
     "Kafka cannot be reached",
     3,
-    "stream orders: kafka:9092 cannot be reached: Connection refused; start the broker or correct bootstrapServers",
-    "a source cannot be read: stream orders: kafka:9092 cannot be reached",
+    "Kafka topic orders on kafka:9092: no answer within 10 s (Local: Broker transport failure); see whether the brokers are up, and "
+    "whether kafka.options fit them",
+    "a source cannot be read: Kafka topic orders on kafka:9092: no answer within 10 s",
+    "see whether the brokers are up",
     do="Mend brokers, network or `bootstrapServers`; it goes on after the last commit",
 )
 exit_way(
     "A topic is missing",
     3,
-    "stream orders: topic orders does not exist on kafka:9092; create it",
-    "stream orders: topic orders does not exist",
+    "Kafka topic orders on kafka:9092: Broker: Unknown topic or partition; create the topic, or correct its name",
+    "Kafka topic orders on kafka:9092: Broker: Unknown topic or partition; create the topic, or correct its name",
     do="Create it, or correct `topic`",
 )
 exit_way(
     "The source's credentials are refused",
     3,
-    "stream orders: kafka:9092 refuses the login: SASL authentication failed; correct sasl.username and sasl.password",
-    "stream orders: kafka:9092 refuses the login",
+    "Kafka topic orders on kafka:9092: Local: Authentication failure; correct kafka.options[sasl.username] and the password",
+    "Kafka topic orders on kafka:9092: Local: Authentication failure",
+    "correct kafka.options[sasl.username]",
     do="Correct the Secret that `options` refer to; a new pod reads it",
 )
 exit_way(
     "Another driver has taken the checkpoint over",
     4,
-    "s3://bucket/state/one: another driver has claimed it; run one driver per checkpoint",
+    "s3://bucket/state/one: another driver (b, incarnation 2) has taken over this checkpoint; run one driver per checkpoint",
     "another driver has taken the checkpoint over",
     do="Give each join a `checkpoint.location` of its own",
 )
 exit_way(
     "The object store refuses access",
     6,
-    "s3://bucket/state/one: 403 Forbidden: AccessDenied; when the storage can be reached and has room, run the same command",
-    "the checkpoint's storage or the sink cannot be used: s3://bucket/state/one: 403 Forbidden",
+    "s3://bucket/state/one: cannot list it: access is refused (403 Forbidden AccessDenied); grant it to the credentials that the engine "
+    "finds in its environment, or set others",
+    "s3://bucket/state/one: cannot list it: access is refused (403 Forbidden AccessDenied)",
     do="Give the pods the keys (`envFrom` in both templates) or the role; see [storage](storage.md)",
 )
 exit_way(
@@ -1008,8 +1026,8 @@ exit_way(
 exit_way(
     "There is no Java in the image",
     7,
-    "no Java 17 or newer was found; set JAVA_HOME",
-    "there is no Java for Spark",
+    "Spark needs Java 17 or newer: none was found",
+    "there is no Java for Spark: Spark needs Java 17 or newer",
     do="Use the engine's image",
 )
 exit_way(
@@ -1038,6 +1056,7 @@ def another_checkpoint(world: SteppedCluster) -> Iterator[None]:
 
 
 # What only the driver knows, by its API.
+_section.append("Drivers that run")
 
 
 @way(
@@ -1158,12 +1177,12 @@ def retried(name: str, failure: str, do: str) -> None:
 
 retried(
     "Kafka is lost while the join runs",
-    "epoch 8: task 0: UnavailableError: stream orders: kafka:9092 cannot be reached",
+    "epoch 8: task 0: UnavailableError: Kafka topic orders on kafka:9092: no answer within 10 s",
     "Mend it: the epoch is tried again, then the driver ends with exit code 3 and starts anew until it succeeds",
 )
 retried(
     "The object store refuses or fails while the join runs",
-    "epoch 8: task 0: StorageError: s3://bucket/state/one/blocks/7: 403 Forbidden: AccessDenied",
+    "epoch 8: task 0: StorageError: s3://bucket/state/one/blocks/7: cannot write it: access is refused (403 Forbidden AccessDenied)",
     "The same, with exit code 6",
 )
 retried(
@@ -1201,6 +1220,7 @@ def plan_refused(world: SteppedCluster) -> Iterator[None]:
 
 
 # Executors.
+_section.append("Executors")
 
 executor_way(
     "Executors need more memory than their limit",
@@ -1244,6 +1264,16 @@ executor_way(
     tells=("FailedMount", 'MountVolume.SetUp failed for volume "ca" : secret "ca" not found'),
 )
 executor_way(
+    "The node of an executor is lost",
+    Reason.ExecutorsMissing,
+    "1 of 2 executors: ",
+    "it has run on node node-2 since",
+    "Node is not ready",
+    do="Nothing: its workers are missed within some 10 s, and Spark asks for another pod",
+    status=lambda world: unready(world, reason="", is_ready=True),
+    tells=("NodeNotReady", "Node is not ready"),
+)
+executor_way(
     "Executors run, and cannot call the driver",
     Reason.ExecutorsMissing,
     "2 executors run, and 1 of 2 workers have called the driver",
@@ -1268,6 +1298,7 @@ def no_executors(world: SteppedCluster) -> Iterator[None]:
 
 
 # Measurements.
+_section.append("Measurements")
 
 
 def prometheus_way(name: str, reason: Reason, *says: str, do: str, url: str) -> None:
@@ -1289,6 +1320,7 @@ prometheus_way(
 )
 
 # The operator itself, and the end.
+_section.append("The operator")
 
 
 @way(

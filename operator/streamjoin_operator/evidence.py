@@ -11,7 +11,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from streamjoin_operator import api
 from streamjoin_operator.api import Api
 from streamjoin_operator.drift import Object
-from streamjoin_operator.pod_trouble import UNEXPLAINED, Trouble, first_unexplained, newest, trouble_of, trouble_of_executors, warnings_of
+from streamjoin_operator.pod_trouble import (
+    LONGEST,
+    UNEXPLAINED,
+    Trouble,
+    first_unexplained,
+    newest,
+    trouble_of,
+    trouble_of_executors,
+    warnings_of,
+)
 
 BOUND = "Bound"
 EventsOf = Callable[[Object], Awaitable[Sequence[Object]]]
@@ -49,5 +58,5 @@ async def _with_claims(server: Api, events_of: EventsOf, trouble: Trouble | None
         of_class = "and has no storage class" if kind is None else f"and of storage class {kind}"
         said = "; ".join(warnings_of(await events_of(claim), claim["metadata"]["uid"]))
         text = f"{trouble.message}; PersistentVolumeClaim {name} is {phase} {of_class}{f': {said}' if said else ''}"
-        return Trouble(trouble.reason, text[:700])
+        return Trouble(trouble.reason, text[:LONGEST])
     return trouble

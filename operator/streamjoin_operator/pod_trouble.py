@@ -42,16 +42,21 @@ MORE_MEMORY = {
     names.EXECUTOR: "raise spec.workers.resources.memory, or lower spec.workers.capacity or capacityTuples",
 }
 WARNED_SECONDS = 20.0
-"""What Kubernetes warns of as a pod starts often passes by then: a probe that comes too early, a Secret that kubelet does not see yet."""
+"""What Kubernetes warns of while a pod gets its containers often passes by then: a Secret that kubelet does not see yet."""
 ABSENT_SECONDS = 40.0
-"""What others are to do (make a pod, give it a node, its volumes and containers) is done within so long, or somebody must be told."""
+"""A node, volumes and containers are there within so long, and a driver is ready; or somebody must be told."""
 PULLING_SECONDS = 120.0
 """The same while an image is pulled."""
-UNEXPLAINED = (Reason.PodStuck, Reason.DriverPending, Reason.ExecutorsPending, Reason.ImageUnavailable)
+UNEXPLAINED = (
+    *(Reason.PodStuck, Reason.DriverPending, Reason.ExecutorsPending, Reason.ImageUnavailable),
+    *(Reason.DriverNotReady, Reason.ExecutorsMissing),
+)
 """Troubles of which events, or the claims that a pod mounts, may say more than the pod."""
 RECENT_SECONDS = 180.0
 """kubelet repeats what still fails within so long."""
 MOST_WARNINGS = 3
+LONGEST = 700
+"""Characters of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +88,12 @@ def trouble_of_executors(pods: Sequence[Object], now: float, events: Sequence[Ob
     troubles = [trouble for trouble in found if trouble is not None]
     if not troubles:
         return None
-    return Trouble(troubles[0].reason, f"{len(troubles)} of {len(living)} executors: {troubles[0].message}"[:700])
+    return Trouble(troubles[0].reason, f"{len(troubles)} of {len(living)} executors: {troubles[0].message}"[:LONGEST])
 
 
 def _trouble_of_executor(pod: Object, now: float, events: Sequence[Object]) -> Trouble | None:
-    crashing = Reason.ExecutorsFailing
-    return _trouble(pod, now, events, pending=Reason.ExecutorsPending, crashing=crashing, unready=crashing)
+    pending, crashing, unready = Reason.ExecutorsPending, Reason.ExecutorsFailing, Reason.ExecutorsMissing
+    return _trouble(pod, now, events, pending=pending, crashing=crashing, unready=unready)
 
 
 def first_unexplained(pods: Sequence[Object], now: float) -> Object | None:
@@ -144,7 +149,7 @@ def refused_replica(deployment: Object | None) -> Trouble | None:
 
 def refusal(said: str) -> Trouble:
     """The API server's words on a pod that it refuses, without the pod's name: each attempt has another."""
-    return Trouble(Reason.PodRefused, re.sub(r'pods? "[^"]*"', "a pod", said, count=1)[:700])
+    return Trouble(Reason.PodRefused, re.sub(r'pods? "[^"]*"', "a pod", said, count=1)[:LONGEST])
 
 
 def warnings_of(events: Sequence[Object], uid: str) -> list[str]:
@@ -201,7 +206,7 @@ def _running_since(pod: Object) -> str | None:
 def _trouble(pod: Object, now: float, events: Sequence[Object], *, pending: Reason, crashing: Reason, unready: Reason) -> Trouble | None:
     name, state = f"pod {pod['metadata']['name']}", pod.get("status") or {}
     if state.get("phase") == "Failed" and state.get("reason"):
-        return Trouble(crashing, f"{name}: {state['reason']}: {state.get('message', '')}"[:500])
+        return Trouble(crashing, f"{name}: {state['reason']}: {state.get('message', '')}"[:LONGEST])
     containers = state.get("containerStatuses") or []
     warnings = warnings_of(events, pod["metadata"].get("uid", ""))
     for container in state.get("initContainerStatuses") or []:
@@ -216,7 +221,7 @@ def _trouble(pod: Object, now: float, events: Sequence[Object], *, pending: Reas
     scheduled = _condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         said = str(scheduled.get("message") or scheduled.get("reason") or "cannot be scheduled")
-        return Trouble(pending, f"{name}: {said}"[:500])
+        return Trouble(pending, f"{name}: {said}"[:LONGEST])
     if state.get("phase") == "Pending" and not scheduled and not _spec(pod).get("nodeName"):
         made = pod["metadata"].get("creationTimestamp")
         if made is None or now - _at(made) < ABSENT_SECONDS:
@@ -235,17 +240,17 @@ def _trouble(pod: Object, now: float, events: Sequence[Object], *, pending: Reas
     if waited < (WARNED_SECONDS if warned else PULLING_SECONDS if is_pulling else ABSENT_SECONDS):
         return None
     wanting = warned or f"kubectl describe {name} says which volume, Secret or image is wanting"
-    return Trouble(Reason.PodStuck, f"{name}: it has had a node since {since}, and no container; {wanting}"[:700])
+    return Trouble(Reason.PodStuck, f"{name}: it has had a node since {since}, and no container; {wanting}"[:LONGEST])
 
 
 def _unready(pod: Object, name: str, now: float, warned: str, reason: Reason) -> Trouble | None:
     """Of a pod whose containers run."""
     since, ready = _running_since(pod), _condition(pod, "Ready")
-    if since is None or ready.get("status") != "False" or now - _at(since) < (WARNED_SECONDS if warned else ABSENT_SECONDS):
+    if since is None or ready.get("status") != "False" or now - _at(since) < ABSENT_SECONDS:
         return None
     where = f" on node {node}" if (node := _spec(pod).get("nodeName")) else ""
     said = warned or ready.get("message") or "kubectl describe says more"
-    return Trouble(reason, f"{name}: it has run{where} since {since}, and is not ready: {said}"[:700])
+    return Trouble(reason, f"{name}: it has run{where} since {since}, and is not ready: {said}"[:LONGEST])
 
 
 def _told_by_container(container: Object, name: str, own: str, crashing: Reason, warnings: Sequence[str]) -> Trouble | None:
@@ -257,16 +262,16 @@ def _told_by_container(container: Object, name: str, own: str, crashing: Reason,
         # kubelet soon forgets in the status why it waits
         failed_pull = next((one for one in warnings if one.startswith("Failed to pull image")), None)
         said = failed_pull or waiting.get("message") or container.get("image", "")
-        return Trouble(Reason.ImageUnavailable, f"{name}: {waiting['reason']}: {said}"[:500])
+        return Trouble(Reason.ImageUnavailable, f"{name}: {waiting['reason']}: {said}"[:LONGEST])
     if waiting.get("reason") in CRASHING:
         if waiting["reason"] == "CrashLoopBackOff" and "exitCode" in last:
-            return Trouble(crashing, f"{name}: {_end(last, own)}"[:500])
-        return Trouble(crashing, f"{name}: {waiting['reason']}: {waiting.get('message', 'see its log')}"[:500])
+            return Trouble(crashing, f"{name}: {_end(last, own)}"[:LONGEST])
+        return Trouble(crashing, f"{name}: {waiting['reason']}: {waiting.get('message', 'see its log')}"[:LONGEST])
     # One that ended and was started again is not well before it is ready.
     failed = next((one for one in (ended, last) if one.get("exitCode")), None)
     if failed is None or container.get("ready"):
         return None
-    return Trouble(crashing, f"{name}: {_end(failed, own)}"[:500])
+    return Trouble(crashing, f"{name}: {_end(failed, own)}"[:LONGEST])
 
 
 def _end(ended: Object, own: str) -> str:

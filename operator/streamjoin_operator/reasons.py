@@ -27,7 +27,7 @@ class Reason(Enum):
     PodStuck = "A pod has a node and no container: a volume or a Secret cannot be mounted, as a rule; the message has kubelet's words."
     ExecutorsFailing = "Executors' containers cannot be started, or end again and again; the join goes on with those it has."
     ExecutorsPending = "Executors cannot be scheduled; the join goes on with those it has."
-    ExecutorsMissing = "Executors are not made, or run and do not call the driver, and nobody says why; the message says where to look."
+    ExecutorsMissing = "Executors are not made, or run and are not ready or do not call the driver; the message says why, or where to look."
     Paused = "spec.paused is true; what runs goes on as it is."
     Suspended = "spec.suspend is true; the state is kept."
     Suspending = "The driver finishes its epoch and stops."
