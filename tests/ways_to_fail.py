@@ -864,6 +864,23 @@ def no_controller(world: SteppedCluster) -> Iterator[None]:
     world.cluster.ready()
 
 
+@way(
+    "The driver's pod before does not end, as its node is lost",
+    Reason.DriverPending,
+    "on node node-1 does not end, and the next one is not made before",
+    "kubectl delete pod sj-one-1 --force",
+    do="As the message says",
+)
+def old_pod(world: SteppedCluster) -> Iterator[None]:
+    world.runs()
+    path = world.driver_pod(unready(world), "node-1")
+    world.unready()
+    world.admin.delete(path, gracePeriodSeconds=1)
+    yield
+    world.remove(path)
+    world.cluster.ready()
+
+
 # Containers.
 _section.append("Containers")
 

@@ -76,9 +76,20 @@ def trouble_of(pods: Sequence[Object], now: float, events: Sequence[Object] = ()
     """Why the newest pod does not run, or None where it does or may soon. ``now``: seconds since 1970; ``events``: any about it."""
     pod = newest(pods)
     if pod is None:
-        return None
+        return _trouble_of_the_last(pods, now)
     pending, crashing, unready = Reason.DriverPending, Reason.DriverCrashing, Reason.DriverNotReady
     return _trouble(pod, now, events, pending=pending, crashing=crashing, unready=unready)
+
+
+def _trouble_of_the_last(pods: Sequence[Object], now: float) -> Trouble | None:
+    """Why the driver's next pod is not made: the one before does not end."""
+    for pod in pods:
+        if now - _at(pod["metadata"]["deletionTimestamp"]) >= WARNED_SECONDS:  # it was to have ended by then
+            name, node = pod["metadata"]["name"], _spec(pod).get("nodeName", "")
+            what = f"pod {name} on node {node} does not end, and the next one is not made before"
+            remedy = f"if the node is lost, kubectl delete pod {name} --force: two drivers at once do no harm"
+            return Trouble(Reason.DriverPending, f"{what}; {remedy}")
+    return None
 
 
 def trouble_of_executors(pods: Sequence[Object], now: float, events: Sequence[Object] = ()) -> Trouble | None:
