@@ -102,6 +102,10 @@ class MemoryCluster:
         """Nothing is known of it; what operators make of one is asked of a real API server."""
         return None
 
+    async def events_of(self, about: Object) -> list[Object]:
+        with _Request(self, "list", "Event"):
+            return [event for event in self.events if event["involvedObject"].get("uid") == about["metadata"]["uid"]]
+
     async def try_to_create(self, kind: Kind, namespace: str, body: Object) -> None:
         with _Request(self, "dry-run", kind.kind):
             pass

@@ -114,7 +114,12 @@ class FakeDriver:
         self.epochs = 0
         self.shed = 0.0
         self.has_plan = True
+        self.said: Object = {}
+        """What the plan says besides: absence, dropped, warning."""
+        self.page: bytes | None = None
+        """Answered to every question, by somebody who is no driver."""
         self.last_error: str | None = None
+        self.last_failure: str | None = None
         self.stalled: Object | None = None
         self.measured_generation: int | None = None
         self.polls = 0
@@ -124,12 +129,15 @@ class FakeDriver:
         class Handler(http_stub.Handler):
             def do_GET(self) -> None:
                 path = "/" + "/".join(self.path.strip("/").split("/")[2:])
-                if path == "/metrics":
+                if driver.page is not None:
+                    self.answer(200, driver.page)
+                elif path == "/metrics":
                     self.answer(200, driver.metrics().encode())
                 elif not driver.admits(self.headers.get("Authorization", "")):
                     self.answer(401, b'{"error": "no"}')
                 elif path == "/v1/health":
-                    facts = {"state": driver.state, "lastError": driver.last_error, "stalled": driver.stalled, "committedAt": 1.8e9}
+                    facts = {"state": driver.state, "lastError": driver.last_error, "lastFailure": driver.last_failure}
+                    facts |= {"stalled": driver.stalled, "committedAt": 1.8e9}
                     self.answer(200, json.dumps(facts).encode())
                 elif path == "/v1/plan" and driver.has_plan:
                     driver.polls += 1
@@ -171,7 +179,7 @@ class FakeDriver:
             "scheme": areas,
             "wanted": wanted,
             "switched": None,
-        }
+        } | self.said
 
     def switch(self) -> None:
         """The plan that was asked for now runs."""

@@ -395,6 +395,7 @@ def test_failures_and_retries_are_counted_and_nothing_that_they_did(tmp_path: Pa
         assert run.metrics.health()[0], "it is being tried again"
         facts = run.metrics.health()[1]
         assert (facts["state"], facts["lastError"]) == ("retrying", "EpochFailed")
+        assert facts["lastFailure"].startswith("epoch ")
         for name in ("input_records_total", "written_bytes_total", "output_rows_total", "epoch_duration_seconds_count"):
             assert seen[name] == before[name], name
     failing.clear()

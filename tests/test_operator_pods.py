@@ -43,7 +43,7 @@ def pod(cluster: Cluster, component: str, name: str, status: Object) -> str:
 
 
 def waiting(reason: str, message: str) -> Object:
-    container = {"name": "c", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
+    container = {"name": names.DRIVER, "image": "i", "imageID": "", "ready": False, "restartCount": 0}
     return {"containerStatuses": [{**container, "state": {"waiting": {"reason": reason, "message": message}}}]}
 
 
@@ -177,7 +177,7 @@ def drivers_end(cluster: Cluster, name: str, code: int) -> str:
     path = pod(cluster, names.DRIVER, name, {})
     revision = cluster.child("Deployment")["metadata"]["annotations"][names.REVISION]
     cluster.admin.patch(path, {"metadata": {"annotations": {names.REVISION: revision}}})
-    container = {"name": "c", "image": "i", "imageID": "", "ready": False, "restartCount": 1}
+    container = {"name": names.DRIVER, "image": "i", "imageID": "", "ready": False, "restartCount": 1}
     ended = {"terminated": {"exitCode": code, "message": "streamjoin: it holds the join far"}}
     looping = {"waiting": {"reason": "CrashLoopBackOff"}}
     cluster.admin.patch(f"{path}/status", {"status": {"containerStatuses": [{**container, "state": looping, "lastState": ended}]}})

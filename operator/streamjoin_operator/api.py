@@ -24,6 +24,8 @@ Object = dict[str, Any]
 TIMEOUT_SECONDS = 30.0
 UNTYPED = ("failed to create typed patch object", "failed to convert new object")
 """So begins the answer, with status 500, where a field is unknown or a value is of another type."""
+WEBHOOK = "failed calling webhook"
+"""So says the answer, with status 500, where an admission webhook cannot be asked."""
 APPLY, MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 
 
@@ -42,6 +44,11 @@ class ApiError(Exception):
     def refuses_object(self) -> bool:
         """Whether the same object would be refused again: it, a quota or an admission rule must change first."""
         return self.status in (400, 403, 422) or (self.status == 500 and self.message.startswith(UNTYPED))
+
+    @property
+    def names_cause(self) -> bool:
+        """Whether it would be refused again, or somebody who must be asked first does not answer: the answer says whom or what to mend."""
+        return self.refuses_object or WEBHOOK in self.message
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,18 @@ class Api:
                 return []
             raise
         return list(answer["items"])
+
+    async def events_of(self, about: Object) -> tuple[Object, ...]:
+        """Events about an object; none where they may not be listed."""
+        metadata = about["metadata"]
+        query = {"fieldSelector": f"involvedObject.uid={metadata['uid']}"}
+        try:
+            answer = await self._request("list", "GET", EVENT.path(metadata["namespace"]), query=query)
+        except ApiError as error:
+            if error.status == 403:
+                return ()
+            raise
+        return tuple(answer["items"])
 
     async def apply(self, desired: Object) -> Object:
         """Server-side apply. We are the controller: fields that others hold are taken over."""

@@ -92,6 +92,12 @@ class Applier:
 
 def refusal(desired: Object, error: ApiError) -> tuple[Reason, str]:
     """What the condition says of an object that the API server refuses."""
-    field = {"Deployment": "driver.podTemplate", "ServiceAccount": "serviceAccountAnnotations"}.get(desired["kind"])
-    remedy = "" if field is None else f"; look at spec.{field}"
-    return Reason.ApplyRefused, f"{desired['kind']} {desired['metadata']['name']}: {error.message[:700]}{remedy}"
+    kind, name = desired["kind"], desired["metadata"]["name"]
+    field = {"Deployment": "driver.podTemplate", "ServiceAccount": "serviceAccountAnnotations"}.get(kind)
+    if "field is immutable" in error.message:
+        remedy = f"; delete {kind} {name}, and the operator makes it anew"
+    elif field is None or error.status == 403:
+        remedy = ""  # the answer says enough
+    else:
+        remedy = f"; look at spec.{field}"
+    return Reason.ApplyRefused, f"{kind} {name}: {error.message[:700]}{remedy}"

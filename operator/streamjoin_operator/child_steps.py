@@ -132,7 +132,7 @@ class ChildSteps:
             return PROCEED
         name = desired["metadata"]["name"]
         found = await self._ports.api.get(api.CLAIM, reconciliation.resource.namespace, name)
-        is_ours = found is None or bool(our_entries(found))
+        is_ours = found is None or (bool(our_entries(found)) and _is_of(found, reconciliation.resource.name))
         memo.claim_goes = is_ours and "ownerReferences" in desired["metadata"]
         if not is_ours:
             return PROCEED
@@ -272,3 +272,8 @@ class ChildSteps:
             )
             reconciliation.memo.checked_at = self._ports.clock()
         return PROCEED
+
+def _is_of(claim: Object, name: str) -> bool:
+    """Whether a claim was made for the StreamJoin of that name: several may share one, each in a directory of its own."""
+    return bool((claim["metadata"].get("labels") or {}).get(names.NAME) == name)
+

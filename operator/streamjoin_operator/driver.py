@@ -18,6 +18,7 @@ from streamjoin_operator.answers import failure, read_at_most
 from streamjoin_operator.measurement import ACCEPTED, GENERATION, SHED, SHED_RATIO, TAU, Doubt, check_plan, checked_tau, exposition
 
 TIMEOUT_SECONDS = 5.0
+CONNECT_SECONDS = 3.0
 READ_SECONDS = 8.0
 """For all that is read of a driver at a time."""
 LARGEST_ANSWER = 8 << 20
@@ -68,7 +69,8 @@ class DriverClient:
 
     def __init__(self) -> None:
         # Without a limit, or those that never answer would hold the connections that others wait for; the queue bounds how many are asked.
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS), connector=aiohttp.TCPConnector(limit=0))
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS, sock_connect=CONNECT_SECONDS)
+        self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
 
     async def close(self) -> None:
         await self._session.close()
@@ -79,7 +81,7 @@ class DriverClient:
             async with asyncio.timeout(READ_SECONDS):
                 return await self._read(url, token)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            return Report(problem=failure(error))
+            return Report(problem=_problem(url, error))
 
     async def _read(self, url: str, token: str) -> Report:
         """Raises what asking does."""
@@ -131,6 +133,15 @@ class DriverClient:
         async with self._session.get(url + path, headers=headers, allow_redirects=False) as answer:
             data = await read_at_most(answer, LARGEST_ANSWER, path)
             return answer.status, data.decode("utf-8", "replace")
+
+
+def _problem(url: str, error: Exception) -> str:
+    """Why there was no answer, and where to look."""
+    if isinstance(error, aiohttp.ServerTimeoutError):
+        return f"{url} cannot be connected to: nothing answers within {CONNECT_SECONDS:.0f} s; does a NetworkPolicy keep the operator out?"
+    if isinstance(error, TimeoutError):
+        return f"{url} takes connections and gives no answer within {TIMEOUT_SECONDS:.0f} s: the driver hangs, or lacks processor time"
+    return f"{url}: {failure(error)}"
 
 
 def measure(text: str) -> Measured | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from streamjoin.elastic.deployment import executors_for
@@ -11,8 +13,9 @@ from streamjoin.manifest import Manifest
 from streamjoin_operator import api, children, names
 from streamjoin_operator.drift import Object
 from streamjoin_operator.driver import Measured, Report
-from streamjoin_operator.pod_templates import executor_pod
-from streamjoin_operator.pod_trouble import Trouble, mismatch_of, refused_replica, split_claim, trouble_of, trouble_of_executors
+from streamjoin_operator.evidence import EventsOf, trouble_of_driver, trouble_of_workers
+from streamjoin_operator.pod_templates import BLOCKS_PORT, EXCHANGE_PORT, executor_pod
+from streamjoin_operator.pod_trouble import Trouble, mismatch_of, refused_replica, running_pods, split_claim
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.probing import refused_pod
 from streamjoin_operator.reasons import Reason
@@ -22,6 +25,10 @@ PROMPT_QUESTIONS = 3
 LONGEST_PAUSE = 120.0
 """A driver that does not answer is asked so often as soon as one that starts, then after pauses that double up to this. What Kubernetes
 says of its pod is seen at once all the same."""
+EVENTS_SECONDS = 15.0
+"""Events about a pod that is not ready are asked for so often: the API server looks through all of the namespace's."""
+UNEXPLAINED_SECONDS = 30.0
+"""Within so long pods that are wanted are made, and the workers of those that run call the driver; or somebody must be told."""
 WISH_SECONDS = 60.0
 """A plan that was refused is asked for again after so long."""
 
@@ -81,6 +88,7 @@ class DriverSteps:
         if reconciliation.report.unauthorized:
             memo.token = None  # somebody has changed the Secret: read it next time
             memo.checked_at = float("-inf")
+            reconciliation.report = replace(reconciliation.report, problem=_of_token(reconciliation.report.problem, resource.name))
         memo.unanswered = memo.unanswered + 1 if reconciliation.report.problem is not None else 0
         if memo.unanswered > PROMPT_QUESTIONS:
             pause = self._ports.settings.start_seconds * 2.0 ** min(memo.unanswered - PROMPT_QUESTIONS, 16)
@@ -92,30 +100,78 @@ class DriverSteps:
         if plan.get("wanted") or plan.get("readyWorkers", 0) < plan.get("workers", 0):
             workers = max(plan.get("workers", 0), (plan.get("wanted") or {}).get("workers", 0))
             reconciliation.executors_trouble = await self._trouble_of_executors(reconciliation, workers)
+        else:
+            memo.unexplained_since = None
         return PROCEED
 
     async def _trouble(self, reconciliation: Reconciliation) -> Trouble | None:
         """Why the driver's pod does not run, or is not there."""
-        deployment = reconciliation.deployment
-        trouble = await self._split_claim(reconciliation) or trouble_of(reconciliation.pods, self._ports.now)
-        if trouble is not None or reconciliation.pods or deployment is None:
-            return trouble
-        said = refused_replica(deployment)
-        return said or await refused_pod(self._ports.api, deployment["metadata"], deployment["spec"]["template"])
+        deployment, events_of = reconciliation.deployment, self._events(reconciliation.memo)
+        trouble = await self._split_claim(reconciliation)
+        trouble = trouble or await trouble_of_driver(self._ports.api, events_of, reconciliation.pods, self._ports.now)
+        if trouble is None and not reconciliation.pods and deployment is not None and deployment["spec"].get("replicas"):
+            trouble = refused_replica(deployment)
+            trouble = trouble or await refused_pod(self._ports.api, deployment["metadata"], deployment["spec"]["template"])
+            if trouble is None and self._is_unexplained(reconciliation.memo):
+                what = f"Deployment {deployment['metadata']['name']} has no pod, and the API server would take one"
+                return Trouble(Reason.DriverPending, f"{what}; does kube-controller-manager run, or does it pause after refusals?")
+        if trouble is not None or reconciliation.pods:
+            reconciliation.memo.unexplained_since = None
+        return trouble
 
     async def _trouble_of_executors(self, reconciliation: Reconciliation, workers: int) -> Trouble | None:
         """Why executors of so many workers are not there."""
-        resource, derived = reconciliation.resource, reconciliation.derived
+        resource, derived, memo = reconciliation.resource, reconciliation.derived, reconciliation.memo
         pods = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.EXECUTOR))
-        trouble = await self._split_claim(reconciliation) or trouble_of_executors(pods, self._ports.now)
-        if derived.manifest is not None:
-            workers = executors_for(workers, derived.manifest.spec.workers.per_executor)
-        are_made = len(pods) >= workers or any((pod.get("status") or {}).get("phase") == "Pending" for pod in pods)
-        if trouble is not None or are_made or derived.manifest is None or derived.memory is None:
-            return trouble
-        pod = executor_pod(resource, derived.manifest, derived.memory, self._ports.settings)
-        refused = await refused_pod(self._ports.api, {"name": resource.base, "namespace": resource.namespace}, pod)
-        return None if refused is None else Trouble(refused.reason, f"executors: {refused.message}")
+        trouble = await self._split_claim(reconciliation)
+        trouble = trouble or await trouble_of_workers(self._ports.api, self._events(memo), pods, self._ports.now)
+        if trouble is None and derived.manifest is not None and derived.memory is not None:
+            executors = executors_for(workers, derived.manifest.spec.workers.per_executor)
+            is_starting = any((pod.get("status") or {}).get("phase") == "Pending" for pod in pods)
+            if len(pods) < executors and not is_starting:
+                pod = executor_pod(resource, derived.manifest, derived.memory, self._ports.settings)
+                refused = await refused_pod(self._ports.api, {"name": resource.base, "namespace": resource.namespace}, pod)
+                trouble = None if refused is None else Trouble(refused.reason, f"executors: {refused.message}")
+            if trouble is None and not is_starting and self._is_unexplained(memo):
+                return self._missing(reconciliation, derived.manifest, pods, executors)
+        if trouble is not None:
+            memo.unexplained_since = None
+        return trouble
+
+    def _events(self, memo: Memo) -> EventsOf:
+        """Events about an object, asked for every so often."""
+
+        async def events_of(about: Object) -> Sequence[Object]:
+            uid, now = about["metadata"]["uid"], self._ports.clock()
+            memo.events = {of: known for of, known in memo.events.items() if now - known[0] < EVENTS_SECONDS}
+            if uid not in memo.events:
+                memo.events[uid] = (now, await self._ports.api.events_of(about))
+            return memo.events[uid][1]
+
+        return events_of
+
+    def _is_unexplained(self, memo: Memo) -> bool:
+        """Whether nothing has told for long why pods that are wanted are not there."""
+        now = self._ports.clock()
+        memo.unexplained_since = now if memo.unexplained_since is None else memo.unexplained_since
+        return now - memo.unexplained_since >= UNEXPLAINED_SECONDS
+
+    def _missing(self, reconciliation: Reconciliation, manifest: Manifest, pods: list[Object], executors: int) -> Trouble | None:
+        """Where to look for executors of which nobody says why they do not come."""
+        assert reconciliation.report is not None, "it was read before"
+        plan, running = reconciliation.report.plan, running_pods(pods, self._ports.now - UNEXPLAINED_SECONDS)
+        ready = plan.get("readyWorkers", 0)
+        if len(pods) < executors:
+            account, base = _account(reconciliation.deployment), reconciliation.resource.base
+            what = f"there are {len(pods)} of {executors} executors' pods, and the API server would take more"
+            look = f"may the driver's service account {account} create pods? kubectl logs deployment/{base} says more"
+            return Trouble(Reason.ExecutorsMissing, f"{what}; {look}")
+        if executors_for(ready, manifest.spec.workers.per_executor) >= len(running):
+            return None
+        what = f"{len(running)} executors run, and {ready} of {plan.get('workers', 0)} workers have called the driver"
+        ports = f"{EXCHANGE_PORT} to {BLOCKS_PORT}"
+        look = f"does a NetworkPolicy keep them from its ports {ports}? kubectl logs {running[0]['metadata']['name']} says more"
+        return Trouble(Reason.ExecutorsMissing, f"{what}; {look}")
 
     async def _split_claim(self, reconciliation: Reconciliation) -> Trouble | None:
         """Why pods on several nodes cannot share the checkpoint's claim."""
@@ -167,6 +223,17 @@ class DriverSteps:
         if answer.status not in (200, 202):
             reconciliation.memo.asked_at -= WISH_SECONDS - self._ports.settings.poll_seconds
         return PROCEED
+
+
+def _of_token(problem: str | None, name: str) -> str:
+    remedy = f"where that lasts, give the annotation {names.RESTART} a new value"
+    return f"{problem} of Secret {names.token_name(name)}, of which kubelet brings it a new value within minutes; {remedy}"
+
+
+def _account(deployment: Object | None) -> str:
+    """As whom the driver makes executors."""
+    spec = (deployment or {}).get("spec") or {}
+    return str(((spec.get("template") or {}).get("spec") or {}).get("serviceAccountName", "default"))
 
 
 def wish_of(manifest: Manifest, plan: Object) -> tuple[dict[str, Any] | None, int]:

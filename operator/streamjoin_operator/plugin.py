@@ -162,7 +162,7 @@ def described(body: Object, now: datetime) -> str:
     status, metadata = body.get("status") or {}, body["metadata"]
     lines = [
         ["name", f"{metadata['namespace']}/{metadata['name']}"],
-        ["phase", status.get("phase", "not looked at yet")],
+        ["phase", status.get("phase") or _unseen(body)],
         ["workers", f"{status.get('workers', '-')} (desired {status.get('desiredWorkers', '-')})"],
         ["tau", _tau(status, now)],
         ["shed", _shed(status)],
@@ -195,7 +195,7 @@ def planned(body: Object) -> str:
     status = body.get("status") or {}
     plan = status.get("plan")
     if not plan:
-        return f"{body['metadata']['name']}: no plan yet ({status.get('phase', 'not looked at yet')})"
+        return f"{body['metadata']['name']}: no plan yet ({status.get('phase') or _unseen(body)})"
     rows = [
         ["generation", str(plan["generation"])],
         ["model", plan.get("model", "-")],
@@ -224,6 +224,12 @@ def _condition_table(status: Object) -> str:
         since = condition.get("lastTransitionTime", "-")
         rows.append([condition["type"], condition["status"], condition["reason"], since, condition.get("message", "")])
     return table(rows) if len(rows) > 1 else "no conditions: no operator has looked at it yet"
+
+
+def _unseen(body: Object) -> str:
+    """Of one without a status: which operator should look at it."""
+    wanted = (body.get("spec") or {}).get("operatorClass")
+    return "not looked at yet: does an operator " + (f"of the class {wanted} run?" if wanted else "without a class run?")
 
 
 def _conditions(status: Object) -> dict[str, Object]:

@@ -145,10 +145,11 @@ def executor_template(resource: Resource, manifest: Manifest, settings: Settings
 def executor_pod(resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings) -> Object:
     """An executor as Spark makes it of its template, as far as it matters to who may refuse it."""
     size = f"{memory.heap_mib + memory.overhead_mib}Mi"
+    cpu = Cpu(manifest.spec.workers.resources.cpu.millis * manifest.spec.workers.per_executor)
     container = {
         "name": names.EXECUTOR,
         "image": manifest.spec.image or settings.engine_image,
-        "resources": {"requests": {"cpu": str(manifest.spec.workers.resources.cpu), "memory": size}, "limits": {"memory": size}},
+        "resources": {"requests": {"cpu": str(cpu), "memory": size}, "limits": {"memory": size}},
     }
     made: Object = merge(executor_template(resource, manifest, settings), {"spec": {"containers": [container]}})
     return made

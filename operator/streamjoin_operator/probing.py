@@ -19,5 +19,5 @@ async def refused_pod(server: Api, of: Object, template: Object) -> Trouble | No
     try:
         await server.try_to_create(api.POD, of["namespace"], body)
     except ApiError as error:
-        return refusal(error.message) if error.refuses_object else None
+        return refusal(error.message) if error.names_cause else None
     return None

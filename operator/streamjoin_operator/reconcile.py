@@ -174,7 +174,7 @@ def is_passing(failure: Exception, failures: int) -> bool:
         return False
     if failure.status in (404, 409, 410):
         return True
-    return not failure.refuses_object and failures <= PASSING_FAILURES
+    return not failure.names_cause and failures <= PASSING_FAILURES
 
 
 def reason_of(failure: Exception) -> tuple[Reason, str]:

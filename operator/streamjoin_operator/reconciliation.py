@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,10 @@ class Memo:
     """Of the Secrets that all pods mount (``children.mounted``)."""
     measured: Measured | None = None
     shed_ratio: dict[str, float] = field(default_factory=dict)
+    unexplained_since: float | None = None
+    """Since when pods that are wanted are not there, and nothing says why."""
+    events: dict[str, tuple[float, Sequence[Object]]] = field(default_factory=dict)
+    """By uid, when the events about an object were asked for, and what there was."""
     unanswered: int = 0
     """How often in a row the driver gave no usable answer."""
     asked: tuple[Any, ...] = ()

@@ -82,7 +82,7 @@ class ScalingStep:
             if scaler.is_new or (scaler.has_holds and self._ports.clock() - scaler.written_at >= WRITE_SECONDS):
                 await self._write_ledger(reconciliation, scaler)
             return PROCEED
-        reconciliation.wanted_workers = decision.target
+        asked, reconciliation.wanted_workers = reconciliation.wanted_workers, decision.target
         reconciliation.events.append(event_of(decision))
         await self._write_ledger(reconciliation, scaler)
         await self._reporter.report(reconciliation)
@@ -90,7 +90,7 @@ class ScalingStep:
         answer = await self._ports.drivers.put(url, token, wish)
         reconciliation.events += scaler.put(answer.status, answer.text, plan, at)
         if answer.status != 202:
-            reconciliation.wanted_workers = None
+            reconciliation.wanted_workers = asked  # by the manifest, whoever refuses it
         return PROCEED
 
     async def _scaler(self, reconciliation: Reconciliation) -> Autoscaler | None:

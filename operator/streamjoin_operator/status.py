@@ -34,6 +34,7 @@ GIVEN_UP = 3
 """Of the plans that did not come to run, so many are shown."""
 COMMIT_SECONDS = 300.0
 """``lastCommit`` is written when it is off by so much: a busy join would else be written every few seconds for nothing but that."""
+DEFINITION = f"streamjoins.{names.GROUP}"
 MEASUREMENTS = ("utilization", "shed", "shedRatio", "lastCommit")
 """Fields that change all the time while a join is busy."""
 
@@ -117,6 +118,13 @@ def _lacks_executors(facts: Facts) -> bool:
     return facts.report is not None and facts.report.plan.get("readyWorkers") == 0
 
 
+def _absence(facts: Facts) -> str:
+    """Of a join none of whose workers is there."""
+    plan = facts.report.plan if facts.report is not None else {}
+    why = f": {plan['absence']}" if plan.get("absence") else ""
+    return f"none of {plan.get('workers')} workers has come yet{why}"
+
+
 def _ready(facts: Facts) -> Condition:
     if facts.deleting is not None:
         return Condition("Ready", False, *facts.deleting)
@@ -129,7 +137,7 @@ def _ready(facts: Facts) -> Condition:
     if facts.driver_ready and _answers(facts):
         if _state(facts) in ("running", "retrying"):
             if _lacks_executors(facts):
-                trouble = facts.executors_trouble or Trouble(Reason.ExecutorsStarting, "")
+                trouble = facts.executors_trouble or Trouble(Reason.ExecutorsStarting, _absence(facts))
                 return Condition("Ready", False, trouble.reason, trouble.message)
             if (stalled := _stalled(facts)).status:
                 return Condition("Ready", False, stalled.reason, stalled.message)
@@ -237,7 +245,8 @@ def _degraded(facts: Facts) -> Condition:
     if facts.executors_trouble is not None and _lacks_executors(facts):
         return Condition("Degraded", True, facts.executors_trouble.reason, facts.executors_trouble.message)
     if _state(facts) == "retrying":
-        return Condition("Degraded", True, Reason.JoinRetrying, str((facts.report and facts.report.health.get("lastError")) or ""))
+        health = facts.report.health if facts.report is not None else {}
+        return Condition("Degraded", True, Reason.JoinRetrying, str(health.get("lastFailure") or health.get("lastError") or ""))
     if facts.plan_refused is not None:
         return Condition("Degraded", True, Reason.PlanRefused, facts.plan_refused)
     if facts.plan_dropped is not None:
@@ -271,7 +280,7 @@ def phase(facts: Facts) -> str:
         return "Rescaling" if facts.report is not None and facts.report.plan.get("wanted") else "Running"
     if facts.trouble is not None and facts.trouble.reason in (Reason.DriverCrashing, Reason.ImageUnavailable):
         return "Failed"
-    if facts.trouble is not None or not facts.driver_pods:
+    if (facts.trouble is not None and facts.trouble.reason is not Reason.DriverNotReady) or not facts.driver_pods:
         return "Pending"
     return "Starting"
 

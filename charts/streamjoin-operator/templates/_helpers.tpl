@@ -98,7 +98,7 @@ matchExpressions:
   verbs: [get, create, patch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [list, create]
 # Only to be passed on, as nobody can give what he has not: drivers may use what their executors' template names (driverPolicy).
 - apiGroups: [streamjoin.dev]
   resources: [streamjoins]

@@ -187,6 +187,9 @@ class HealthAnswer(Message):
     stalled: Stalled | None
     """Null: epochs get on, or nothing is new."""
     last_error: str | None
+    """Of which kind the last failure was."""
+    last_failure: str | None
+    """What it said."""
     generation: int | None
     workers: int | None
     phase: str | None

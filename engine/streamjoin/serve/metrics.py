@@ -49,6 +49,8 @@ DECISIONS = (
 )
 TASK_STEP = "task."
 """How ``EpochResult.seconds`` marks the steps within tasks."""
+LONGEST_FAILURE = 600
+"""Characters that are kept of what a failure said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,7 @@ class Metrics(Collector):
         self._traffic = (Traffic(), Traffic(), Traffic())
         self._kafka_sides = [side for side in SIDES if isinstance(job.streams[side].source, KafkaSource)]
         self._last_error: str | None = None
+        self._last_failure: str | None = None
         self._running_since: float | None = None
         self._epochs = _histogram("streamjoin_epoch_duration_seconds")
         self._steps = _histogram("streamjoin_epoch_step_duration_seconds")
@@ -237,7 +240,7 @@ class Metrics(Collector):
         with self._lock:
             self._take(plan)
             self._failures += 1
-            self._last_error = type(error).__name__
+            self._last_error, self._last_failure = type(error).__name__, " ".join(str(error).split())[:LONGEST_FAILURE]
             self._running_since = None
             self._state = "retrying"
 
@@ -260,6 +263,7 @@ class Metrics(Collector):
                 "committedAt": None if committed is None else committed.committed_at,
                 "stalled": self._stalled(),
                 "lastError": self._last_error,
+                "lastFailure": self._last_failure,
             }
 
     def _stalled(self) -> dict[str, Any] | None:
