@@ -16,6 +16,8 @@ from __future__ import annotations
 import argparse
 import bisect
 import contextlib
+import itertools
+import math
 import os
 import shutil
 import signal
@@ -52,6 +54,8 @@ class Outcome:
 
     seconds: dict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
     """From each fault to the next commit."""
+    pauses: dict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """The longest time without a commit, from each fault to the next one: what has died may be missed only by the epoch after."""
     lost: Counter[Kind] = field(default_factory=Counter)
     repeated: Counter[Kind] = field(default_factory=Counter)
     """Results, and dead letters."""
@@ -187,21 +191,29 @@ def _checkpoint(root: Path) -> Checkpoint:
 def _take_times(case: Case, journal: Journal, outcome: Outcome) -> None:
     commits = [commit["at"] for commit in journal.read("commit")]
     missed = {miss["point"] for miss in journal.read("missed")}
-    for fault in journal.read("fault"):
+    faults = list(journal.read("fault"))
+    ends = [fault["at"] for fault in faults[1:]] + [math.inf]
+    for fault, end in zip(faults, ends, strict=True):
         following = bisect.bisect(commits, fault["at"])
         if fault["point"] not in missed and following < len(commits):
-            outcome.seconds[case.points[fault["point"]].kind].append(commits[following] - fault["at"])
+            until = max(bisect.bisect(commits, end), following + 1)
+            times = [fault["at"], *commits[following:until]]
+            gaps = [after - before for before, after in itertools.pairwise(times)]
+            kind = case.points[fault["point"]].kind
+            outcome.seconds[kind].append(gaps[0])
+            outcome.pauses[kind].append(max(gaps))
 
 
 def show(outcomes: Sequence[Outcome]) -> None:
     lines = []
     for kind in Kind:
-        seconds = [one for outcome in outcomes for one in outcome.seconds[kind]]
+        seconds, pauses = ([one for outcome in outcomes for one in getattr(outcome, name)[kind]] for name in ("seconds", "pauses"))
         lost, repeated = (sum(getattr(outcome, name)[kind] for outcome in outcomes) for name in ("lost", "repeated"))
-        times = [f"{statistics.median(seconds):.2f}", f"{max(seconds):.2f}"] if seconds else ["", ""]
+        times = [f"{measure(found):.2f}" if found else "" for found in (seconds, pauses) for measure in (statistics.median, max)]
         lines.append([kind, len(seconds), *times, lost, repeated])
     print()
-    print(table(["fault", "times", "to the next commit, s, median", "at most", "lost", "repeated"], lines))
+    head = ["fault", "times", "to the next commit, s, median", "at most", "longest pause, s, median", "at most", "lost", "repeated"]
+    print(table(head, lines))
     results, letters, drivers = (sum(getattr(outcome, name) for outcome in outcomes) for name in ("results", "letters", "drivers"))
     unasked = Counter(end for outcome in outcomes for end in outcome.unasked)
     compared = f"{results:,} results and {letters:,} dead letters were compared"

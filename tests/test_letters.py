@@ -36,7 +36,7 @@ GOOD = 20_000
 """Of each stream."""
 FILES = 12
 """Of each stream; each is an epoch."""
-PEAK_BYTES = 1_200 << 20
+PEAK_BYTES = 800 << 20
 """More than a run of any size takes."""
 
 pytestmark = pytest.mark.timeout(300 + COUNT // 500)
