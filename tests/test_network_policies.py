@@ -53,7 +53,8 @@ def join(name: str, namespace: str, net: str, executors: int) -> tuple[list[Pod]
     assert derived.manifest is not None
     assert derived.memory is not None
     known = f"{name} in {namespace}"
-    driver = pod(f"driver {known}", namespace, f"{net}.1", driver_template(resource, derived.manifest, derived.memory, settings, "1"))
+    made = driver_template(resource, derived.manifest, derived.memory, settings, "1", "files")
+    driver = pod(f"driver {known}", namespace, f"{net}.1", made)
     template = executor_template(resource, derived.manifest, settings)
     others = [pod(f"executor {number} {known}", namespace, f"{net}.{number + 2}", template) for number in range(executors)]
     into_driver, into_executors = children.network_policies(resource, derived.manifest)

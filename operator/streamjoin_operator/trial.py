@@ -104,13 +104,13 @@ def outcome(pod: Object, now: float) -> Outcome:
     for container, state in states.items():
         if container not in beside and (state.get("terminated") or {}).get("exitCode"):
             return Outcome(State.FAILED, f"{name}, container {container}: {_end(state['terminated'])}"[:700])
-    trouble = trouble_of([pod], now)
-    if trouble is not None:
-        return Outcome(State.STUCK, trouble.message)
     wanted = {container["name"] for container in pod["spec"]["containers"]}
     have_started = wanted <= {container for container, state in states.items() if "running" in state or "terminated" in state}
     if have_started and "terminated" in states[names.DRIVER]:
         return Outcome(State.PASSED)
+    trouble = trouble_of([pod], now)
+    if trouble is not None:
+        return Outcome(State.STUCK, trouble.message)
     return Outcome(State.LOST, f"{name} has ended") if status.get("phase") in ("Failed", "Succeeded") else Outcome(State.WAITS)
 
 
