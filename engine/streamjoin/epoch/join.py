@@ -23,7 +23,6 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 
@@ -49,16 +48,15 @@ from streamjoin.epoch.spec import (
     plan_of,
     sample_of,
 )
-from streamjoin.io.base import Staged
+from streamjoin.epoch.writes import Writes
 from streamjoin.kernel.run import CHUNK_BYTES, Run, merge_in_chunks, merge_runs, tiers
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.scheme.tiling import Area
-from streamjoin.state.blocks import FOLDER, Axes, Block, axes_of, describe, encode_in_parts, is_file, load, load_all, name_of
+from streamjoin.state.blocks import FOLDER, Axes, describe, encode_in_parts, load_all, name_of
 from streamjoin.state.log import Entry
 from streamjoin.state.storage import StorageError, retries
 from streamjoin.state.store import (
-    SCRATCH_BYTES,
     HeldRun,
     Marks,
     PredecessorMissing,
@@ -67,7 +65,6 @@ from streamjoin.state.store import (
     holds,
     missing,
     read_back,
-    settle,
     slice_keys,
 )
 
@@ -75,8 +72,6 @@ MARK = "_mark"
 """A column of runs while they are merged: whether the tuple has matched."""
 LARGE_BYTES = 32 << 20
 """A merged run larger than this goes to mapped pages before the next merge begins, so that no two of them fill the memory at once."""
-UPLOADS = 4
-"""So many blocks are written at once: an object store answers late rather than slowly, and so does a disk that is to flush them."""
 
 
 def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -> Part:
@@ -269,93 +264,6 @@ class Steps:
         now = time.perf_counter()
         self.seconds[step] = self.seconds.get(step, 0.0) + now - self._last
         self._last = now
-
-
-class Writes:
-    """What a task writes, results and blocks, while the join goes on. Closed or abandoned, it leaves no write behind.
-
-    Small blocks are left to the driver, as long as they are not many.
-    """
-
-    def __init__(self, spec: EpochSpec, config: Config, areas: dict[int, Area], report: TaskReport, results: str) -> None:
-        self._spec, self._storage, self._areas, self._report = spec, config.storage, areas, report
-        self._sink = config.sink.writer(report.token, results, small_bytes=spec.small_bytes)
-        local = self._storage.local_path(FOLDER) is not None
-        self._axes = None if local else axes_of(plan_of(spec.scheme).scheme, compiled(spec.config).config.predicate.main)
-        self._pool = ThreadPoolExecutor(UPLOADS)
-        self._begun: dict[str, Future[Block]] = {}
-        self._begun_marks: list[Future[Block]] = []
-        self._staged: Future[list[Staged]] | None = None
-        self._small_bytes = spec.small_bytes
-        """So many may yet be left to the driver."""
-
-    def results(self, batch: pa.RecordBatch) -> None:
-        self._sink.write(batch)
-
-    def finish_results(self) -> None:
-        """There are no more; begin to make them durable."""
-        self._staged = self._pool.submit(self._sink.close)
-
-    def block(self, key: tuple[int, int], run: Run) -> tuple[str, ...]:
-        """Begin to write the tuples of a run that this area stores; the block's name, or nothing when there are none."""
-        area, side = key
-        keys = self._areas[area].writes[side]
-        if keys is None or self._spec.is_last:
-            return ()
-        batch = slice_keys(run.batch, keys)
-        if not batch.num_rows:
-            return ()
-        name = self._name(batch, f"{area}-{side}-{len(self._begun)}")
-        self._begun[name] = self._pool.submit(self._put, name, batch, side, area)
-        return (name,)
-
-    def marks(self, key: tuple[int, int], batch: pa.RecordBatch) -> None:
-        """Begin to write marks of tuples that this area stores."""
-        area, side = key
-        name = self._name(batch, f"{area}-{side}-marks")
-        self._begun_marks.append(self._pool.submit(self._put, name, batch, side, area))
-
-    def _name(self, batch: pa.RecordBatch, which: str) -> str:
-        small = batch.nbytes <= self._small_bytes
-        self._small_bytes -= batch.nbytes if small else 0
-        return name_of(f"{self._report.token}-{which}", small=small)
-
-    def _put(self, name: str, batch: pa.RecordBatch, side: int, area: int) -> Block:
-        data, parts = encode_in_parts(batch, None if self._axes is None else self._axes[area])
-        if is_file(name):
-            self._storage.put(name, memoryview(data))
-        else:
-            self._report.small_blocks[name] = data.to_pybytes()
-        return describe(batch, name=name, side=side, generation=self._spec.generation, area=area, nbytes=data.size, parts=parts)
-
-    def replace(self, names: Iterable[str]) -> None:
-        self._report.replaced.extend(names)
-
-    def map(self, held: HeldRun) -> None:
-        """Have a run, when large, on mapped pages that the system may evict.
-
-        Its block's, where that is all of it and on this machine; else a scratch file's: what was just written need not be fetched.
-        Waits for its block. Raises what the write raised.
-        """
-        block = self._begun[held.blocks[0]].result() if held.blocks else None
-        whole = block is not None and block.rows == held.run.rows and self._storage.local_path(block.name) is not None
-        if block is not None and whole and held.run.nbytes > SCRATCH_BYTES and is_file(block.name):
-            held.run = Run.of(load(self._storage, block))
-        elif held.run.nbytes > SCRATCH_BYTES:
-            held.run = Run.of(settle(held.run.batch))
-
-    def wait(self) -> None:
-        """Until all is durable; it is in the report then. Raises what a write raised."""
-        self._report.staged = self._staged.result() if self._staged is not None else []
-        self._report.blocks = [future.result() for future in self._begun.values()]
-        self._report.marks = [future.result() for future in self._begun_marks]
-
-    def close(self) -> None:
-        self._pool.shutdown()
-
-    def abandon(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
-        self._sink.abort()
 
 
 def _open(
