@@ -107,6 +107,6 @@ def test_output_equals_the_oracle_for_random_joins_of_every_type(part: int, tmp_
             run_case(case, root, counts)
         except Exception as error:
             raise AssertionError(f"STREAMJOIN_SEED={case}") from error
-    if SEED is None:
+    if SEED is None and CASES >= 240:
         assert counts["switches"] > 0
         assert counts["failed epochs"] > 0
