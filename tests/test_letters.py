@@ -127,14 +127,24 @@ def manifest_at(root: Path, sources: tuple[Any, Any], records: int, *, late: boo
     return path
 
 
+MEASURED = """
+import atexit, pathlib, re, runpy, sys
+place = pathlib.Path(sys.argv.pop(1))
+status = pathlib.Path("/proc/self/status")
+atexit.register(lambda: place.write_text(re.search(r"VmHWM:\\s+(\\d+)", status.read_text())[1]))
+runpy.run_module("streamjoin", run_name="__main__", alter_sys=True)
+"""
+"""``streamjoin``, which leaves behind how many KiB it had at most. Its parent is told of more: of what it had itself at the fork."""
+
+
 def run(manifest: Path) -> tuple[dict[str, Any], int]:
     """The summary of the run, and the most bytes that its process had."""
-    command = [sys.executable, "-m", "streamjoin", "run", str(manifest), "--runner", "inline", "--until-idle", "--json"]
+    peak = manifest.parent / "peak"
+    command = [sys.executable, "-c", MEASURED, str(peak), "run", str(manifest), "--runner", "inline", "--until-idle", "--json"]
     with (manifest.parent / "told").open("wb") as out, (manifest.parent / "errors").open("wb") as errors:
-        process = subprocess.Popen(command, stdout=out, stderr=errors)
-        _, status, usage = os.wait4(process.pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0, (manifest.parent / "errors").read_text()[-2000:]
-    return json.loads((manifest.parent / "told").read_text().splitlines()[-1]), usage.ru_maxrss << 10
+        code = subprocess.run(command, stdout=out, stderr=errors, check=False).returncode
+    assert code == 0, (manifest.parent / "errors").read_text()[-2000:]
+    return json.loads((manifest.parent / "told").read_text().splitlines()[-1]), int(peak.read_text()) << 10
 
 
 _RECORD = re.compile(r'(?:"rid": |^)(\d+)')
