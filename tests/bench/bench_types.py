@@ -9,8 +9,11 @@ the median time of an epoch with full windows.
 from __future__ import annotations
 
 import statistics
+import sys
 import tempfile
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.engine import full, job_of, join, spark_runner, timed
 from bench.report import counts, machine, options, table
