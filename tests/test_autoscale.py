@@ -280,6 +280,7 @@ SPOILT: dict[str, tuple[Callable[[list[Series]], list[Series]], Reason]] = {
     "the backlog is infinite": (valued("backlog_records", math.inf), Reason.MetricsNotFinite),
     "the epoch's time is NaN": (valued("epoch_duration_seconds_sum", math.nan), Reason.MetricsNotFinite),
     "one scrape": (lambda found: [Series(one.labels, one.points[-1:]) for one in found], Reason.MetricsIncomplete),
+    "one scrape, twice": (lambda found: [Series(one.labels, [one.points[-1]] * 2) for one in found], Reason.MetricsIncomplete),
     "an old scrape": (shifted(-90), Reason.MetricsStale),
     "a scrape from the future": (shifted(90), Reason.MetricsStale),
     "a worker's series has ended": (

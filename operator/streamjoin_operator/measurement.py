@@ -232,7 +232,7 @@ class _Scraped:
         """By how much a counter has risen, and in how many seconds."""
         recent = [point for point in points if self.at - point[0] <= RATE_SECONDS]
         used = since_reset(recent if len(recent) > 1 else points)
-        if len(used) < 2:
+        if len(used) < 2 or used[-1][0] <= used[0][0]:
             raise Doubt(Reason.MetricsIncomplete, "only one scrape is known so far, and rates take two", is_early=True)
         return used[-1][1] - used[0][1], used[-1][0] - used[0][0]
 
