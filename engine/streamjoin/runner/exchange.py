@@ -286,7 +286,7 @@ class _Link:
         """The last one that something was sent for; of the thread that sends."""
         try:
             self._client = security.client(address)
-            descriptor = flight.FlightDescriptor.for_path(own, str(round_number))
+            descriptor = flight.FlightDescriptor.for_command(f"{round_number} {own}".encode())
             self._writer, _ = self._client.do_put(descriptor, _SCHEMA, security.call())
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._error(error) from error
@@ -328,8 +328,8 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         self._exchange = exchange
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        sender, round_number = (part.decode() for part in descriptor.path)
-        self._exchange.receive(sender, int(round_number), reader)
+        round_number, _, sender = descriptor.command.decode().partition(" ")
+        self._exchange.receive(sender, NOTICES if round_number == str(NOTICES) else TUPLES, reader)
 
 
 def _serve(exchange: Exchange, host: str, ports: Sequence[int]) -> _Server:
