@@ -215,10 +215,7 @@ class ChildSteps:
         """Its Deployment. Where somebody changes or deletes that, a check is due."""
         if not reconciliation.checking:
             return PROCEED
-        assert reconciliation.derived.memory is not None, "the first step stops without it"
-        desired = children.deployment(
-            reconciliation.resource, reconciliation.manifest, reconciliation.derived.memory, self._ports.settings, reconciliation.deployment
-        )
+        desired = reconciliation.driver(self._ports.settings)
         verdict = await self._applier.apply(reconciliation, desired)
         said = children.mismatch(reconciliation.deployment, desired["metadata"]["annotations"][names.REVISION])
         if said is None or verdict.after is not None or reconciliation.is_suspended:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamjoin.manifest import Manifest
+from streamjoin_operator import children
 from streamjoin_operator.autoscale import Autoscaler
 from streamjoin_operator.derived import Derived
 from streamjoin_operator.drift import Object
@@ -16,6 +17,7 @@ from streamjoin_operator.missing import Found
 from streamjoin_operator.pod_trouble import Trouble
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.resource import Resource
+from streamjoin_operator.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,11 @@ class Reconciliation:
     def manifest(self) -> Manifest:
         assert self.derived.manifest is not None, "the first step stops without one"
         return self.derived.manifest
+
+    def driver(self, settings: Settings) -> Object:
+        """The driver's Deployment, as it should be."""
+        assert self.derived.memory is not None, "the first step stops without it"
+        return children.deployment(self.resource, self.manifest, self.derived.memory, settings, self.deployment)
 
 
 Step = Callable[[Reconciliation], Awaitable[Verdict]]

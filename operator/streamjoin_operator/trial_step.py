@@ -6,7 +6,7 @@ tell, so that an operator that is killed between any two steps, or two of them a
 
 from __future__ import annotations
 
-from streamjoin_operator import api, children, names
+from streamjoin_operator import api, names
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.applying import REFUSED_SECONDS, Applier, refusal
 from streamjoin_operator.drift import Object
@@ -36,7 +36,7 @@ class TrialStep:
         if not reconciliation.checking:
             return PROCEED
         resource = reconciliation.resource
-        name = files_of(self._desired(reconciliation)["spec"]["template"])
+        name = files_of(reconciliation.driver(self._ports.settings)["spec"]["template"])
         if name is None or name == resource.base:
             return PROCEED
         wanted = driver_files(resource, reconciliation.manifest, self._ports.settings)
@@ -47,7 +47,7 @@ class TrialStep:
         """Where a driver runs and is to be replaced, wait for a pod of the new template to come up. Trials of anything else end."""
         if not reconciliation.checking:
             return PROCEED
-        desired = self._desired(reconciliation)
+        desired = reconciliation.driver(self._ports.settings)
         key = desired["metadata"]["annotations"][names.TRIED]
         is_due = reconciliation.has_run and _replaces(reconciliation.resource, reconciliation.deployment, desired)
         name = names.trial_name(reconciliation.resource.name, key)
@@ -121,12 +121,6 @@ class TrialStep:
     async def _end(self, pod: Object) -> None:
         metadata = pod["metadata"]
         await self._ports.api.delete(api.POD, metadata["namespace"], metadata["name"], metadata["uid"])
-
-    def _desired(self, reconciliation: Reconciliation) -> Object:
-        assert reconciliation.derived.memory is not None, "the first step stops without it"
-        return children.deployment(
-            reconciliation.resource, reconciliation.manifest, reconciliation.derived.memory, self._ports.settings, reconciliation.deployment
-        )
 
 
 def _replaces(resource: Resource, observed: Object | None, desired: Object) -> bool:

@@ -28,7 +28,7 @@ from streamjoin.kernel.run import KEY, TIME, UNIT, Run, sort_run
 from streamjoin.scheme.tiling import Area
 from streamjoin.state.blocks import Block, load_all
 from streamjoin.state.storage import Storage
-from streamjoin.state.store import HeldRun, Marks, held_on, slice_keys
+from streamjoin.state.store import HeldRun, Marks, held_on, places_of, rows_selected, slice_keys
 
 AreaSide = tuple[int, int]
 
@@ -78,11 +78,7 @@ class Matches:
             keys = areas[number].writes[side]
             if keys is None:
                 continue
-            if isinstance(selection, slice):
-                part = batch.slice(selection.start, selection.stop - selection.start)
-            else:
-                part = batch.take(pa.array(selection))
-            owned = slice_keys(part, keys)
+            owned = slice_keys(rows_selected(batch, selection), keys)
             if owned.num_rows:
                 yield Piece(areas[number].task, number, side, pa.py_buffer(np.ascontiguousarray(owned.column(ID).to_numpy())))
 
@@ -157,12 +153,7 @@ class Matches:
 
     def _owned(self, area: int, side: int, held: HeldRun) -> tuple[int, int]:
         keys = self._areas[area].writes[side]
-        if keys is None:
-            return 0, 0
-        key = held.run.key
-        start = 0 if keys.low is None else int(np.searchsorted(key, keys.low, side="left"))
-        end = len(key) if keys.high is None else int(np.searchsorted(key, keys.high, side="left"))
-        return start, max(start, end)
+        return (0, 0) if keys is None else places_of(held.run.key, keys)
 
     def _tracked_of(self, runs: Runs) -> Iterator[tuple[AreaSide, Sequence[HeldRun]]]:
         return ((key, of_side) for key, of_side in runs.items() if key[1] in self._tracked)

@@ -47,6 +47,7 @@ from streamjoin.kernel.run import sort_order
 from streamjoin.language.sides import LEFT
 from streamjoin.language.window import WindowKind
 from streamjoin.state.storage import retries
+from streamjoin.state.store import rows_selected
 
 PORTION_BYTES = 256 << 20
 """A split's tuples are cut and sent as soon as there are about so many bytes of them: Arrow's strings end at 2 GiB."""
@@ -234,10 +235,7 @@ def cut(spec: EpochSpec, plan: Plan, which: int, tables: list[pa.Table], report:
         newest = pc.max(batch.column("_time")).as_py() if "_time" in batch.schema.names else None
         report.samples.append(sample_of(which, batch, newest))
     for area, selection in router.route(key, batch.column("_unit").to_numpy()):
-        if isinstance(selection, slice):
-            piece = batch.slice(selection.start, selection.stop - selection.start)
-        else:
-            piece = batch.take(pa.array(selection))
+        piece = rows_selected(batch, selection)
         if piece.num_rows:
             data = piece.serialize()
             report.routed += piece.num_rows

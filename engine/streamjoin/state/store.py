@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from streamjoin.kernel.run import Run
 from streamjoin.language.sides import SIDES
 from streamjoin.scheme.region import Region, difference, held_by, intersection, regions
+from streamjoin.scheme.routing import Selection
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange
 from streamjoin.state.blocks import DOWNLOADS, Block, Excerpt, load_excerpt, load_excerpts, map_scratch
 from streamjoin.state.storage import Storage
@@ -230,10 +231,10 @@ def select(batch: pa.RecordBatch, parts: Sequence[Region], unit_range: tuple[int
 
     ``unit_range``: what is known of the batch's unit coordinates, both ends included.
     """
-    unit = batch.column("_unit").to_numpy()
+    key, unit = batch.column("_key").to_numpy(), batch.column("_unit").to_numpy()
     chosen = []
     for part in parts:
-        start, end = _places(batch, part.keys)
+        start, end = places_of(key, part.keys)
         if part.units.low <= unit_range[0] and unit_range[1] < part.units.high:
             rows = np.arange(start, end)
         else:
@@ -250,12 +251,19 @@ def select(batch: pa.RecordBatch, parts: Sequence[Region], unit_range: tuple[int
 
 def slice_keys(batch: pa.RecordBatch, keys: KeyRange) -> pa.RecordBatch:
     """The part of a batch sorted by key that lies in the range, without a copy. O(log rows)."""
-    start, end = _places(batch, keys)
+    start, end = places_of(batch.column("_key").to_numpy(), keys)
     return batch.slice(start, end - start)
 
 
-def _places(batch: pa.RecordBatch, keys: KeyRange) -> tuple[int, int]:
-    key = batch.column("_key").to_numpy()
+def rows_selected(batch: pa.RecordBatch, selection: Selection) -> pa.RecordBatch:
+    """What a router has selected: without a copy, if that is a slice."""
+    if isinstance(selection, slice):
+        return batch.slice(selection.start, selection.stop - selection.start)
+    return batch.take(pa.array(selection))
+
+
+def places_of(key: NDArray[Any], keys: KeyRange) -> tuple[int, int]:
+    """Where in ascending keys the range begins and ends. O(log rows)."""
     start = 0 if keys.low is None else int(np.searchsorted(key, keys.low, side="left"))
     end = len(key) if keys.high is None else int(np.searchsorted(key, keys.high, side="left"))
     return start, max(start, end)
