@@ -21,6 +21,8 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from streamjoin.kernel import run
 from streamjoin.runner.worker import Settings, serve
 
@@ -73,6 +75,7 @@ class StartFailed(RuntimeError):  # noqa: N818
 def hold(settings: Settings) -> None:
     """Hold the place until the worker ends as it should: the driver has ended it, or is gone. Raises StartFailed."""
     run.warm()
+    pa.array([0]).to_numpy()  # looks for pandas, once in each process, and loads it: longer than most epochs take
     gc.collect()
     gc.freeze()
     executor = executor_id()
