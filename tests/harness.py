@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -20,9 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from memory_reader import MemoryReader, MemorySplit
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochResult
-from streamjoin.io.base import Position, Records, SourcePlan, Split
+from streamjoin.io.base import Position, SourcePlan
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest import load
 from streamjoin.state.storage import ObjectStorage, Storage, StorageError
@@ -44,20 +45,6 @@ class Remote:
 Root = Path | Remote
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemorySplit(Split):
-    index: int
-
-
-class MemoryReader:
-    def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
-        self._batches = batches
-
-    def read(self, split: MemorySplit) -> Iterator[Records]:
-        if split.index >= 0:
-            yield Records(self._batches[split.index])
 
 
 class MemorySource:
