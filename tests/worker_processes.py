@@ -4,34 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import signal
-import subprocess
-import sys
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import psutil
 
+from forked_hosts import ForkedHost, Request
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.runner.attempt import Attempt
 from streamjoin.runner.pool import Pool
 from streamjoin.runner.security import Security
 from streamjoin.runner.worker import Settings
-
-HOLD = """
-import pickle, sys
-from streamjoin.runner import host, worker
-worker.SILENT_BEATS = int(sys.argv[1])
-settings = pickle.load(sys.stdin.buffer)
-exec(sys.argv[2])
-try:
-    host.hold(settings)
-except Exception as error:
-    sys.exit(f"{type(error).__name__}: {error}")
-"""
 
 
 class ProcessHosts:
@@ -40,7 +24,7 @@ class ProcessHosts:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._lock = threading.Lock()
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._processes: dict[int, ForkedHost] = {}
         self._wanted: set[int] = set()
         self.may_bring = threading.Event()
         """Cleared: a machine that is full."""
@@ -85,30 +69,20 @@ class ProcessHosts:
         with self._lock:
             processes = list(self._processes.values())
         for process in processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(3)
-            process.kill()
+            if not process.has_ended(3):
+                process.kill()
 
     def _hold(self, place: int) -> None:
         while place in self._wanted:
             self.may_bring.wait()
             settings = Settings(place, self.driver.get(place, self._pool.address), self._pool.security)
-            paths = [str(Path(__file__).parent), *sys.path]
-            path = os.pathsep.join(filter(None, paths))
-            environment = {**os.environ, "PYTHONPATH": path, "SPARK_EXECUTOR_ID": self.executor_of(place)}
-            command = [sys.executable, "-c", HOLD, str(self.silent_beats), self.first.get(place, "")]
-            with tempfile.TemporaryFile() as errors:
-                with self._lock:
-                    process = self._processes[place] = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment)
-                assert process.stdin is not None
-                with contextlib.suppress(OSError):
-                    process.stdin.write(pickle.dumps(settings))
-                    process.stdin.close()
-                code = process.wait()
-                errors.seek(0)
-                last = errors.read().decode().splitlines()[-1:]
+            environment = {**os.environ, "SPARK_EXECUTOR_ID": self.executor_of(place)}
+            with self._lock:
+                request = Request(settings, environment, self.silent_beats, self.first.get(place, ""))
+                process = self._processes[place] = ForkedHost(request)
+            ended = process.wait()
             if place in self._wanted:
-                self._pool.place_died(place, last[0] if code == 1 and last else f"its host ended with code {code}")
+                self._pool.place_died(place, ended)
 
 
 class ProcessRunner:
