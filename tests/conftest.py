@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import pickle
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from operator_cluster import Cluster
     from operator_parts import FakeDriver
     from s3 import S3Server
+    from streamjoin.elastic.deployment import Deployment
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_terminal_summary"]
 
@@ -41,6 +44,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if place(item) < len(GROUPS):
             item.add_marker(pytest.mark.xdist_group(GROUPS[place(item)]))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_flushing() -> Iterator[None]:
+    """Has this process flush nothing: no power is lost but that of ``disk.Disk``, which knows itself what was flushed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+PLANNED: dict[bytes, Deployment] = {}
+"""First plans, by what they are made of."""
+
+
+@pytest.fixture
+def planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a join that is begun hundreds of times: the same first plan for the same arguments, of which nobody changes anything."""
+    from streamjoin import job
+
+    make = job.first_deployment
+
+    def first_deployment(*arguments: Any, **options: Any) -> Deployment:
+        key = pickle.dumps((arguments, options))
+        if key not in PLANNED:
+            PLANNED[key] = make(*arguments, **options)
+        return PLANNED[key]
+
+    monkeypatch.setattr(job, "first_deployment", first_deployment)
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +143,8 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     elif request.param == "gathered":
         monkeypatch.setattr("streamjoin.io.sinks.FilesSink.gather_seconds", 1e9)
     return str(request.param)
+
+
 @pytest.fixture
 def driver() -> Iterator[FakeDriver]:
     """What drivers answer to an operator."""

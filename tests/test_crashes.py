@@ -57,6 +57,7 @@ OPTIONS: dict[str, Any] = {
     "workers": 3,
     "watermark": "1s",
 }
+pytestmark = pytest.mark.usefixtures("planned_once")
 STEPS = ("claim", "republish", "sweep", "plan", "deploy", "tasks", "commit", "publish", "clean", "gather")
 FAULTS = ("fail-before", "fail-after", "die-before", "die-after")
 

@@ -57,6 +57,7 @@ from streamjoin.state.storage import AlreadyExists, Missing, ObjectStorage, Stor
 from test_crashes import CASES, FAULTS, ONCE, OPTIONS, WITHIN, check, count_storage_calls, exhaust, finish, job_at, make_inputs, nth
 from test_spark import run_victim
 
+pytestmark = pytest.mark.usefixtures("planned_once")
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
