@@ -6,9 +6,9 @@ with a kill between any two steps.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +19,11 @@ from streamjoin_operator.names import COMPONENT, MANAGER, TRIAL
 Object = dict[str, Any]
 Place = tuple[str, str, str]
 """Kind, namespace, name."""
+
+
+def copied(value: Any) -> Any:
+    """As ``copy.deepcopy``, which would take a third of all the time of the tests."""
+    return pickle.loads(pickle.dumps(value))
 
 
 class MemoryCluster:
@@ -44,17 +49,17 @@ class MemoryCluster:
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         with _Request(self, "get", kind.kind):
-            return copy.deepcopy(self.objects.get((kind.kind, namespace, name)))
+            return copied(self.objects.get((kind.kind, namespace, name)))
 
     async def find(self, kind: Kind, namespace: str, name: str) -> Object | None:
         with _Request(self, "list", kind.kind):
-            return copy.deepcopy(self.objects.get((kind.kind, namespace, name)))
+            return copied(self.objects.get((kind.kind, namespace, name)))
 
     async def list(self, kind: Kind, namespace: str, selector: str) -> list[Object]:
         with _Request(self, "list", kind.kind):
             wanted = dict(part.split("=") for part in selector.split(","))
             return [
-                {name: copy.deepcopy(part) for name, part in found.items() if name not in ("apiVersion", "kind")}
+                {name: copied(part) for name, part in found.items() if name not in ("apiVersion", "kind")}
                 for (found_kind, found_namespace, _), found in self.objects.items()
                 if (found_kind, found_namespace) == (kind.kind, namespace)
                 and wanted.items() <= (found["metadata"].get("labels") or {}).items()
@@ -73,7 +78,7 @@ class MemoryCluster:
             found = self.objects.get((kind.kind, namespace, name))
             if found is None:
                 raise ApiError(404, "NotFound", name)
-            body = copy.deepcopy(body)
+            body = copied(body)
             version = body.get("metadata", {}).pop("resourceVersion", None)
             if version is not None and version != found["metadata"]["resourceVersion"]:
                 raise ApiError(409, "Conflict", "the object has been modified")
@@ -82,7 +87,7 @@ class MemoryCluster:
             self._store(changed, found, "status" if part else "patch")
             if changed["metadata"].get("deletionTimestamp") and not changed["metadata"].get("finalizers"):
                 del self.objects[kind.kind, namespace, name]
-            return copy.deepcopy(changed)
+            return copied(changed)
 
     async def create(self, kind: Kind, namespace: str, body: Object) -> Object:
         with _Request(self, "create", kind.kind):
@@ -127,7 +132,7 @@ class MemoryCluster:
         """Store an object, keeping what the server and others have added."""
         place = (desired["kind"], desired["metadata"]["namespace"], desired["metadata"]["name"])
         before = self.objects.get(place)
-        body = copy.deepcopy(desired)
+        body = copied(desired)
         kept = before["metadata"] if before is not None else {"uid": f"uid-{next(self._uids)}", "generation": 0, "resourceVersion": "0"}
         for name in ("uid", "generation", "resourceVersion", "deletionTimestamp", "finalizers"):
             if name in kept:
@@ -141,21 +146,21 @@ class MemoryCluster:
         if before is not None and "status" in before:
             body["status"] = before["status"]
         self._store(body, before, verb)
-        return copy.deepcopy(self.objects[place])
+        return copied(self.objects[place])
 
     def edit(self, kind: str, namespace: str, name: str, change: Callable[[Object], None]) -> Object:
         """Somebody changes an object."""
         found = self.objects[kind, namespace, name]
-        changed = copy.deepcopy(found)
+        changed = copied(found)
         change(changed)
         self._store(changed, found, "edit")
-        return copy.deepcopy(self.objects[kind, namespace, name])
+        return copied(self.objects[kind, namespace, name])
 
     def remove(self, kind: str, namespace: str, name: str) -> None:
         """Deleted, with what it owns, as the garbage collector would; an object with finalizers is only marked."""
         found = self.objects[kind, namespace, name]
         if found["metadata"].get("finalizers"):
-            changed = copy.deepcopy(found)
+            changed = copied(found)
             changed["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
             self._store(changed, found, "edit")
             return
@@ -171,7 +176,7 @@ class MemoryCluster:
                 del self.objects[place]
 
     def of(self, kind: str, namespace: str = "default") -> list[Object]:
-        return [copy.deepcopy(found) for place, found in self.objects.items() if place[:2] == (kind, namespace)]
+        return [copied(found) for place, found in self.objects.items() if place[:2] == (kind, namespace)]
 
     def children(self) -> list[str]:
         return sorted(f"{place[0]} {place[2]}" for place in self.objects if place[0] != STREAM_JOIN.kind)
@@ -179,7 +184,7 @@ class MemoryCluster:
     def ready(self, namespace: str, name: str, count: int = 1) -> None:
         """As the Deployment's controller would say."""
         found = self.objects["Deployment", namespace, name]
-        changed = copy.deepcopy(found)
+        changed = copied(found)
         replicas = min(count, found["spec"]["replicas"])
         changed["status"] = {"replicas": replicas, "readyReplicas": replicas, "observedGeneration": found["metadata"]["generation"]}
         self._store(changed, found, "edit")
@@ -256,8 +261,8 @@ def _at(value: Any, name: str) -> Any:
 def _merged(value: Any, patch: Any) -> Any:
     """RFC 7386."""
     if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
-    merged = copy.deepcopy(value) if isinstance(value, dict) else {}
+        return copied(patch)
+    merged = copied(value) if isinstance(value, dict) else {}
     for key, item in patch.items():
         if item is None:
             merged.pop(key, None)

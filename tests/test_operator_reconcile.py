@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import copy
 import json
 import random
 import re
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from memory_cluster import MemoryCluster, every_fault
+from memory_cluster import MemoryCluster, copied, every_fault
 from operator_parts import Object, parsed_once, streamjoin
 from streamjoin_operator import children, names, reconcile
 from streamjoin_operator.api import ApiError
@@ -215,7 +214,7 @@ def essence(world: World) -> Object:
     """The end state, without what differs from run to run: versions, random tokens, times."""
     found = {}
     for place, body in world.cluster.objects.items():
-        body = copy.deepcopy(body)
+        body = copied(body)
         for name in ("resourceVersion", "generation", "uid", "ownerReferences"):
             body["metadata"].pop(name, None)
         if place[2] == names.ledger_name("one"):
