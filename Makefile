@@ -2,8 +2,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Tests that start Spark run one after another in one of the two processes, the others beside them, in the order that tests/conftest.py gives.
-PYTEST ?= $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder
+# Tests that start Spark run one after another in one process, the others beside them, in the order that tests/conftest.py gives. Many tests
+# wait, for Spark or a server: two processes leave a third of two cores idle.
+PYTEST ?= $(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint bench crds monitoring kubernetes cluster-up cluster-down e2e clean
