@@ -11,6 +11,7 @@ Always holds: both processes end with this one, however it ends; nothing listens
 from __future__ import annotations
 
 import ctypes
+import http.client
 import itertools
 import json
 import os
@@ -20,15 +21,14 @@ import socket
 import ssl
 import subprocess
 import sys
-import urllib.error
-import urllib.request
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 import yaml
@@ -100,6 +100,7 @@ class Client:
     token: str
     warnings: list[str] = field(default_factory=list)
     """What the API server warned of, as kubectl would show it."""
+    _connections: threading.local = field(default_factory=threading.local, compare=False, repr=False)
 
     @cached_property
     def _context(self) -> ssl.SSLContext:
@@ -109,17 +110,29 @@ class Client:
         """The answer's JSON, or its text where it is none. Raises ApiError."""
         data = None if body is None else json.dumps(body).encode()
         texts = {name: json.dumps(value) if isinstance(value, bool) else value for name, value in query.items()}
-        url = f"{self.url}{path}{'?' if query else ''}{urlencode(texts)}"
         headers = {"Authorization": f"Bearer {self.token}", "Accept": accept, "Content-Type": kind}
-        request = urllib.request.Request(url, data, headers, method=method)
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=self._context))
+        answer, text = self._ask(method, f"{path}{'?' if query else ''}{urlencode(texts)}", data, headers)
+        answered = _decoded(text)
+        if answer.status >= 400:
+            raise ApiError(answer.status, answered if isinstance(answered, dict) else {"message": str(answered)})
+        self.warnings.extend(answer.headers.get_all("Warning") or [])
+        return answered
+
+    def _ask(self, *request: Any) -> tuple[http.client.HTTPResponse, bytes]:
+        """Over the connection of this thread, which stays open: to shake hands takes longer than most answers."""
+        if not hasattr(self._connections, "mine"):
+            self._connections.mine = http.client.HTTPSConnection(urlsplit(self.url).netloc, timeout=60, context=self._context)
+        connection: http.client.HTTPSConnection = self._connections.mine
+        was_open = connection.sock is not None
         try:
-            with opener.open(request, timeout=60) as answer:
-                self.warnings.extend(answer.headers.get_all("Warning") or [])
-                return _decoded(answer.read())
-        except urllib.error.HTTPError as error:
-            answered = _decoded(error.read())
-            raise ApiError(error.code, answered if isinstance(answered, dict) else {"message": str(answered)}) from None
+            connection.request(*request)
+            answer = connection.getresponse()
+            return answer, answer.read()
+        except BaseException as error:
+            connection.close()
+            if not was_open or not isinstance(error, ConnectionError):
+                raise
+        return self._ask(*request)  # the server may have closed what was idle
 
     def get(self, path: str, **query: Any) -> Object:
         return self.request("GET", path, **query)
