@@ -529,6 +529,32 @@ def test_a_change_that_does_not_fit_the_checkpoint_is_not_made_and_what_runs_goe
     run(story)
 
 
+def test_what_a_watch_of_an_older_definition_leaves_out_is_read_from_the_answer_to_the_next_write() -> None:
+    """The API server ends such a watch within a second, but what it has shown last is shown by no other one."""
+
+    async def story() -> None:
+        world = World()
+        await create(world)
+        world.change(lambda spec: spec.update(epoch={"interval": "7s"}))
+        watch = world.watch
+
+        def lacking(reconciler: Reconciler | None = None) -> None:
+            for body in world.cluster.of("StreamJoin"):
+                del body["spec"]["checkpoint"]
+                (reconciler or world.reconciler).seen.saw(body, is_watched=True)
+
+        world.watch = lacking  # type: ignore[method-assign]
+        await world.once()
+        assert world.condition("Degraded") == ("True", "InvalidSpec")
+        await world.settle()
+        assert world.condition("Degraded") == ("False", "Healthy")
+        world.watch = watch  # type: ignore[method-assign]
+        await world.settle()
+        assert world.condition("Degraded") == ("False", "Healthy")
+
+    run(story)
+
+
 def test_an_invalid_manifest_and_one_that_needs_more_memory_start_nothing() -> None:
     async def story() -> None:
         for spec, reason in (({"joins": []}, "InvalidSpec"), ({"workers": {"capacityTuples": 50_000_000}}, "InsufficientMemory")):
