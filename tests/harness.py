@@ -145,7 +145,7 @@ def manifest_text(
         "joins": [
             {
                 "name": "j",
-                "on": on,
+                "condition": on,
                 "type": join_type,
                 "window": window,
                 "output": {"select": ["l.rid AS a", "r.rid AS b"], "sink": sink} | (output or {}),

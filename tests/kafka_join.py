@@ -116,7 +116,7 @@ spec:
       eventTime: at
       watermark: {watermark}
   joins:
-    - "on": "abs(l.k - r.k) <= 1"
+    - condition: "abs(l.k - r.k) <= 1"
       window: {{within: 4s}}
       output:
         select: ["l.rid AS a", "r.rid AS b"]

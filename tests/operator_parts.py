@@ -36,7 +36,7 @@ SPEC: Object = {
     "joins": [
         {
             "name": "match",
-            "on": "abs(orders.amount - payments.amount) <= 0.01",
+            "condition": "abs(orders.amount - payments.amount) <= 0.01",
             "window": {"within": "180s"},
             "output": {"select": ["orders.id AS order_id"], "sink": {"files": {"path": "s3://bucket/matches", "format": "parquet"}}},
         }
@@ -54,6 +54,11 @@ def streamjoin(name: str = "one", namespace: str = "default", **spec: Any) -> Ob
         "metadata": {"name": name, "namespace": namespace, "uid": "00000000-0000-0000-0000-000000000001", "generation": 1},
         "spec": {**copy.deepcopy(SPEC), **spec},
     }
+
+
+def joins_of_before() -> list[Object]:
+    """Those of a StreamJoin, with the condition under its former name."""
+    return [{"on" if name == "condition" else name: value for name, value in join.items()} for join in copy.deepcopy(SPEC["joins"])]
 
 
 def joined(epochs: int) -> list[str]:

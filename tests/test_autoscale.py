@@ -901,7 +901,7 @@ async def test_a_suspended_join_is_not_decided_about_and_begins_its_waits_anew()
 async def test_suspend_is_heeded_while_the_rest_of_the_manifest_is_refused() -> None:
     for spoil in (
         lambda body: body["spec"].update(joins=[]),
-        lambda body: body["spec"]["joins"][0].update(on="orders.id = payments.id"),
+        lambda body: body["spec"]["joins"][0].update(condition="orders.id = payments.id"),
         lambda body: body["spec"]["workers"].update(capacityTuples=50_000_000),
     ):
         world = World()

@@ -38,7 +38,7 @@ spec:
       eventTime: paid
   joins:
     - name: match
-      "on": "abs(orders.amount - payments.amount) <= 0.01 AND orders.currency = payments.currency"
+      condition: "abs(orders.amount - payments.amount) <= 0.01 AND orders.currency = payments.currency"
       window: {within: 180s, slide: 60s}
       output:
         select: ["orders.id AS order_id", "payments.id AS payment_id"]
@@ -160,16 +160,34 @@ CASES = [
     ),
     bad(
         "on, and on as Kubernetes reads it without quotes",
-        '"on":',
+        "condition:",
         'true: "orders.id = payments.id"\n      "on":',
-        'spec.joins[0].true: "orders.id = payments.id" is what kubectl makes of a bare on, which is given too; keep one, in quotes',
+        'spec.joins[0].true: "orders.id = payments.id" is what kubectl makes of a bare on, which is given too; keep one, as condition',
     ),
     bad(
-        "no on",
-        '"on": "abs(orders.amount - payments.amount) <= 0.01 AND orders.currency = payments.currency"',
-        "on_: orders.id = payments.id",
-        "spec.joins[0].on: is missing; give when two tuples match (SQL over the columns of both streams)",
-        'spec.joins[0].on_: "orders.id = payments.id" is given to a field that does not exist; did you mean on?',
+        "a condition, and the same by its former name",
+        "condition:",
+        'on: "orders.id = payments.id"\n      condition:',
+        'spec.joins[0].on: "orders.id = payments.id" is the former name of condition, which is given too; remove on',
+    ),
+    bad(
+        "a condition, and the same by what kubectl makes of its former name",
+        "condition:",
+        'true: "orders.id = payments.id"\n      condition:',
+        'spec.joins[0].on: "orders.id = payments.id" is the former name of condition, which is given too; remove on',
+    ),
+    bad(
+        "a condition that is no text",
+        'condition: "abs(orders.amount - payments.amount) <= 0.01 AND orders.currency = payments.currency"',
+        "condition: 5",
+        'spec.joins[0].condition: 5 must be text; put it in quotes: "5"',
+    ),
+    bad(
+        "no condition",
+        'condition: "abs(orders.amount - payments.amount) <= 0.01 AND orders.currency = payments.currency"',
+        "conditoin: orders.id = payments.id",
+        "spec.joins[0].condition: is missing; give when two tuples match (SQL over the columns of both streams)",
+        'spec.joins[0].conditoin: "orders.id = payments.id" is given to a field that does not exist; did you mean condition?',
     ),
     bad(
         "a base that is not text",
@@ -455,7 +473,7 @@ CASES = [
     bad(
         "two joins",
         "  scheme: {model: adsp}\n",
-        '    - name: other\n      "on": "orders.id = payments.id"\n      window: {rows: 10}\n'
+        '    - name: other\n      condition: "orders.id = payments.id"\n      window: {rows: 10}\n'
         "      output: {sink: {console: {}}}\n",
         "spec.joins: has 2 joins, and this version runs one; keep one, and move each other one into a manifest of its own",
     ),
@@ -569,7 +587,7 @@ CASES = [
         "a select without a column of the residual predicate",
         "[id, amount, currency]",
         "[id, amount]",
-        'spec.streams[0].select: ["id", "amount"] lacks currency, which spec.joins[0].on needs; add it',
+        'spec.streams[0].select: ["id", "amount"] lacks currency, which spec.joins[0].condition needs; add it',
     ),
     # Sources.
     bad(
@@ -821,17 +839,17 @@ CASES = [
     ),
     # The join.
     bad(
-        "an on with an unknown column",
+        "a condition with an unknown column",
         "payments.currency",
         "payments.money",
-        'spec.joins[0].on: "abs(orders.amount - payments.amount) <= 0.01 AND orders.cu… is refused: '
+        'spec.joins[0].condition: "abs(orders.amount - payments.amount) <= 0.01 AND orders.cu… is refused: '
         "unknown column payments.money; payments has id, amount, currency, paid",
     ),
     bad(
-        "an on of types that do not compare",
+        "a condition of types that do not compare",
         "orders.currency = payments.currency",
         "orders.currency = payments.paid",
-        'spec.joins[0].on: "abs(orders.amount - payments.amount) <= 0.01 AND orders.cu… is refused: '
+        'spec.joins[0].condition: "abs(orders.amount - payments.amount) <= 0.01 AND orders.cu… is refused: '
         "cannot compare orders.currency (STRING) with payments.paid (TIMESTAMP); CAST one of them, such as "
         "CAST(payments.paid AS STRING)",
     ),
@@ -839,7 +857,7 @@ CASES = [
         "hash without a predicate that bounds keys",
         "model: adsp",
         "model: hash",
-        'spec.scheme.model: "hash" needs an equality, an order or a band between the two streams in spec.joins[0].on; '
+        'spec.scheme.model: "hash" needs an equality, an order or a band between the two streams in spec.joins[0].condition; '
         "use adsp or square",
         also=(
             "abs(orders.amount - payments.amount) <= 0.01 AND orders.currency = payments.currency",

@@ -156,7 +156,7 @@ def job_of(root: Path, **workers: object) -> Job:
     ]
     join = {
         "name": "j",
-        "on": "l.k < r.k - 1900 OR l.k > r.k + 1900",
+        "condition": "l.k < r.k - 1900 OR l.k > r.k + 1900",
         "window": {"within": "4s"},
         "output": {
             "select": ["l.rid AS a", "r.rid AS b", "length(l.text) AS c"],

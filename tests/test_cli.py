@@ -70,7 +70,7 @@ def manifest_at(root: Path, *, rows: int | None = 2000, real_time: bool = False,
         "streams": [stream("l", 1), stream("r", 2)],
         "joins": [
             {
-                "on": "abs(l.k - r.k) <= 1",
+                "condition": "abs(l.k - r.k) <= 1",
                 "window": {"within": "1s"},
                 "output": {"select": ["l.id AS a", "r.id AS b"], "sink": {"files": {"path": str(root / "out")}}},
             }
@@ -291,7 +291,7 @@ def test_a_checkpoint_of_another_join_is_refused_naming_what_differs(tmp_path: P
     path.write_text(path.read_text().replace("<= 1", "<= 2"))
     result = run_inline(path, "--until-idle")
     assert result.exit_code == Exit.MISMATCH
-    assert "spec.joins[0].on" in result.stderr
+    assert "spec.joins[0].condition" in result.stderr
     assert "checkpoint.location" in result.stderr
 
 

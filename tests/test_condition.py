@@ -1,4 +1,4 @@
-"""The main predicates that ``on`` gives: together with its residual, each admits exactly the pairs that satisfy it.
+"""The main predicates that a condition gives: together with its residual, each admits exactly the pairs that satisfy it.
 
 The property test makes conditions as SQL text and, beside it, as Python functions over fractions, floats and integers: the
 oracle never sees the text, and shares no code with the parser, the encoder or the evaluator.

@@ -441,8 +441,33 @@ def test_a_checkpoint_refuses_another_join_and_names_the_field(tmp_path: Path, i
     finish(tmp_path, inputs, storage, InlineRunner())
     changed = make_job(tmp_path, on="abs(l.k - r.k) <= 2", types=("BIGINT", "BIGINT"), window={"within": "4s"}, workers=3)
     driver = driver_for(changed, inputs, storage, InlineRunner())
-    with pytest.raises(CheckpointMismatch, match=r"spec\.joins\[0\]\.on: .*choose a new checkpoint\.location"):
+    with pytest.raises(CheckpointMismatch, match=r"spec\.joins\[0\]\.condition: .*choose a new checkpoint\.location"):
         driver.start()
+
+
+def test_a_checkpoint_of_before_the_condition_was_renamed_is_gone_on_with_and_refuses_another_condition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier version has written the name of that time into it."""
+    inputs, storage = make_inputs(), ObjectStorage(str(tmp_path / "state"))
+    fingerprint = Job.fingerprint
+
+    def of_before(job: Job) -> dict[str, str]:
+        return {"spec.joins[0].on" if name == "spec.joins[0].condition" else name: text for name, text in fingerprint(job).items()}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "fingerprint", of_before)
+        driver = driver_for(job_at(tmp_path), inputs, storage, InlineRunner())
+        driver.start()
+        for _ in range(2):
+            driver.step()
+    stored = read_latest(storage)
+    assert stored is not None
+    assert "spec.joins[0].on" in stored.checkpoint.fingerprint
+    changed = driver_for(job_at(tmp_path, on="abs(l.k - r.k) <= 2"), inputs, storage, InlineRunner())
+    with pytest.raises(CheckpointMismatch, match=r"^spec\.joins\[0\]\.condition: .* <= 2 differs from .* <= 1, which"):
+        changed.start()
+    check(tmp_path, inputs, finish(tmp_path, inputs, storage, InlineRunner()), "renamed")
 
 
 @pytest.mark.parametrize(

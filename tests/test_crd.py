@@ -75,7 +75,7 @@ COLUMN = "id: {sequence: {start: 5}}"
 COLUMN_FIELD = "spec.streams[1].source.generator.columns.id"
 WINDOW = "window: {within: 180s, slide: 60s}"
 SINK = "sink: {files: {path: out/matches, format: parquet}}"
-ON = '"on": "abs(orders.amount - payments.amount) <= 0.01 AND orders.currency = payments.currency"'
+CONDITION = 'condition: "abs(orders.amount - payments.amount) <= 0.01 AND orders.currency = payments.currency"'
 WORKERS = 'workers: {min: 2, max: 6, capacityTuples: 1000, resources: {cpu: "1", memory: 2Gi}}'
 SCALING = "scaling: {mode: Enforce, tau0: 0.2, tau2: 0.8, scaleUpAfter: 30s}"
 CHECKPOINT = "checkpoint: {location: out/state}"
@@ -83,9 +83,10 @@ LABELLED = "\n  metrics: {podMonitor: {labels: {release: a b}}}"
 
 ACCEPTED = [
     accepted("the good one"),
-    accepted("on without quotes", ('"on":', "on:")),
-    accepted("quotes in on may hold dots", (ON, '"on": "orders.currency = \'x.y\' AND orders.id < payments.id"')),
-    accepted("case does not count in on", (ON, '"on": "ORDERS.id = Payments.id"')),
+    accepted("on, the former name of condition", ("condition:", '"on":')),
+    accepted("on without quotes", ("condition:", "on:")),
+    accepted("quotes in a condition may hold dots", (CONDITION, 'condition: "orders.currency = \'x.y\' AND orders.id < payments.id"')),
+    accepted("case does not count in a condition", (CONDITION, 'condition: "ORDERS.id = Payments.id"')),
     accepted("before and after", (WINDOW, "window: {before: 1m, after: 0s}")),
     accepted("after alone", (WINDOW, "window: {after: 1h30m}")),
     accepted("rows", (WINDOW, "window: {rows: 1000}")),
@@ -251,9 +252,29 @@ REFUSED = [
         "must be at most max",
     ),
     refused("a seed below 0", "seed: 7", "seed: -1", "spec.streams[1].source.generator.seed", "greater than or equal to 0"),
-    refused("no on", '"on":', '"where":', "", 'unknown field "spec.joins[0].where"'),
-    refused("on twice", '"on":', 'true: "orders.id = payments.id"\n      "on":', "spec.joins[0]", 'give on, in quotes ("on")'),
-    refused("on of another stream", ON, '"on": "orders.id = refunds.id"', "spec.joins", "on refers to a stream that is not there"),
+    refused("another field for the condition", "condition:", '"where":', "", 'unknown field "spec.joins[0].where"'),
+    refused("no condition", CONDITION, "type: inner", "spec.joins[0].condition", "must be given: when two tuples match"),
+    *(
+        refused(
+            *(name, "condition:", f'{first}: "orders.id = payments.id"\n      {second}:'),
+            *("spec.joins[0].condition", "and on, its former name, must not be given too"),
+        )
+        for name, first, second in (
+            ("a condition and on", '"on"', "condition"),
+            ("a condition and on without quotes", "on", "condition"),
+            ("on with quotes and without", "on", '"on"'),
+        )
+    ),
+    refused(
+        "a condition on another stream",
+        CONDITION,
+        'condition: "orders.id = refunds.id"',
+        "spec.joins",
+        "condition refers to a stream that is not there",
+    ),
+    refused(
+        "on of another stream", CONDITION, '"on": "orders.id = refunds.id"', "spec.joins", "condition refers to a stream that is not there"
+    ),
     refused("no window", WINDOW, "window: {}", "spec.joins[0].window", "give exactly one of within"),
     refused(
         "a window that is not unbounded and nothing else",
@@ -399,8 +420,8 @@ BEYOND = {
     # SQL.
     "a selection of columns of the other stream",
     "a selection that is no condition",
-    "an on with an unknown column",
-    "an on of types that do not compare",
+    "a condition with an unknown column",
+    "a condition of types that do not compare",
     "hash without a predicate that bounds keys",
     "two output columns of one name",
     "an output expression without a name",
@@ -527,12 +548,12 @@ def test_the_examples_are_accepted_by_kubectl(path: Path, defined: ApiServer) ->
 @pytest.mark.apiserver
 def test_kubectl_makes_true_of_a_bare_on_and_all_readers_take_it(defined: ApiServer) -> None:
     namespace = defined.namespace("bare")
-    defined.kubectl("apply", "--validate=strict", "-n", namespace, "-f", "-", stdin=changed(('"on":', "on:")))
+    defined.kubectl("apply", "--validate=strict", "-n", namespace, "-f", "-", stdin=changed(("condition:", "on:")))
     kept = defined.admin.get(f"{GROUP}/namespaces/{namespace}/streamjoins/good")
     assert "on" not in kept["spec"]["joins"][0]
     manifest = check(kept).manifest
     assert manifest is not None
-    assert manifest.spec.joins[0].on == kept["spec"]["joins"][0]["true"]
+    assert manifest.spec.joins[0].condition_text == kept["spec"]["joins"][0]["true"]
 
 
 @pytest.mark.apiserver
@@ -784,8 +805,8 @@ FIXED = [
     ("streams/1/eventTime", "other", "a stream's eventTime"),
     ("streams/0/select", ["id"], "a stream's select"),
     ("streams/1/select", ["id"], "a stream's select"),
-    ("streams/1/name", "refunds", "on refers to a stream that is not there"),
-    ("joins/0/on", "orders.id = payments.id", "a join's on"),
+    ("streams/1/name", "refunds", "condition refers to a stream that is not there"),
+    ("joins/0/condition", "orders.id = payments.id", "a join's condition"),
     ("joins/0/type", "left", "a join's type"),
     ("joins/0/window", {"within": "5m"}, "a join's window"),
     ("joins/0/window", {"rows": 5}, "a join's window"),
@@ -829,10 +850,26 @@ def test_what_is_not_in_the_state_may_change(defined: ApiServer, joins: str) -> 
 
 
 @pytest.mark.apiserver
-def test_on_may_become_quoted(defined: ApiServer, joins: str) -> None:
-    defined.admin.create(joins, as_kubectl(changed(('"on":', "on:"))))
-    patch = [{"op": "move", "from": "/spec/joins/0/true", "path": "/spec/joins/0/on"}]
-    assert "on" in defined.admin.patch(f"{joins}/good", patch, JSON_PATCH)["spec"]["joins"][0]
+def test_a_condition_may_be_renamed_and_not_changed_meanwhile(defined: ApiServer, joins: str) -> None:
+    defined.admin.create(joins, as_kubectl(changed(("condition:", "on:"))))
+    for before, after in (("true", "on"), ("on", "condition")):
+        patch = [{"op": "move", "from": f"/spec/joins/0/{before}", "path": f"/spec/joins/0/{after}"}]
+        other = {"op": "replace", "path": f"/spec/joins/0/{after}", "value": "orders.id = payments.id"}
+        with pytest.raises(ApiError, match="a join's condition may not change under the same checkpoint"):
+            defined.admin.patch(f"{joins}/good", [*patch, other], JSON_PATCH)
+        assert after in defined.admin.patch(f"{joins}/good", patch, JSON_PATCH)["spec"]["joins"][0]
+
+
+@pytest.mark.apiserver
+def test_kubectl_applies_a_manifest_whose_condition_is_renamed(defined: ApiServer) -> None:
+    """By either way of applying: the former name goes with the field that it was given to."""
+    for way in ((), ("--server-side",)):
+        namespace = defined.namespace("renamed")
+        for name in ('"on":', "condition:"):
+            defined.kubectl("apply", "--validate=strict", *way, "-n", namespace, "-f", "-", stdin=changed(("condition:", name)))
+        kept = defined.admin.get(f"{GROUP}/namespaces/{namespace}/streamjoins/good")["spec"]["joins"][0]
+        assert "condition" in kept
+        assert "on" not in kept
 
 
 def test_what_may_not_change_is_what_the_engine_keeps_in_the_checkpoint() -> None:

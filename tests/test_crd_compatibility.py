@@ -19,6 +19,7 @@ RELEASES = ROOT / "tests" / "releases"
 NAME = "streamjoins.streamjoin.dev.yaml"
 
 NEW_FIELD = "it asks nothing where the field, which is new, is not given"
+FORMER_NAME = "it asks what it did, also where the condition is given under its former name"
 UNWRITTEN = "nobody ever wrote it"
 RENAMED = "what is stored is counted on from zero: a count of executors is not one of workers"
 ACCEPTED: dict[str, str] = {
@@ -34,6 +35,12 @@ ACCEPTED: dict[str, str] = {
     "spec.workers.floor: default 0 became 1": "either says that there is none, and an HPA takes a scale of 0 for disabled",
     "spec.workers: rule: must be at least min and at most max, or 1 for none": "0 is taken as before; the message names the new default",
     "spec.epoch.interval: rule: must be at least 0s and at most 1h": "from 10ms on before: the bound is looser",
+    "spec.joins[]: rule: must be given: when two tuples match (SQL over the columns of both streams); and on, its former name, must not be"
+    " given too": FORMER_NAME,
+    "spec: rule: condition refers to a stream that is not there; write stream.column with the names of streams": FORMER_NAME,
+    "spec: rule: a join's condition may not change under the same checkpoint; give another checkpoint, or make another StreamJoin": (
+        FORMER_NAME
+    ),
     "status.plan.lowerBoundTuples: is gone": UNWRITTEN,
     "status.scheduling: is gone": UNWRITTEN,
     "status.restarts: is gone": UNWRITTEN,

@@ -852,7 +852,7 @@ spec:
   streams:
     - {name: a, source: {files: {path: a, format: json}}, schema: "k INT"}
     - {name: b, source: {files: {path: b, format: json}}, schema: "k INT"}
-  joins: [{"on": "a.k < b.k", window: {rows: 5}, output: {sink: {console: {}}}}]
+  joins: [{condition: "a.k < b.k", window: {rows: 5}, output: {sink: {console: {}}}}]
   workers: {min: 2, max: 4, capacityTuples: 500000}
   scaling: {mode: Recommend, tau2: 0.7, scaleUpAfter: 1m, rules: {deallocate: "Off", keepUp: Enforce}}
   shedding: {model: linear, base: "0.1"}

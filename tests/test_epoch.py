@@ -272,7 +272,7 @@ spec:
       watermark: 1h
   joins:
     - name: j
-      "on": "abs(l.k - r.k) <= 0.05"
+      condition: "abs(l.k - r.k) <= 0.05"
       window: {{within: 10s}}
       output:
         select: ["l.id AS a", "r.id AS b", "l.k - r.k AS d"]

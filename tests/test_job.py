@@ -37,7 +37,7 @@ spec:
       schema: "id BIGINT, amount DOUBLE, currency STRING, note STRING, at TIMESTAMP"
       eventTime: at
   joins:
-    - "on": "abs(orders.amount - payments.amount) <= 1"
+    - condition: "abs(orders.amount - payments.amount) <= 1"
       window: {within: 3m}
       output:
         select: ["payments.id AS payment", "ORDERS.ID AS order_id"]
@@ -89,7 +89,7 @@ def test_a_job_can_be_pickled_and_compared() -> None:
 
 
 def test_names_are_as_the_schema_declares_them() -> None:
-    made = job(join={"on": "abs(ORDERS.AMOUNT - payments.amount) <= 1 AND orders.CURRENCY = payments.currency"})
+    made = job(join={"condition": "abs(ORDERS.AMOUNT - payments.amount) <= 1 AND orders.CURRENCY = payments.currency"})
     assert (made.streams[LEFT].name, made.streams[LEFT].event_time) == ("Orders", "at")
     assert made.streams[LEFT].payload == ("id", "Amount", "currency")
     assert made.output[1][1].columns == {("Orders", "id")}
@@ -130,7 +130,7 @@ def test_columns_that_only_make_up_the_key_are_not_held() -> None:
 
 def test_columns_of_residuals_outputs_and_output_filters_are_held_in_the_schemas_order() -> None:
     made = job(
-        join={"on": "abs(orders.amount - payments.amount) <= 1 AND (orders.note LIKE 'a%' OR payments.id > 3)"}
+        join={"condition": "abs(orders.amount - payments.amount) <= 1 AND (orders.note LIKE 'a%' OR payments.id > 3)"}
         | output(select=["Orders.at"], where="orders.currency = 'EUR' OR payments.currency = 'EUR'")
     )
     assert made.streams[LEFT].payload == ("currency", "note", "at")
@@ -138,7 +138,7 @@ def test_columns_of_residuals_outputs_and_output_filters_are_held_in_the_schemas
 
 
 def test_whichever_predicate_is_chosen_later_its_residual_can_be_evaluated() -> None:
-    made = job(join={"on": "abs(orders.amount - payments.amount) <= 1 AND orders.currency = payments.currency"})
+    made = job(join={"condition": "abs(orders.amount - payments.amount) <= 1 AND orders.currency = payments.currency"})
     assert len(made.condition.candidates) > 1
     assert made.streams[LEFT].payload == ("id", "Amount", "currency")
 
@@ -172,7 +172,7 @@ def test_where_is_parsed_over_its_stream_alone() -> None:
 
 def test_the_hash_model_runs_on_predicates_that_bound_keys_alone() -> None:
     on = "orders.note <> payments.note AND orders.currency = payments.currency"
-    made, other = job(join={"on": on}, scheme={"model": "hash"}), job(join={"on": on})
+    made, other = job(join={"condition": on}, scheme={"model": "hash"}), job(join={"condition": on})
     assert {candidate.main.kind for candidate in made.condition.candidates} == {MainKind.RANGE}
     assert made.fingerprint() == other.fingerprint(), "the model may change under a checkpoint"
 
@@ -188,7 +188,7 @@ def test_the_manifest_offers_the_models_that_there_are() -> None:
 
 
 def test_a_predicate_without_an_index_holds_all_that_it_reads() -> None:
-    made = job(join={"on": "orders.amount > payments.amount OR orders.note = payments.note"})
+    made = job(join={"condition": "orders.amount > payments.amount OR orders.note = payments.note"})
     assert [candidate.main.kind for candidate in made.condition.candidates] == [MainKind.ALL]
     assert made.streams[LEFT].payload == ("id", "Amount", "note")
 
@@ -225,19 +225,19 @@ def test_a_claim_alone_is_no_place_for_a_local_run() -> None:
         job(checkpoint={"persistentVolumeClaim": "claim"})
 
 
-RENAMED = {"on": "abs(orderz.amount - payments.amount) <= 1"} | output(select=["payments.id AS p", "orderz.id AS o"])
+RENAMED = {"condition": "abs(orderz.amount - payments.amount) <= 1"} | output(select=["payments.id AS p", "orderz.id AS o"])
 SCHEMA = "id BIGINT, Amount DOUBLE, currency STRING, note STRING, at TIMESTAMP"
 
 
 @pytest.mark.parametrize(
     ("changes", "fields"),
     [
-        ({"stream": {"name": "orderz"}, "join": RENAMED}, ["spec.joins[0].on", "spec.streams[0].name"]),
+        ({"stream": {"name": "orderz"}, "join": RENAMED}, ["spec.joins[0].condition", "spec.streams[0].name"]),
         ({"stream": {"schema": SCHEMA + ", more INT"}}, ["spec.streams[0].schema"]),
         ({"stream": {"schema": SCHEMA.replace("DOUBLE", "FLOAT")}}, ["spec.streams[0].schema"]),
         ({"stream": {"source": {"files": {"path": "in/others", "format": "json"}}}}, ["spec.streams[0].source"]),
         ({"stream": {"select": ["id", "note"]}}, ["spec.streams[0].select"]),
-        ({"join": {"on": "abs(orders.amount - payments.amount) <= 2"}}, ["spec.joins[0].on"]),
+        ({"join": {"condition": "abs(orders.amount - payments.amount) <= 2"}}, ["spec.joins[0].condition"]),
         ({"join": {"window": {"within": "4m"}}}, ["spec.joins[0].window"]),
         ({"join": {"window": {"within": "3m", "slide": "1m"}}}, ["spec.joins[0].window"]),
         ({"join": {"window": {"rows": 5}}}, ["spec.joins[0].window"]),
@@ -258,7 +258,7 @@ def test_what_may_not_change_under_a_checkpoint_is_named(changes: dict[str, Any]
         {"stream": {"eventTime": "at"}},
         {"stream": {"source": {"files": {"path": "in/orders", "format": "json", "maxFilesPerEpoch": 2}}}},
         {"stream": {"schema": "id   LONG, Amount double, currency STRING, note STRING, at TIMESTAMP"}},
-        {"join": {"on": "abs(orders.amount -\n  payments.amount) <= 1"}},
+        {"join": {"condition": "abs(orders.amount -\n  payments.amount) <= 1"}},
         {"join": {"name": "other", "window": {"before": "180s", "after": "180s"}}},
         {"join": output(select=["orders.id", "payments.id AS p"])},
         {"scheme": {"model": "square"}, "workers": {"min": 2, "max": 3}, "epoch": {"interval": "10s"}},

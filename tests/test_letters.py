@@ -111,7 +111,7 @@ def manifest_at(root: Path, sources: tuple[Any, Any], records: int, *, late: boo
         ],
         "joins": [
             {
-                "on": "l.k = r.k",
+                "condition": "l.k = r.k",
                 "window": {"within": "2s"},
                 "output": {"select": ["l.rid AS a", "r.rid AS b"], "sink": {"files": {"path": str(root / "out")}}},
             }

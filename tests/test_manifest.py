@@ -37,7 +37,7 @@ spec:
       source: {generator: {rows: 10, columns: {id: {sequence: {}}, k: {zipf: {values: 5, exponent: 1.5}}}}}
       schema: "id BIGINT, k INT"
   joins:
-    - "on": "a.k < b.k"
+    - condition: "a.k < b.k"
       window: {unbounded: true}
       output: {sink: {console: {}}}
   checkpoint: {location: state}
@@ -143,7 +143,7 @@ def test_a_file_may_hold_several_manifests_and_other_resources() -> None:
     assert [document.name for document in documents] == ["small", "second"]
     assert documents[0].manifest is not None
     (problem,) = documents[1].problems
-    assert problem.field == "spec.joins[0].on"
+    assert problem.field == "spec.joins[0].condition"
     assert problem.line == 5 + 16 + 1 + 13
     with pytest.raises(ManifestError, match="is another StreamJoin in the same file"):
         load(SMALL + "---\n" + SMALL)
@@ -188,12 +188,34 @@ def test_anchors_that_would_unfold_without_end_are_refused() -> None:
 
 
 def test_bare_words_that_kubernetes_takes_for_booleans_are_remarked_upon() -> None:
-    (document,) = parse(SMALL.replace('"on":', "on:") + "  scaling: {mode: Off}\n")
+    (document,) = parse(SMALL.replace("condition:", "on:") + "  scaling: {mode: Off}\n")
     assert document.manifest is not None
     assert [str(remark) for remark in document.remarks] == [
         'spec.joins[0].on: is read by kubectl as the name true, because it has no quotes; write "on":',
+        "spec.joins[0].on: is the former name of condition, and v1beta1 will not read it; rename it to condition",
         'spec.scaling.mode: is read by kubectl as false, because it has no quotes; write "Off"',
     ]
+
+
+@pytest.mark.parametrize("name", ["on", "true"])
+def test_a_condition_by_its_former_name_is_read_and_remarked_upon(name: str) -> None:
+    """The API server gives a bare on as true."""
+    resource = yaml.safe_load(SMALL)
+    (join,) = resource["spec"]["joins"]
+    join[name] = join.pop("condition")
+    document = check(resource)
+    assert document.manifest is not None
+    assert document.manifest.spec.joins[0].condition_text == load(SMALL).spec.joins[0].condition_text
+    assert compile_job(document.manifest).condition == compile_job(load(SMALL)).condition
+    assert [str(remark) for remark in document.remarks] == [
+        "spec.joins[0].on: is the former name of condition, and v1beta1 will not read it; rename it to condition"
+    ]
+
+
+def test_a_condition_that_is_wrong_is_found_on_its_line_by_either_name() -> None:
+    for name in ("condition", "on"):
+        (problem,) = parse(SMALL.replace("condition:", f'"{name}":').replace("a.k < b.k", "a.k < b.q"))[0].problems
+        assert (problem.field, problem.line) == (f"spec.joins[0].{name}", 13)
 
 
 def test_a_join_that_only_ever_shrinks_is_remarked_upon() -> None:
@@ -209,12 +231,12 @@ def test_what_may_not_be_meant_is_remarked_upon() -> None:
     (document,) = parse(text)
     assert document.manifest is not None
     every_pair, claim = document.remarks
-    assert str(every_pair).startswith("spec.joins[0].on: has no predicate that an index serves")
+    assert str(every_pair).startswith("spec.joins[0].condition: has no predicate that an index serves")
     assert str(claim) == "spec.checkpoint: has no location, which a run outside Kubernetes needs"
 
 
 def test_an_outer_join_that_sheds_or_never_lets_go_is_remarked_upon() -> None:
-    (document,) = parse(SMALL.replace('    - "on":', '    - type: left\n      "on":') + "  shedding: {model: linear}\n")
+    (document,) = parse(SMALL.replace('    - condition:', '    - type: left\n      condition:') + "  shedding: {model: linear}\n")
     assert [str(remark) for remark in document.remarks] == [
         "spec.joins[0].window.unbounded: never ends, so tuples without a match come only when the input has ended"
         " (streamjoin run --until-idle)",
@@ -547,7 +569,7 @@ def test_the_short_examples_in_the_documentation_are_valid() -> None:
         for key in list(part):
             if key in ("source", "watermark", "maxAhead", "where", "schema", "eventTime", "select"):
                 spec["streams"][0][key] = part.pop(key)
-            elif key in ("on", "type", "window", "output"):
+            elif key in ("condition", "type", "window", "output"):
                 spec["joins"][0][key] = part.pop(key)
         spec.update(part)
         assert [str(problem) for problem in check(resource).problems] == [], block

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from operator_parts import Object, streamjoin
+from operator_parts import Object, joins_of_before, streamjoin
 from streamjoin.cli import pods
 from streamjoin.elastic.sample import Sample
 from streamjoin.manifest import check
@@ -100,7 +100,7 @@ class TestChanges:
             ("streams.0.schema", "id BIGINT, amount DOUBLE, at TIMESTAMP, more INT", Class.REFUSED),
             ("streams.0.source.kafka.topic", "others", Class.REFUSED),
             ("joins.0.window.within", "60s", Class.REFUSED),
-            ("joins.0.on", "orders.id = payments.id", Class.REFUSED),
+            ("joins.0.condition", "orders.id = payments.id", Class.REFUSED),
         ],
     )
     def test_each_field_has_its_class(self, path: str, value: Any, kind: Class) -> None:
@@ -113,9 +113,21 @@ class TestChanges:
         body = changed("scaling", {"tau0": 0.2, "tau2": 0.8, "mode": "Enforce"})
         assert classify(compared(manifest_of(streamjoin())), compared(manifest_of(body))) == ()
 
+    def test_a_condition_that_is_renamed_is_no_change_also_for_engines_that_know_its_former_name_alone(self) -> None:
+        before, after = manifest_of(streamjoin(joins=joins_of_before())), manifest_of(streamjoin())
+        assert classify(compared(before), compared(after)) == ()
+        assert revision(compared(before), "") == revision(compared(after), "")
+        assert engine_manifest(before) == engine_manifest(after)
+        assert engine_manifest(after)["spec"]["joins"][0]["on"] == streamjoin()["spec"]["joins"][0]["condition"]
+
+    def test_a_condition_that_changes_is_named_as_manifests_name_it(self) -> None:
+        before, after = manifest_of(streamjoin()), manifest_of(changed("joins.0.condition", "orders.id = payments.id"))
+        (change,) = classify(compared(before), compared(after))
+        assert change.field == "spec.joins[0].condition"
+
     def test_with_another_checkpoint_the_join_itself_may_change(self) -> None:
         body = changed("checkpoint.location", "s3://bucket/state/two")
-        body["spec"]["joins"][0]["on"] = "orders.id = payments.id"
+        body["spec"]["joins"][0]["condition"] = "orders.id = payments.id"
         assert worst(classify(compared(manifest_of(streamjoin())), compared(manifest_of(body)))) is Class.RESTART
 
     def test_the_restart_annotation_is_part_of_the_revision(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from memory_cluster import MemoryCluster, copied, every_fault
-from operator_parts import Object, parsed_once, streamjoin
+from operator_parts import Object, joins_of_before, parsed_once, streamjoin
 from streamjoin_operator import children, names, reconcile
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.driver import Answered, Measured, Report
@@ -516,12 +516,59 @@ def test_a_change_that_does_not_fit_the_checkpoint_is_not_made_and_what_runs_goe
         world = World()
         await create(world)
         before = {place: body for place, body in world.cluster.objects.items() if place[0] != "StreamJoin"}
-        world.change(lambda spec: spec["joins"][0].update(on="orders.id = payments.id"))
+        world.change(lambda spec: spec["joins"][0].update(condition="orders.id = payments.id"))
         await world.settle()
         assert world.condition("Degraded") == ("True", "CheckpointMismatch")
         assert world.condition("Ready") == ("True", "JoinRunning")
         assert {place: body for place, body in world.cluster.objects.items() if place[0] != "StreamJoin"} == before
-        world.change(lambda spec: spec["joins"][0].update(on=streamjoin()["spec"]["joins"][0]["on"]))
+        world.change(lambda spec: spec["joins"][0].update(condition=streamjoin()["spec"]["joins"][0]["condition"]))
+        await world.settle()
+        assert world.condition("Degraded") == ("False", "Healthy")
+
+    run(story)
+
+
+def test_a_condition_by_its_former_name_is_told_of_and_to_rename_it_changes_nothing_that_runs() -> None:
+    async def story() -> None:
+        world = World()
+        world.submit(streamjoin(joins=joins_of_before()))
+        await world.settle()
+        assert world.condition("Ready") == ("True", "JoinRunning")
+        assert world.condition("Degraded") == ("False", "FormerName")
+        said = "spec.joins[0].on: is the former name of condition, and v1beta1 will not read it; rename it to condition"
+        assert [found["message"] for found in world.status["conditions"] if found["type"] == "Degraded"] == [said]
+        (event,) = [event for event in world.cluster.events if event["reason"] == "FormerName"]
+        assert (event["type"], event["message"]) == ("Normal", said)
+        before = {place: body for place, body in world.cluster.objects.items() if place[0] != "StreamJoin"}
+        world.change(lambda spec: spec.update(joins=streamjoin()["spec"]["joins"]))
+        await world.settle()
+        assert world.condition("Degraded") == ("False", "Healthy")
+        assert {place: body for place, body in world.cluster.objects.items() if place[0] != "StreamJoin"} == before
+        assert not [reason for reason in world.reasons if reason.startswith("Change")]
+
+    run(story)
+
+
+def test_what_a_watch_of_an_older_definition_leaves_out_is_read_from_the_answer_to_the_next_write() -> None:
+    """The API server ends such a watch within a second, but what it has shown last is shown by no other one."""
+
+    async def story() -> None:
+        world = World()
+        await create(world)
+        world.change(lambda spec: spec.update(epoch={"interval": "7s"}))
+        watch = world.watch
+
+        def lacking(reconciler: Reconciler | None = None) -> None:
+            for body in world.cluster.of("StreamJoin"):
+                del body["spec"]["checkpoint"]
+                (reconciler or world.reconciler).seen.saw(body, is_watched=True)
+
+        world.watch = lacking  # type: ignore[method-assign]
+        await world.once()
+        assert world.condition("Degraded") == ("True", "InvalidSpec")
+        await world.settle()
+        assert world.condition("Degraded") == ("False", "Healthy")
+        world.watch = watch  # type: ignore[method-assign]
         await world.settle()
         assert world.condition("Degraded") == ("False", "Healthy")
 

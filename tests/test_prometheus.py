@@ -41,7 +41,7 @@ def join_manifest(root: Path) -> Path:
     output = {"select": ["l.id AS a", "r.id AS b"], "sink": {"files": {"path": str(root / "out")}}}
     spec = {
         "streams": [stream("l", 1), stream("r", 2)],
-        "joins": [{"on": "abs(l.k - r.k) <= 1", "window": {"within": "120s"}, "output": output}],
+        "joins": [{"condition": "abs(l.k - r.k) <= 1", "window": {"within": "120s"}, "output": output}],
         "workers": {"min": 3, "max": 3, "capacityTuples": 100_000},
         "epoch": {"interval": "250ms"},
         "checkpoint": {"location": str(root / "state")},

@@ -16,7 +16,7 @@ import yaml
 
 from apiserver import DEADLINE_SECONDS, ApiError, ApiServer, program, running
 from operator_cluster import PATHS, STREAMJOINS, Cluster
-from operator_parts import FakeDriver, Object
+from operator_parts import FakeDriver, Object, joins_of_before, streamjoin
 from streamjoin.manifest import check
 from streamjoin_operator import definition, names
 from streamjoin_operator.changes import engine_manifest
@@ -190,8 +190,8 @@ def test_an_operator_that_is_newer_than_the_definition_says_so_and_works(
     server.install_crd(defined(release / "chart"))
     cluster = Cluster(server, driver)
     with cluster.operator() as running:
-        cluster.run()
-        assert condition(cluster, "Degraded")["reason"] == "DefinitionOlder"
+        cluster.run(joins=joins_of_before())
+        assert condition(cluster, "Degraded")["reason"] == "DefinitionOlder", "which does not know the name that is to be given instead"
         said = condition(cluster, "Degraded")["message"]
         assert "older than the operator and lacks spec." in said
         assert "crds/streamjoins.streamjoin.dev.yaml" in said
@@ -211,11 +211,15 @@ def test_an_operator_that_is_newer_than_the_definition_says_so_and_works(
         cluster.change({"checkpoint": {"onDelete": "Retain"}})
         wait_for("it is gone", lambda: not cluster.admin.exists(f"{STREAMJOINS.format(cluster.namespace)}/one"), DEADLINE_SECONDS)
 
-        cluster.submit("two")
+        cluster.submit("two", joins=joins_of_before())
         cluster.ready("sj-two")
         wait_for("another runs", lambda: cluster.condition("Ready", "two") == ("True", "JoinRunning"), DEADLINE_SECONDS)
         server.install_crd(defined(CHART))
-        wait_for("nothing is lacking", lambda: cluster.condition("Degraded", "two") == ("False", "Healthy"), DEADLINE_SECONDS)
+        wait_for("nothing is lacking", lambda: cluster.condition("Degraded", "two") == ("False", "FormerName"), DEADLINE_SECONDS)
+        before = cluster.child("Deployment", "sj-two")["spec"]
+        cluster.change({"joins": streamjoin()["spec"]["joins"]}, "two")
+        wait_for("it is renamed", lambda: cluster.condition("Degraded", "two") == ("False", "Healthy"), DEADLINE_SECONDS)
+        assert cluster.child("Deployment", "sj-two")["spec"] == before
 
 
 def test_a_driver_of_an_older_operator_runs_on_until_its_successor_has_come_up(
@@ -247,7 +251,7 @@ def test_a_driver_of_an_older_operator_runs_on_until_its_successor_has_come_up(
         generation = before["Deployment"]["metadata"]["generation"]
         wait_for("it is replaced", lambda: cluster.child("Deployment")["metadata"]["generation"] > generation, DEADLINE_SECONDS)
         cluster.ready()
-        wait_for("it runs", lambda: cluster.condition("Degraded") == ("False", "Healthy"), DEADLINE_SECONDS)
+        wait_for("it runs", lambda: cluster.condition("Degraded") == ("False", "FormerName"), DEADLINE_SECONDS)
 
 
 OLD_GROUP = "older.streamjoin.dev"
@@ -273,6 +277,10 @@ def test_an_engine_of_an_older_release_can_read_what_the_operator_gives_it_where
 
     for body in examples(release):
         server.admin.create(path, given(body), fieldValidation="Strict", dryRun="All")
+        renamed = copy.deepcopy(body)
+        (join,) = renamed["spec"]["joins"]
+        join["condition"] = join.pop("on")
+        assert given(renamed) == given(body)
         newer = copy.deepcopy(body)
         newer["spec"]["workers"] = {**newer["spec"].get("workers", {}), **NEWER}
         with pytest.raises(ApiError, match="perExecutor"):

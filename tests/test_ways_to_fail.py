@@ -109,7 +109,7 @@ def test_every_reason_of_a_failure_has_its_way() -> None:
     ordinary = {
         *("JoinRunning", "DriverStarting", "ExecutorsStarting", "EpochsMove", "Paused", "Suspended", "Suspending", "Settled", "Rescaling"),
         *("Created", "Updated", "Pruned", "ChangeIgnored", "ChangeLive", "ChangeRestart", "RestartRequested", "PlanRequested"),
-        *("Allocating", "Deallocating", "Replanning", "ScalingRecommended", "Scaled", "NothingShed", "Healthy"),
+        *("Allocating", "Deallocating", "Replanning", "ScalingRecommended", "Scaled", "NothingShed", "Healthy", "FormerName"),
         *("PlanReplaced", "TemplateTried", "PodsEnding", "StateRemoving", "StateRemoved", "StateLeft", "TuplesShed"),
     }
     elsewhere = {
@@ -142,7 +142,7 @@ def test_what_the_api_server_refuses_at_once_is_stored_nowhere(cluster: Cluster)
         cluster.submit("a" * 64)
     cluster.submit()
     with pytest.raises(ApiError, match="checkpoint"):
-        cluster.change({"joins": [{**cluster.get()["spec"]["joins"][0], "on": "orders.id = payments.id"}]})
+        cluster.change({"joins": [{**cluster.get()["spec"]["joins"][0], "condition": "orders.id = payments.id"}]})
 
 
 @pytest.mark.apiserver

@@ -592,16 +592,16 @@ def spec_way(name: str, reason: Reason, *says: str, do: str, wrong: Object, righ
     way(name, reason, *says, do=do)(story)
 
 
-def join(on: str) -> Object:
+def join(condition: str) -> Object:
     from operator_parts import SPEC
 
-    return {"joins": [{**SPEC["joins"][0], "on": on}]}
+    return {"joins": [{**SPEC["joins"][0], "condition": condition}]}
 
 
 spec_way(
     "SQL in the manifest is wrong",
     Reason.InvalidSpec,
-    "spec.joins[0].on: ",
+    "spec.joins[0].condition: ",
     "orders.absent",
     do="Correct the field that the message names, with another `checkpoint.location` where the API server wants one; "
     "`streamjoin validate` finds the same before",

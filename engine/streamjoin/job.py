@@ -171,7 +171,7 @@ class Job:
             prints[f"{field}.eventTime"] = stream.event_time or "none"
             prints[f"{field}.select"] = ", ".join(stream.payload) or "none"
         join = self.manifest.spec.joins[0]
-        prints["spec.joins[0].on"] = " ".join(join.on.split())
+        prints["spec.joins[0].condition"] = " ".join(join.condition_text.split())
         prints["spec.joins[0].window"] = _window_text(self.window)
         prints["spec.joins[0].type"] = self.type
         return prints
@@ -190,7 +190,7 @@ def compile_job(manifest: Manifest) -> Job:
     checkpoint = place(spec.checkpoint.location)
     join, dead = spec.joins[0], spec.dead_letter
     schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
-    condition = resolve.condition(join.on, schemas)
+    condition = resolve.condition(join.condition_text, schemas)
     if join.output.select is None:
         output = resolve.default_output(JoinType(join.type), {stream.name: stream.select for stream in spec.streams}, schemas)
     else:

@@ -98,9 +98,10 @@ def _lasts(window: str) -> str:
 
 _FORMS = ("has(self.within)", "(has(self.before) || has(self.after))", "has(self.rows)", "(has(self.unbounded) && self.unbounded)")
 
-_ON = "(has({0}.on) ? {0}.on : {0}.__true__)"
-_QUALIFIERS = _ON.format("j") + r".findAll('\\b[A-Za-z_][A-Za-z0-9_]*\\.')"
-_PLAIN = f"{_ON.format('j')}.matches('[\\'\"`]|--|/[*]')"
+_CONDITION = "(has({0}.condition) ? {0}.condition : has({0}.on) ? {0}.on : {0}.__true__)"
+_HAS_CONDITION = "(has({0}.condition) || has({0}.on) || has({0}.__true__))"
+_QUALIFIERS = _CONDITION.format("j") + r".findAll('\\b[A-Za-z_][A-Za-z0-9_]*\\.')"
+_PLAIN = f"{_CONDITION.format('j')}.matches('[\\'\"`]|--|/[*]')"
 
 
 def _fixed(what: str, of: str, unchanged: str) -> Rule:
@@ -201,8 +202,9 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
     ),
     model.Join: (
         Rule(
-            one_of("has(self.on)", "has(self.__true__)"),
-            'give on, in quotes ("on"): when two tuples match (SQL over the columns of both streams)',
+            one_of("has(self.condition)", "has(self.on)", "has(self.__true__)"),
+            "must be given: when two tuples match (SQL over the columns of both streams); and on, its former name, must not be given too",
+            field="condition",
         ),
     ),
     model.SchemeSpec: tuple(
@@ -246,9 +248,9 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         ),
         # Where the text has quotes or comments, a dot in it may be anything.
         Rule(
-            f"self.joins.all(j, !(has(j.on) || has(j.__true__)) || {_PLAIN}"
+            f"self.joins.all(j, !{_HAS_CONDITION.format('j')} || {_PLAIN}"
             f" || {_QUALIFIERS}.all(q, self.streams.exists(s, s.name.lowerAscii() + '.' == q.lowerAscii())))",
-            "on refers to a stream that is not there; write stream.column with the names of streams",
+            "condition refers to a stream that is not there; write stream.column with the names of streams",
             field="joins",
         ),
         Rule(
@@ -281,7 +283,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         _fixed("a stream's schema", "streams", "s.schema == o.schema"),
         _fixed("a stream's eventTime", "streams", same("eventTime")),
         _fixed("a stream's select", "streams", same("select")),
-        _fixed("a join's on", "joins", f"{_ON.format('s')} == {_ON.format('o')}"),
+        _fixed("a join's condition", "joins", f"{_CONDITION.format('s')} == {_CONDITION.format('o')}"),
         _fixed("a join's type", "joins", same("type")),
         _fixed("a join's window", "joins", " && ".join(same("window." + name) for name in _names(model.Window))),
     ),
@@ -421,12 +423,11 @@ def _written(default: Any) -> Any:
 
 
 def _also_true(join: Json) -> None:
-    """``on`` may come under the name that kubectl gives it."""
+    """``on``, the former name of ``condition``, may come under the name that kubectl gives it."""
     join["properties"]["true"] = {
         **join["properties"]["on"],
         "description": "What kubectl makes of on where it is not in quotes, since YAML 1.1 reads a bare on as true. Means the same.",
     }
-    join["required"] = [name for name in join["required"] if name != "on"]
 
 
 def _bounded(schema: Json, field: str) -> None:

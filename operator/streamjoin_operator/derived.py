@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest import Manifest, check
+from streamjoin.manifest.together import former_names
 from streamjoin.scheme.statistics import SideStatistics, Statistics
 from streamjoin_operator.changes import CLAIM_PATH
 from streamjoin_operator.drift import Object
@@ -25,6 +26,8 @@ class Derived:
     """The first deployment's."""
     overfull: str | None = None
     """Why these are not expected to hold what comes."""
+    former_names: str | None = None
+    """Fields that the manifest gives by a former name, and what they are called."""
 
 
 def derive(body: Object) -> Derived:
@@ -47,4 +50,5 @@ def derive(body: Object) -> Derived:
     deployment = job.first_deployment(Statistics((nothing, nothing)), job.condition.candidates[0].main)
     problem = None if memory.fits else (Reason.InsufficientMemory, memory.refusal())
     overfull = None if deployment.fits else deployment.warning
-    return Derived(manifest, problem, replace(job, manifest=manifest), memory, deployment.workers, overfull)
+    former = "; ".join(map(str, former_names(manifest))) or None
+    return Derived(manifest, problem, replace(job, manifest=manifest), memory, deployment.workers, overfull, former)

@@ -83,6 +83,7 @@ class Reason(Enum):
     TuplesShed = "Some worker is so full that tuples are dropped (spec.shedding)."
     NothingShed = "No tuples are dropped."
     DefinitionOlder = "Nothing is degraded; the cluster's CustomResourceDefinition lacks fields of this operator, which the message names."
+    FormerName = "Nothing is degraded; the manifest gives a field by a former name, which v1beta1 will not read; the message says which."
     Healthy = "Nothing is degraded."
     # the end
     PodsEnding = "The StreamJoin is being deleted; its pods are to end before the state is removed (checkpoint.onDelete: Delete)."

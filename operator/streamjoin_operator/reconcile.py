@@ -142,7 +142,8 @@ class Reconciler:
         return self._ports.settings.poll_seconds
 
     def _derive(self, resource: Resource, body: Object, memo: Memo) -> Derived:
-        source = (resource.uid, resource.generation)
+        # Not by its generation: a watch that began under an older definition shows the same one without the fields that that lacks.
+        source = (resource.uid, body["spec"])
         if memo.derived_from != source:
             try:
                 memo.derived = derive(body)

@@ -19,7 +19,7 @@ from streamjoin_operator.seen import Seen
 
 TOLD = (
     *(("Ready", Reason.JoinRunning), ("Ready", Reason.Suspending), ("Ready", Reason.Suspended)),
-    ("Progressing", Reason.Rescaling),
+    *(("Progressing", Reason.Rescaling), ("Degraded", Reason.FormerName)),
 )
 """Conditions and reasons that are worth an event though nothing is wrong."""
 
@@ -82,6 +82,7 @@ class Reporter:
             refused=reconciliation.refused,
             trying=reconciliation.trying,
             definition_lacks=self._definition.lacks,
+            former_names=derived.former_names,
             driver_wanted=reconciliation.deployment is not None and bool(reconciliation.deployment["spec"].get("replicas")),
             driver_pods=len(reconciliation.pods) or deployed.get("replicas", 0),
             driver_ready=reconciliation.is_driver_ready,
@@ -166,7 +167,7 @@ def transitions(before: Object, after: Object) -> list[tuple[str, Reason, str]]:
             events.append(("Warning", reason, condition["message"]))
         elif condition["type"] == "Shedding" and (is_true or last["status"] == "True"):
             events.append(("Warning" if is_true else "Normal", reason, condition["message"]))
-        elif (condition["type"], reason) in TOLD and (is_true or condition["type"] == "Ready"):
+        elif (condition["type"], reason) in TOLD:
             events.append(("Normal", reason, condition["message"]))
     return events
 

@@ -46,7 +46,9 @@ class Seen:
             return key
         if is_watched:
             self._watched[key] = body
-        if _is_newer(body, self.bodies.get(key)):
+        known = self.bodies.get(key)
+        # Of one version an answer goes before the watch: one that began under an older definition shows it without what that lacks.
+        if known is None or (_is_newer(body, known) and not (is_watched and _version(body) == _version(known))):
             self.bodies[key] = body
         return key
 
@@ -153,6 +155,10 @@ class Seen:
 
     def memo(self, key: Key) -> Memo:
         return self.memos.setdefault(key, Memo())
+
+
+def _version(body: Object) -> tuple[str, str]:
+    return body["metadata"]["uid"], body["metadata"]["resourceVersion"]
 
 
 def _is_newer(body: Object, known: Object | None) -> bool:

@@ -62,6 +62,8 @@ class Facts:
     """What is tried before the driver is replaced."""
     definition_lacks: str | None = None
     """What the cluster's definition of StreamJoins lacks."""
+    former_names: str | None = None
+    """Fields that the manifest gives by a former name."""
     deleting: tuple[Reason, str] | None = None
     """How far its deletion is, where the state goes with it."""
     driver_wanted: bool = False
@@ -259,6 +261,8 @@ def _degraded(facts: Facts) -> Condition:
         return Condition("Degraded", True, Reason.PlanOverCapacity, str(overfull))
     if facts.definition_lacks is not None:
         return Condition("Degraded", False, Reason.DefinitionOlder, facts.definition_lacks)
+    if facts.former_names is not None:
+        return Condition("Degraded", False, Reason.FormerName, facts.former_names)
     return Condition("Degraded", False, Reason.Healthy)
 
 

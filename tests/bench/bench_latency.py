@@ -127,7 +127,7 @@ def manifest(ends: Ends, interval: str, workers: int) -> str:
         for side in "lr"
     ]
     join = {
-        "on": f"abs(l.k - r.k) <= {BAND}",
+        "condition": f"abs(l.k - r.k) <= {BAND}",
         "window": {"within": f"{WINDOW}s"},
         "output": {"select": ["l.rid AS a", "r.rid AS b"], "sink": end(ends.output)},
     }

@@ -53,9 +53,10 @@ def draw(path: Path, subject: Subject, history: History) -> None:
 
 
 def _heading(subject: Subject, history: History) -> str:
-    on = subject.on if len(subject.on) <= 90 else subject.on[:89] + "…"
+    condition = subject.condition
+    shown = condition if len(condition) <= 90 else condition[:89] + "…"
     tuples, rows = sum(history.counts.get("input", (0, 0))), history.output
-    return f"{on}\n{wording.plural(tuples, 'tuple')} in, {wording.plural(rows, 'row')} out, {wording.plural(history.epochs, 'epoch')}"
+    return f"{shown}\n{wording.plural(tuples, 'tuple')} in, {wording.plural(rows, 'row')} out, {wording.plural(history.epochs, 'epoch')}"
 
 
 def _rates(axes: Any, subject: Subject, samples: list[Sample], times: list[float]) -> None:

@@ -40,8 +40,8 @@ class Subject:
         return self.job.streams[LEFT].name, self.job.streams[RIGHT].name
 
     @property
-    def on(self) -> str:
-        return " ".join(self.job.manifest.spec.joins[0].on.split())
+    def condition(self) -> str:
+        return " ".join(self.job.manifest.spec.joins[0].condition_text.split())
 
     @property
     def window(self) -> str:

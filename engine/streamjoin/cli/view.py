@@ -255,7 +255,7 @@ class Screen:
         facts = Table.grid(padding=(0, 2))
         facts.add_column(style="dim", no_wrap=True, width=LABEL_CELLS - 2, min_width=LABEL_CELLS - 2)
         facts.add_column(overflow="ellipsis", no_wrap=True)
-        facts.add_row("on", Text(subject.on))
+        facts.add_row("condition", Text(subject.condition))
         facts.add_row("main", Text(subject.main or "chosen with the first input", style="" if subject.main else "dim"))
         facts.add_row("window", Text(subject.window))
         scheme = subject.scheme or f"{subject.job.model}, cut with the first input"

@@ -57,12 +57,21 @@ class Deployed:
 
 def require_same_join(job: Job, checkpoint: Checkpoint, location: str) -> None:
     """Raises CheckpointMismatch when the checkpoint was made with another join than the manifest asks for."""
-    before, now = checkpoint.fingerprint, job.fingerprint()
-    before = before and {"spec.joins[0].type": JoinType.INNER, **before}  # that was the only one once
+    before, now = _as_named_today(checkpoint.fingerprint), job.fingerprint()
     changed = [name for name in now if before and before.get(name) != now[name]]
     if changed:
         lines = [f"{name}: {now[name]} differs from {before.get(name)}, which the checkpoint was made with" for name in changed]
         raise CheckpointMismatch("; ".join(lines) + f". Restore the manifest, or choose a new checkpoint.location (this one is {location})")
+
+
+def _as_named_today(fingerprint: dict[str, str]) -> dict[str, str]:
+    """A checkpoint's fingerprint as this version would have written it; empty where there is none.
+
+    Earlier versions wrote the condition under the name that its field had in manifests then: it may have been renamed there since, which
+    changes no join. They wrote no type, as inner joins were the only ones.
+    """
+    named = {{"spec.joins[0].on": "spec.joins[0].condition"}.get(name, name): text for name, text in fingerprint.items()}
+    return named and {"spec.joins[0].type": JoinType.INNER, **named}
 
 
 def first_plan(
@@ -128,7 +137,7 @@ def predicate_of(job: Job, checkpoint: Checkpoint, location: str) -> Predicate:
         if str(candidate.main) == checkpoint.main:
             return candidate
     raise CheckpointMismatch(
-        f"{location}: its tuples are sorted by the key of {checkpoint.main}, which spec.joins[0].on no longer offers; "
+        f"{location}: its tuples are sorted by the key of {checkpoint.main}, which spec.joins[0].condition no longer offers; "
         "use the version that wrote it, or choose a new checkpoint.location"
     )
 

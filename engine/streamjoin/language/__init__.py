@@ -8,7 +8,7 @@
 ``literals``, ``temporal``              constants; dates, times and intervals
 ``coercion``                            operands brought to the types that their place asks for
 ``predicate``                           theta: the main predicate that an index serves, and the residual
-``condition``, ``choice``               a join's ``on`` turned into predicates that could serve it; the choice among them
+``condition``, ``choice``               a join's condition turned into predicates that could serve it; the choice among them
 ``conjunct``, ``statements``            one conjunct turned into statements about one key a side
 ``linear``, ``exact_keys``              exact numbers in linear form, and the narrowest keys that hold them
 ``window``                              which pairs of tuples are close enough, and when a held one can match no more

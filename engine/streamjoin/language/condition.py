@@ -1,10 +1,10 @@
-"""Parses a join's ``on`` into the main predicates that could serve it, each with its residual.
+"""Parses a join's condition into the main predicates that could serve it, each with its residual.
 
 Each conjunct is turned into *statements* about one key a side (``conjunct``). Statements about the same two keys combine
 into a band; all equalities combine into one hash. A conjunct that a main predicate states exactly is dropped from its
 residual; any other stays there. ``choice`` takes one of the candidates.
 
-Always holds: every candidate alone, main predicate and residual, admits exactly the pairs that satisfy ``on``.
+Always holds: every candidate alone, main predicate and residual, admits exactly the pairs that satisfy the condition.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ class Unmatched:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """The ways to evaluate a join's ``on``, best static choice first; each is complete on its own. Never empty."""
+    """The ways to evaluate a join's condition, best static choice first; each is complete on its own. Never empty."""
 
     candidates: tuple[Predicate, ...]
     unmatched: tuple[Unmatched, ...] = ()
 
 
-def parse_condition(on: str, streams: Sequence[tuple[str, Schema]]) -> Condition:
-    """The main predicates that could serve ``on``, each with its residual. ``streams``: names and schemas, by side.
+def parse_condition(text: str, streams: Sequence[tuple[str, Schema]]) -> Condition:
+    """The main predicates that could serve the condition ``text``, each with its residual. ``streams``: names and schemas, by side.
 
-    Raises SqlError when ``on`` does not parse, is not a condition, or names what does not exist. Where nothing can
-    serve, the only candidate is ALL with ``on`` as its residual, and ``unmatched`` says why for each conjunct.
+    Raises SqlError when it does not parse, is not a condition, or names what does not exist. Where nothing can
+    serve, the only candidate is ALL with all of it as its residual, and ``unmatched`` says why for each conjunct.
     """
     names = tuple(name for name, _ in streams)
     if names[LEFT].casefold() == names[RIGHT].casefold():
         raise SqlError(f"both streams are called {names[LEFT]}", "give them different names")
-    tree = parse_boolean(on, dict(streams)).tree
+    tree = parse_boolean(text, dict(streams)).tree
     parts = [part for part in conjuncts(tree) if part != Literal(True, BOOLEAN)]
     reader = ConjunctReader(names)
     readings = [reader.conjunct(part) for part in parts]

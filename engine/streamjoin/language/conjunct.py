@@ -1,4 +1,4 @@
-"""Turns a conjunct of a join's ``on`` into the statements about keys that follow from it.
+"""Turns a conjunct of a join's condition into the statements about keys that follow from it.
 
 Exact numbers are brought into the linear form ``sum(coefficient * atom) + constant op 0``, where an atom reads one stream.
 Atoms go to their stream's key and the constant becomes the bound, so nothing is added that could overflow.

@@ -6,8 +6,8 @@ Every main predicate is a statement about one key a side, so that the kernel and
     NOT_EQUAL   left_key != right_key
     ALL         true                                     nothing that an index could serve: blocks are compared
 
-Always holds: the pairs that the main predicate admits contain all the pairs that satisfy ``on``; where they are more (``recheck``), the
-residual contains the original conjunct too. So results never depend on how a key was encoded.
+Always holds: the pairs that the main predicate admits contain all the pairs that satisfy the condition; where they are more (``recheck``),
+the residual contains the original conjunct too. So results never depend on how a key was encoded.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class MainPredicate:
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """One way to evaluate a join's ``on``: the main predicate and what is left to check.
+    """One way to evaluate a join's condition: the main predicate and what is left to check.
 
     ``residual``: SQL over columns qualified by stream name (``orders.id``), or None when the main predicate says it all.
     """

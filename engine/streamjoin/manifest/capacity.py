@@ -36,7 +36,7 @@ def capacity_in_tuples(spec: Spec) -> float:
     selects = {stream.name: stream.select for stream in spec.streams}
     given, where = join.output.select, join.output.where
     output = resolve.default_output(JoinType(join.type), selects, schemas) if given is None else resolve.given_output(given, schemas)
-    condition = resolve.condition(join.on, schemas)
+    condition = resolve.condition(join.condition_text, schemas)
     needs = resolve.needs(condition, None if where is None else parse_boolean(where, schemas), output, schemas)
     held = [resolve.held(name, select, schemas[name], needs) for name, select in selects.items()]
     widths = [tuple_bytes(schema, payload) for schema, payload in zip(schemas.values(), held, strict=True)]

@@ -179,7 +179,7 @@ def _unknown(path: Path) -> str:
     parent, last = part_at(path[:-1]), str(path[-1])
     names = _aliases(parent) if parent else []
     if last == "true" and "on" in names:
-        return "is what kubectl makes of a bare on, which is given too; keep one, in quotes"
+        return "is what kubectl makes of a bare on, which is given too; keep one, as condition"
     if close := closest(last, names):
         return f"is given to a field that does not exist; did you mean {close}?"
     elsewhere = [".".join(place).replace(".[]", "[]") for place in _places(Manifest, ()) if place[-1] == last]

@@ -34,7 +34,7 @@ from streamjoin.manifest.field_types import (
     TimeOfDay,
     TimeZone,
 )
-from streamjoin.manifest.part import Part
+from streamjoin.manifest.part import Part, UnparsedError
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
 from streamjoin.manifest.sinks import Sink
 from streamjoin.manifest.sources import Source
@@ -104,8 +104,10 @@ class Join(Part):
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=63)] = "join"
     """A name for the join, in metrics and plans."""
-    on: Sql
-    """When two tuples match (SQL over the columns of both streams): any predicate."""
+    condition: Sql | None = None
+    """When two tuples match (SQL over the columns of both streams): any predicate. Required, unless it is given as on."""
+    on: Sql | None = None
+    """The former name of condition, read until v1beta1: rename it. Where it has no quotes, YAML 1.1, and so kubectl, reads it as true."""
     type: Literal["inner", "left", "right", "full", "semi", "anti"] = "inner"
     """inner: every pair that matches; left, right, full: also every tuple of the first, the second or both streams that matches nothing,
     once nothing can match it any more; semi: every tuple of the first stream that matches, once; anti: every one that matches nothing."""
@@ -113,6 +115,19 @@ class Join(Part):
     """Which pairs are close enough in time or in number."""
     output: Output
     """What becomes of results."""
+
+    @property
+    def condition_text(self) -> str:
+        """The condition, under whichever name it was given. Raises UnparsedError where there is none, which is a problem of its own."""
+        text = self.on if self.condition is None else self.condition
+        if text is None:
+            raise UnparsedError("condition")
+        return text
+
+    @property
+    def condition_field(self) -> str:
+        """The name under which it was given."""
+        return "on" if self.condition is None and self.on is not None else "condition"
 
 
 class SchemeSpec(Part):

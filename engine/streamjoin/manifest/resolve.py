@@ -61,9 +61,9 @@ def window(spec: model.Window) -> Window:
     )
 
 
-def condition(on: str, schemas: Mapping[str, Schema]) -> Condition:
-    """``on`` over two streams, the left one first."""
-    return parse_condition(on, tuple(schemas.items()))
+def condition(text: str, schemas: Mapping[str, Schema]) -> Condition:
+    """A join's condition over two streams, the left one first."""
+    return parse_condition(text, tuple(schemas.items()))
 
 
 def default_output(kind: JoinType, selects: Mapping[str, tuple[str, ...] | None], schemas: Mapping[str, Schema]) -> Output:
@@ -91,7 +91,7 @@ def given_output(select: Iterable[str], schemas: Mapping[str, Schema]) -> Output
     return tuple(parse_projection(text, schemas) for text in select)
 
 
-def needs(on: Condition, where: Expression | None, output: Output, schemas: Mapping[str, Schema]) -> tuple[Need, ...]:
+def needs(condition: Condition, where: Expression | None, output: Output, schemas: Mapping[str, Schema]) -> tuple[Need, ...]:
     """Every column that is read after a pair was found, with the first field that reads it, in the order of the fields.
 
     Columns that only make up a join's key are not among them: the key itself is held. All candidates of the condition
@@ -103,9 +103,9 @@ def needs(on: Condition, where: Expression | None, output: Output, schemas: Mapp
         for column in sorted(expression.columns):
             found.setdefault(column, field)
 
-    for candidate in on.candidates:
+    for candidate in condition.candidates:
         if candidate.residual is not None:
-            reads(parse_boolean(candidate.residual, schemas), "on")
+            reads(parse_boolean(candidate.residual, schemas), "condition")
     for index, (_, expression) in enumerate(output):
         reads(expression, f"output.select[{index}]")
     if where is not None:

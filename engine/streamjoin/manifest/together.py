@@ -56,12 +56,12 @@ def problems(manifest: Manifest) -> list[Problem]:
         checks += [_watermark(field, stream), _max_ahead(field, stream)]
     for index, join in enumerate(joins):
         field = f"spec.joins[{index}]"
-        checks += [_window(f"{field}.window", join), _event_times(f"{field}.window", join, streams)]
+        checks += [_condition_given(field, join), _window(f"{field}.window", join), _event_times(f"{field}.window", join, streams)]
         kafka = _given(join, "output", "sink", "kafka")
         checks += [_sink(f"{field}.output.sink", join), kafka_client_problems(f"{field}.output.sink.kafka", kafka)]
         by_name = _schemas_by_name(streams, schemas)
         if by_name is not None:
-            checks += [_on(field, join, manifest, by_name), _output_where(field, join, by_name), _shedding(field, join, manifest)]
+            checks += [_condition(field, join, manifest, by_name), _output_where(field, join, by_name), _shedding(field, join, manifest)]
             checks += [_output_select(field, join, by_name), _held(field, join, manifest, by_name)]
             checks.append(_record_key(f"{field}.output.sink.kafka.key", join, manifest, by_name))
     checks += [_scheme(manifest), _checkpoint(manifest), _places(manifest)]
@@ -70,7 +70,7 @@ def problems(manifest: Manifest) -> list[Problem]:
 
 def remarks(manifest: Manifest) -> list[Problem]:
     """What is allowed but perhaps not meant, of a manifest without problems."""
-    found = []
+    found = former_names(manifest)
     spec = manifest.spec
     if spec.checkpoint.location is None:
         found.append(Problem("spec.checkpoint", None, "has no location, which a run outside Kubernetes needs"))
@@ -82,11 +82,11 @@ def remarks(manifest: Manifest) -> list[Problem]:
         message = "adds no workers, while deallocate removes them for good; give both the same mode"
         found.append(Problem("spec.scaling.rules.allocate", rules.allocate or mode, message))
     schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
-    condition = resolve.condition(spec.joins[0].on, schemas)
+    condition = resolve.condition(spec.joins[0].condition_text, schemas)
     if all(candidate.main.kind is MainKind.ALL for candidate in condition.candidates):
         reasons = "".join(f" ({unmatched.reason})" for unmatched in condition.unmatched[:1])
         message = f"has no predicate that an index serves{reasons}; every pair of tuples will be compared"
-        found.append(Problem("spec.joins[0].on", None, message))
+        found.append(Problem(f"spec.joins[0].{spec.joins[0].condition_field}", None, message))
     kind = JoinType(spec.joins[0].type)
     if kind.gives_unmatched and spec.shedding.model != "off":
         message = f"sheds tuples, whose matches then come as if they had none, by spec.joins[0].type: {kind}"
@@ -98,6 +98,12 @@ def remarks(manifest: Manifest) -> list[Problem]:
         found += kafka_client_remarks(f"spec.streams[{index}].source.kafka", stream.source.kafka)
     found += kafka_client_remarks("spec.joins[0].output.sink.kafka", spec.joins[0].output.sink.kafka)
     return found
+
+
+def former_names(manifest: Manifest) -> list[Problem]:
+    """The fields that were given by a former name, of a manifest without problems."""
+    message = "is the former name of condition, and v1beta1 will not read it; rename it to condition"
+    return [Problem(f"spec.joins[{index}].on", None, message) for index, join in enumerate(manifest.spec.joins) if join.on is not None]
 
 
 def _given(part: Part, *names: str) -> Any:
@@ -325,15 +331,23 @@ def _sink(field: str, join: model.Join) -> Check:
         yield Problem(f"{field}.files.compression", files.compression, message)
 
 
-def _on(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
+def _condition_given(field: str, join: model.Join) -> Check:
+    if join.condition is None and join.on is None:
+        message = "is missing; give when two tuples match (SQL over the columns of both streams)"
+        yield Problem(f"{field}.condition", None, message)
+    elif join.condition is not None and join.on is not None:
+        yield Problem(f"{field}.on", join.on, "is the former name of condition, which is given too; remove on")
+
+
+def _condition(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
     try:
-        condition = resolve.condition(join.on, schemas)
+        condition = resolve.condition(join.condition_text, schemas)
     except SqlError as error:
-        yield _sql_problem(f"{field}.on", join.on, error)
+        yield _sql_problem(f"{field}.{join.condition_field}", join.condition_text, error)
         return
     chosen = manifest.spec.scheme.model
     if chosen in KEYED and not any(c.main.kind is MainKind.RANGE for c in condition.candidates):
-        message = f"needs an equality, an order or a band between the two streams in {field}.on; use adsp or square"
+        message = f"needs an equality, an order or a band between the two streams in {field}.condition; use adsp or square"
         yield Problem("spec.scheme.model", chosen, message)
 
 
@@ -401,7 +415,7 @@ def _held(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str
     output, where = join.output.select, join.output.where
     try:
         columns = resolve.default_output(JoinType(join.type), selects, schemas) if output is None else resolve.given_output(output, schemas)
-        condition = resolve.condition(join.on, schemas)
+        condition = resolve.condition(join.condition_text, schemas)
         needs = resolve.needs(condition, None if where is None else parse_boolean(where, schemas), columns, schemas)
     except (SqlError, KeyError):
         return

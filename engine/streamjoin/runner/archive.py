@@ -36,7 +36,7 @@ spec:
     - {{name: r, {stream}}}
   joins:
     - name: pairs
-      "on": "abs(l.k - r.k) <= 5"
+      condition: "abs(l.k - r.k) <= 5"
       window: {{within: 10s}}
       output: {{select: ["l.k AS l", "r.k AS r"], sink: {{files: {{path: "{root}/out", format: parquet}}}}}}
   workers: {{min: 1, max: 1, capacityTuples: 100000}}

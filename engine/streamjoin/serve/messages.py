@@ -155,7 +155,7 @@ class StatisticsAnswer(Message):
     """``GET /v1/statistics``."""
 
     predicate: str
-    """The part of ``on`` whose keys the histograms are of; empty where every pair of tuples is compared."""
+    """The part of the condition whose keys the histograms are of; empty where every pair of tuples is compared."""
     left: SideAnswer
     right: SideAnswer
 
