@@ -125,7 +125,7 @@ def _sm_s2(q: Quantities) -> Cost:
     update_bytes = q.new_keys * destination.key_bytes + q.shipped_counts * pair.count_bytes + q.pushed_tuples * destination.tuple_bytes
     return Cost(
         traffic=(
-            Traffic("v_J, v_C, s_F", False, q.destination_shipments, update_bytes),
+            Traffic("v_J, v_C, s_F", False, q.changes, update_bytes),
             Traffic("ΔV2'", True, q.requests, q.requested_keys * destination.key_bytes),
             Traffic("ΔW2'", False, q.requests, q.requested_tuples * destination.tuple_bytes),
         ),
@@ -141,8 +141,8 @@ def _sm_d1(q: Quantities) -> Cost:
     update_bytes = q.new_keys * destination.key_bytes + q.shipped_counts * pair.count_bytes
     return Cost(
         traffic=(
-            Traffic("v_J, v_C", False, q.destination_shipments, update_bytes),
-            Traffic("B1'", True, q.source_shipments, q.matching_source_tuples * source.tuple_bytes),
+            Traffic("v_J, v_C", False, q.changes, update_bytes),
+            Traffic("B1'", True, q.matching_source_shipments, q.matching_source_tuples * source.tuple_bytes),
         ),
         probes=(source.rate + destination.rate) * q.window_keys + q.matching_source_tuples * destination.window_tuples,
         updates=source.rate + destination.rate + 2 * q.new_keys,
@@ -158,7 +158,7 @@ def _sm_d2(q: Quantities) -> Cost:
         traffic=(
             Traffic("K1", True, q.source_shipments, q.source_keys * source.key_bytes),
             Traffic("K1'", False, q.source_shipments, q.matching_keys * source.key_bytes),
-            Traffic("B1'", True, q.source_shipments, q.matching_source_tuples * source.tuple_bytes),
+            Traffic("B1'", True, q.matching_source_shipments, q.matching_source_tuples * source.tuple_bytes),
         ),
         probes=(q.source_keys + q.matching_source_tuples) * destination.window_tuples + q.matching_keys * batch,
         updates=source.rate + destination.rate,

@@ -27,12 +27,16 @@ class Quantities:
     """Those of them that the window has."""
     matching_source_tuples: float
     """Tuples of the source whose key the window has."""
+    matching_source_shipments: float
+    """Batches of the source with at least one of them."""
     window_keys: float
     """Distinct keys in the window (k_2); not a second's, but at any moment."""
     fetched_window_tuples: float
     """Tuples that come into the window and are shipped once a key asks for them (SM-S1)."""
     expiries: float
     """Messages that so many of these have left the window (SM-S1)."""
+    changes: float
+    """Messages of what came into the window and left it (SM-S2, SM-D1)."""
     new_keys: float
     """Keys that come into a window without them."""
     requests: float
@@ -72,9 +76,11 @@ def printed(pair: Pair) -> Quantities:
         source_keys=source_shipments * keys_of_source_batch,
         matching_keys=source_shipments * keys_of_source_batch * pair.source_share,
         matching_source_tuples=source.rate * pair.source_share,
+        matching_source_shipments=source_shipments,
         window_keys=window_keys,
         fetched_window_tuples=source_shipments * destination_batch * pair.destination_share,
         expiries=destination_shipments,
+        changes=destination_shipments,
         new_keys=destination_shipments * keys_of_destination_batch * (1 - pair.destination_share),
         requests=source_shipments if requested else 0.0,
         requested_keys=source_shipments * requested,
@@ -109,7 +115,9 @@ def expected(pair: Pair) -> Quantities:
 
     source_keys = source.distinct_keys * shipments(source_rate)
     matchable = destination.rate * pair.destination_share
+    matching_tuples = source.rate * pair.source_share * present
     fetched = matchable * asked_in_time
+    changes = shipments(2 * destination.rate)
     # A presence is asked for unless its first arrival found nobody, and neither the later ones nor the last one's stay brought anybody.
     requested_keys = matchable * begins * (1 - unasked * (1 - asked_in_time))
     return Quantities(
@@ -118,14 +126,16 @@ def expected(pair: Pair) -> Quantities:
         destination_shipments=shipments(destination.rate),
         source_keys=source_keys,
         matching_keys=source_keys * pair.source_share * present,
-        matching_source_tuples=source.rate * pair.source_share * present,
+        matching_source_tuples=matching_tuples,
+        matching_source_shipments=shipments(matching_tuples),
         window_keys=destination.distinct_keys * present,
         fetched_window_tuples=fetched,
         expiries=shipments(fetched),
+        changes=changes,
         new_keys=destination.rate * begins,
         requests=shipments(requested_keys),
         requested_keys=requested_keys,
         requested_tuples=matchable * unasked * asked_in_time,
         pushed_tuples=matchable * (1 - unasked),
-        shipped_counts=destination.distinct_keys * present * shipments(2 * destination.rate),
+        shipped_counts=destination.distinct_keys * present * changes,
     )
