@@ -195,7 +195,7 @@ def test_exhaustive_search_finds_the_cheapest_tree(topology: str) -> None:
             assert level.from_results.algorithm.at_source != level.from_stream.algorithm.at_source
 
 
-def two(**changes: object) -> JoinGraph:
+def abc(**changes: object) -> JoinGraph:
     streams = (
         StreamStatistics("a", 10, 100, 200, {"x": Attribute(50, 8)}),
         StreamStatistics("b", 20, 400, 300, {"x": Attribute(100, 8), "y": Attribute(20, 4)}),
@@ -204,8 +204,11 @@ def two(**changes: object) -> JoinGraph:
     return JoinGraph(**{"streams": streams, "edges": (Edge("a", "b", "x"), Edge("b", "c", "y")), **changes})
 
 
+FOUR = (*abc().streams, StreamStatistics("d", 5, 50, 100, {"x": Attribute(10, 8)}))
+
+
 def test_results_have_the_rate_width_and_keys_that_follow_from_their_streams() -> None:
-    joined = Joined.of(two(), "a").probing("b", "b")
+    joined = Joined.of(abc(), "a").probing("b", "b")
     assert (joined.rate, joined.tuple_bytes) == (10 * 400 / 100, 200 + 300 - 8)
     assert joined.attributes == {"x": Attribute(50, 8), "y": Attribute(20, 4)}
     own, next_ = joined.flows("c")
@@ -214,7 +217,7 @@ def test_results_have_the_rate_width_and_keys_that_follow_from_their_streams() -
 
 def test_a_known_selectivity_is_taken_and_edges_on_several_attributes_multiply() -> None:
     edges = (Edge("a", "b", "x", selectivity=0.002), Edge("b", "c", "y"), Edge("a", "c", "x"))
-    joined = Joined.of(two(edges=edges), "a").probing("b", "a")
+    joined = Joined.of(abc(edges=edges), "a").probing("b", "a")
     assert joined.rate == pytest.approx(10 * 400 * 0.002)
     assert joined.probing("c", "a").rate == pytest.approx(joined.rate * 50 / 40 / 50)
     own, _ = joined.flows("c")
@@ -234,13 +237,17 @@ def test_several_edges_on_one_attribute_count_once() -> None:
         ({"edges": (Edge("a", "d", "x"),)}, "there is no stream 'd'; use one of a, b, c"),
         ({"edges": (Edge("a", "c", "y"),)}, "a has no attribute 'y'; give it one"),
         ({"edges": (Edge("a", "a", "x"),)}, "joins a stream with itself"),
+        (
+            {"edges": (Edge("a", "b", "x"), Edge("b", "c", "y"), Edge("c", "d", "x")), "streams": FOUR},
+            "none on x leads from a to c, d; give the",
+        ),
         ({"edges": (Edge("a", "b", "x", 0),)}, "selectivity 0 must be above 0 and at most 1"),
-        ({"streams": two().streams[:1]}, "streams: a must be two or more of different names"),
+        ({"streams": abc().streams[:1]}, "streams: a must be two or more of different names"),
     ],
 )
 def test_graphs_that_cannot_be_joined_are_refused(changes: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        two(**changes)
+        abc(**changes)
 
 
 def test_a_stream_that_means_nothing_is_refused_by_name() -> None:

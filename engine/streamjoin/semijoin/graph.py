@@ -1,7 +1,7 @@
 """The graph of a multi-way join, and what is known of the results of some of its streams.
 
-Vertices are streams, each at a site of its own. An edge joins two streams on an attribute. Edges of one attribute are transitive: who joins
-a with b and b with c on it has joined a with c. So an edge from a stream to several that are joined already counts once for each attribute.
+Vertices are streams, each at a site of its own. An edge says that two streams are equal in an attribute. So are all streams that edges of
+one attribute connect; whichever of them are joined first, they are joined on it, and several edges of one attribute count once.
 """
 
 from __future__ import annotations
@@ -74,15 +74,24 @@ class JoinGraph:
                 raise ValueError(f"edges: {edge.left} - {edge.right} joins a stream with itself; give the second use a name of its own")
             if edge.selectivity is not None and not 0 < edge.selectivity <= 1:
                 raise ValueError(f"edges: {edge.left} - {edge.right}: selectivity {edge.selectivity} must be above 0 and at most 1")
-        reached = {names[0]}
-        while following := self.adjacent(reached):
-            reached.update(following)
+        reached = _reached(names[0], self.edges)
         if len(reached) < len(names):
             raise ValueError(f"edges: none leads from {names[0]} to {', '.join(sorted(set(names) - reached))}; add one")
+        for attribute, equal in self.equal_in.items():
+            reached = _reached(min(equal), [edge for edge in self.edges if edge.attribute == attribute])
+            if reached != equal:
+                others = ", ".join(sorted(equal - reached))
+                raise ValueError(f"edges: none on {attribute} leads from {min(equal)} to {others}; give the attribute another name there")
 
     @cached_property
     def by_name(self) -> dict[str, StreamStatistics]:
         return {stream.name: stream for stream in self.streams}
+
+    @cached_property
+    def equal_in(self) -> dict[str, frozenset[str]]:
+        """Attribute -> the streams that are equal in it."""
+        names = dict.fromkeys(edge.attribute for edge in self.edges)
+        return {name: frozenset(end for edge in self.edges if edge.attribute == name for end in (edge.left, edge.right)) for name in names}
 
     def edges_between(self, joined: Iterable[str], stream: str) -> list[Edge]:
         """Those that lead from one of ``joined`` to ``stream``."""
@@ -117,10 +126,14 @@ class Joined:
         return Joined(graph, (stream,), stream, known.rate, known.window_tuples, known.tuple_bytes, known.attributes)
 
     def flows(self, stream: str) -> tuple[Flow, Flow]:
-        """This and ``stream``, joined on the attributes of the edges between them."""
-        attributes = self._shared(stream)
+        """This and ``stream``, as sides of their join."""
+        attributes = self.shared(stream)
         own = _flow("+".join(self.streams), self.rate, self.window_tuples, self.tuple_bytes, [self.attributes[name] for name in attributes])
         return own, self.graph.by_name[stream].flow(attributes)
+
+    def shared(self, stream: str) -> list[str]:
+        """The attributes in which ``stream`` is equal to one of these."""
+        return [name for name, equal in self.graph.equal_in.items() if stream in equal and not equal.isdisjoint(self.streams)]
 
     def probing(self, stream: str, site: str) -> Joined:
         """The results of these tuples with ``stream``'s window: a step of a sequence.
@@ -137,7 +150,7 @@ class Joined:
         return self._with(stream, site, pairs * self._selectivity(stream))
 
     def _with(self, stream: str, site: str, rate: float) -> Joined:
-        next_, shared = self.graph.by_name[stream], self._shared(stream)
+        next_, shared = self.graph.by_name[stream], self.shared(stream)
         attributes = {**next_.attributes, **self.attributes}
         for name in shared:
             attributes[name] = min(self.attributes[name], next_.attributes[name], key=lambda known: known.distinct)
@@ -151,17 +164,23 @@ class Joined:
             attributes=attributes,
         )
 
-    def _shared(self, stream: str) -> list[str]:
-        return list(dict.fromkeys(edge.attribute for edge in self.graph.edges_between(self.streams, stream)))
-
     def _selectivity(self, stream: str) -> float:
-        """rho: of each attribute that of its most selective edge, and attributes independent of each other."""
-        of_attribute: dict[str, float] = {}
-        for edge in self.graph.edges_between(self.streams, stream):
-            more = max(self.attributes[edge.attribute].distinct, self.graph.by_name[stream].attributes[edge.attribute].distinct)
-            selectivity = 1 / more if edge.selectivity is None else edge.selectivity
-            of_attribute[edge.attribute] = min(selectivity, of_attribute.get(edge.attribute, 1.0))
-        return prod(of_attribute.values())
+        """rho: what is known of the most selective edge of each attribute, and attributes independent of each other."""
+        next_, edges = self.graph.by_name[stream], self.graph.edges_between(self.streams, stream)
+
+        def of(attribute: str) -> float:
+            known = [edge.selectivity for edge in edges if edge.attribute == attribute and edge.selectivity is not None]
+            return min(known, default=1 / max(self.attributes[attribute].distinct, next_.attributes[attribute].distinct))
+
+        return prod(map(of, self.shared(stream)))
+
+
+def _reached(stream: str, edges: Iterable[Edge]) -> set[str]:
+    """The streams that edges lead to from ``stream``, and it."""
+    reached, edges = {stream}, list(edges)
+    while following := {end for edge in edges for end in (edge.left, edge.right) if {edge.left, edge.right} & reached} - reached:
+        reached |= following
+    return reached
 
 
 def _flow(name: str, rate: float, window_tuples: float, tuple_bytes: float, attributes: Iterable[Attribute]) -> Flow:

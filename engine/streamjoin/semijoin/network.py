@@ -10,6 +10,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 
 from streamjoin.semijoin.algorithms import one_way
@@ -95,7 +96,7 @@ class Network:
     now: int = 0
     _lines: dict[tuple[str, str], _Line] = field(default_factory=dict)
     _machines: list[_Machine] = field(default_factory=list)
-    _events: list[tuple[int, int, int, int, int, Event]] = field(default_factory=list)
+    _events: list[tuple[int, int, int, int, int, Event | Callable[[], Batch]]] = field(default_factory=list)
     _scheduled: int = 0
 
     def join(self, machines: tuple[Site, Site], source: str, destination: str, on_match: Callable[[Match, int], None]) -> tuple[int, int]:
@@ -105,8 +106,11 @@ class Network:
         self._machines.append(_Machine(machines[1], destination, first, on_match))
         return first, first + 1
 
-    def offer(self, machine: int, batch: Batch, time: int, *, step: int = 0) -> None:
-        """Have ``batch`` come at ``time``; ``step``: how many joins the batch has behind it. Batches of results come after all else."""
+    def offer(self, machine: int, batch: Callable[[], Batch], time: int, *, step: int = 0) -> None:
+        """Have a batch come at ``time``; ``batch`` is asked for it then.
+
+        ``step``: how many joins its tuples have behind them. Batches of results come after all else of a moment.
+        """
         self._schedule(time, _RESULTS if step else _STREAMS, step, machine, batch)
 
     def run(self, until: float = math.inf) -> None:
@@ -114,7 +118,7 @@ class Network:
         while self._events and self._events[0][0] <= until:
             self.now, _, _, _, index, event = heapq.heappop(self._events)
             machine = self._machines[index]
-            for effect in machine.site.handle(event, self.now):
+            for effect in machine.site.handle(event() if callable(event) else event, self.now):
                 if isinstance(effect, Send):
                     self._ship(machine, effect.message)
                 elif isinstance(effect, WakeAt):
@@ -133,7 +137,7 @@ class Network:
             self.shipments.append(Shipment(sender, receiver, message, self.now, received))
         self._schedule(received, _MESSAGES, 0, machine.peer, message)
 
-    def _schedule(self, time: int, kind: int, step: int, machine: int, event: Event) -> None:
+    def _schedule(self, time: int, kind: int, step: int, machine: int, event: Event | Callable[[], Batch]) -> None:
         heapq.heappush(self._events, (time, kind, step, self._scheduled, machine, event))
         self._scheduled += 1
 
@@ -184,6 +188,6 @@ def run_one_way(
     )
     for handle, stream, start in zip(handles, (source, destination), (setting.timing.start, 0), strict=True):
         for batch in batches(stream, setting.interval, until):
-            network.offer(handle, batch, batch.point + start)
+            network.offer(handle, partial(Batch, batch.point, batch.tuples), batch.point + start)
     network.run()
     return Run(found, network.shipments, network.late)
