@@ -164,6 +164,13 @@ def test_printed_formulas_expect_far_too_much_where_tuples_seldom_match(algorith
     assert one_way_cost(algorithm, pair).bytes_per_second > times * one_way_cost(algorithm, pair, expected).bytes_per_second
 
 
+def test_a_stream_of_less_than_a_tuple_an_interval_ships_each_tuple_by_itself() -> None:
+    """As printed, a tenth of a tuple would be shipped in each of ten intervals."""
+    pair = Pair(Flow(1, 0, 1000, 8, 20), Flow(50, 100, 600, 8, 20), 0.1)
+    (shipped,) = one_way_cost(Algorithm.SP_D, pair).traffic
+    assert (shipped.per_second, shipped.bytes_each) == (1, 1000)
+
+
 def test_both_estimates_agree_where_windows_hold_each_key_many_times() -> None:
     pair = Pair(Flow(300, 0, 1250, 5, 10), Flow(300, 900, 1250, 5, 10), 0.1, count_bytes=0)
     for algorithm in Algorithm:
