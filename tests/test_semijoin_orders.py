@@ -155,6 +155,24 @@ def test_the_measure_of_plans_can_be_bytes() -> None:
     assert best.price <= total(exhaustive(replace(by_time, estimate=expected)))
 
 
+def test_algorithms_can_be_left_out() -> None:
+    """Where a join is not on equality, keys alone do not say who matches."""
+    query = planning(graph(of_table_2(random.Random(9)), "cycle"))
+    simple = exhaustive(replace(query, algorithms=(Algorithm.SP_S, Algorithm.SP_D)))
+    assert {step.join.algorithm for sequence in simple.sequences for step in sequence.steps} <= {Algorithm.SP_S, Algorithm.SP_D}
+    assert simple.price > exhaustive(query).price
+    at_destination = greedy(replace(query, algorithms=(Algorithm.SP_D,)))
+    assert {step.results.site == step.stream for sequence in at_destination.sequences for step in sequence.steps} == {True}
+
+
+def test_a_choice_that_leaves_no_plan_is_refused() -> None:
+    query = planning(graph(of_table_2(random.Random(9)), "cycle"))
+    with pytest.raises(ValueError, match="algorithms: there is none to choose from"):
+        replace(query, algorithms=())
+    with pytest.raises(ValueError, match="algorithms: a tree needs one that leaves its results at the source"):
+        greedy_tree(replace(query, algorithms=(Algorithm.SP_D,)))
+
+
 def tree_price(streams: Sequence[StreamStatistics], order: Sequence[int], at_new: Sequence[bool]) -> float:
     """Of a left-deep tree; ``at_new``: whether a level's results are at its new stream's site."""
     first = streams[order[0]]

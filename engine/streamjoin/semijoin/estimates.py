@@ -97,16 +97,16 @@ def expected(pair: Pair) -> Quantities:
     more than the window. Tuples of a key arrive at the destination at a rate of l, and at the source at a rate of m. The key is *present*
     while the window has a tuple of it. A presence begins with an arrival that none preceded within T: with probability q = exp(-l T).
     With probability g = l / (l + m) (1 - exp(-(l + m) T)) one did, and no tuple of the source came in between. So, when a tuple arrives,
-    none of the source has come since the presence began with probability q + g q + g² q + ... = q / (1 - g).
+    the source has not *asked* for the key since the presence began with probability q + g q + g² q + ... = q / (1 - g).
     """
     source, destination, interval = pair.source, pair.destination, pair.interval_seconds
     stay = destination.window_tuples / destination.rate + interval
     source_rate, rate = source.rate / source.distinct_keys, destination.rate / destination.distinct_keys
     begins = math.exp(-rate * stay)
     present = 1 - begins
-    gap_unasked = rate / (rate + source_rate) * (1 - math.exp(-(rate + source_rate) * stay))
-    unasked = begins / (1 - gap_unasked)
-    """The share of a shared key's new tuples that find nobody has asked for the key."""
+    both = rate + source_rate
+    # q / (1 - g), with 1 - g written so that it is not 0 where the source's tuples are rare.
+    unasked = begins / ((source_rate + rate * math.exp(-both * stay)) / both)
     asked_in_time = 1 - math.exp(-source_rate * stay)
 
     def shipments(per_second: float) -> float:
@@ -118,7 +118,7 @@ def expected(pair: Pair) -> Quantities:
     matching_tuples = source.rate * pair.source_share * present
     fetched = matchable * asked_in_time
     changes = shipments(2 * destination.rate)
-    # A presence is asked for unless its first arrival found nobody, and neither the later ones nor the last one's stay brought anybody.
+    # Of a presence, nobody asks up to the last arrival with the same probability, as time may be reversed; nor while that tuple stays.
     requested_keys = matchable * begins * (1 - unasked * (1 - asked_in_time))
     return Quantities(
         pair=pair,

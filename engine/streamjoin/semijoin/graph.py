@@ -7,7 +7,7 @@ one attribute connect; whichever of them are joined first, they are joined on it
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
@@ -117,7 +117,7 @@ class Joined:
     window_tuples: float
     """The results among all that is in the streams' windows; of meaning where they are kept as a window themselves, in a tree."""
     tuple_bytes: float
-    attributes: Mapping[str, Attribute] = field(hash=False)
+    attributes: Mapping[str, Attribute]
 
     @staticmethod
     def of(graph: JoinGraph, stream: str) -> Joined:

@@ -12,9 +12,10 @@ Only orders that follow the graph's edges are considered. The sum of the steps' 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from streamjoin.semijoin.cost import Cost, one_way_cost
 from streamjoin.semijoin.estimates import Quantities, printed
@@ -29,12 +30,18 @@ class Planning:
 
     graph: JoinGraph
     connection: Callable[[str, str], Connection]
-    """Of two streams' sites; for one site twice: what is shipped within it, which should cost nothing."""
+    """Of two streams' sites."""
     interval_seconds: float
     work: Work = field(default_factory=Work)
     estimate: Callable[[Pair], Quantities] = printed
     price: Callable[[Cost, Connection, Work], float] = Cost.seconds
     """What a one-way join counts for: seconds of network and machines a second, as in the paper, or what else is scarce."""
+    algorithms: tuple[Algorithm, ...] = tuple(Algorithm)
+    """Those to choose from. Where joins are not on equality: SP-S and SP-D."""
+
+    def __post_init__(self) -> None:
+        if not self.algorithms:
+            raise ValueError("algorithms: there is none to choose from; give at least one")
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,10 @@ class Step:
     join: OneWay
     results: Joined
 
+    @property
+    def price(self) -> float:
+        return self.join.price
+
 
 @dataclass(frozen=True)
 class Sequence:
@@ -64,7 +75,7 @@ class Sequence:
 
     @property
     def price(self) -> float:
-        return sum(step.join.price for step in self.steps)
+        return sum(step.price for step in self.steps)
 
 
 @dataclass(frozen=True)
@@ -88,6 +99,10 @@ class Level:
     from_results: OneWay
     results: Joined
 
+    @property
+    def price(self) -> float:
+        return self.from_stream.price + self.from_results.price
+
 
 @dataclass(frozen=True)
 class TreePlan:
@@ -98,12 +113,15 @@ class TreePlan:
 
     @property
     def price(self) -> float:
-        return sum(level.from_stream.price + level.from_results.price for level in self.levels)
+        return sum(level.price for level in self.levels)
+
+
+Join = TypeVar("Join", bound=Step | Level)
 
 
 def greedy(planning: Planning) -> LinearPlan:
     """Alg. 10: for each head, again and again the stream and algorithm that cost least now. O(streams² * edges) for each head."""
-    return _linear_plan(planning, greedy_sequence)
+    return LinearPlan(tuple(greedy_sequence(planning, stream.name) for stream in planning.graph.streams))
 
 
 def exhaustive(planning: Planning) -> LinearPlan:
@@ -111,103 +129,93 @@ def exhaustive(planning: Planning) -> LinearPlan:
 
     All algorithms that leave their results at the same site leave the same results, so only the cheapest of those three is followed.
     """
-    return _linear_plan(planning, exhaustive_sequence)
+    return LinearPlan(tuple(exhaustive_sequence(planning, stream.name) for stream in planning.graph.streams))
 
 
 def greedy_sequence(planning: Planning, head: str) -> Sequence:
     """The sequence of :func:`greedy` for one head. Of equal prices, the stream first in the graph is taken."""
-    results, steps = Joined.of(planning.graph, head), list[Step]()
-    while following := list(_next_steps(planning, results)):
-        step = min(following, key=lambda step: step.join.price)
-        steps.append(step)
-        results = step.results
-    return Sequence(head, tuple(steps))
+    return Sequence(head, _greedy(Joined.of(planning.graph, head), partial(_next_steps, planning)))
 
 
 def exhaustive_sequence(planning: Planning, head: str) -> Sequence:
     """The sequence of :func:`exhaustive` for one head."""
-    best = greedy_sequence(planning, head)
-
-    def search(results: Joined, steps: tuple[Step, ...], price: float) -> None:
-        nonlocal best
-        following = sorted(_next_steps(planning, results), key=lambda step: step.join.price)
-        if not following and price < best.price:
-            best = Sequence(head, steps)
-        for step in following:
-            if price + step.join.price < best.price:
-                search(step.results, (*steps, step), price + step.join.price)
-
-    search(Joined.of(planning.graph, head), (), 0.0)
-    return best
+    return Sequence(head, _cheapest(Joined.of(planning.graph, head), partial(_next_steps, planning)))
 
 
 def greedy_tree(planning: Planning) -> TreePlan:
     """From each stream in turn, again and again the level that costs least now; the cheapest of these trees."""
-
-    def tree(first: str) -> TreePlan:
-        results, levels = Joined.of(planning.graph, first), list[Level]()
-        while following := list(_next_levels(planning, results)):
-            level = min(following, key=_level_price)
-            levels.append(level)
-            results = level.results
-        return TreePlan(first, tuple(levels))
-
-    return min((tree(stream.name) for stream in planning.graph.streams), key=lambda plan: plan.price)
+    return _tree(planning, _greedy)
 
 
 def exhaustive_tree(planning: Planning) -> TreePlan:
     """A left-deep tree of the lowest price. O(streams! * 2^streams), less by branch and bound."""
-    best = greedy_tree(planning)
+    return _tree(planning, _cheapest)
 
-    def search(first: str, results: Joined, levels: tuple[Level, ...], price: float) -> None:
-        nonlocal best
-        following = sorted(_next_levels(planning, results), key=_level_price)
-        if not following and price < best.price:
-            best = TreePlan(first, levels)
-        for level in following:
-            if price + _level_price(level) < best.price:
-                search(first, level.results, (*levels, level), price + _level_price(level))
 
-    for stream in planning.graph.streams:
-        search(stream.name, Joined.of(planning.graph, stream.name), (), 0.0)
+def _greedy(start: Joined, following: Callable[[Joined], list[Join]]) -> tuple[Join, ...]:
+    """From ``start``, again and again the cheapest of what may follow."""
+    joins: list[Join] = []
+    while candidates := following(joins[-1].results if joins else start):
+        joins.append(min(candidates, key=_price))
+    return tuple(joins)
+
+
+def _cheapest(start: Joined, following: Callable[[Joined], list[Join]]) -> tuple[Join, ...]:
+    """Of all ways to go on from ``start``, the one of the lowest price; prices are never negative."""
+    best = _greedy(start, following)
+    least = sum(map(_price, best))
+
+    def search(results: Joined, joins: list[Join], price: float) -> None:
+        nonlocal best, least
+        candidates = following(results)
+        if not candidates and price < least:
+            best, least = tuple(joins), price
+        for join in sorted(candidates, key=_price):
+            if price + join.price < least:
+                search(join.results, [*joins, join], price + join.price)
+
+    search(start, [], 0.0)
     return best
 
 
-def _linear_plan(planning: Planning, sequence: Callable[[Planning, str], Sequence]) -> LinearPlan:
-    return LinearPlan(tuple(sequence(planning, stream.name) for stream in planning.graph.streams))
+def _price(join: Step | Level) -> float:
+    return join.price
 
 
-def _next_steps(planning: Planning, results: Joined) -> Iterator[Step]:
+def _tree(planning: Planning, search: Callable[[Joined, Callable[[Joined], list[Level]]], tuple[Level, ...]]) -> TreePlan:
+    if len({algorithm.at_source for algorithm in planning.algorithms}) < 2:
+        raise ValueError("algorithms: a tree needs one that leaves its results at the source, and one at the destination; give both")
+    names = planning.graph.by_name
+    trees = (TreePlan(name, search(Joined.of(planning.graph, name), partial(_next_levels, planning))) for name in names)
+    return min(trees, key=lambda tree: tree.price)
+
+
+def _next_steps(planning: Planning, results: Joined) -> list[Step]:
+    steps = []
     for stream in planning.graph.adjacent(results.streams):
-        source, destination = results.flows(stream)
-        for site, at_source in ((results.site, True), (stream, False)):
-            join = _cheapest(planning, source, destination, results.site, stream, at_source=at_source)
-            yield Step(stream, join, results.probing(stream, site))
+        joins = _one_ways(planning, *results.flows(stream), planning.connection(results.site, stream))
+        steps += [Step(stream, join, results.probing(stream, results.site if at_source else stream)) for at_source, join in joins.items()]
+    return steps
 
 
-def _next_levels(planning: Planning, results: Joined) -> Iterator[Level]:
+def _next_levels(planning: Planning, results: Joined) -> list[Level]:
+    levels = []
     for stream in planning.graph.adjacent(results.streams):
         below, new = results.flows(stream)
-        for site in (results.site, stream):
-            from_stream = _cheapest(planning, new, below, stream, results.site, at_source=site == stream)
-            from_results = _cheapest(planning, below, new, results.site, stream, at_source=site == results.site)
-            yield Level(stream, from_stream, from_results, results.joining(stream, site))
+        from_results = _one_ways(planning, below, new, planning.connection(results.site, stream))
+        from_stream = _one_ways(planning, new, below, planning.connection(stream, results.site))
+        for site, at_new in ((results.site, False), (stream, True)):
+            levels.append(Level(stream, from_stream[at_new], from_results[not at_new], results.joining(stream, site)))
+    return levels
 
 
-def _level_price(level: Level) -> float:
-    return level.from_stream.price + level.from_results.price
-
-
-def _cheapest(planning: Planning, source: Flow, destination: Flow, source_site: str, destination_site: str, *, at_source: bool) -> OneWay:
-    """Of the three algorithms that leave their results at the source's site, or else at the destination's."""
-    pair, connection = Pair(source, destination, planning.interval_seconds), planning.connection(source_site, destination_site)
-    best, best_price = None, math.inf
-    for algorithm in Algorithm:
-        if algorithm.at_source != at_source:
-            continue
+def _one_ways(planning: Planning, source: Flow, destination: Flow, connection: Connection) -> dict[bool, OneWay]:
+    """By whether results are left at the source: the cheapest algorithm that does so."""
+    pair = Pair(source, destination, planning.interval_seconds)
+    cheapest: dict[bool, OneWay] = {}
+    for algorithm in planning.algorithms:
         cost = one_way_cost(algorithm, pair, planning.estimate)
-        price = planning.price(cost, connection, planning.work)
-        if best is None or price < best_price:
-            best, best_price = OneWay(algorithm, cost, price), price
-    assert best is not None
-    return best
+        join = OneWay(algorithm, cost, planning.price(cost, connection, planning.work))
+        if algorithm.at_source not in cheapest or join.price < cheapest[algorithm.at_source].price:
+            cheapest[algorithm.at_source] = join
+    return cheapest

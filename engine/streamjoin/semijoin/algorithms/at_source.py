@@ -109,13 +109,10 @@ class SourceOfSMS2(Source):
         effects: list[Effect] = []
         unmatched: list[StreamTuple] = []
         for probing in self._waiting.pop(point):
-            if probing.key not in self.mixed:
-                continue
-            tuples = self.mixed.tuples(probing.key)
-            if tuples is None:
+            if self.mixed.is_partial(probing.key):
                 unmatched.append(probing)
             else:
-                effects += self._matches(probing, tuples)
+                effects += self._matches(probing, self.mixed.fetched(probing.key))
         if unmatched:
             self._unmatched[point] = unmatched
             effects.append(ask(self._setting, point, unmatched, due=time + self._setting.timing.shipment))
@@ -129,11 +126,8 @@ class SourceOfSMS2(Source):
         if not isinstance(message, MatchingTuples):
             raise self._unexpected(message)
         self.mixed.fill(message.tuples)
-        effects: list[Effect] = []
-        for probing in self._unmatched.pop(message.point):
-            if probing.key in self.mixed:
-                effects += self._matches(probing, self.mixed.tuples(probing.key) or [])
-        return effects
+        unmatched = self._unmatched.pop(message.point)
+        return [match for probing in unmatched for match in self._matches(probing, self.mixed.fetched(probing.key))]
 
 
 class DestinationOfSMS2(_ShippingDestination):

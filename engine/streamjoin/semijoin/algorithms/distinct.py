@@ -6,7 +6,7 @@ in a message need no keys beside them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from streamjoin.semijoin.algorithms.messages import Changed
@@ -68,15 +68,20 @@ class Mirror:
         self._entries: dict[Hashable, _Mixed] = {}
 
     def __contains__(self, key: Hashable) -> bool:
+        """The window holds tuples of ``key``."""
         return key in self._entries
 
     @property
     def keys(self) -> list[Hashable]:
         return list(self._entries)
 
-    def tuples(self, key: Hashable) -> list[StreamTuple] | None:
-        """All tuples of a key that the window holds, oldest first; None where they were not fetched. Raises KeyError for another key."""
-        return self._entries[key].tuples
+    def is_partial(self, key: Hashable) -> bool:
+        """The window holds tuples of ``key``, which were not fetched."""
+        return key in self._entries and self._entries[key].tuples is None
+
+    def fetched(self, key: Hashable) -> Sequence[StreamTuple]:
+        """All tuples of ``key`` that the window holds, oldest first, if they were fetched; else none."""
+        return (self._entries[key].tuples if key in self._entries else None) or ()
 
     def apply(self, changed: Changed) -> None:
         """Alg. 9, lines 24 to 40. O(keys).
