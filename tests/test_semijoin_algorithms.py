@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,20 +30,24 @@ from streamjoin.semijoin.algorithms.messages import (
     Send,
 )
 from streamjoin.semijoin.algorithms.site import Setting, Site, Timing, Widths
-from streamjoin.semijoin.algorithms.window import Arrivals, Held, RowWindow, StreamTuple, TimeWindow
+from streamjoin.semijoin.algorithms.window import Arrivals, Held, RowWindow, StreamTuple, TimeWindow, Window
 from streamjoin.semijoin.names import Algorithm
-from streamjoin.semijoin.network import Link, batches, run_one_way
+from streamjoin.semijoin.network import Link, Run, batches, run_one_way
 
 SEEDS = range(400)
 SLOW = (25, 90)
 """Bounds on a shipment's delay that are above most intervals, so that what breaks a rule shows."""
 
 
+@cache
+def random_run(algorithm: Algorithm, seed: int) -> Run:
+    return random_case(seed).run(algorithm)
+
+
 @pytest.mark.parametrize("algorithm", Algorithm)
 def test_finds_what_trying_every_pair_finds_and_in_time(algorithm: Algorithm) -> None:
     for seed in SEEDS:
-        case = random_case(seed)
-        run = case.run(algorithm)
+        case, run = random_case(seed), random_run(algorithm, seed)
         assert numbers(run) == case.answer(), f"seed {seed}"
         assert not run.late, f"seed {seed}"
         delta = case.setting(algorithm).timing.removal
@@ -52,9 +58,35 @@ def test_finds_what_trying_every_pair_finds_and_in_time(algorithm: Algorithm) ->
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
+@pytest.mark.parametrize(
+    ("window", "answer"),
+    [
+        (TimeWindow(12), [(0, 0), (1, 1), (2, 2), (2, 3), (3, 3)]),
+        (RowWindow(2), [(0, 0), (1, 1), (2, 2), (2, 3), (3, 2), (3, 3)]),
+    ],
+)
+def test_any_shipment_may_take_any_time_up_to_the_bound(algorithm: Algorithm, window: Window, answer: list[tuple[int, int]]) -> None:
+    """Every choice of none, half or all of the bound for each of the first six shipments in a direction; intervals far shorter."""
+    case = Case(
+        source=[StreamTuple(time, 1, number, key) for number, (time, key) in enumerate([(3, "a"), (9, "b"), (14, "a"), (22, "a")])],
+        destination=[StreamTuple(time, 2, number, key) for number, (time, key) in enumerate([(1, "a"), (2, "b"), (8, "a"), (12, "a")])],
+        window=window,
+        interval=5,
+        start=0,
+        bound=12,
+        link=Link(0),
+        until=60,
+    )
+    for delays in itertools.product((0, 6, 12), repeat=6):
+        run = replace(case, link=Link(0, further_delay=lambda shipment, delays=delays: delays[shipment % 6])).run(algorithm)
+        assert numbers(run) == answer, delays
+        assert not run.late, delays
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
 def test_ships_no_full_tuple_twice(algorithm: Algorithm) -> None:
     for seed in SEEDS:
-        full = [(new.stream, new.number) for shipment in random_case(seed).run(algorithm).shipments for new in shipment.message.full]
+        full = [(new.stream, new.number) for shipment in random_run(algorithm, seed).shipments for new in shipment.message.full]
         assert len(full) == len(set(full)), f"seed {seed}"
 
 

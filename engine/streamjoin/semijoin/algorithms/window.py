@@ -142,14 +142,14 @@ class Held:
         return self._of_key.get(key, ())
 
     def expire(self, window: Window, point: int, arrivals: Arrivals) -> list[StreamTuple]:
-        """Remove and return what no tuple from ``point`` on is to find."""
+        """Remove and return what no tuple from ``point`` on is to find. O(n)."""
         count = 0
         while count < len(self._all) and window.outlived(self._all[count], point, arrivals):
             count += 1
         return self.pop_oldest(count)
 
     def pop_oldest(self, count: int) -> list[StreamTuple]:
-        """Remove and return the ``count`` oldest."""
+        """Remove and return the ``count`` oldest. O(n)."""
         gone, self._all = self._all[:count], self._all[count:]
         for old in gone:
             of_key = self._of_key[old.key]
