@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from streamjoin.semijoin.algorithms.site import Setting, Site, Timing, Widths
 from streamjoin.semijoin.algorithms.window import RowWindow, StreamTuple, TimeWindow, Window
-from streamjoin.semijoin.graph import Attribute, Edge, JoinGraph, StreamStatistics
+from streamjoin.semijoin.graph import Edge, JoinGraph, StreamStatistics
 from streamjoin.semijoin.names import Algorithm
 from streamjoin.semijoin.network import Link, Run, run_one_way
 from streamjoin.semijoin.order import Planning
-from streamjoin.semijoin.statistics import Connection, Flow, Pair
+from streamjoin.semijoin.statistics import Attribute, Connection, Flow, Pair
 
 MOST_SHIPMENTS = 1000
 

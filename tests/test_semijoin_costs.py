@@ -23,7 +23,7 @@ from streamjoin.semijoin.cost import one_way_cost
 from streamjoin.semijoin.estimates import expected
 from streamjoin.semijoin.names import Algorithm
 from streamjoin.semijoin.network import Link
-from streamjoin.semijoin.statistics import Connection, Flow, Pair, Work
+from streamjoin.semijoin.statistics import Attribute, Connection, Flow, Pair, Work
 
 # Appendix B, with the bracket of the last S( ) of SM-S2 mended, c_u for c_i, and no shipment of nothing.
 APPENDIX_B = {
@@ -200,7 +200,9 @@ def test_delay_is_that_of_the_simulated_network(algorithm: Algorithm) -> None:
         (lambda: Flow(0, 1, 1, 1, 1), "rate: 0 must be a finite number above 0"),
         (lambda: Flow(1, -1, 1, 1, 1), "window_tuples: -1 must be a finite number of at least 0"),
         (lambda: Flow(math.inf, 1, 1, 1, 1), "rate: inf must be a finite number above 0"),
-        (lambda: Flow(1, 1, 1, 1, 0.5), "distinct_keys: 0.5 must be at least 1"),
+        (lambda: Flow(1, 1, 1, 1, 0.5), "distinct_keys: 0.5 must be a finite number of at least 1"),
+        (lambda: Attribute(0, 8), "distinct: 0 must be a finite number of at least 1"),
+        (lambda: Attribute(1, -8), "bytes: -8 must be a finite number of at least 0"),
         (lambda: Pair(Flow(1, 1, 1, 1, 1), Flow(1, 1, 1, 1, 1), 0), "interval_seconds: 0 must be a finite number above 0"),
         (lambda: Connection(-1, 1), "latency_seconds: -1 must be a finite number of at least 0"),
         (lambda: Work(hash_seconds=-1), "hash_seconds: -1 must be a finite number of at least 0"),

@@ -11,16 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from streamjoin.semijoin.statistics import Flow
-
-
-@dataclass(frozen=True)
-class Attribute:
-    """A join attribute of a stream."""
-
-    distinct: float
-    """Distinct values, all equally frequent (1 / f)."""
-    bytes: float
+from streamjoin.semijoin.statistics import Attribute, Flow
 
 
 @dataclass(frozen=True)
@@ -44,7 +35,11 @@ class StreamStatistics:
 
 @dataclass(frozen=True)
 class Edge:
-    """A join predicate: equality of two streams' ``attribute``."""
+    """A join predicate: equality of two streams' ``attribute``.
+
+    Another predicate is an edge as well, on an attribute that these two streams alone have, of 0 bytes and with a selectivity; then only
+    SP-S and SP-D may be chosen from.
+    """
 
     left: str
     right: str

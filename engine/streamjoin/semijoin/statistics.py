@@ -17,6 +17,12 @@ def _check(statistics: object, *, above: tuple[str, ...] = (), least: tuple[str,
             raise ValueError(f"{name}: {value} must be a finite number {'above 0' if name in above else 'of at least 0'}")
 
 
+def _check_distinct(statistics: object, name: str) -> None:
+    value = getattr(statistics, name)
+    if not 1 <= value < math.inf:
+        raise ValueError(f"{name}: {value} must be a finite number of at least 1")
+
+
 @dataclass(frozen=True)
 class Flow:
     """One side of a one-way join: a stream, or the results of the joins before."""
@@ -34,8 +40,20 @@ class Flow:
 
     def __post_init__(self) -> None:
         _check(self, above=("rate", "tuple_bytes"), least=("window_tuples", "key_bytes"))
-        if not self.distinct_keys >= 1:
-            raise ValueError(f"distinct_keys: {self.distinct_keys} must be at least 1")
+        _check_distinct(self, "distinct_keys")
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A join attribute of a stream."""
+
+    distinct: float
+    """Distinct values, all equally frequent (1 / f)."""
+    bytes: float
+
+    def __post_init__(self) -> None:
+        _check(self, least=("bytes",))
+        _check_distinct(self, "distinct")
 
 
 @dataclass(frozen=True)
