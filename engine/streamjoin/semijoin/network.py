@@ -93,7 +93,6 @@ class Network:
     """The link from one site to another; asked once for each pair."""
     shipments: list[Shipment] = field(default_factory=list)
     late: list[Late] = field(default_factory=list)
-    now: int = 0
     _lines: dict[tuple[str, str], _Line] = field(default_factory=dict)
     _machines: list[_Machine] = field(default_factory=list)
     _events: list[tuple[int, int, int, int, int, Event | Callable[[], Batch]]] = field(default_factory=list)
@@ -113,28 +112,28 @@ class Network:
         """
         self._schedule(time, _RESULTS if step else _STREAMS, step, machine, batch)
 
-    def run(self, until: float = math.inf) -> None:
-        """Let everything happen until ``until``, in microseconds. O(log events) each, beside what the machines do."""
-        while self._events and self._events[0][0] <= until:
-            self.now, _, _, _, index, event = heapq.heappop(self._events)
+    def run(self) -> None:
+        """Let everything happen. O(log events) for each event, beside what the machines do."""
+        while self._events:
+            time, _, _, _, index, event = heapq.heappop(self._events)
             machine = self._machines[index]
-            for effect in machine.site.handle(event() if callable(event) else event, self.now):
+            for effect in machine.site.handle(event() if callable(event) else event, time):
                 if isinstance(effect, Send):
-                    self._ship(machine, effect.message)
+                    self._ship(machine, effect.message, time)
                 elif isinstance(effect, WakeAt):
                     self._schedule(effect.time, _WAKES, 0, index, effect.wake)
                 elif isinstance(effect, Match):
-                    machine.on_match(effect, self.now)
+                    machine.on_match(effect, time)
                 else:
                     self.late.append(effect)
 
-    def _ship(self, machine: _Machine, message: Message) -> None:
+    def _ship(self, machine: _Machine, message: Message, time: int) -> None:
         sender, receiver = machine.place, self._machines[machine.peer].place
-        received = self.now
+        received = time
         if sender != receiver:
             line = self._lines.setdefault((sender, receiver), _Line(self.link(sender, receiver)))
-            received = line.ship(message.bytes, self.now)
-            self.shipments.append(Shipment(sender, receiver, message, self.now, received))
+            received = line.ship(message.bytes, time)
+            self.shipments.append(Shipment(sender, receiver, message, time, received))
         self._schedule(received, _MESSAGES, 0, machine.peer, message)
 
     def _schedule(self, time: int, kind: int, step: int, machine: int, event: Event | Callable[[], Batch]) -> None:
@@ -150,9 +149,9 @@ class Run:
     shipments: Sequence[Shipment]
     late: Sequence[Late]
 
-    def bytes_shipped(self, since: int = 0, until: float = math.inf) -> int:
-        """Both ways; of what was sent in [since, until), microseconds."""
-        return sum(shipment.message.bytes for shipment in self.shipments if since <= shipment.sent < until)
+    def bytes_shipped(self) -> int:
+        """Both ways."""
+        return sum(shipment.message.bytes for shipment in self.shipments)
 
 
 def batches(tuples: Iterable[StreamTuple], interval: int, until: int) -> list[Batch]:

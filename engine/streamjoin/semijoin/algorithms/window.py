@@ -8,7 +8,7 @@ tuples of equal time never find each other; with its tuple windows (section 3.3,
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -121,10 +121,7 @@ class Held:
         self._all: list[StreamTuple] = []
         self._of_key: dict[Hashable, list[StreamTuple]] = {}
 
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def __iter__(self) -> Iterable[StreamTuple]:
+    def __iter__(self) -> Iterator[StreamTuple]:
         return iter(self._all)
 
     @property
