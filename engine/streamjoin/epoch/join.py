@@ -23,6 +23,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 
@@ -30,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from streamjoin.epoch.matches import Matches, marks_batch, read_marks
+from streamjoin.epoch.matches import Matches, Rows, marks_batch, read_marks
 from streamjoin.epoch.spec import (
     REPORT,
     UNMATCHABLE,
@@ -185,11 +186,12 @@ class Part:
         matches, kind = self._matches, self._worker.config.type
         runs = {key: (*self._runs.get(key, ()), *self._fresh.get(key, ())) for key in {*self._runs, *self._fresh}}
         matches.take(notices, runs)
-        for key, tuples in matches.first_matched(runs):
-            if not self._spec.is_last:
-                self._writes.marks(key, marks_batch(tuples))
-            if kind is JoinType.SEMI:
-                self._write_alone([(key[1], tuples)])
+        if kind is JoinType.SEMI or not self._spec.is_last:
+            for key, parts in matches.first_matched(runs):
+                if not self._spec.is_last:
+                    self._writes.marks(key, marks_batch(parts))
+                if kind is JoinType.SEMI:
+                    self._write_alone((key[1], part) for part in parts)
         if kind.gives_unmatched:
             self._write_alone(matches.passed(self._fresh, fresh=True))
 
@@ -197,9 +199,9 @@ class Part:
         self._report.output += results.num_rows
         self._writes.results(results)
 
-    def _write_alone(self, tuples: Iterable[tuple[int, pa.RecordBatch]]) -> None:
-        for side, batch in tuples:
-            for results in self._worker.joiner.alone(side, batch):
+    def _write_alone(self, tuples: Iterable[tuple[int, Rows]]) -> None:
+        for side, (run, rows) in tuples:
+            for results in self._worker.joiner.alone(side, run.batch, rows):
                 self._write(results)
 
     def _gather(self, pieces: Iterable[Piece]) -> dict[tuple[int, int], list[Run]]:
@@ -209,7 +211,8 @@ class Part:
             if piece.area == REPORT:
                 self._report.routes.append(pickle.loads(piece.data))  # noqa: S301 - written by the route tasks
             elif piece.area == UNMATCHABLE:
-                self._write_alone([(piece.side, ipc.read_record_batch(piece.data, side.payload))])
+                for results in self._worker.joiner.alone(piece.side, ipc.read_record_batch(piece.data, side.payload)):
+                    self._write(results)
             else:
                 parts[piece.area, piece.side].append(Run.of(ipc.read_record_batch(piece.data, side.held)))
         return {key: merge_in_chunks(runs, CHUNK_BYTES) for key, runs in parts.items()}
@@ -421,10 +424,11 @@ def _merged(parts: Sequence[HeldRun], bound: int | None, matches: Matches | None
     """One run of several, and its marks, if those are kept. O(rows log parts)."""
     if matches is None:
         return merge_runs([part.run for part in parts], bound), None
-    marked = [part.run.batch.append_column(MARK, pa.array(matches.marks(part).view(np.uint8))) for part in parts]
-    batch = merge_runs([Run.of(one) for one in marked], bound).batch
-    marks = batch.column(MARK).to_numpy().astype(bool)
-    return Run.of(batch.drop_columns([MARK])), marks
+    marked = [replace(part.run, batch=part.run.batch.append_column(MARK, pa.array(matches.marks(part).view(np.uint8)))) for part in parts]
+    merged = merge_runs(marked, bound)
+    marks: Marks = merged.batch.column(MARK).to_numpy().view(np.bool_)
+    batch = merged.batch.drop_columns([MARK])
+    return replace(merged, batch=batch, nbytes=batch.nbytes), marks
 
 
 def _rows(runs: TaskRuns, side: int) -> int:

@@ -21,10 +21,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import ipc
 
 from streamjoin.epoch.spec import ID, EpochSpec, Piece, Plan
 from streamjoin.kernel.joiner import Indices, Matched
-from streamjoin.kernel.run import KEY, TIME, UNIT, Run, sort_run
+from streamjoin.kernel.marks import mark_rows, unmatched_between
+from streamjoin.kernel.run import KEY, TIME, UNIT, Run, sort_run, take
+from streamjoin.language.predicate import INT64_MAX, INT64_MIN
 from streamjoin.scheme.tiling import Area
 from streamjoin.state.blocks import Block, load_all
 from streamjoin.state.storage import Storage
@@ -33,6 +36,9 @@ from streamjoin.state.store import HeldRun, Marks, held_on, places_of, rows_sele
 AreaSide = tuple[int, int]
 
 Runs = Mapping[AreaSide, Sequence[HeldRun]]
+
+Rows = tuple[Run, NDArray[np.int64]]
+"""Some tuples of a run, by row, ascending."""
 
 
 class Matches:
@@ -51,7 +57,7 @@ class Matches:
 
         def mark(*pairs: Indices) -> None:
             for side, run in sides:
-                self._of(run)[pairs[side]] = True
+                mark_rows(self._of(run), pairs[side])
 
         return mark
 
@@ -63,14 +69,13 @@ class Matches:
         return np.zeros(run.run.rows, dtype=bool) if found is None else found
 
     def notices(self, runs: Runs) -> Iterator[Piece]:
-        """What the owners of tuples that are not ours are to know. O(rows that matched first here)."""
+        """What the owners of tuples that are not ours are to know. O(rows of other areas that are held here)."""
         for (area, side), of_side in self._tracked_of(runs):
             for held in of_side:
-                fresh = self._fresh(held)
                 start, end = self._owned(area, side, held)
-                rows = fresh[(fresh < start) | (fresh >= end)]
+                rows = np.concatenate([self._fresh(held, 0, start), self._fresh(held, end, held.run.rows)])
                 if len(rows):
-                    yield from self._to_owners(side, held.run.batch.select([KEY, UNIT, ID]).take(pa.array(rows)))
+                    yield from self._to_owners(side, take(held.run.batch.select([KEY, UNIT, ID]), pa.array(rows)))
 
     def _to_owners(self, side: int, batch: pa.RecordBatch) -> Iterator[Piece]:
         areas = self._plan.scheme.areas
@@ -80,34 +85,36 @@ class Matches:
                 continue
             owned = slice_keys(rows_selected(batch, selection), keys)
             if owned.num_rows:
-                yield Piece(areas[number].task, number, side, pa.py_buffer(np.ascontiguousarray(owned.column(ID).to_numpy())))
+                yield Piece(areas[number].task, number, side, owned.select([KEY, ID]).serialize())
 
     def take(self, notices: Iterable[Piece], runs: Runs) -> None:
-        """Mark what other areas have found. O(n log n) for the runs of the areas that notices came for."""
-        found: dict[AreaSide, list[NDArray[np.int64]]] = defaultdict(list)
+        """Mark what other areas have found. O(n log n) for the n rows that have keys such as the notices'."""
+        found: dict[AreaSide, list[Piece]] = defaultdict(list)
         for notice in notices:
-            found[notice.area, notice.side].append(np.frombuffer(notice.data, dtype=np.int64))
-        for key, identities in found.items():
-            matched = np.unique(np.concatenate(identities))
-            for held in runs.get(key, ()):
-                rows = rows_of(held.run, matched)
+            found[notice.area, notice.side].append(notice)
+        for key, pieces in found.items():
+            of_side = runs.get(key, ())
+            if not of_side:
+                continue
+            held_as = of_side[0].run.batch.schema
+            schema = pa.schema([held_as.field(KEY), held_as.field(ID)])
+            told = [ipc.read_record_batch(piece.data, schema) for piece in pieces]
+            low, high = min(batch.column(KEY)[0].as_py() for batch in told), max(batch.column(KEY)[-1].as_py() for batch in told)
+            matched = np.unique(np.concatenate([batch.column(ID).to_numpy() for batch in told]))
+            for held in of_side:
+                start, end = int(np.searchsorted(held.run.key, low)), int(np.searchsorted(held.run.key, high, side="right"))
+                rows = rows_of(held.run, matched, start, end)
                 if len(rows):
                     self._of(held)[rows] = True
 
-    def first_matched(self, runs: Runs) -> Iterator[tuple[AreaSide, pa.RecordBatch]]:
-        """The tuples of each area that are its own and have first matched in this epoch, whole, sorted by key."""
+    def first_matched(self, runs: Runs) -> Iterator[tuple[AreaSide, list[Rows]]]:
+        """The tuples of each area that are its own and have first matched in this epoch. O(rows held)."""
         for key, of_side in self._tracked_of(runs):
-            parts = []
-            for held in of_side:
-                rows = self._fresh(held)
-                start, end = self._owned(*key, held)
-                rows = rows[(rows >= start) & (rows < end)]
-                if len(rows):
-                    parts.append(held.run.batch.take(pa.array(rows)))
-            if parts:
-                yield key, sort_run(pa.concat_batches(parts)) if len(parts) > 1 else parts[0]
+            found = ((held.run, self._fresh(held, *self._owned(*key, held))) for held in of_side)
+            if parts := [(run, rows) for run, rows in found if len(rows)]:
+                yield key, parts
 
-    def passed(self, runs: Runs, *, fresh: bool) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def passed(self, runs: Runs, *, fresh: bool) -> Iterator[tuple[int, Rows]]:
         """By side, our tuples that have matched nothing and never will: those that this epoch lets go, of runs that were held before
         it, or, ``fresh``, those that came in it too late for anything that is still to come. O(rows of runs where there are such)."""
         spec = self._spec
@@ -118,15 +125,15 @@ class Matches:
                 if not spec.is_last and (bound is None or run.time_min is None or run.time_min >= bound):
                     continue
                 start, end = self._owned(area, side, held)
-                gone = ~self.marks(held)[start:end]
-                if run.time is not None:
-                    if bound is not None and not spec.is_last:
-                        gone &= run.time[start:end] < bound
-                    if released is not None:
-                        gone &= run.time[start:end] >= released
-                rows = np.flatnonzero(gone) + start
+                marks = self.marks(held)[start:end]
+                if run.time is None:
+                    rows = np.flatnonzero(~marks)
+                else:
+                    low, high = INT64_MIN if released is None else released, INT64_MAX if spec.is_last or bound is None else bound - 1
+                    rows = np.empty(end - start, dtype=np.int64)
+                    rows = rows[: unmatched_between(marks, run.time[start:end], low, high, rows)]
                 if len(rows):
-                    yield side, run.batch.take(pa.array(rows))
+                    yield side, (run, rows + start)
 
     def after(self, runs: Iterable[HeldRun]) -> dict[HeldRun, Marks]:
         """The marks of those of these runs of which any tuple has matched."""
@@ -144,12 +151,12 @@ class Matches:
             found = self._now[run] = np.zeros(run.run.rows, dtype=bool) if before is None else before.copy()
         return found
 
-    def _fresh(self, held: HeldRun) -> NDArray[np.int64]:
-        """Rows that have first matched in this epoch."""
+    def _fresh(self, held: HeldRun, start: int, end: int) -> NDArray[np.int64]:
+        """Rows among these that have first matched in this epoch. O(end - start), or O(1) where nothing of the run has matched in it."""
         now, before = self._now.get(held), self._before.get(held)
-        if now is None:
+        if now is None or start == end:
             return np.empty(0, dtype=np.int64)
-        return np.flatnonzero(now if before is None else now & ~before)
+        return start + np.flatnonzero(now[start:end] if before is None else now[start:end] > before[start:end])
 
     def _owned(self, area: int, side: int, held: HeldRun) -> tuple[int, int]:
         keys = self._areas[area].writes[side]
@@ -159,17 +166,20 @@ class Matches:
         return ((key, of_side) for key, of_side in runs.items() if key[1] in self._tracked)
 
 
-def rows_of(run: Run, identities: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The rows of the run with these identities, which ascend. O(rows log identities)."""
-    own = run.batch.column(ID).to_numpy()
+def rows_of(run: Run, identities: NDArray[np.int64], start: int, end: int) -> NDArray[np.int64]:
+    """The rows of the run from ``start`` to ``end`` with these identities, one or more, which ascend. O(rows log identities)."""
+    own = run.batch.column(ID).slice(start, end - start).to_numpy()
     places = np.searchsorted(identities, own)
     places[places == len(identities)] = 0
-    return np.flatnonzero(identities[places] == own) if len(identities) else np.empty(0, dtype=np.int64)
+    return start + np.flatnonzero(identities[places] == own)
 
 
-def marks_batch(tuples: pa.RecordBatch) -> pa.RecordBatch:
-    """What a marks block has of these tuples."""
-    return tuples.select([name for name in (KEY, UNIT, TIME, ID) if name in tuples.schema.names])
+def marks_batch(parts: Sequence[Rows]) -> pa.RecordBatch:
+    """What a marks block has of these tuples, one or more, sorted by key. O(n log n)."""
+    names = [name for name in (KEY, UNIT, TIME, ID) if name in parts[0][0].batch.schema.names]
+    # By NumPy: Arrow takes longer to begin with a batch than there are rows in many of these.
+    columns = {name: np.concatenate([run.batch.column(name).to_numpy()[rows] for run, rows in parts]) for name in names}
+    return sort_run(pa.RecordBatch.from_pydict(columns))
 
 
 def read_marks(
@@ -185,7 +195,7 @@ def read_marks(
         identities = np.unique(np.concatenate([batch.column(ID).to_numpy() for batch in load_all(storage, met)]))
         for area in held_here:
             for held in runs[area, side]:
-                rows = rows_of(held.run, identities)
+                rows = rows_of(held.run, identities, 0, held.run.rows)
                 if len(rows):
                     marks = found[held] = np.zeros(held.run.rows, dtype=bool)
                     marks[rows] = True
