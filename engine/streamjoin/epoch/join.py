@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from streamjoin.epoch.matches import Matches, Rows, marks_batch, read_marks
+from streamjoin.epoch.matches import Matches, Rows, merge_marks, read_marks
 from streamjoin.epoch.spec import (
     REPORT,
     UNMATCHABLE,
@@ -54,7 +54,7 @@ from streamjoin.kernel.run import CHUNK_BYTES, Run, merge_in_chunks, merge_runs,
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.scheme.tiling import Area
-from streamjoin.state.blocks import FOLDER, Axes, describe, encode_in_parts, load_all, name_of
+from streamjoin.state.blocks import FOLDER, Axes, Block, describe, encode_in_parts, load_all, name_of
 from streamjoin.state.log import Entry
 from streamjoin.state.storage import StorageError, retries
 from streamjoin.state.store import (
@@ -189,7 +189,7 @@ class Part:
         if kind is JoinType.SEMI or not self._spec.is_last:
             for key, parts in matches.first_matched(runs):
                 if not self._spec.is_last:
-                    self._writes.marks(key, marks_batch(parts))
+                    self._writes.marks(key, parts)
                 if kind is JoinType.SEMI:
                     self._write_alone((key[1], part) for part in parts)
         if kind.gives_unmatched:
@@ -349,18 +349,27 @@ def _rewrite(spec: EpochSpec, task: int, config: Config, store: RunStore, report
 
 def _rewritten(spec: EpochSpec, rewrite: Rewrite, config: Config) -> Rewritten:
     """Make one block of several. O(rows * log blocks). Memory: twice their tuples."""
-    storage, side = config.storage, rewrite.side
-    merged = merge_runs([Run.of(batch) for batch in load_all(storage, rewrite.blocks)], spec.expired_before[side])
-    if not merged.rows:
+    storage = config.storage
+    made = merge_marks(storage, rewrite.blocks) if rewrite.of_marks else _merged_blocks(spec, rewrite, config)
+    if made is None:
         return Rewritten(rewrite.name, None)
-    axes = None if storage.local_path(FOLDER) is not None else Axes(keys=bool(config.predicate.main.keys), units=True)
-    data, parts = encode_in_parts(merged.batch, axes)
+    data, block = made
     small = data.size <= spec.small_bytes
     name = name_of(f"{rewrite.name}-{uuid.uuid4().hex[:8]}", small=small)
     if not small:
         storage.put(name, memoryview(data))
-    block = describe(merged.batch, name=name, side=side, generation=0, area=-1, nbytes=data.size, parts=parts)
-    return Rewritten(rewrite.name, block, data.to_pybytes() if small else b"")
+    return Rewritten(rewrite.name, replace(block, name=name), data.to_pybytes() if small else b"")
+
+
+def _merged_blocks(spec: EpochSpec, rewrite: Rewrite, config: Config) -> tuple[pa.Buffer, Block] | None:
+    """The bytes of one block of several, and the log's record of it, but for its name; None: all tuples have expired."""
+    storage, side = config.storage, rewrite.side
+    merged = merge_runs([Run.of(batch) for batch in load_all(storage, rewrite.blocks)], spec.expired_before[side])
+    if not merged.rows:
+        return None
+    axes = None if storage.local_path(FOLDER) is not None else Axes(keys=bool(config.predicate.main.keys), units=True)
+    data, parts = encode_in_parts(merged.batch, axes)
+    return data, describe(merged.batch, name="", side=side, generation=0, area=-1, nbytes=data.size, parts=parts)
 
 
 def _unexpired(held: tuple[HeldRun, ...], bound: int | None, report: TaskReport) -> tuple[HeldRun, ...]:

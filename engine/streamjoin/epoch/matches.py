@@ -6,8 +6,9 @@ second round of the exchange, and only once all of them have come is it known wh
 
 Always holds:
 
-- A tuple's mark is set in the epoch of its first match and never taken back. The owner writes it in that epoch, as a row of a *marks* block
-  (key, unit coordinate, time and identity), which the epoch's commit names. So who reads an area's blocks back reads its marks too.
+- A tuple's mark is set in the epoch of its first match and never taken back. The owner writes it in that epoch: its identity, in a *marks*
+  block, which the epoch's commit names. So who reads an area's blocks back reads its marks too. No other column is written: what the
+  commit says of a marks block's keys, units and times holds for all its tuples, and need not be tight.
 - Tuples that come alone do so in one epoch: that in which ``expired_before`` passes them, or, if they were passed before they came, that in
   which they came. Their marks are complete then, as nothing of a later epoch can match them.
 - Marks are copied before they are changed, so that those of an epoch that is committed outlive one that goes on from it and fails.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -26,10 +28,10 @@ from pyarrow import ipc
 from streamjoin.epoch.spec import ID, EpochSpec, Piece, Plan
 from streamjoin.kernel.joiner import Indices, Matched
 from streamjoin.kernel.marks import mark_rows, unmatched_between
-from streamjoin.kernel.run import KEY, TIME, UNIT, Run, sort_run, take
+from streamjoin.kernel.run import KEY, UNIT, Run, take
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN
-from streamjoin.scheme.tiling import Area
-from streamjoin.state.blocks import Block, load_all
+from streamjoin.scheme.tiling import Area, UnitRange
+from streamjoin.state.blocks import Block, encode, load_all
 from streamjoin.state.storage import Storage
 from streamjoin.state.store import HeldRun, Marks, held_on, places_of, rows_selected, slice_keys
 
@@ -174,12 +176,47 @@ def rows_of(run: Run, identities: NDArray[np.int64], start: int, end: int) -> ND
     return start + np.flatnonzero(identities[places] == own)
 
 
-def marks_batch(parts: Sequence[Rows]) -> pa.RecordBatch:
-    """What a marks block has of these tuples, one or more, sorted by key. O(n log n)."""
-    names = [name for name in (KEY, UNIT, TIME, ID) if name in parts[0][0].batch.schema.names]
-    # By NumPy: Arrow takes longer to begin with a batch than there are rows in many of these.
-    columns = {name: np.concatenate([run.batch.column(name).to_numpy()[rows] for run, rows in parts]) for name in names}
-    return sort_run(pa.RecordBatch.from_pydict(columns))
+def identities_of(parts: Sequence[Rows]) -> NDArray[np.int64]:
+    """Of these tuples, one or more. O(tuples)."""
+    return np.concatenate([run.batch.column(ID).to_numpy()[rows] for run, rows in parts])
+
+
+def encode_marks(identities: NDArray[np.int64]) -> pa.Buffer:
+    """The bytes of a marks block. Memory: one copy of them."""
+    return encode(pa.RecordBatch.from_pydict({ID: identities}))
+
+
+def describe_marks(parts: Sequence[Rows], units: UnitRange, *, name: str, side: int, generation: int, area: int) -> Block:
+    """The log's record of a marks block of an area with these units, but for its bytes. O(parts)."""
+    return together(
+        Block(
+            name=name, side=side, generation=generation, area=area, rows=len(rows), nbytes=0,
+            key_min=run.key[rows[0]].item(), key_max=run.key[rows[-1]].item(), unit_min=units.low, unit_max=units.high - 1,
+            time_min=run.time_min, time_max=run.time_max,
+        )
+        for run, rows in parts
+    )  # fmt: skip
+
+
+def merge_marks(storage: Storage, blocks: Sequence[Block]) -> tuple[pa.Buffer, Block]:
+    """The bytes of one marks block of several, and the log's record of it, but for its name. O(marks). Raises StorageError."""
+    data = encode_marks(np.concatenate([batch.column(ID).to_numpy() for batch in load_all(storage, blocks)]))
+    return data, replace(together(blocks), generation=0, area=-1, nbytes=data.size, parts=None, extent=None)
+
+
+def together(blocks: Iterable[Block]) -> Block:
+    """The first of some blocks of one side, with the rows of all, and ranges that hold them. O(blocks)."""
+    all_ = list(blocks)
+    return replace(
+        all_[0],
+        rows=sum(block.rows for block in all_),
+        key_min=min(block.key_min for block in all_),
+        key_max=max(block.key_max for block in all_),
+        unit_min=min(block.unit_min for block in all_),
+        unit_max=max(block.unit_max for block in all_),
+        time_min=min((block.time_min for block in all_ if block.time_min is not None), default=None),
+        time_max=max((block.time_max for block in all_ if block.time_max is not None), default=None),
+    )
 
 
 def read_marks(
