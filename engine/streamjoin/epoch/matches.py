@@ -188,14 +188,15 @@ def encode_marks(identities: NDArray[np.int64]) -> pa.Buffer:
 
 def describe_marks(parts: Sequence[Rows], units: UnitRange, *, name: str, side: int, generation: int, area: int) -> Block:
     """The log's record of a marks block of an area with these units, but for its bytes. O(parts)."""
-    return together(
+    blocks = [
         Block(
             name=name, side=side, generation=generation, area=area, rows=len(rows), nbytes=0,
             key_min=run.key[rows[0]].item(), key_max=run.key[rows[-1]].item(), unit_min=units.low, unit_max=units.high - 1,
             time_min=run.time_min, time_max=run.time_max,
         )
         for run, rows in parts
-    )  # fmt: skip
+    ]  # fmt: skip
+    return together(blocks)
 
 
 def merge_marks(storage: Storage, blocks: Sequence[Block]) -> tuple[pa.Buffer, Block]:
@@ -204,18 +205,17 @@ def merge_marks(storage: Storage, blocks: Sequence[Block]) -> tuple[pa.Buffer, B
     return data, replace(together(blocks), generation=0, area=-1, nbytes=data.size, parts=None, extent=None)
 
 
-def together(blocks: Iterable[Block]) -> Block:
+def together(blocks: Sequence[Block]) -> Block:
     """The first of some blocks of one side, with the rows of all, and ranges that hold them. O(blocks)."""
-    all_ = list(blocks)
     return replace(
-        all_[0],
-        rows=sum(block.rows for block in all_),
-        key_min=min(block.key_min for block in all_),
-        key_max=max(block.key_max for block in all_),
-        unit_min=min(block.unit_min for block in all_),
-        unit_max=max(block.unit_max for block in all_),
-        time_min=min((block.time_min for block in all_ if block.time_min is not None), default=None),
-        time_max=max((block.time_max for block in all_ if block.time_max is not None), default=None),
+        blocks[0],
+        rows=sum(block.rows for block in blocks),
+        key_min=min(block.key_min for block in blocks),
+        key_max=max(block.key_max for block in blocks),
+        unit_min=min(block.unit_min for block in blocks),
+        unit_max=max(block.unit_max for block in blocks),
+        time_min=min((block.time_min for block in blocks if block.time_min is not None), default=None),
+        time_max=max((block.time_max for block in blocks if block.time_max is not None), default=None),
     )
 
 
