@@ -69,6 +69,19 @@ def test_only_parquet_columns_that_repeat_themselves_get_dictionaries(tmp_path: 
     assert len(rows(tmp_path)) == len(numbers)
 
 
+def test_parquet_columns_that_begin_with_nulls_get_dictionaries_by_their_values(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("town", pa.string()), ("never", pa.int64())])
+    numbers = range(10_000)
+    values: list[list[Any]] = [list(numbers), [f"town-{number % 7}" for number in numbers], [None] * len(numbers)]
+    columns = [[None] * 10_000 + column for column in values]
+    target = sink(tmp_path, schema=schema)
+    target.publish(stage(target, "a", pa.record_batch(columns, schema=schema)))
+    group = pq.read_metadata(tmp_path / visible(tmp_path)[0]).row_group(0)
+    found = {group.column(index).path_in_schema: group.column(index).has_dictionary_page for index in range(3)}
+    assert found == {"id": False, "town": True, "never": False}
+    assert sum(pq.read_metadata(tmp_path / name).num_rows for name in visible(tmp_path)) == 20_000
+
+
 def test_whole_numbers_that_do_not_repeat_are_written_as_differences_and_read_back_whatever_they_are(tmp_path: Path) -> None:
     numbers = [-(2**63), 2**63 - 1, 0, -1, None, *range(5_000), 2**62, -(2**62)]
     kinds = {"long": pa.int64(), "int": pa.int32(), "small": pa.int16(), "time": pa.timestamp("us", "UTC"), "day": pa.date32()}

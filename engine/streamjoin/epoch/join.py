@@ -23,6 +23,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 
@@ -30,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from streamjoin.epoch.matches import Matches, marks_batch, read_marks
+from streamjoin.epoch.matches import Matches, Rows, merge_marks, read_marks
 from streamjoin.epoch.spec import (
     REPORT,
     UNMATCHABLE,
@@ -53,7 +54,7 @@ from streamjoin.kernel.run import CHUNK_BYTES, Run, merge_in_chunks, merge_runs,
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.scheme.tiling import Area
-from streamjoin.state.blocks import FOLDER, Axes, describe, encode_in_parts, load_all, name_of
+from streamjoin.state.blocks import FOLDER, Axes, Block, describe, encode_in_parts, load_all, name_of
 from streamjoin.state.log import Entry
 from streamjoin.state.storage import StorageError, retries
 from streamjoin.state.store import (
@@ -185,11 +186,12 @@ class Part:
         matches, kind = self._matches, self._worker.config.type
         runs = {key: (*self._runs.get(key, ()), *self._fresh.get(key, ())) for key in {*self._runs, *self._fresh}}
         matches.take(notices, runs)
-        for key, tuples in matches.first_matched(runs):
-            if not self._spec.is_last:
-                self._writes.marks(key, marks_batch(tuples))
-            if kind is JoinType.SEMI:
-                self._write_alone([(key[1], tuples)])
+        if kind is JoinType.SEMI or not self._spec.is_last:
+            for key, parts in matches.first_matched(runs):
+                if not self._spec.is_last:
+                    self._writes.marks(key, parts)
+                if kind is JoinType.SEMI:
+                    self._write_alone((key[1], part) for part in parts)
         if kind.gives_unmatched:
             self._write_alone(matches.passed(self._fresh, fresh=True))
 
@@ -197,9 +199,9 @@ class Part:
         self._report.output += results.num_rows
         self._writes.results(results)
 
-    def _write_alone(self, tuples: Iterable[tuple[int, pa.RecordBatch]]) -> None:
-        for side, batch in tuples:
-            for results in self._worker.joiner.alone(side, batch):
+    def _write_alone(self, tuples: Iterable[tuple[int, Rows]]) -> None:
+        for side, (run, rows) in tuples:
+            for results in self._worker.joiner.alone(side, run.batch, rows):
                 self._write(results)
 
     def _gather(self, pieces: Iterable[Piece]) -> dict[tuple[int, int], list[Run]]:
@@ -209,7 +211,8 @@ class Part:
             if piece.area == REPORT:
                 self._report.routes.append(pickle.loads(piece.data))  # noqa: S301 - written by the route tasks
             elif piece.area == UNMATCHABLE:
-                self._write_alone([(piece.side, ipc.read_record_batch(piece.data, side.payload))])
+                for results in self._worker.joiner.alone(piece.side, ipc.read_record_batch(piece.data, side.payload)):
+                    self._write(results)
             else:
                 parts[piece.area, piece.side].append(Run.of(ipc.read_record_batch(piece.data, side.held)))
         return {key: merge_in_chunks(runs, CHUNK_BYTES) for key, runs in parts.items()}
@@ -346,18 +349,27 @@ def _rewrite(spec: EpochSpec, task: int, config: Config, store: RunStore, report
 
 def _rewritten(spec: EpochSpec, rewrite: Rewrite, config: Config) -> Rewritten:
     """Make one block of several. O(rows * log blocks). Memory: twice their tuples."""
-    storage, side = config.storage, rewrite.side
-    merged = merge_runs([Run.of(batch) for batch in load_all(storage, rewrite.blocks)], spec.expired_before[side])
-    if not merged.rows:
+    storage = config.storage
+    made = merge_marks(storage, rewrite.blocks) if rewrite.of_marks else _merged_blocks(spec, rewrite, config)
+    if made is None:
         return Rewritten(rewrite.name, None)
-    axes = None if storage.local_path(FOLDER) is not None else Axes(keys=bool(config.predicate.main.keys), units=True)
-    data, parts = encode_in_parts(merged.batch, axes)
+    data, block = made
     small = data.size <= spec.small_bytes
     name = name_of(f"{rewrite.name}-{uuid.uuid4().hex[:8]}", small=small)
     if not small:
         storage.put(name, memoryview(data))
-    block = describe(merged.batch, name=name, side=side, generation=0, area=-1, nbytes=data.size, parts=parts)
-    return Rewritten(rewrite.name, block, data.to_pybytes() if small else b"")
+    return Rewritten(rewrite.name, replace(block, name=name), data.to_pybytes() if small else b"")
+
+
+def _merged_blocks(spec: EpochSpec, rewrite: Rewrite, config: Config) -> tuple[pa.Buffer, Block] | None:
+    """The bytes of one block of several, and the log's record of it, but for its name; None: all tuples have expired."""
+    storage, side = config.storage, rewrite.side
+    merged = merge_runs([Run.of(batch) for batch in load_all(storage, rewrite.blocks)], spec.expired_before[side])
+    if not merged.rows:
+        return None
+    axes = None if storage.local_path(FOLDER) is not None else Axes(keys=bool(config.predicate.main.keys), units=True)
+    data, parts = encode_in_parts(merged.batch, axes)
+    return data, describe(merged.batch, name="", side=side, generation=0, area=-1, nbytes=data.size, parts=parts)
 
 
 def _unexpired(held: tuple[HeldRun, ...], bound: int | None, report: TaskReport) -> tuple[HeldRun, ...]:
@@ -421,10 +433,11 @@ def _merged(parts: Sequence[HeldRun], bound: int | None, matches: Matches | None
     """One run of several, and its marks, if those are kept. O(rows log parts)."""
     if matches is None:
         return merge_runs([part.run for part in parts], bound), None
-    marked = [part.run.batch.append_column(MARK, pa.array(matches.marks(part).view(np.uint8))) for part in parts]
-    batch = merge_runs([Run.of(one) for one in marked], bound).batch
-    marks = batch.column(MARK).to_numpy().astype(bool)
-    return Run.of(batch.drop_columns([MARK])), marks
+    marked = [replace(part.run, batch=part.run.batch.append_column(MARK, pa.array(matches.marks(part).view(np.uint8)))) for part in parts]
+    merged = merge_runs(marked, bound)
+    marks: Marks = merged.batch.column(MARK).to_numpy().view(np.bool_)
+    batch = merged.batch.drop_columns([MARK])
+    return replace(merged, batch=batch, nbytes=batch.nbytes), marks
 
 
 def _rows(runs: TaskRuns, side: int) -> int:

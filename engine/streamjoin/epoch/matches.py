@@ -6,8 +6,9 @@ second round of the exchange, and only once all of them have come is it known wh
 
 Always holds:
 
-- A tuple's mark is set in the epoch of its first match and never taken back. The owner writes it in that epoch, as a row of a *marks* block
-  (key, unit coordinate, time and identity), which the epoch's commit names. So who reads an area's blocks back reads its marks too.
+- A tuple's mark is set in the epoch of its first match and never taken back. The owner writes it in that epoch: its identity, in a *marks*
+  block, which the epoch's commit names. So who reads an area's blocks back reads its marks too. No other column is written: what the
+  commit says of a marks block's keys, units and times holds for all its tuples, and need not be tight.
 - Tuples that come alone do so in one epoch: that in which ``expired_before`` passes them, or, if they were passed before they came, that in
   which they came. Their marks are complete then, as nothing of a later epoch can match them.
 - Marks are copied before they are changed, so that those of an epoch that is committed outlive one that goes on from it and fails.
@@ -17,22 +18,29 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import ipc
 
 from streamjoin.epoch.spec import ID, EpochSpec, Piece, Plan
 from streamjoin.kernel.joiner import Indices, Matched
-from streamjoin.kernel.run import KEY, TIME, UNIT, Run, sort_run
-from streamjoin.scheme.tiling import Area
-from streamjoin.state.blocks import Block, load_all
+from streamjoin.kernel.marks import mark_rows, unmatched_between
+from streamjoin.kernel.run import KEY, UNIT, Run, take
+from streamjoin.language.predicate import INT64_MAX, INT64_MIN
+from streamjoin.scheme.tiling import Area, UnitRange
+from streamjoin.state.blocks import Block, encode, load_all
 from streamjoin.state.storage import Storage
 from streamjoin.state.store import HeldRun, Marks, held_on, places_of, rows_selected, slice_keys
 
 AreaSide = tuple[int, int]
 
 Runs = Mapping[AreaSide, Sequence[HeldRun]]
+
+Rows = tuple[Run, NDArray[np.int64]]
+"""Some tuples of a run, by row, ascending."""
 
 
 class Matches:
@@ -51,7 +59,7 @@ class Matches:
 
         def mark(*pairs: Indices) -> None:
             for side, run in sides:
-                self._of(run)[pairs[side]] = True
+                mark_rows(self._of(run), pairs[side])
 
         return mark
 
@@ -63,14 +71,13 @@ class Matches:
         return np.zeros(run.run.rows, dtype=bool) if found is None else found
 
     def notices(self, runs: Runs) -> Iterator[Piece]:
-        """What the owners of tuples that are not ours are to know. O(rows that matched first here)."""
+        """What the owners of tuples that are not ours are to know. O(rows of other areas that are held here)."""
         for (area, side), of_side in self._tracked_of(runs):
             for held in of_side:
-                fresh = self._fresh(held)
                 start, end = self._owned(area, side, held)
-                rows = fresh[(fresh < start) | (fresh >= end)]
+                rows = np.concatenate([self._fresh(held, 0, start), self._fresh(held, end, held.run.rows)])
                 if len(rows):
-                    yield from self._to_owners(side, held.run.batch.select([KEY, UNIT, ID]).take(pa.array(rows)))
+                    yield from self._to_owners(side, take(held.run.batch.select([KEY, UNIT, ID]), pa.array(rows)))
 
     def _to_owners(self, side: int, batch: pa.RecordBatch) -> Iterator[Piece]:
         areas = self._plan.scheme.areas
@@ -80,34 +87,36 @@ class Matches:
                 continue
             owned = slice_keys(rows_selected(batch, selection), keys)
             if owned.num_rows:
-                yield Piece(areas[number].task, number, side, pa.py_buffer(np.ascontiguousarray(owned.column(ID).to_numpy())))
+                yield Piece(areas[number].task, number, side, owned.select([KEY, ID]).serialize())
 
     def take(self, notices: Iterable[Piece], runs: Runs) -> None:
-        """Mark what other areas have found. O(n log n) for the runs of the areas that notices came for."""
-        found: dict[AreaSide, list[NDArray[np.int64]]] = defaultdict(list)
+        """Mark what other areas have found. O(n log n) for the n rows that have keys such as the notices'."""
+        found: dict[AreaSide, list[Piece]] = defaultdict(list)
         for notice in notices:
-            found[notice.area, notice.side].append(np.frombuffer(notice.data, dtype=np.int64))
-        for key, identities in found.items():
-            matched = np.unique(np.concatenate(identities))
-            for held in runs.get(key, ()):
-                rows = rows_of(held.run, matched)
+            found[notice.area, notice.side].append(notice)
+        for key, pieces in found.items():
+            of_side = runs.get(key, ())
+            if not of_side:
+                continue
+            held_as = of_side[0].run.batch.schema
+            schema = pa.schema([held_as.field(KEY), held_as.field(ID)])
+            told = [ipc.read_record_batch(piece.data, schema) for piece in pieces]
+            low, high = min(batch.column(KEY)[0].as_py() for batch in told), max(batch.column(KEY)[-1].as_py() for batch in told)
+            matched = np.unique(np.concatenate([batch.column(ID).to_numpy() for batch in told]))
+            for held in of_side:
+                start, end = int(np.searchsorted(held.run.key, low)), int(np.searchsorted(held.run.key, high, side="right"))
+                rows = rows_of(held.run, matched, start, end)
                 if len(rows):
                     self._of(held)[rows] = True
 
-    def first_matched(self, runs: Runs) -> Iterator[tuple[AreaSide, pa.RecordBatch]]:
-        """The tuples of each area that are its own and have first matched in this epoch, whole, sorted by key."""
+    def first_matched(self, runs: Runs) -> Iterator[tuple[AreaSide, list[Rows]]]:
+        """The tuples of each area that are its own and have first matched in this epoch. O(rows held)."""
         for key, of_side in self._tracked_of(runs):
-            parts = []
-            for held in of_side:
-                rows = self._fresh(held)
-                start, end = self._owned(*key, held)
-                rows = rows[(rows >= start) & (rows < end)]
-                if len(rows):
-                    parts.append(held.run.batch.take(pa.array(rows)))
-            if parts:
-                yield key, sort_run(pa.concat_batches(parts)) if len(parts) > 1 else parts[0]
+            found = ((held.run, self._fresh(held, *self._owned(*key, held))) for held in of_side)
+            if parts := [(run, rows) for run, rows in found if len(rows)]:
+                yield key, parts
 
-    def passed(self, runs: Runs, *, fresh: bool) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def passed(self, runs: Runs, *, fresh: bool) -> Iterator[tuple[int, Rows]]:
         """By side, our tuples that have matched nothing and never will: those that this epoch lets go, of runs that were held before
         it, or, ``fresh``, those that came in it too late for anything that is still to come. O(rows of runs where there are such)."""
         spec = self._spec
@@ -118,15 +127,15 @@ class Matches:
                 if not spec.is_last and (bound is None or run.time_min is None or run.time_min >= bound):
                     continue
                 start, end = self._owned(area, side, held)
-                gone = ~self.marks(held)[start:end]
-                if run.time is not None:
-                    if bound is not None and not spec.is_last:
-                        gone &= run.time[start:end] < bound
-                    if released is not None:
-                        gone &= run.time[start:end] >= released
-                rows = np.flatnonzero(gone) + start
+                marks = self.marks(held)[start:end]
+                if run.time is None:
+                    rows = np.flatnonzero(~marks)
+                else:
+                    low, high = INT64_MIN if released is None else released, INT64_MAX if spec.is_last or bound is None else bound - 1
+                    rows = np.empty(end - start, dtype=np.int64)
+                    rows = rows[: unmatched_between(marks, run.time[start:end], low, high, rows)]
                 if len(rows):
-                    yield side, run.batch.take(pa.array(rows))
+                    yield side, (run, rows + start)
 
     def after(self, runs: Iterable[HeldRun]) -> dict[HeldRun, Marks]:
         """The marks of those of these runs of which any tuple has matched."""
@@ -144,12 +153,12 @@ class Matches:
             found = self._now[run] = np.zeros(run.run.rows, dtype=bool) if before is None else before.copy()
         return found
 
-    def _fresh(self, held: HeldRun) -> NDArray[np.int64]:
-        """Rows that have first matched in this epoch."""
+    def _fresh(self, held: HeldRun, start: int, end: int) -> NDArray[np.int64]:
+        """Rows among these that have first matched in this epoch. O(end - start), or O(1) where nothing of the run has matched in it."""
         now, before = self._now.get(held), self._before.get(held)
-        if now is None:
+        if now is None or start == end:
             return np.empty(0, dtype=np.int64)
-        return np.flatnonzero(now if before is None else now & ~before)
+        return start + np.flatnonzero(now[start:end] if before is None else now[start:end] > before[start:end])
 
     def _owned(self, area: int, side: int, held: HeldRun) -> tuple[int, int]:
         keys = self._areas[area].writes[side]
@@ -159,17 +168,55 @@ class Matches:
         return ((key, of_side) for key, of_side in runs.items() if key[1] in self._tracked)
 
 
-def rows_of(run: Run, identities: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The rows of the run with these identities, which ascend. O(rows log identities)."""
-    own = run.batch.column(ID).to_numpy()
+def rows_of(run: Run, identities: NDArray[np.int64], start: int, end: int) -> NDArray[np.int64]:
+    """The rows of the run from ``start`` to ``end`` with these identities, one or more, which ascend. O(rows log identities)."""
+    own = run.batch.column(ID).slice(start, end - start).to_numpy()
     places = np.searchsorted(identities, own)
     places[places == len(identities)] = 0
-    return np.flatnonzero(identities[places] == own) if len(identities) else np.empty(0, dtype=np.int64)
+    return start + np.flatnonzero(identities[places] == own)
 
 
-def marks_batch(tuples: pa.RecordBatch) -> pa.RecordBatch:
-    """What a marks block has of these tuples."""
-    return tuples.select([name for name in (KEY, UNIT, TIME, ID) if name in tuples.schema.names])
+def identities_of(parts: Sequence[Rows]) -> NDArray[np.int64]:
+    """Of these tuples, one or more. O(tuples)."""
+    return np.concatenate([run.batch.column(ID).to_numpy()[rows] for run, rows in parts])
+
+
+def encode_marks(identities: NDArray[np.int64]) -> pa.Buffer:
+    """The bytes of a marks block. Memory: one copy of them."""
+    return encode(pa.RecordBatch.from_pydict({ID: identities}))
+
+
+def describe_marks(parts: Sequence[Rows], units: UnitRange, *, name: str, side: int, generation: int, area: int) -> Block:
+    """The log's record of a marks block of an area with these units, but for its bytes. O(parts)."""
+    blocks = [
+        Block(
+            name=name, side=side, generation=generation, area=area, rows=len(rows), nbytes=0,
+            key_min=run.key[rows[0]].item(), key_max=run.key[rows[-1]].item(), unit_min=units.low, unit_max=units.high - 1,
+            time_min=run.time_min, time_max=run.time_max,
+        )
+        for run, rows in parts
+    ]  # fmt: skip
+    return together(blocks)
+
+
+def merge_marks(storage: Storage, blocks: Sequence[Block]) -> tuple[pa.Buffer, Block]:
+    """The bytes of one marks block of several, and the log's record of it, but for its name. O(marks). Raises StorageError."""
+    data = encode_marks(np.concatenate([batch.column(ID).to_numpy() for batch in load_all(storage, blocks)]))
+    return data, replace(together(blocks), generation=0, area=-1, nbytes=data.size, parts=None, extent=None)
+
+
+def together(blocks: Sequence[Block]) -> Block:
+    """The first of some blocks of one side, with the rows of all, and ranges that hold them. O(blocks)."""
+    return replace(
+        blocks[0],
+        rows=sum(block.rows for block in blocks),
+        key_min=min(block.key_min for block in blocks),
+        key_max=max(block.key_max for block in blocks),
+        unit_min=min(block.unit_min for block in blocks),
+        unit_max=max(block.unit_max for block in blocks),
+        time_min=min((block.time_min for block in blocks if block.time_min is not None), default=None),
+        time_max=max((block.time_max for block in blocks if block.time_max is not None), default=None),
+    )
 
 
 def read_marks(
@@ -185,7 +232,7 @@ def read_marks(
         identities = np.unique(np.concatenate([batch.column(ID).to_numpy() for batch in load_all(storage, met)]))
         for area in held_here:
             for held in runs[area, side]:
-                rows = rows_of(held.run, identities)
+                rows = rows_of(held.run, identities, 0, held.run.rows)
                 if len(rows):
                     marks = found[held] = np.zeros(held.run.rows, dtype=bool)
                     marks[rows] = True

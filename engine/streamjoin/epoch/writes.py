@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from streamjoin.epoch.matches import Rows, describe_marks, encode_marks, identities_of
 from streamjoin.epoch.spec import Config, EpochSpec, TaskReport, compiled, plan_of
 from streamjoin.io.base import Staged
 from streamjoin.kernel.run import Run
@@ -52,28 +56,39 @@ class Writes:
         batch = slice_keys(run.batch, keys)
         if not batch.num_rows:
             return ()
-        name = self._name(batch, f"{area}-{side}-{len(self._begun)}")
+        name = self._name(batch.nbytes, f"{area}-{side}-{len(self._begun)}")
         self._begun[name] = self._pool.submit(self._put, name, batch, side, area)
         return (name,)
 
-    def marks(self, key: tuple[int, int], batch: pa.RecordBatch) -> None:
-        """Begin to write marks of tuples that this area stores."""
+    def marks(self, key: tuple[int, int], parts: Sequence[Rows]) -> None:
+        """Begin to write marks of tuples, one or more, that this area stores."""
         area, side = key
-        name = self._name(batch, f"{area}-{side}-marks")
-        self._begun_marks.append(self._pool.submit(self._put, name, batch, side, area))
+        identities = identities_of(parts)
+        name = self._name(identities.nbytes, f"{area}-{side}-marks")
+        units = self._areas[area].units[side]
+        block = describe_marks(parts, units, name=name, side=side, generation=self._spec.generation, area=area)
+        self._begun_marks.append(self._pool.submit(self._put_marks, block, identities))
 
-    def _name(self, batch: pa.RecordBatch, which: str) -> str:
-        small = batch.nbytes <= self._small_bytes
-        self._small_bytes -= batch.nbytes if small else 0
+    def _name(self, nbytes: int, which: str) -> str:
+        small = nbytes <= self._small_bytes
+        self._small_bytes -= nbytes if small else 0
         return name_of(f"{self._report.token}-{which}", small=small)
 
     def _put(self, name: str, batch: pa.RecordBatch, side: int, area: int) -> Block:
         data, parts = encode_in_parts(batch, None if self._axes is None else self._axes[area])
+        self._store(name, data)
+        return describe(batch, name=name, side=side, generation=self._spec.generation, area=area, nbytes=data.size, parts=parts)
+
+    def _put_marks(self, block: Block, identities: NDArray[np.int64]) -> Block:
+        data = encode_marks(identities)
+        self._store(block.name, data)
+        return replace(block, nbytes=data.size)
+
+    def _store(self, name: str, data: pa.Buffer) -> None:
         if is_file(name):
             self._storage.put(name, memoryview(data))
         else:
             self._report.small_blocks[name] = data.to_pybytes()
-        return describe(batch, name=name, side=side, generation=self._spec.generation, area=area, nbytes=data.size, parts=parts)
 
     def replace(self, names: Iterable[str]) -> None:
         self._report.replaced.extend(names)

@@ -109,7 +109,7 @@ class _Encoder(Protocol):
 
 
 class _ParquetEncoder:
-    """Dictionaries only for columns whose first rows repeat each other: of ids, one takes five times as long to write and more room.
+    """Dictionaries only for columns whose first values repeat each other: of ids, one takes five times as long to write and more room.
 
     Whole numbers and times that do not are written as differences, which leave less to compress: files are 40 % smaller, a fifth faster.
     """
@@ -143,11 +143,9 @@ def _is_whole(kind: pa.DataType) -> bool:
 
 
 def _repeats(column: pa.ChunkedArray) -> bool:
-    """Whether at most half of the first values are distinct."""
-    first = column.slice(0, DICTIONARY_SAMPLE)
-    if pa.types.is_null(first.type):
-        return True
-    return 2 * int(pc.count_distinct(first, mode="all").as_py()) <= len(first)
+    """Whether at most half of the first values are distinct. Nulls are no values: an outer join's tuples that come alone come first."""
+    first = (column.drop_null() if column.null_count else column).slice(0, DICTIONARY_SAMPLE)
+    return len(first) > 0 and 2 * int(pc.count_distinct(first).as_py()) <= len(first)
 
 
 class _JsonEncoder:

@@ -105,17 +105,21 @@ class Joiner:
         finally:
             self.candidates_seen += candidates.seen
 
-    def alone(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What these tuples of a side give by themselves, with nulls for the other's columns; as ``join`` gives results. O(rows)."""
+    def alone(self, side: int, batch: pa.RecordBatch, rows: NDArray[np.int64] | None = None) -> Iterator[pa.RecordBatch]:
+        """What these rows of a side's batch, or all, give by themselves, with nulls for the other's columns; as ``join`` gives results.
+
+        O(rows).
+        """
         other = {name: kind for name, kind in self._types.items() if name[0] == self._streams[1 - side]}
-        for start in range(0, batch.num_rows, self._chunk_pairs):
-            rows = np.arange(start, min(start + self._chunk_pairs, batch.num_rows), dtype=np.int32)
-            nulls = {name: pa.nulls(len(rows), kind) for name, kind in other.items()}
-            pairs = _Pairs({self._streams[side]: (batch, rows)}, len(rows), nulls)
+        chosen = np.arange(batch.num_rows, dtype=np.int32) if rows is None else rows.astype(np.int32)
+        for start in range(0, len(chosen), self._chunk_pairs):
+            chunk = chosen[start : start + self._chunk_pairs]
+            nulls = {name: pa.nulls(len(chunk), kind) for name, kind in other.items()}
+            pairs = _Pairs({self._streams[side]: (batch, chunk)}, len(chunk), nulls)
             if self._where is not None:
-                rows = rows[self._where.select(pairs.columns(self._where.expression.columns), pairs.count)]
-                nulls = {name: column.slice(0, len(rows)) for name, column in nulls.items()}
-                pairs = _Pairs({self._streams[side]: (batch, rows)}, len(rows), nulls)
+                chunk = chunk[self._where.select(pairs.columns(self._where.expression.columns), pairs.count)]
+                nulls = {name: column.slice(0, len(chunk)) for name, column in nulls.items()}
+                pairs = _Pairs({self._streams[side]: (batch, chunk)}, len(chunk), nulls)
             if pairs.count:
                 yield self._batch(pairs)
 
