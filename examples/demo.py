@@ -23,7 +23,6 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.snapshots import StorageSnapshots
 from streamjoin.io.factory import make_source
 from streamjoin.job import Job, StreamJob, compile_job
-from streamjoin.language.condition import Condition
 from streamjoin.manifest import load
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import Scheme
@@ -148,8 +147,7 @@ def draw(job: Job, log: list[Checkpoint], streams: dict[str, pa.Table]) -> Path 
     old, new = schemes(before), schemes(after)
     # A worker that goes on keeps its number, and all go on when a join grows.
     plan = Plan(after.generation, new, tuple(task if task < old.tasks else None for task in range(new.tasks)))
-    condition: Condition = job.condition
-    main = next(candidate.main for candidate in condition.candidates if str(candidate.main) == after.main)
+    main = next(layout.main for layout in job.layouts if str(layout.main) == after.main)
     held = [statistics(table, mark) for table, mark in zip(streams.values(), after.watermarks, strict=True)]
     path = OUT / "scheme.png"
     draw_change(path, old, plan, Statistics((held[0], held[1])), main, (job.streams[0].name, job.streams[1].name), job.capacity)

@@ -7,6 +7,7 @@ local ones, durations microseconds, SQL typed expressions, names in the case in 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from streamjoin.elastic.deployment import Deployment, Expected, expected_tuples, first_deployment
@@ -14,15 +15,16 @@ from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS
 from streamjoin.language.condition import Condition
 from streamjoin.language.ddl import parse_schema
 from streamjoin.language.join_type import JoinType
+from streamjoin.language.layout import Layout, layouts
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sql import Expression, parse_boolean
 from streamjoin.language.types import TypeName
-from streamjoin.language.window import Window, WindowKind
+from streamjoin.language.window import Window, WindowKind, widest
 from streamjoin.location import place
 from streamjoin.manifest import resolve
 from streamjoin.manifest.capacity import capacity_of
-from streamjoin.manifest.model import Checkpoint, Manifest, SchemeSpec, Stream
+from streamjoin.manifest.model import Checkpoint, Join, Manifest, SchemeSpec, Spec, Stream
 from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.sinks import ConsoleSink, FilesSink, KafkaSink, Sink
 from streamjoin.manifest.sources import FilesSource, GeneratorSource, KafkaSource, Source
@@ -69,21 +71,32 @@ class StreamJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A join of two streams, ready to run."""
+class JoinJob:
+    """One join over the streams."""
 
     name: str
-    streams: tuple[StreamJob, ...]
-    """By side."""
     type: JoinType
     condition: Condition
-    """With a model that cuts along keys, only what bounds a key."""
     window: Window
     output: tuple[tuple[str, Expression], ...]
     where: Expression | None
     """Which results to keep."""
     sink: SinkModel
     """As in the manifest, but for ``path``, which is a place, and ``compression``, which is never None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Joins over two streams, ready to run."""
+
+    name: str
+    streams: tuple[StreamJob, ...]
+    """By side."""
+    joins: tuple[JoinJob, ...]
+    layouts: tuple[Layout, ...]
+    """How tuples could lie for all joins, best static choice first. With a model that cuts along keys, only those with a bound on a key."""
+    window: Window
+    """The widest of the joins': what is held is held for this one."""
     model: str
     scheme_options: SchemeOptions
     """What single models take."""
@@ -125,6 +138,11 @@ class Job:
             delays_micros=(left.watermark_micros, right.watermark_micros),
             epoch_micros=max(LEAST_INTERVAL_SECONDS * 1e6, self.interval_micros),
         )
+
+    @property
+    def gives_unmatched(self) -> bool:
+        """Whether tuples of any join come alone."""
+        return any(join.type.gives_unmatched for join in self.joins)
 
     @property
     def capacity_tuples(self) -> float:
@@ -170,10 +188,11 @@ class Job:
             prints[f"{field}.schema"] = ", ".join(f"{column.name} {column.type}" for column in stream.schema)
             prints[f"{field}.eventTime"] = stream.event_time or "none"
             prints[f"{field}.select"] = ", ".join(stream.payload) or "none"
-        join = self.manifest.spec.joins[0]
-        prints["spec.joins[0].condition"] = " ".join(join.condition_text.split())
-        prints["spec.joins[0].window"] = _window_text(self.window)
-        prints["spec.joins[0].type"] = self.type
+        for index, (join, written) in enumerate(zip(self.joins, self.manifest.spec.joins, strict=True)):
+            field = f"spec.joins[{index}]"
+            prints[f"{field}.condition"] = " ".join(written.condition_text.split())
+            prints[f"{field}.window"] = _window_text(join.window)
+            prints[f"{field}.type"] = join.type
         return prints
 
 
@@ -188,29 +207,20 @@ def compile_job(manifest: Manifest) -> Job:
         message = "is missing; a run outside Kubernetes needs a directory for its state"
         raise ManifestError((Problem("spec.checkpoint.location", None, message),))
     checkpoint = place(spec.checkpoint.location)
-    join, dead = spec.joins[0], spec.dead_letter
+    dead = spec.dead_letter
     schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
-    condition = resolve.condition(join.condition_text, schemas)
-    if join.output.select is None:
-        output = resolve.default_output(JoinType(join.type), {stream.name: stream.select for stream in spec.streams}, schemas)
-    else:
-        output = resolve.given_output(join.output.select, schemas)
-    where = None if join.output.where is None else parse_boolean(join.output.where, schemas)
+    joins = tuple(_join_job(join, spec, schemas) for join in spec.joins)
     # Of all candidates, also of those that a model which cuts along keys does not use: the model may change under a checkpoint.
-    needs = resolve.needs(condition, where, output, schemas)
+    found = layouts([join.condition for join in joins])
+    streams = tuple(_stream_job(stream, schemas[stream.name], resolve.all_needs(spec, schemas)) for stream in spec.streams)
     if spec.scheme.model in KEYED:
-        by_key = tuple(candidate for candidate in condition.candidates if candidate.main.kind is MainKind.RANGE)
-        condition = dataclasses.replace(condition, candidates=by_key)
-    streams = tuple(_stream_job(stream, schemas[stream.name], needs) for stream in spec.streams)
+        found = tuple(layout for layout in found if layout.main.kind is MainKind.RANGE)
     return Job(
         name=manifest.metadata.name,
         streams=streams,
-        type=JoinType(join.type),
-        condition=condition,
-        window=resolve.window(join.window),
-        output=output,
-        where=where,
-        sink=_sink(join.output.sink),
+        joins=joins,
+        layouts=found,
+        window=widest([join.window for join in joins]),
         model=spec.scheme.model,
         scheme_options=_scheme_options(spec.scheme),
         capacity=capacity_of(spec, max(stream.tuple_bytes for stream in streams)),
@@ -233,6 +243,18 @@ def compile_job(manifest: Manifest) -> Job:
         dead_letter=f"{checkpoint}/{DEAD_LETTERS}" if dead is None or dead.location is None else place(dead.location),
         late_letters=dead is not None and dead.late,
         manifest=manifest,
+    )
+
+
+def _join_job(join: Join, spec: Spec, schemas: Mapping[str, Schema]) -> JoinJob:
+    return JoinJob(
+        name=join.name,
+        type=JoinType(join.type),
+        condition=resolve.condition(join.condition_text, schemas),
+        window=resolve.window(join.window),
+        output=resolve.output(join, spec, schemas),
+        where=None if join.output.where is None else parse_boolean(join.output.where, schemas),
+        sink=_sink(join.output.sink),
     )
 
 

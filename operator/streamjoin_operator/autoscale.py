@@ -103,7 +103,7 @@ def forecast_of(plan: Mapping[str, Any], statistics: Mapping[str, Any], job: Job
         read = Statistics.from_json(dict(statistics))
         if job.capacity.in_bytes != any(side.weight != 1 for side in read.sides):
             return None
-        (main,) = (one.main for one in job.condition.candidates if one.main.text == statistics["predicate"])
+        (main,) = (layout.main for layout in job.layouts if layout.main.text == statistics["predicate"])
     except (ValueError, KeyError, TypeError, ArithmeticError):
         return None
     return PlannedForecast(

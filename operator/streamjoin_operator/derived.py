@@ -47,7 +47,7 @@ def derive(body: Object) -> Derived:
     memory = worker_memory(job)
     # The driver knows the keys, and may choose another candidate: this is what to expect until it answers.
     nothing = SideStatistics(0.0)
-    deployment = job.first_deployment(Statistics((nothing, nothing)), job.condition.candidates[0].main)
+    deployment = job.first_deployment(Statistics((nothing, nothing)), job.layouts[0].main)
     problem = None if memory.fits else (Reason.InsufficientMemory, memory.refusal())
     overfull = None if deployment.fits else deployment.warning
     former = "; ".join(map(str, former_names(manifest))) or None

@@ -44,7 +44,7 @@ def plan_manifest(path: Path, options: Options) -> Exit:
 
 def _plan(job: Job, options: Options) -> None:
     names = (job.streams[LEFT].name, job.streams[RIGHT].name)
-    main = job.condition.candidates[0].main
+    main = job.layouts[0].main
     rates = (job.streams[LEFT].expected_rate, job.streams[RIGHT].expected_rate)
     given = Stats(expected_statistics(rates, job.expected_tuples()), None)
     if options.stats is not None:
@@ -103,8 +103,8 @@ def _plan(job: Job, options: Options) -> None:
 
 def _alternatives(job: Job) -> list[str]:
     """What else could have been the main predicate, and why each of the other conjuncts could not."""
-    others = [candidate.main for candidate in job.condition.candidates[1:]]
-    lines = [f"not indexed: {conjunct.conjunct}: {conjunct.reason}" for conjunct in job.condition.unmatched]
+    others = [layout.main for layout in job.layouts[1:]]
+    lines = [f"not indexed: {each.conjunct}: {each.reason}" for join in job.joins for each in join.condition.unmatched]
     if others:
         texts = "; ".join(f"{main.text or main.kind}" for main in others)
         lines.append(f"other candidates: {texts}. A run chooses by a sample of its first input")

@@ -127,7 +127,7 @@ def anchored(job: Job) -> Job:
     return replace(
         job,
         streams=tuple(replace(stream, source=absolute(stream.source)) for stream in job.streams),
-        sink=absolute(job.sink),
+        joins=tuple(replace(join, sink=absolute(join.sink)) for join in job.joins),
         checkpoint=anchor(job.checkpoint),
         dead_letter=anchor(job.dead_letter),
     )

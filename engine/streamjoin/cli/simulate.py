@@ -71,7 +71,7 @@ def _simulate(options: Options, job: Job) -> None:
     settings = Settings.of(job.manifest.spec)
     if options.step > settings.stale_seconds:
         raise Failure(Exit.USAGE, f"--step: {options.step:g} s must be at most {settings.stale_seconds:g} s: older samples are stale")
-    share = options.share if options.share is not None else share_of(job.model, job.condition.candidates[0].main)
+    share = options.share if options.share is not None else share_of(job.model, job.layouts[0].main)
     join = SimulatedJoin(
         settings=settings,
         window_seconds=spans(job.window),

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from streamjoin.cli import wording
-from streamjoin.job import Job
-from streamjoin.language.predicate import Predicate
+from streamjoin.job import Job, SinkModel
+from streamjoin.language.layout import Layout
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest.sinks import ConsoleSink, KafkaSink
@@ -18,7 +18,7 @@ class Decided(Protocol):
     """The driver's decisions; None until the first input has been sampled."""
 
     @property
-    def predicate(self) -> Predicate | None: ...
+    def layout(self) -> Layout | None: ...
 
     @property
     def scheme(self) -> Scheme | None: ...
@@ -41,19 +41,20 @@ class Subject:
 
     @property
     def condition(self) -> str:
-        return " ".join(self.job.manifest.spec.joins[0].condition_text.split())
+        return _each([" ".join(join.condition_text.split()) for join in self.job.manifest.spec.joins])
 
     @property
     def window(self) -> str:
-        return window_text(self.job.window, *self.streams)
+        return _each([window_text(join.window, *self.streams) for join in self.job.joins])
 
     @property
     def main(self) -> str | None:
         """The main predicate in words, and whether more is checked on its candidates."""
-        predicate = self.decided.predicate
-        if predicate is None:
+        layout = self.decided.layout
+        if layout is None:
             return None
-        return f"{predicate.main.text or predicate.main.kind} ({predicate.main.kind})" + (" + residual" if predicate.residual else "")
+        has_residual = any(predicate.residual for predicate in layout.predicates)
+        return f"{layout.text} ({layout.main.kind})" + (" + residual" if has_residual else "")
 
     @property
     def scheme(self) -> str | None:
@@ -63,10 +64,18 @@ class Subject:
     @property
     def sink(self) -> str:
         """Where the output goes."""
-        sink = self.job.sink
-        if isinstance(sink, KafkaSink):
-            return f"Kafka topic {sink.topic}"
-        return "standard output" if isinstance(sink, ConsoleSink) else f"{wording.path(sink.path)} ({sink.format})"
+        return _each([_sink(join.sink) for join in self.job.joins])
+
+
+def _each(texts: list[str]) -> str:
+    """Of all joins in their order; once, where they have it in common."""
+    return texts[0] if len(set(texts)) == 1 else "; ".join(texts)
+
+
+def _sink(sink: SinkModel) -> str:
+    if isinstance(sink, KafkaSink):
+        return f"Kafka topic {sink.topic}"
+    return "standard output" if isinstance(sink, ConsoleSink) else f"{wording.path(sink.path)} ({sink.format})"
 
 
 def window_text(window: Window, left: str, right: str) -> str:

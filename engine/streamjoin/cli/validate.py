@@ -55,7 +55,7 @@ def expected(manifest: Manifest) -> tuple[str | None, str | None]:
     from streamjoin.scheme.statistics import SideStatistics, Statistics
 
     job = compile_job(with_checkpoint(manifest))
-    deployment = job.first_deployment(Statistics((SideStatistics(0.0), SideStatistics(0.0))), job.condition.candidates[0].main)
+    deployment = job.first_deployment(Statistics((SideStatistics(0.0), SideStatistics(0.0))), job.layouts[0].main)
     return deployment.warning, job.capacity.told() if job.capacity.origin else None
 
 

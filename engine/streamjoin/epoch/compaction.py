@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 
 from streamjoin.epoch.spec import Rewrite, attempt_prefix
 from streamjoin.kernel.run import buckets
-from streamjoin.language.sides import SIDES
 from streamjoin.language.window import Window
 from streamjoin.state.blocks import Block
 from streamjoin.state.log import Checkpoint
@@ -36,8 +35,8 @@ def next_rewrite(checkpoint: Checkpoint, window: Window, incarnation: int, tasks
     old = [block for block in checkpoint.blocks if block.generation != checkpoint.generation and block.nbytes <= MOST_BYTES // 2]
     marks = [block for block in checkpoint.marks if block.nbytes <= MOST_BYTES // 2]
     for candidates, of_marks in ((old, False), (marks, True)):
-        for side in SIDES:
-            of_side = [block for block in candidates if block.side == side]
+        for side, join in sorted({(block.side, block.join) for block in candidates}):
+            of_side = [block for block in candidates if (block.side, block.join) == (side, join)]
             for members in buckets(range(len(of_side)), of_side, window).values():
                 chosen = _smallest([of_side[number] for number in members])
                 if chosen:

@@ -20,16 +20,18 @@ from streamjoin.elastic.deployment import Deployment
 from streamjoin.epoch.planning import tuple_bytes
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.snapshots import StorageSnapshots
-from streamjoin.epoch.spec import Config, Stream
-from streamjoin.io.base import Keeping, Sink, Source, SourcePlan
+from streamjoin.epoch.spec import Config, Join, Stream
+from streamjoin.io.base import Keeping, Source, SourcePlan
 from streamjoin.io.deadletter import DeadLetters
-from streamjoin.io.factory import make_source
-from streamjoin.job import Job, StreamJob
-from streamjoin.kernel.joiner import Joiner
+from streamjoin.io.factory import make_sink, make_source
+from streamjoin.io.several import Sinks
+from streamjoin.job import Job, JoinJob, StreamJob
 from streamjoin.kernel.keys import encode_keys
+from streamjoin.kernel.types import arrow_type
 from streamjoin.language.choice import choose
 from streamjoin.language.join_type import JoinType
-from streamjoin.language.predicate import KeyExpression, MainPredicate, Predicate
+from streamjoin.language.layout import Layout
+from streamjoin.language.predicate import KeyExpression, MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.language.window import WindowKind
 from streamjoin.scheme.capacity import TUPLE_OVERHEAD
@@ -83,16 +85,15 @@ def first_plan(
         if isinstance(source.reader, Keeping):
             source.reader.close()
     checkpoint = replace(checkpoint, widths=(_width(samples[LEFT]), _width(samples[RIGHT])))
-    candidates = job.condition.candidates
-    by_candidate = [[_encoded(samples[side], c.main.key(side), job.streams[side]) for c in candidates] for side in SIDES]
-    predicate = choose(job.condition, by_candidate)
-    chosen = candidates.index(predicate)
+    by_layout = [[_encoded(samples[side], each.main.key(side), job.streams[side]) for each in job.layouts] for side in SIDES]
+    layout = choose(job.layouts, by_layout)
+    chosen = job.layouts.index(layout)
     rates = [stream.expected_rate for stream in job.streams]
     volumes = [float(rate or 1) for rate in rates] if all(rates) else [float(max(1, plan.records)) for plan in inputs]
-    keys = [of_side[chosen] for of_side in by_candidate]
-    known = _statistics(volumes, [Histogram.from_sample(of_side) if len(of_side) and predicate.main.keys else None for of_side in keys])
+    keys = [of_side[chosen] for of_side in by_layout]
+    known = _statistics(volumes, [Histogram.from_sample(of_side) if len(of_side) and layout.main.keys else None for of_side in keys])
     sampled = _tuple_bytes(job, LEFT, samples[LEFT]), _tuple_bytes(job, RIGHT, samples[RIGHT])
-    return _deployed(checkpoint, predicate.main, job.first_deployment(known, predicate.main, tuple_bytes=sampled))
+    return _deployed(checkpoint, layout.main, job.first_deployment(known, layout.main, tuple_bytes=sampled))
 
 
 def plan_as_asked(job: Job, checkpoint: Checkpoint, storage: Storage) -> Deployed:
@@ -104,7 +105,7 @@ def plan_as_asked(job: Job, checkpoint: Checkpoint, storage: Storage) -> Deploye
     scheme = Scheme.from_json(checkpoint.scheme)
     if scheme.model == job.model and job.min_workers <= scheme.tasks <= job.max_workers:
         return Deployed(checkpoint)
-    main = predicate_of(job, checkpoint, storage.url).main
+    main = layout_of(job, checkpoint, storage.url).main
     blocks = [[block for block in checkpoint.blocks if block.side == side] for side in SIDES]
     held = [float(max(1, sum(block.rows for block in of_side))) for of_side in blocks]
     left, right = (max(tuples, expected or 0.0) for tuples, expected in zip(held, job.expected_tuples(), strict=True))
@@ -131,24 +132,24 @@ def _deployed(checkpoint: Checkpoint, main: MainPredicate, deployment: Deploymen
     return Deployed(after, deployment.warning)
 
 
-def predicate_of(job: Job, checkpoint: Checkpoint, location: str) -> Predicate:
-    """The candidate that the checkpoint's blocks are sorted for. Raises CheckpointMismatch when the condition no longer has it."""
-    for candidate in job.condition.candidates:
-        if str(candidate.main) == checkpoint.main:
-            return candidate
+def layout_of(job: Job, checkpoint: Checkpoint, location: str) -> Layout:
+    """The layout that the checkpoint's blocks are sorted by. Raises CheckpointMismatch when the joins no longer have it."""
+    for layout in job.layouts:
+        if str(layout.main) == checkpoint.main:
+            return layout
     raise CheckpointMismatch(
-        f"{location}: its tuples are sorted by the key of {checkpoint.main}, which spec.joins[0].condition no longer offers; "
+        f"{location}: its tuples are sorted by the key of {checkpoint.main}, which the conditions in spec.joins no longer offer; "
         "use the version that wrote it, or choose a new checkpoint.location"
     )
 
 
 def make_config(
     job: Job,
-    predicate: Predicate,
+    layout: Layout,
     query: str,
     storage: Storage,
     sources: tuple[Source, Source],
-    sink: Sink,
+    sink: Sinks,
     dead_letters: DeadLetters,
 ) -> Config:
     """What the tasks of all epochs must know. ``query`` is unique to the driver."""
@@ -156,11 +157,12 @@ def make_config(
     return Config(
         query=query,
         streams=(left, right),
-        type=job.type,
+        joins=tuple(
+            Join(each.name, each.type, each.window, each.where, each.output, predicate)
+            for each, predicate in zip(job.joins, layout.predicates, strict=True)
+        ),
+        main=layout.main,
         window=job.window,
-        where=job.where,
-        output=job.output,
-        predicate=predicate,
         storage=storage,
         sink=sink,
         dead_letters=dead_letters,
@@ -180,10 +182,20 @@ def make_sources(job: Job, storage: Storage) -> tuple[Source, Source]:
     return source(job.streams[LEFT]), source(job.streams[RIGHT])
 
 
-def output_schema(job: Job) -> pa.Schema:
+def make_sinks(job: Job, storage: Storage) -> Sinks:
+    """The sinks that the manifest names."""
+    alone = len(job.joins) == 1
+    return Sinks(
+        {
+            join.name: make_sink(join.sink, output_schema(join), storage=storage, query=job.name if alone else f"{job.name}/{join.name}")
+            for join in job.joins
+        }
+    )
+
+
+def output_schema(join: JoinJob) -> pa.Schema:
     """The columns of the results."""
-    main = job.condition.candidates[0].main
-    return Joiner(main, job.window, None, job.where, job.output, (job.streams[LEFT].name, job.streams[RIGHT].name)).output_schema
+    return pa.schema([pa.field(name, arrow_type(expression.type)) for name, expression in join.output])
 
 
 def _sample(source: Source, plan: SourcePlan, now: float) -> list[pa.RecordBatch]:

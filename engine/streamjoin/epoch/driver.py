@@ -37,11 +37,11 @@ from streamjoin.epoch.compaction import next_rewrite
 from streamjoin.epoch.deployment import (
     Deployed,
     first_plan,
+    layout_of,
     make_config,
+    make_sinks,
     make_sources,
-    output_schema,
     plan_as_asked,
-    predicate_of,
     require_same_join,
 )
 from streamjoin.epoch.events import (
@@ -69,9 +69,8 @@ from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import Rewrite, Shared, TaskReport, TooLarge, share
 from streamjoin.io.base import Counting, Follower, SinkError, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
-from streamjoin.io.factory import make_sink
 from streamjoin.job import Job
-from streamjoin.language.predicate import Predicate
+from streamjoin.language.layout import Layout
 from streamjoin.language.sides import SIDES
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
@@ -109,7 +108,7 @@ class Driver:
         self.checkpoint = Checkpoint()
         self.exhausted = False
         """Whether, when last asked, both sources said that nothing will ever come after what they had planned."""
-        self.predicate: Predicate | None = None
+        self.layout: Layout | None = None
         self._storage = storage
         self._runner = runner
         self.pulse = Pulse(runner, job.deadline_seconds)
@@ -118,7 +117,7 @@ class Driver:
         self._query = uuid.uuid4().hex
         self._log = CommitLog(storage, clock=clock)
         self._sources = sources or make_sources(job, storage)
-        self._sink = make_sink(job.sink, output_schema(job), storage=storage, query=job.name)
+        self._sink = make_sinks(job, storage)
         self._dead_letters = DeadLetters(job.dead_letter, job.late_letters)
         self._janitor = Janitor(storage, self._log, self._sources, self._sink, self._dead_letters)
         self._replanner = Replanner(self._query, fetches=storage.local_path(FOLDER) is None)
@@ -245,7 +244,7 @@ class Driver:
             inputs = self._plan_inputs(head, final)  # workers take seconds to start: for a source that runs by the clock, time begins here
         self._carry_out(self._replanner.handle(EpochPlanned(idle)))
         plans = self._replanner.plans
-        is_last = final and idle and self.exhausted and self.job.type.gives_unmatched and bool(self.checkpoint.blocks)
+        is_last = final and idle and self.exhausted and self.job.gives_unmatched and bool(self.checkpoint.blocks)
         if plans is None or (idle and plans.before is None and not is_last):
             return None
         assert self._config is not None
@@ -419,8 +418,8 @@ class Driver:
     def _adopt(self, checkpoint: Checkpoint) -> None:
         """Run under the checkpoint's plan from now on; where it is new, it is durable with the next commit."""
         self.checkpoint = checkpoint
-        self.predicate = predicate_of(self.job, checkpoint, self._storage.url)
-        config = make_config(self.job, self.predicate, self._query, self._storage, self._sources, self._sink, self._dead_letters)
+        self.layout = layout_of(self.job, checkpoint, self._storage.url)
+        config = make_config(self.job, self.layout, self._query, self._storage, self._sources, self._sink, self._dead_letters)
         self._config = share(self._query, config)
         self._carry_out(self._replanner.handle(Adopted(checkpoint.generation, Scheme.from_json(checkpoint.scheme))))
 
@@ -474,9 +473,9 @@ class Driver:
         A later generation replaces one that does not run yet. Raises PlanRefused for a plan that is none (``Scheme.check``) or is not
         within ``spec.workers``, PlanOutdated for one that does not come after the newest.
         """
-        if self._replanner.running is None or self.predicate is None:
+        if self._replanner.running is None or self.layout is None:
             raise PlanRefused("plan: the join has no plan yet, as it has seen no input; put one once it runs")
-        require_fit(plan, self.predicate.main, self.job.min_workers, self.job.max_workers)
+        require_fit(plan, self.layout.main, self.job.min_workers, self.job.max_workers)
         return self._replanner.put(plan)
 
     def plan_status(self) -> PlanStatus | None:
@@ -491,7 +490,7 @@ class Driver:
 
     def statistics(self) -> Statistics:
         """What the join holds, as plans are made from: each side's stored tuples and the spread of their keys. Any thread may call this."""
-        keyed = self.predicate is not None and bool(self.predicate.main.keys)
+        keyed = self.layout is not None and bool(self.layout.main.keys)
         checkpoint = self.checkpoint
         return self._observations.statistics(checkpoint.blocks, keyed=keyed).weighed(self.job.weights(tuple_bytes(self.job, checkpoint)))
 

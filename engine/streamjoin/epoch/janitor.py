@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 from streamjoin.epoch.snapshots import FOLDER, snapshot_path
 from streamjoin.epoch.spec import TaskReport, is_attempt_of
-from streamjoin.io.base import Sink, Source
+from streamjoin.io.base import Source
 from streamjoin.io.deadletter import DeadLetters
+from streamjoin.io.several import Sinks
 from streamjoin.language.sides import SIDES
 from streamjoin.state.blocks import FOLDER as BLOCKS
 from streamjoin.state.blocks import is_file
@@ -43,7 +44,7 @@ class Janitor:
     """See the module. The loop's own; not for use by several threads."""
 
     def __init__(
-        self, storage: Storage, log: CommitLog, sources: tuple[Source, Source], sink: Sink, dead_letters: DeadLetters
+        self, storage: Storage, log: CommitLog, sources: tuple[Source, Source], sink: Sinks, dead_letters: DeadLetters
     ) -> None:
         self._storage = storage
         self._log = log

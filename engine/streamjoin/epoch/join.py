@@ -36,6 +36,7 @@ from streamjoin.epoch.spec import (
     REPORT,
     UNMATCHABLE,
     Compiled,
+    CompiledJoin,
     Config,
     EpochSpec,
     Handover,
@@ -59,6 +60,7 @@ from streamjoin.state.log import Entry
 from streamjoin.state.storage import StorageError, retries
 from streamjoin.state.store import (
     HeldRun,
+    JoinMarks,
     Marks,
     PredecessorMissing,
     RunStore,
@@ -70,7 +72,7 @@ from streamjoin.state.store import (
 )
 
 MARK = "_mark"
-"""A column of runs while they are merged: whether the tuple has matched."""
+"""How columns of runs begin while they are merged: whether the tuple has matched, by one join."""
 LARGE_BYTES = 32 << 20
 """A merged run larger than this goes to mapped pages before the next merge begins, so that no two of them fill the memory at once."""
 
@@ -91,7 +93,7 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
 
 def needs_notices(spec: EpochSpec) -> bool:
     """Whether tasks have anything to tell each other after phase 3: where a tuple whose matches count can be in several areas. O(areas)."""
-    tracked = compiled(spec.config).config.type.tracked
+    tracked = compiled(spec.config).tracked
     return any(area.writes[side] != area.keys[side] for area in plan_of(spec.scheme).scheme.areas for side in tracked)
 
 
@@ -111,7 +113,8 @@ class Part:
         """As the epoch before has left them, without those that have expired."""
         self._fresh: dict[tuple[int, int], tuple[HeldRun, ...]] = {}
         """What came in this epoch."""
-        self._matches: Matches
+        self._matches: dict[str, Matches] = {}
+        """By join, of those that track a side."""
 
     def join(self, pieces: Iterable[Piece]) -> None:
         """Phases 1 to 3."""
@@ -123,30 +126,39 @@ class Part:
             for _ in pieces:  # a worker that leaves input unread is not used again
                 pass
             return
-        self._matches = Matches(spec, self._plan, areas, config.type.tracked, marks)
+        for each in self._worker.joins:
+            if each.type.tracked:
+                before = marks.get(each.name, {})
+                matches = self._matches[each.name] = Matches(spec, self._plan, areas, each, config.window, before)
+                if each.type.gives_unmatched:
+                    self._write_alone(each, matches.passed(runs, fresh=False))
         self._clock.lap("open")
-        if config.type.gives_unmatched:
-            self._write_alone(self._matches.passed(runs, fresh=False))
         self._runs = {key: _unexpired(held, spec.expired_before[key[1]], report) for key, held in runs.items()}
         new = self._gather(pieces)
         self._clock.lap("gather")
         self._fresh = {key: tuple(HeldRun(run, self._writes.block(key, run)) for run in chunks) for key, chunks in new.items()}
-        joiner = self._worker.joiner
-        seen = joiner.candidates_seen
-        tracked, wanted = bool(config.type.tracked), config.type.gives_pairs
-        for index, area in areas.items():
-            for left, right in _pairs(index, area, self._runs, self._fresh):
-                matched = self._matches.marker(left, right) if tracked else None
-                for batch in joiner.join(left.run, right.run, matched, pairs_wanted=wanted):
-                    self._write(batch)
-        report.candidates = joiner.candidates_seen - seen
+        for each in self._worker.joins:
+            seen = each.joiner.candidates_seen
+            for index, area in areas.items():
+                for left, right in _pairs(index, area, self._runs, self._fresh):
+                    self._join_pair(each, left, right)
+            report.admitted[each.name] = each.joiner.candidates_seen - seen
         self._clock.lap("join")
+
+    def _join_pair(self, join: CompiledJoin, left: HeldRun, right: HeldRun) -> None:
+        matches = self._matches.get(join.name)
+        matched = None if matches is None else matches.marker(left, right)
+        schemas = [side.stream.schema for side in self._worker.sides]
+        runs = left.by(join.indexed[LEFT], schemas[LEFT]), right.by(join.indexed[RIGHT], schemas[RIGHT])
+        for batch in join.joiner.join(*runs, matched, pairs_wanted=join.type.gives_pairs):
+            self._write(join, batch)
 
     def notices(self) -> Iterator[Piece]:
         """What tasks are to know that own tuples which have matched here."""
         if not self._report.predecessor_missing:
-            for runs in (self._runs, self._fresh):
-                yield from self._matches.notices(runs)
+            for matches in self._matches.values():
+                for runs in (self._runs, self._fresh):
+                    yield from matches.notices(runs)
 
     def finish(self, notices: Iterable[Piece] = ()) -> Joined:
         """Phases 4 and 5, but for what is yet to be written. Raises StorageError, and what comes with the notices."""
@@ -166,7 +178,7 @@ class Part:
 
     def _finish(self, notices: Iterable[Piece]) -> None:
         spec, report, config, areas, matches = self._spec, self._report, self._worker.config, self._areas, self._matches
-        if config.type.tracked:
+        if matches:
             self._settle_matches(notices)
             self._clock.lap("match")
         self._writes.finish_results()
@@ -174,7 +186,7 @@ class Part:
         kept_fresh = {key: chunks for key, chunks in self._fresh.items() if holds(areas[key[0]], key[1]) and not spec.is_last}
         self._joined.unmapped = list(chain.from_iterable((*(merged for _, merged in tiered.values()), *kept_fresh.values())))
         held = {key: (*kept, *merged, *kept_fresh.get(key, ())) for key, (kept, merged) in tiered.items()}
-        marks = matches.after(run for (_, side), of_side in held.items() if side in config.type.tracked for run in of_side)
+        marks = {name: of_join.after(held) for name, of_join in matches.items()}
         self._clock.lap("merge")
         self._store.stage(config.query, self._task, spec.epoch, report.token, held, marks)
         _fetch(spec, self._task, config, areas, self._store, report)
@@ -183,26 +195,32 @@ class Part:
         report.held_bytes = (_nbytes(held, LEFT), _nbytes(held, RIGHT))
 
     def _settle_matches(self, notices: Iterable[Piece]) -> None:
-        matches, kind = self._matches, self._worker.config.type
+        told: dict[int, list[Piece]] = defaultdict(list)
+        for notice in notices:
+            told[notice.join].append(notice)
         runs = {key: (*self._runs.get(key, ()), *self._fresh.get(key, ())) for key in {*self._runs, *self._fresh}}
-        matches.take(notices, runs)
-        if kind is JoinType.SEMI or not self._spec.is_last:
-            for key, parts in matches.first_matched(runs):
-                if not self._spec.is_last:
-                    self._writes.marks(key, parts)
-                if kind is JoinType.SEMI:
-                    self._write_alone((key[1], part) for part in parts)
-        if kind.gives_unmatched:
-            self._write_alone(matches.passed(self._fresh, fresh=True))
+        for join in self._worker.joins:
+            matches = self._matches.get(join.name)
+            if matches is None:
+                continue
+            matches.take(told[join.number], runs)
+            if join.type is JoinType.SEMI or not self._spec.is_last:
+                for key, parts in matches.first_matched(runs):
+                    if not self._spec.is_last:
+                        self._writes.marks(key, join.name, parts)
+                    if join.type is JoinType.SEMI:
+                        self._write_alone(join, ((key[1], part) for part in parts))
+            if join.type.gives_unmatched:
+                self._write_alone(join, matches.passed(self._fresh, fresh=True))
 
-    def _write(self, results: pa.RecordBatch) -> None:
-        self._report.output += results.num_rows
-        self._writes.results(results)
+    def _write(self, join: CompiledJoin, results: pa.RecordBatch) -> None:
+        self._report.outputs[join.name] = self._report.outputs.get(join.name, 0) + results.num_rows
+        self._writes.results(join.name, results)
 
-    def _write_alone(self, tuples: Iterable[tuple[int, Rows]]) -> None:
+    def _write_alone(self, join: CompiledJoin, tuples: Iterable[tuple[int, Rows]]) -> None:
         for side, (run, rows) in tuples:
-            for results in self._worker.joiner.alone(side, run.batch, rows):
-                self._write(results)
+            for results in join.joiner.alone(side, run.batch, rows):
+                self._write(join, results)
 
     def _gather(self, pieces: Iterable[Piece]) -> dict[tuple[int, int], list[Run]]:
         parts: dict[tuple[int, int], list[Run]] = defaultdict(list)
@@ -211,8 +229,11 @@ class Part:
             if piece.area == REPORT:
                 self._report.routes.append(pickle.loads(piece.data))  # noqa: S301 - written by the route tasks
             elif piece.area == UNMATCHABLE:
-                for results in self._worker.joiner.alone(piece.side, ipc.read_record_batch(piece.data, side.payload)):
-                    self._write(results)
+                alone = ipc.read_record_batch(piece.data, side.payload)
+                for join in self._worker.joins:
+                    if join.type.gives_unmatched and piece.side in join.type.tracked:
+                        for results in join.joiner.alone(piece.side, alone):
+                            self._write(join, results)
             else:
                 parts[piece.area, piece.side].append(Run.of(ipc.read_record_batch(piece.data, side.held)))
         return {key: merge_in_chunks(runs, CHUNK_BYTES) for key, runs in parts.items()}
@@ -271,7 +292,7 @@ class Steps:
 
 def _open(
     spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport
-) -> tuple[TaskRuns, Mapping[HeldRun, Marks]]:
+) -> tuple[TaskRuns, JoinMarks]:
     """Phase 1: the runs that the epoch before left to this task, and which of their tuples have matched."""
     if spec.follows is not None and areas:
         # Before anything is dropped: where the epoch that it follows has yet to run, that needs the runs of the one before.
@@ -300,18 +321,21 @@ def _open(
 
 def _read_back(
     spec: EpochSpec, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport
-) -> tuple[TaskRuns, Mapping[HeldRun, Marks]]:
+) -> tuple[TaskRuns, JoinMarks]:
     if spec.base is None:
         return {(area, side): () for area in areas for side in SIDES}, {}
     checkpoint = Entry.decode(config.storage.get(spec.base)).checkpoint
     here = [] if spec.handover is None else _held_here(spec.handover, config.query, store)
-    left, right = (spec.released_before if side in config.type.tracked else spec.expired_before for side in SIDES)
+    worker = compiled(spec.config)
+    left, right = (spec.released_before if side in worker.tracked else spec.expired_before for side in SIDES)
     gathered = read_back(
         *(config.storage, checkpoint.blocks, areas, spec.generation, (left[LEFT], right[RIGHT])), here=here, fetched=store.fetched()
     )
     if spec.handover is not None:
         report.kept_tuples, report.moved_tuples = gathered.kept, gathered.read
-    return gathered.runs, read_marks(config.storage, checkpoint.marks, areas, gathered.runs, config.type.tracked)
+    return gathered.runs, {
+        join.name: read_marks(config.storage, checkpoint.marks, areas, gathered.runs, join) for join in worker.joins if join.type.tracked
+    }
 
 
 def _held_here(handover: Handover, query: str, store: RunStore) -> Iterator[tuple[Area, dict[int, tuple[HeldRun, ...]]]]:
@@ -367,7 +391,7 @@ def _merged_blocks(spec: EpochSpec, rewrite: Rewrite, config: Config) -> tuple[p
     merged = merge_runs([Run.of(batch) for batch in load_all(storage, rewrite.blocks)], spec.expired_before[side])
     if not merged.rows:
         return None
-    axes = None if storage.local_path(FOLDER) is not None else Axes(keys=bool(config.predicate.main.keys), units=True)
+    axes = None if storage.local_path(FOLDER) is not None else Axes(keys=bool(config.main.keys), units=True)
     data, parts = encode_in_parts(merged.batch, axes)
     return data, describe(merged.batch, name="", side=side, generation=0, area=-1, nbytes=data.size, parts=parts)
 
@@ -395,7 +419,7 @@ def _pairs(index: int, area: Area, runs: TaskRuns, fresh: TaskRuns) -> Iterable[
 
 
 def _in_tiers(
-    key: tuple[int, int], held: tuple[HeldRun, ...], spec: EpochSpec, worker: Compiled, writes: Writes, matches: Matches
+    key: tuple[int, int], held: tuple[HeldRun, ...], spec: EpochSpec, worker: Compiled, writes: Writes, matches: Mapping[str, Matches]
 ) -> tuple[list[HeldRun], list[HeldRun]]:
     """Phase 4 for one area and side: the runs that are as they will be held, and merged ones whose blocks are being written.
 
@@ -404,6 +428,7 @@ def _in_tiers(
     if spec.is_last:
         return [], []
     bound = spec.expired_before[key[1]]
+    tracking = [matches[join.name] for join in worker.joins if key[1] in join.type.tracked]
     kept: list[HeldRun] = []
     made: list[HeldRun] = []
     for stored in (True, False):
@@ -412,15 +437,15 @@ def _in_tiers(
         grouped = {index for group in groups for index in group}
         kept += [run for index, run in enumerate(part) if index not in grouped]
         for group in groups:
-            run, marks = _merged([part[index] for index in group], bound, matches if worker.sides[key[1]].is_tracked else None)
+            run, marks = _merged([part[index] for index in group], bound, tracking)
             names: tuple[str, ...] = ()
             if stored:
                 writes.replace(name for index in group for name in part[index].blocks)
                 names = writes.block(key, run) if run.rows else ()
             if run.rows:
                 merged = HeldRun(run, names)
-                if marks is not None:
-                    matches.put(merged, marks)
+                for of_join, own in zip(tracking, marks, strict=True):
+                    of_join.put(merged, own)
                 if run.nbytes > LARGE_BYTES:
                     writes.map(merged)
                     kept.append(merged)
@@ -429,15 +454,22 @@ def _in_tiers(
     return kept, made
 
 
-def _merged(parts: Sequence[HeldRun], bound: int | None, matches: Matches | None) -> tuple[Run, Marks | None]:
-    """One run of several, and its marks, if those are kept. O(rows log parts)."""
-    if matches is None:
-        return merge_runs([part.run for part in parts], bound), None
-    marked = [replace(part.run, batch=part.run.batch.append_column(MARK, pa.array(matches.marks(part).view(np.uint8)))) for part in parts]
-    merged = merge_runs(marked, bound)
-    marks: Marks = merged.batch.column(MARK).to_numpy().view(np.bool_)
-    batch = merged.batch.drop_columns([MARK])
+def _merged(parts: Sequence[HeldRun], bound: int | None, tracking: Sequence[Matches]) -> tuple[Run, list[Marks]]:
+    """One run of several, and its marks by each join that keeps some. O(rows log parts)."""
+    if not tracking:
+        return merge_runs([part.run for part in parts], bound), []
+    names = [f"{MARK}{number}" for number in range(len(tracking))]
+    merged = merge_runs([_marked(part, names, tracking) for part in parts], bound)
+    marks = [merged.batch.column(name).to_numpy().view(np.bool_) for name in names]
+    batch = merged.batch.drop_columns(names)
     return replace(merged, batch=batch, nbytes=batch.nbytes), marks
+
+
+def _marked(part: HeldRun, names: Sequence[str], tracking: Sequence[Matches]) -> Run:
+    batch = part.run.batch
+    for name, matches in zip(names, tracking, strict=True):
+        batch = batch.append_column(name, pa.array(matches.marks(part).view(np.uint8)))
+    return replace(part.run, batch=batch)
 
 
 def _rows(runs: TaskRuns, side: int) -> int:
@@ -445,4 +477,4 @@ def _rows(runs: TaskRuns, side: int) -> int:
 
 
 def _nbytes(runs: TaskRuns, side: int) -> int:
-    return sum(held.run.nbytes for key, of_side in runs.items() if key[1] == side for held in of_side)
+    return sum(held.nbytes for key, of_side in runs.items() if key[1] == side for held in of_side)

@@ -25,11 +25,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import ipc
 
-from streamjoin.epoch.spec import ID, EpochSpec, Piece, Plan
+from streamjoin.epoch.spec import ID, CompiledJoin, EpochSpec, Piece, Plan
 from streamjoin.kernel.joiner import Indices, Matched
 from streamjoin.kernel.marks import mark_rows, unmatched_between
 from streamjoin.kernel.run import KEY, UNIT, Run, take
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN
+from streamjoin.language.window import Window
 from streamjoin.scheme.tiling import Area, UnitRange
 from streamjoin.state.blocks import Block, encode, load_all
 from streamjoin.state.storage import Storage
@@ -44,13 +45,17 @@ Rows = tuple[Run, NDArray[np.int64]]
 
 
 class Matches:
-    """The marks of one task's runs during one epoch."""
+    """The marks of one task's runs during one epoch, by one join."""
 
     def __init__(
-        self, spec: EpochSpec, plan: Plan, areas: Mapping[int, Area], tracked: Sequence[int], before: Mapping[HeldRun, Marks]
+        self, spec: EpochSpec, plan: Plan, areas: Mapping[int, Area], join: CompiledJoin, wider: Window, before: Mapping[HeldRun, Marks]
     ) -> None:
-        """``before``: as the epoch before has left them; of a run that is not among them nothing has matched."""
-        self._spec, self._plan, self._areas, self._tracked, self._before = spec, plan, areas, tracked, before
+        """``wider``: the window that ``spec.expired_before`` goes by. ``before``: as the epoch before has left them; of a run that is not
+        among them nothing has matched."""
+        self._spec, self._plan, self._areas, self._join, self._before = spec, plan, areas, join, before
+        self._tracked = join.type.tracked
+        self._expired = join.window.expired_within(wider, spec.expired_before)
+        self._released = join.window.expired_within(wider, spec.released_before)
         self._now: dict[HeldRun, Marks] = {}
 
     def marker(self, left: HeldRun, right: HeldRun) -> Matched:
@@ -87,7 +92,7 @@ class Matches:
                 continue
             owned = slice_keys(rows_selected(batch, selection), keys)
             if owned.num_rows:
-                yield Piece(areas[number].task, number, side, owned.select([KEY, ID]).serialize())
+                yield Piece(areas[number].task, number, side, owned.select([KEY, ID]).serialize(), self._join.number)
 
     def take(self, notices: Iterable[Piece], runs: Runs) -> None:
         """Mark what other areas have found. O(n log n) for the n rows that have keys such as the notices'."""
@@ -121,7 +126,7 @@ class Matches:
         it, or, ``fresh``, those that came in it too late for anything that is still to come. O(rows of runs where there are such)."""
         spec = self._spec
         for (area, side), of_side in self._tracked_of(runs):
-            bound, released = spec.expired_before[side], None if fresh else spec.released_before[side]
+            bound, released = self._expired[side], None if fresh else self._released[side]
             for held in of_side:
                 run = held.run
                 if not spec.is_last and (bound is None or run.time_min is None or run.time_min >= bound):
@@ -137,9 +142,9 @@ class Matches:
                 if len(rows):
                     yield side, (run, rows + start)
 
-    def after(self, runs: Iterable[HeldRun]) -> dict[HeldRun, Marks]:
+    def after(self, runs: Runs) -> dict[HeldRun, Marks]:
         """The marks of those of these runs of which any tuple has matched."""
-        known = {run: self._now.get(run, self._before.get(run)) for run in runs}
+        known = {run: self._now.get(run, self._before.get(run)) for _, of_side in self._tracked_of(runs) for run in of_side}
         return {run: marks for run, marks in known.items() if marks is not None}
 
     def put(self, run: HeldRun, marks: Marks) -> None:
@@ -220,11 +225,12 @@ def together(blocks: Sequence[Block]) -> Block:
 
 
 def read_marks(
-    storage: Storage, blocks: Sequence[Block], areas: Mapping[int, Area], runs: Runs, tracked: Sequence[int]
+    storage: Storage, blocks: Sequence[Block], areas: Mapping[int, Area], runs: Runs, join: CompiledJoin
 ) -> dict[HeldRun, Marks]:
-    """The marks of runs that were read back, from committed blocks. O(marks log marks + rows log marks). Raises StorageError."""
+    """A join's marks of runs that were read back, from committed blocks. O(marks log marks + rows log marks). Raises StorageError."""
     found: dict[HeldRun, Marks] = {}
-    for side in tracked:
+    blocks = [block for block in blocks if block.join in ("", join.name)]
+    for side in join.type.tracked:
         held_here = {area: held_on(areas[area], side) for area, of_side in runs if of_side == side and areas[area].holds[side]}
         met = [block for block in blocks if any(block.meets(region) for regions in held_here.values() for region in regions)]
         if not met:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from streamjoin.epoch.planning import PlannedEpoch, utilization
-from streamjoin.epoch.ports import EpochFailed, EpochResult, TaskWork
+from streamjoin.epoch.ports import EpochFailed, EpochResult, JoinWork, TaskWork
 from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import Rewritten, RouteReport, TaskReport
 from streamjoin.epoch.watermark import advance
@@ -111,6 +111,8 @@ def _totals(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport]
         "read_back_bytes": sum(report.read_back_bytes for report in reports),
     }
     totals = {name: [last.totals.get(name, [0, 0])[side] + pair[side] for side in SIDES] for name, pair in by_side.items()}
+    for join, work in joins_of(reports).items():
+        once |= {f"output/{join}": work.output, f"candidates/{join}": work.candidates}
     totals |= {name: [last.totals.get(name, [0])[0] + count] for name, count in once.items()}
     totals["skipped"] = [plan.skipped_records for plan in epoch.inputs]
     totals["replaced"] = [plan.replacements for plan in epoch.inputs]
@@ -180,12 +182,22 @@ def result_of(
         blocks=len(after.blocks),
         warnings=inputs[0].warnings + inputs[1].warnings + tuple(_all_ahead(job, routes)) + _rewrite_errors(reports),
         committed_at=after.committed_at,
+        joins=joins_of(reports),
         work={report.task: TaskWork(report.seconds, report.output, report.candidates, sum(report.held_bytes)) for report in reports},
         stored_blocks=stored_blocks,
         stored_bytes=stored_bytes,
         source_errors=(_source_errors(reports, 0), _source_errors(reports, 1)),
         backlog_by_partition=(inputs[0].backlog_by_partition, inputs[1].backlog_by_partition),
     )
+
+
+def joins_of(reports: Iterable[TaskReport]) -> dict[str, JoinWork]:
+    """What each join did."""
+    outputs, admitted = Counter[str](), Counter[str]()
+    for report in reports:
+        outputs.update(report.outputs)
+        admitted.update(report.admitted)
+    return {join: JoinWork(outputs[join], admitted[join]) for join in sorted({*outputs, *admitted})}
 
 
 def counts_of(reports: Iterable[TaskReport]) -> dict[str, tuple[int, int]]:

@@ -112,6 +112,14 @@ class TaskWork:
 
 
 @dataclass(frozen=True)
+class JoinWork:
+    """What one join did in an epoch."""
+
+    output: int
+    candidates: int
+
+
+@dataclass(frozen=True)
 class EpochResult:
     """What one committed epoch did, for those who watch. Pairs are (left, right)."""
 
@@ -140,6 +148,8 @@ class EpochResult:
     committed_at: float | None = None
     work: dict[int, TaskWork] = field(default_factory=dict)
     """By task."""
+    joins: dict[str, JoinWork] = field(default_factory=dict)
+    """By join; ``output`` and ``candidates`` are of all."""
     stored_blocks: tuple[int, int] = (0, 0)
     stored_bytes: tuple[int, int] = (0, 0)
     storage_retries: int = 0

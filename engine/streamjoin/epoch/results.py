@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from streamjoin.epoch.spec import attempt_prefix
-from streamjoin.io.base import Sink, Staged
+from streamjoin.io.base import Staged
+from streamjoin.io.several import Sinks
 from streamjoin.state.extent import Segment, read_extents
 from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
@@ -43,7 +44,7 @@ class Results:
         count = len(whole) - len(checkpoint.waiting)
         return cls(tuple(whole[:count]), tuple(whole[count:]), checkpoint.waiting_since)
 
-    def are_due(self, sink: Sink, now: float, interval_seconds: float) -> bool:
+    def are_due(self, sink: Sinks, now: float, interval_seconds: float) -> bool:
         """Whether those that wait should not wait for another epoch."""
         if self.since is None:
             return False
@@ -57,7 +58,7 @@ class Results:
         since = self.since if self.waiting else now
         return Results(tuple(staged for staged in new if not staged.data), waiting, since if waiting else None)
 
-    def gathered(self, sink: Sink, identity: str, incarnation: int, epoch: int) -> Results:
+    def gathered(self, sink: Sinks, identity: str, incarnation: int, epoch: int) -> Results:
         """With those that waited about to be visible. They are those of epochs up to this one. Raises SinkError, StorageError."""
         name = f"{attempt_prefix(identity, incarnation, epoch)}-small-{uuid.uuid4().hex[:8]}"
         return Results((*self.staged, *sink.gather(self.waiting, name, f"{identity}-{epoch:012d}-small")))

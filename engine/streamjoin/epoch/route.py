@@ -197,7 +197,7 @@ def prepare(
     if side.window.kind is WindowKind.RANGE:
         assert moment is not None
         arrays.append(moment)
-        if side.window.slide_micros:
+        if side.window.slide_micros:  # where the joins' windows slide differently, each finds out by itself
             arrays.append(moment // side.window.slide_micros * side.window.slide_micros)
     elif side.window.kind is WindowKind.ROWS:
         arrays.append(first_record + rows)

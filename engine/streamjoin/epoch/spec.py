@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -17,14 +17,16 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.epoch.pulse import LEAST_SECONDS
-from streamjoin.io.base import Reader, Sink, Split, Staged
+from streamjoin.io.base import Reader, Split, Staged
 from streamjoin.io.deadletter import DeadLetters
+from streamjoin.io.several import Sinks
 from streamjoin.kernel.expression import Evaluator
+from streamjoin.kernel.index import Indexed
 from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.keys import mix
 from streamjoin.kernel.types import arrow_schema
 from streamjoin.language.join_type import JoinType
-from streamjoin.language.predicate import KeyExpression, Predicate
+from streamjoin.language.predicate import KeyExpression, MainPredicate, Predicate
 from streamjoin.language.schema import Schema
 from streamjoin.language.sides import SIDES
 from streamjoin.language.sql import Expression, parse_boolean
@@ -47,20 +49,32 @@ class Stream:
 
 
 @dataclass(frozen=True)
+class Join:
+    """What tasks must know of a :class:`streamjoin.job.JoinJob`."""
+
+    name: str
+    type: JoinType
+    window: Window
+    where: Expression | None
+    output: tuple[tuple[str, Expression], ...]
+    predicate: Predicate
+    """How it finds its pairs."""
+
+
+@dataclass(frozen=True)
 class Config:
     """What stays the same while a driver runs."""
 
     query: str
     """Unique to the driver: the key of its runs in the workers."""
     streams: tuple[Stream, Stream]
-    type: JoinType
+    joins: tuple[Join, ...]
+    main: MainPredicate
+    """What tuples are cut, sent and sorted by, for all joins."""
     window: Window
-    where: Expression | None
-    output: tuple[tuple[str, Expression], ...]
-    """These two as in :class:`streamjoin.job.Job`."""
-    predicate: Predicate
+    """The widest."""
     storage: Storage
-    sink: Sink
+    sink: Sinks
     dead_letters: DeadLetters
     readers: tuple[Reader, Reader]
 
@@ -260,9 +274,10 @@ class TaskReport:
     held: tuple[int, int] = (0, 0)
     held_bytes: tuple[int, int] = (0, 0)
     """Of the runs, mapped or not."""
-    output: int = 0
-    candidates: int = 0
-    """Pairs that the main predicate admitted."""
+    outputs: dict[str, int] = field(default_factory=dict)
+    """Results, by join."""
+    admitted: dict[str, int] = field(default_factory=dict)
+    """Pairs that its main predicate has admitted, by join."""
     blocks: list[Block] = field(default_factory=list)
     small_blocks: dict[str, bytes] = field(default_factory=dict)
     """The content of those of them that are not files, by name."""
@@ -291,6 +306,16 @@ class TaskReport:
     seconds: dict[str, float] = field(default_factory=dict)
     """By step."""
 
+    @property
+    def output(self) -> int:
+        """Results of all joins."""
+        return sum(self.outputs.values())
+
+    @property
+    def candidates(self) -> int:
+        """Pairs that their main predicates have admitted."""
+        return sum(self.admitted.values())
+
 
 REPORT, UNMATCHABLE = -1, -2
 """What a piece has instead of an area: a pickled RouteReport; tuples that belong to none, because they can match nothing."""
@@ -304,6 +329,8 @@ class Piece:
     area: int
     side: int
     data: pa.Buffer
+    join: int = 0
+    """Of a notice: by which join tuples have matched."""
 
 
 class Compiled:
@@ -311,34 +338,52 @@ class Compiled:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        main, (left, right) = config.predicate.main, config.streams
-        schemas = {left.name: left.schema, right.name: right.schema}
-        types = {(stream.name, field.name): field.type for stream in config.streams for field in arrow_schema(stream.schema)}
-        residual = config.predicate.residual
-        self.joiner = Joiner(
-            main,
-            config.window,
-            parse_boolean(residual, schemas) if residual else None,
-            config.where,
-            config.output,
-            (left.name, right.name),
-            types=types if config.type.gives_unmatched else {},
-        )
-        tracked = config.type.tracked
+        self.joins = tuple(CompiledJoin(number, join, config) for number, join in enumerate(config.joins))
+        self.tracked = tuple(sorted({side for join in config.joins for side in join.type.tracked}))
+        """The sides that any join tracks."""
         self.sides = tuple(
-            Side(stream, config.window, main.key(side), config.type if side in tracked else JoinType.INNER)
+            Side(stream, config.window, config.main.key(side), [join.type for join in config.joins if side in join.type.tracked])
             for side, stream in enumerate(config.streams)
         )
+
+
+class CompiledJoin:
+    """One join made ready."""
+
+    def __init__(self, number: int, join: Join, config: Config) -> None:
+        """``number``: its place among the joins."""
+        self.number, self.name, self.type, self.window = number, join.name, join.type, join.window
+        main, residual, (left, right) = join.predicate.main, join.predicate.residual, config.streams
+        schemas = {left.name: left.schema, right.name: right.schema}
+        types = {(stream.name, field.name): field.type for stream in config.streams for field in arrow_schema(stream.schema)}
+        self.joiner = Joiner(
+            main,
+            join.window,
+            parse_boolean(residual, schemas) if residual else None,
+            join.where,
+            join.output,
+            (left.name, right.name),
+            types=types if join.type.gives_unmatched else {},
+        )
+        slide = join.window.slide_micros
+        slides = None if slide in (0, config.window.slide_micros) else slide
+        own = bool(main.keys) and main.keys != config.main.keys
+        self.indexed = tuple(Indexed(main.key(side) if own else None, slides) for side in SIDES)
+        """By side, what it finds pairs by."""
+
+    def is_of(self, side: int) -> bool:
+        """Whether it tracks the side."""
+        return side in self.type.tracked
 
 
 class Side:
     """One stream made ready."""
 
-    def __init__(self, stream: Stream, window: Window, key: KeyExpression | None, tracked_for: JoinType) -> None:
-        """``tracked_for``: inner where the side is not tracked."""
+    def __init__(self, stream: Stream, window: Window, key: KeyExpression | None, tracked_for: Sequence[JoinType]) -> None:
+        """``tracked_for``: the types of the joins that track the side."""
         self.stream = stream
-        self.is_tracked = tracked_for is not JoinType.INNER
-        self.gives_unmatched = tracked_for.gives_unmatched
+        self.is_tracked = bool(tracked_for)
+        self.gives_unmatched = any(kind.gives_unmatched for kind in tracked_for)
         self.payload = arrow_schema(stream.schema.select(stream.payload))
         self.key = key
         self.window = window

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamjoin.epoch.matches import Rows, describe_marks, encode_marks, identities_of
-from streamjoin.epoch.spec import Config, EpochSpec, TaskReport, compiled, plan_of
+from streamjoin.epoch.spec import Config, EpochSpec, TaskReport, plan_of
 from streamjoin.io.base import Staged
 from streamjoin.kernel.run import Run
 from streamjoin.scheme.tiling import Area
@@ -30,9 +30,9 @@ class Writes:
 
     def __init__(self, spec: EpochSpec, config: Config, areas: dict[int, Area], report: TaskReport, results: str) -> None:
         self._spec, self._storage, self._areas, self._report = spec, config.storage, areas, report
-        self._sink = config.sink.writer(report.token, results, small_bytes=spec.small_bytes)
+        self._sink = config.sink.writers(report.token, results, small_bytes=spec.small_bytes)
         local = self._storage.local_path(FOLDER) is not None
-        self._axes = None if local else axes_of(plan_of(spec.scheme).scheme, compiled(spec.config).config.predicate.main)
+        self._axes = None if local else axes_of(plan_of(spec.scheme).scheme, config.main)
         self._pool = ThreadPoolExecutor(UPLOADS)
         self._begun: dict[str, Future[Block]] = {}
         self._begun_marks: list[Future[Block]] = []
@@ -40,8 +40,8 @@ class Writes:
         self._small_bytes = spec.small_bytes
         """So many may yet be left to the driver."""
 
-    def results(self, batch: pa.RecordBatch) -> None:
-        self._sink.write(batch)
+    def results(self, join: str, batch: pa.RecordBatch) -> None:
+        self._sink.write(join, batch)
 
     def finish_results(self) -> None:
         """There are no more; begin to make them durable."""
@@ -60,14 +60,14 @@ class Writes:
         self._begun[name] = self._pool.submit(self._put, name, batch, side, area)
         return (name,)
 
-    def marks(self, key: tuple[int, int], parts: Sequence[Rows]) -> None:
-        """Begin to write marks of tuples, one or more, that this area stores."""
+    def marks(self, key: tuple[int, int], join: str, parts: Sequence[Rows]) -> None:
+        """Begin to write a join's marks of tuples, one or more, that this area stores."""
         area, side = key
         identities = identities_of(parts)
-        name = self._name(identities.nbytes, f"{area}-{side}-marks")
+        name = self._name(identities.nbytes, f"{area}-{side}-marks-{len(self._begun_marks)}")
         units = self._areas[area].units[side]
         block = describe_marks(parts, units, name=name, side=side, generation=self._spec.generation, area=area)
-        self._begun_marks.append(self._pool.submit(self._put_marks, block, identities))
+        self._begun_marks.append(self._pool.submit(self._put_marks, replace(block, join=join), identities))
 
     def _name(self, nbytes: int, which: str) -> str:
         small = nbytes <= self._small_bytes

@@ -208,18 +208,23 @@ class Staged:
     """What is in no file yet, in the sink's own form; the commit keeps it."""
     extent: Extent | None = None
     """Where."""
+    join: str = ""
+    """Whose results; empty: those of the only join."""
 
     def to_json(self) -> dict[str, Any]:
         """For the commit, but for the data; ``from_json`` reads it back."""
         value: dict[str, Any] = {"path": self.path, "final": self.final, "rows": self.rows, "bytes": self.nbytes}
         if self.text:
             value["text"] = self.text
+        if self.join:
+            value["join"] = self.join
         return value if self.extent is None else value | {"extent": self.extent.to_json()}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Staged:
         extent = Extent(*value["extent"]) if "extent" in value else None
-        return cls(value["path"], value["final"], value["rows"], value["bytes"], value.get("text", ""), extent=extent)
+        text, join = value.get("text", ""), value.get("join", "")
+        return cls(value["path"], value["final"], value["rows"], value["bytes"], text, extent=extent, join=join)
 
 
 class Writer(Protocol):

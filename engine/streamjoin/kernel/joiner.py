@@ -81,7 +81,8 @@ class Joiner:
         waiting: list[_Pairs] = []
         waiting_count = 0
         try:
-            for left_rows, right_rows in candidates:
+            for left_places, right_places in candidates:
+                left_rows, right_rows = _rows(left, left_places), _rows(right, right_places)
                 sides = (left.batch, left_rows), (right.batch, right_rows)
                 pairs = _Pairs(dict(zip(self._streams, sides, strict=True)), len(left_rows))
                 if self._residual is not None and pairs.count:
@@ -155,6 +156,11 @@ class _Pairs:
     def kept(self) -> _Pairs:
         """The pairs with rows of their own, and no columns."""
         return _Pairs({stream: (batch, rows.copy()) for stream, (batch, rows) in self.sides.items()}, self.count)
+
+
+def _rows(run: Run, places: Indices) -> Indices:
+    """The rows of a run's batch that its positions stand for."""
+    return places if run.order is None else run.order[places]
 
 
 def _joined(parts: Sequence[_Pairs]) -> _Pairs:

@@ -63,6 +63,8 @@ class Run:
     aux_max: int | None
     rows: int
     nbytes: int
+    order: Indices | None = None
+    """Of a run that is seen by an index (``kernel.index``): the rows of the batch, by position. None: they are the positions."""
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> Run:
@@ -82,7 +84,7 @@ class Run:
             raise ValueError(f"held tuples: columns {names} have {', '.join(misplaced)} out of place")
         if batch.num_rows > INDEX_ROWS:
             raise ValueError(f"held tuples: {batch.num_rows} rows; a run holds at most {INDEX_ROWS}, make several")
-        (time_min, time_max), (aux_min, aux_max) = _bounds(time), _bounds(aux)
+        (time_min, time_max), (aux_min, aux_max) = bounds_of(time), bounds_of(aux)
         return cls(batch, key, unit, time, aux, time_min, time_max, aux_min, aux_max, batch.num_rows, batch.nbytes)
 
     def check(self) -> None:
@@ -97,7 +99,8 @@ class Run:
                 assert (lowest, highest) == (min(values.tolist(), default=None), max(values.tolist(), default=None))
 
 
-def _bounds(values: NDArray[np.int64] | None) -> tuple[int, int] | tuple[None, None]:
+def bounds_of(values: NDArray[np.int64] | None) -> tuple[int, int] | tuple[None, None]:
+    """The least and the greatest."""
     return (int(values.min()), int(values.max())) if values is not None and len(values) else (None, None)
 
 

@@ -1,4 +1,4 @@
-"""Chooses among a condition's candidates by samples of both streams."""
+"""Chooses among the layouts of joins by samples of both streams."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamjoin.language.condition import Condition
+from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN, MainKind, MainPredicate, Predicate
 
 Array = NDArray[Any]
@@ -19,17 +19,22 @@ _RESIDUAL_COST = 8.0
 """Of taking a candidate's columns and evaluating the residual on them."""
 
 
-def choose(condition: Condition, keys: Sequence[Sequence[Array]]) -> Predicate:
-    """The candidate that is expected to cost least, by samples of both streams; among equals the first.
+def choose(layouts: Sequence[Layout], keys: Sequence[Sequence[Array]]) -> Layout:
+    """The layout that is expected to cost least, by samples of both streams; among equals the first.
 
-    ``keys`` has for each side and candidate the valid encoded keys of the sampled tuples (nothing for ALL). The cost is the
-    pairs that the main predicate admits, each dearer where a residual remains. O(n log n) for samples of n.
+    ``keys`` has for each side and layout the valid encoded keys of the sampled tuples (nothing for ALL). The cost is the
+    pairs that the joins' main predicates admit, each dearer where a residual remains. O(joins x n log n) for samples of n.
     """
+    if len(layouts) == 1:
+        return layouts[0]
     costs = [
-        _admitted(predicate.main, left, right) * (_PROBE_COST + (_RESIDUAL_COST if predicate.residual else 0.0))
-        for predicate, left, right in zip(condition.candidates, *keys, strict=True)
+        sum(_cost(predicate, left, right) for predicate in layout.predicates) for layout, left, right in zip(layouts, *keys, strict=True)
     ]
-    return condition.candidates[costs.index(min(costs))]
+    return layouts[costs.index(min(costs))]
+
+
+def _cost(predicate: Predicate, left: Array, right: Array) -> float:
+    return _admitted(predicate.main, left, right) * (_PROBE_COST + (_RESIDUAL_COST if predicate.residual else 0.0))
 
 
 def _admitted(main: MainPredicate, left: Array, right: Array) -> int:

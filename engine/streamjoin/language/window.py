@@ -17,8 +17,12 @@ stream when the later one arrives. Each tuple carries its own position and the n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+Ends = tuple[int | None, int | None]
+"""A moment or a position of each side."""
 
 
 class WindowKind(StrEnum):
@@ -50,7 +54,7 @@ class Window:
         """Whether held tuples carry ``_aux``: the slide's multiple at or before the event time, or the count of the other stream."""
         return self.kind is WindowKind.ROWS or self.slide_micros > 0
 
-    def expired_before(self, marks: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+    def expired_before(self, marks: Ends) -> Ends:
         """By side, the ``_time`` below which a held tuple can match nothing that is still to come; None: nothing has expired.
 
         ``marks`` bound the future of each stream from below: its watermark in microseconds (range), or the number of its records that
@@ -62,3 +66,31 @@ class Window:
         if self.kind is WindowKind.ROWS:
             return None if left is None else left - self.rows, None if right is None else right - self.rows
         return None, None
+
+    def expired_within(self, wider: Window, expired: Ends) -> Ends:
+        """``expired_before`` of this window, where that of a wider one of the same kind is ``expired``."""
+        left, right = expired
+        if self.kind is WindowKind.ROWS:
+            return None if left is None else left + wider.rows - self.rows, None if right is None else right + wider.rows - self.rows
+        return (
+            None if left is None else left + wider.after_micros - self.after_micros,
+            None if right is None else right + wider.before_micros - self.before_micros,
+        )
+
+
+def widest(windows: Sequence[Window]) -> Window:
+    """The narrowest window that holds all of these, which are of one kind. It slides as they do if they all slide alike, else not.
+
+    Raises ValueError for windows of several kinds.
+    """
+    first = windows[0]
+    if any(window.kind is not first.kind for window in windows):
+        raise ValueError(f"windows of several kinds have no widest: {', '.join(sorted({window.kind for window in windows}))}")
+    slides = {window.slide_micros for window in windows}
+    return Window(
+        first.kind,
+        before_micros=max(window.before_micros for window in windows),
+        after_micros=max(window.after_micros for window in windows),
+        slide_micros=slides.pop() if len(slides) == 1 else 0,
+        rows=max(window.rows for window in windows),
+    )

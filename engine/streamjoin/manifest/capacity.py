@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from streamjoin.language.ddl import parse_schema
-from streamjoin.language.join_type import JoinType
-from streamjoin.language.sql import parse_boolean
 from streamjoin.manifest import resolve
 from streamjoin.manifest.memory import MIB, held_within, room_of_pod
 from streamjoin.manifest.model import Spec
@@ -32,12 +30,8 @@ def capacity_in_tuples(spec: Spec) -> float:
     """Of tuples of the mean of both streams' widths, by their schemas, where it is in bytes."""
     if spec.workers.capacity_tuples is not None:
         return spec.workers.capacity_tuples
-    join, schemas = spec.joins[0], {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
-    selects = {stream.name: stream.select for stream in spec.streams}
-    given, where = join.output.select, join.output.where
-    output = resolve.default_output(JoinType(join.type), selects, schemas) if given is None else resolve.given_output(given, schemas)
-    condition = resolve.condition(join.condition_text, schemas)
-    needs = resolve.needs(condition, None if where is None else parse_boolean(where, schemas), output, schemas)
-    held = [resolve.held(name, select, schemas[name], needs) for name, select in selects.items()]
+    schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
+    needs = resolve.all_needs(spec, schemas)
+    held = [resolve.held(stream.name, stream.select, schemas[stream.name], needs) for stream in spec.streams]
     widths = [tuple_bytes(schema, payload) for schema, payload in zip(schemas.values(), held, strict=True)]
     return capacity_of(spec, max(widths)).in_tuples(widths)

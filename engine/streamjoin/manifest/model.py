@@ -41,6 +41,8 @@ from streamjoin.manifest.sources import Source
 
 API_VERSION = "streamjoin.dev/v1alpha1"
 KIND = "StreamJoin"
+MOST_JOINS = 16
+"""Of one resource."""
 
 
 class Stream(Part):
@@ -341,7 +343,7 @@ class Spec(Part):
     streams: Annotated[tuple[Stream, ...], Field(strict=False)]
     """The streams: two. The first is the left side of the join, the second the right."""
     joins: Annotated[tuple[Join, ...], Field(strict=False)]
-    """The joins over the streams: one."""
+    """The joins over the streams, at most 16. A tuple is read, sent and held once for all of them."""
     scheme: SchemeSpec = SchemeSpec()
     """How the join is cut among workers."""
     workers: Workers = Workers()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streamjoin.language.condition import Condition, parse_condition
 from streamjoin.language.errors import SqlError
 from streamjoin.language.join_type import JoinType
+from streamjoin.language.layout import layouts
 from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sql import Expression, parse_boolean, parse_expression, parse_projection
 from streamjoin.language.types import INT
@@ -91,8 +92,31 @@ def given_output(select: Iterable[str], schemas: Mapping[str, Schema]) -> Output
     return tuple(parse_projection(text, schemas) for text in select)
 
 
+def output(join: model.Join, spec: model.Spec, schemas: Mapping[str, Schema]) -> Output:
+    """What a join's results have, said or by default."""
+    if join.output.select is not None:
+        return given_output(join.output.select, schemas)
+    return default_output(JoinType(join.type), {stream.name: stream.select for stream in spec.streams}, schemas)
+
+
+def all_needs(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Need, ...]:
+    """What ``needs`` says of all joins, and the columns of the keys that tuples do not lie by, but a join finds its pairs by."""
+    found: list[Need] = []
+    conditions = [condition(join.condition_text, schemas) for join in spec.joins]
+    layout = layouts(conditions)[0]
+    for index, (join, parsed) in enumerate(zip(spec.joins, conditions, strict=True)):
+        where = None if join.output.where is None else parse_boolean(join.output.where, schemas)
+        field = f"spec.joins[{index}]"
+        found += [replace(need, field=f"{field}.{need.field}") for need in needs(parsed, where, output(join, spec, schemas), schemas)]
+        if layout.indexes(index):
+            for (stream, schema), key in zip(schemas.items(), layout.predicates[index].main.keys, strict=True):
+                columns = sorted({name for sql in key.sql for _, name in parse_expression(sql, {stream: schema}).columns})
+                found += [Need(stream, column, f"{field}.{join.condition_field}") for column in columns]
+    return tuple(found)
+
+
 def needs(condition: Condition, where: Expression | None, output: Output, schemas: Mapping[str, Schema]) -> tuple[Need, ...]:
-    """Every column that is read after a pair was found, with the first field that reads it, in the order of the fields.
+    """Every column that is read after a pair was found, with the first field of the join that reads it, in the order of the fields.
 
     Columns that only make up a join's key are not among them: the key itself is held. All candidates of the condition
     count, because statistics choose among them while the join runs.

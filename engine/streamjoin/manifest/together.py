@@ -14,9 +14,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from streamjoin.language.condition import Condition
 from streamjoin.language.ddl import parse_schema
 from streamjoin.language.errors import SqlError
 from streamjoin.language.join_type import JoinType
+from streamjoin.language.layout import layouts
 from streamjoin.language.predicate import MainKind
 from streamjoin.language.schema import Schema
 from streamjoin.language.sql import Expression, parse_boolean, parse_projection
@@ -54,17 +56,19 @@ def problems(manifest: Manifest) -> list[Problem]:
             checks += [_select(field, stream, schema), _generator(f"{field}.source", stream, schema)]
             checks.append(raw_problems(field, _given(stream, "source", "kafka"), schema))
         checks += [_watermark(field, stream), _max_ahead(field, stream)]
+    by_name = _schemas_by_name(streams, schemas)
     for index, join in enumerate(joins):
         field = f"spec.joins[{index}]"
         checks += [_condition_given(field, join), _window(f"{field}.window", join), _event_times(f"{field}.window", join, streams)]
         kafka = _given(join, "output", "sink", "kafka")
         checks += [_sink(f"{field}.output.sink", join), kafka_client_problems(f"{field}.output.sink.kafka", kafka)]
-        by_name = _schemas_by_name(streams, schemas)
         if by_name is not None:
-            checks += [_condition(field, join, manifest, by_name), _output_where(field, join, by_name), _shedding(field, join, manifest)]
-            checks += [_output_select(field, join, by_name), _held(field, join, manifest, by_name)]
+            checks += [_condition(field, join, by_name), _output_where(field, join, by_name), _shedding(field, join, manifest)]
+            checks += [_output_select(field, join, by_name), _columns(field, join, manifest, by_name)]
             checks.append(_record_key(f"{field}.output.sink.kafka.key", join, manifest, by_name))
-    checks += [_scheme(manifest), _checkpoint(manifest), _places(manifest)]
+    if by_name is not None:
+        checks += [_model(joins, manifest, by_name), _held(manifest, by_name)]
+    checks += [_join_names(joins), _window_kinds(joins), _scheme(manifest), _checkpoint(manifest), _places(manifest)]
     return [problem for check in checks for problem in until_refused(check)]
 
 
@@ -82,22 +86,33 @@ def remarks(manifest: Manifest) -> list[Problem]:
         message = "adds no workers, while deallocate removes them for good; give both the same mode"
         found.append(Problem("spec.scaling.rules.allocate", rules.allocate or mode, message))
     schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
-    condition = resolve.condition(spec.joins[0].condition_text, schemas)
+    conditions = [resolve.condition(join.condition_text, schemas) for join in spec.joins]
+    for index, (join, condition) in enumerate(zip(spec.joins, conditions, strict=True)):
+        found += _join_remarks(f"spec.joins[{index}]", join, condition, spec)
+    if len(spec.joins) > 1 and layouts(conditions)[0].main.kind is MainKind.ALL:
+        message = (
+            "have no pair of keys that all of their conditions bound, so every tuple meets every other one on some worker; joins of other"
+            " keys in a manifest of their own are sent less"
+        )
+        found.append(Problem("spec.joins", None, message))
+    for index, stream in enumerate(spec.streams):
+        found += kafka_client_remarks(f"spec.streams[{index}].source.kafka", stream.source.kafka)
+    return found
+
+
+def _join_remarks(field: str, join: model.Join, condition: Condition, spec: model.Spec) -> Check:
     if all(candidate.main.kind is MainKind.ALL for candidate in condition.candidates):
         reasons = "".join(f" ({unmatched.reason})" for unmatched in condition.unmatched[:1])
         message = f"has no predicate that an index serves{reasons}; every pair of tuples will be compared"
-        found.append(Problem(f"spec.joins[0].{spec.joins[0].condition_field}", None, message))
-    kind = JoinType(spec.joins[0].type)
+        yield Problem(f"{field}.{join.condition_field}", None, message)
+    kind = JoinType(join.type)
     if kind.gives_unmatched and spec.shedding.model != "off":
-        message = f"sheds tuples, whose matches then come as if they had none, by spec.joins[0].type: {kind}"
-        found.append(Problem("spec.shedding.model", spec.shedding.model, message))
-    if kind.gives_unmatched and spec.joins[0].window.unbounded:
+        message = f"sheds tuples, whose matches then come as if they had none, by {field}.type: {kind}"
+        yield Problem("spec.shedding.model", spec.shedding.model, message)
+    if kind.gives_unmatched and join.window.unbounded:
         message = "never ends, so tuples without a match come only when the input has ended (streamjoin run --until-idle)"
-        found.append(Problem("spec.joins[0].window.unbounded", None, message))
-    for index, stream in enumerate(spec.streams):
-        found += kafka_client_remarks(f"spec.streams[{index}].source.kafka", stream.source.kafka)
-    found += kafka_client_remarks("spec.joins[0].output.sink.kafka", spec.joins[0].output.sink.kafka)
-    return found
+        yield Problem(f"{field}.window.unbounded", None, message)
+    yield from kafka_client_remarks(f"{field}.output.sink.kafka", join.output.sink.kafka)
 
 
 def former_names(manifest: Manifest) -> list[Problem]:
@@ -130,9 +145,9 @@ def _counts(manifest: Manifest) -> Check:
     elif streams < 2:
         message = f"has {streams} stream{'s' * (streams == 0)}; give two (one source may be read by both)"
         yield Problem("spec.streams", None, message)
-    if len(spec.joins) != 1:
-        remedy = "keep one, and move each other one into a manifest of its own" if spec.joins else "give one"
-        yield Problem("spec.joins", None, f"has {len(spec.joins)} joins, and this version runs one; {remedy}")
+    if not 1 <= len(spec.joins) <= model.MOST_JOINS:
+        remedy = "move the others into a manifest of their own" if spec.joins else "give one"
+        yield Problem("spec.joins", None, f"has {len(spec.joins)} joins, and there may be 1 to {model.MOST_JOINS}; {remedy}")
 
 
 def _stream_names(manifest: Manifest) -> Check:
@@ -339,15 +354,48 @@ def _condition_given(field: str, join: model.Join) -> Check:
         yield Problem(f"{field}.on", join.on, "is the former name of condition, which is given too; remove on")
 
 
-def _condition(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
+def _join_names(joins: Sequence[model.Join]) -> Check:
+    first: dict[str, int] = {}
+    for index, join in enumerate(joins):
+        name = _given(join, "name")
+        if not isinstance(name, str):
+            continue
+        if name.casefold() in first:
+            message = f"is the name of spec.joins[{first[name.casefold()]}] too (case does not count); choose another"
+            yield Problem(f"spec.joins[{index}].name", name, message)
+        first.setdefault(name.casefold(), index)
+
+
+def _window_kinds(joins: Sequence[model.Join]) -> Check:
+    """Whether all windows are of one kind: they say together for how long tuples are held."""
+    if any(len(_window_forms(join.window)) != 1 for join in joins):
+        return
+    kinds = [resolve.window(join.window).kind for join in joins]
+    for index, kind in enumerate(kinds):
+        if kind is not kinds[0]:
+            message = "is of another kind than spec.joins[0].window (time, rows or unbounded), and joins over the same streams hold them"
+            yield Problem(f"spec.joins[{index}].window", None, f"{message} together; move this one into a manifest of its own")
+
+
+def _condition(field: str, join: model.Join, schemas: Mapping[str, Schema]) -> Check:
     try:
-        condition = resolve.condition(join.condition_text, schemas)
+        resolve.condition(join.condition_text, schemas)
     except SqlError as error:
         yield _sql_problem(f"{field}.{join.condition_field}", join.condition_text, error)
-        return
+
+
+def _model(joins: Sequence[model.Join], manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
+    """Whether there are keys for a model that cuts along them."""
     chosen = manifest.spec.scheme.model
-    if chosen in KEYED and not any(c.main.kind is MainKind.RANGE for c in condition.candidates):
-        message = f"needs an equality, an order or a band between the two streams in {field}.condition; use adsp or square"
+    if chosen not in KEYED or not joins:
+        return
+    try:
+        found = layouts([resolve.condition(join.condition_text, schemas) for join in joins])
+    except SqlError:
+        return
+    if not any(layout.main.kind is MainKind.RANGE for layout in found):
+        where = "spec.joins[0].condition" if len(joins) == 1 else "the condition of every join, of the same keys"
+        message = f"needs an equality, an order or a band between the two streams in {where}; use adsp or square"
         yield Problem("spec.scheme.model", chosen, message)
 
 
@@ -396,10 +444,8 @@ def _record_key(field: str, join: model.Join, manifest: Manifest, schemas: Mappi
     kafka = join.output.sink.kafka
     if kafka is None or kafka.key is None:
         return
-    selects = {stream.name: stream.select for stream in manifest.spec.streams}
-    output = join.output.select
     try:
-        columns = resolve.default_output(JoinType(join.type), selects, schemas) if output is None else resolve.given_output(output, schemas)
+        columns = resolve.output(join, manifest.spec, schemas)
     except (SqlError, KeyError):
         return
     names = [name for name, _ in columns]
@@ -409,26 +455,32 @@ def _record_key(field: str, join: model.Join, manifest: Manifest, schemas: Mappi
         yield Problem(field, kafka.key, f"is not a column of the output; {remedy}")
 
 
-def _held(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
-    """Whether streams hold what is read once a pair was found. Looked at when all that reads it resolves."""
-    selects = {stream.name: stream.select for stream in manifest.spec.streams}
-    output, where = join.output.select, join.output.where
+def _columns(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
+    if join.output.select is not None:
+        return
     try:
-        columns = resolve.default_output(JoinType(join.type), selects, schemas) if output is None else resolve.given_output(output, schemas)
-        condition = resolve.condition(join.condition_text, schemas)
-        needs = resolve.needs(condition, None if where is None else parse_boolean(where, schemas), columns, schemas)
+        columns = resolve.output(join, manifest.spec, schemas)
     except (SqlError, KeyError):
         return
-    if output is None:
-        yield from _default_names(f"{field}.output.select", [name for name, _ in columns])
-    for index, (stream, select) in enumerate(selects.items()):
-        if select is None:
+    yield from _default_names(f"{field}.output.select", [name for name, _ in columns])
+
+
+def _held(manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
+    """Whether streams hold what is read once a pair was found. Looked at when all that reads it resolves."""
+    try:
+        needs = resolve.all_needs(manifest.spec, schemas)
+    except (SqlError, KeyError):
+        return
+    for index, stream in enumerate(manifest.spec.streams):
+        if stream.select is None:
             continue
-        held = {name.casefold() for name in select}
+        held = {name.casefold() for name in stream.select}
+        lacking: dict[str, str] = {}
         for need in needs:
-            if need.stream == stream and need.column.casefold() not in held:
-                message = f"lacks {need.column}, which {field}.{need.field} needs; add it"
-                yield Problem(f"spec.streams[{index}].select", list(select), message)
+            if need.stream == stream.name and need.column.casefold() not in held:
+                lacking.setdefault(need.column, need.field)
+        for column, field in lacking.items():
+            yield Problem(f"spec.streams[{index}].select", list(stream.select), f"lacks {column}, which {field} needs; add it")
 
 
 def _default_names(field: str, names: Sequence[str]) -> Check:

@@ -37,7 +37,7 @@ SILENT_BEATS = 8
 """Counted by the receiver's own waits, so that a machine that slept has not heard nothing for hours."""
 
 _SCHEMA = pa.schema([("data", pa.binary())])
-_HEADER = struct.Struct("<Bqiib")
+_HEADER = struct.Struct("<Bqiibb")
 """Kind, attempt, task, area, side."""
 TUPLES, NOTICES = ROUNDS = range(2)
 _PIECE, _MARK, _BEAT = range(3)
@@ -105,7 +105,7 @@ class Exchange:
         if address == self.address:
             self._take(attempt, round_number, piece)
         else:
-            header = _HEADER.pack(_PIECE, attempt, piece.task, piece.area, piece.side)
+            header = _HEADER.pack(_PIECE, attempt, piece.task, piece.area, piece.side, piece.join)
             self._say(attempt, round_number, address, header, _binary(piece.data))
 
     def end(self, attempt: int, addresses: Sequence[str], round_number: int = TUPLES) -> None:
@@ -115,7 +115,7 @@ class Exchange:
             if address == self.address:
                 self._mark(attempt, round_number, address)
             else:
-                self._say(attempt, round_number, address, _HEADER.pack(_MARK, attempt, 0, 0, 0), None)
+                self._say(attempt, round_number, address, _HEADER.pack(_MARK, attempt, 0, 0, 0, 0), None)
 
     def connect(self, addresses: Sequence[str], round_number: int = TUPLES) -> None:
         """Open streams to these, so that they hear of us before our first piece is ready. Raises ExchangeError."""
@@ -259,11 +259,11 @@ class Exchange:
         """Take what comes on a stream, until it ends. Called by the server, in a thread of the stream's own."""
         try:
             for chunk in _chunks(reader):
-                kind, attempt, task, area, side = _HEADER.unpack(chunk.app_metadata)
+                kind, attempt, task, area, side, join = _HEADER.unpack(chunk.app_metadata)
                 self._heard[sender] = time.monotonic()
                 if kind == _PIECE:
                     self.moved += 1
-                    self._take(attempt, round_number, Piece(task, area, side, chunk.data.column(0)[0].as_buffer()))
+                    self._take(attempt, round_number, Piece(task, area, side, chunk.data.column(0)[0].as_buffer(), join))
                 elif kind == _MARK:
                     self._mark(attempt, round_number, sender)
         finally:
@@ -305,7 +305,7 @@ class _Link:
     def beat(self) -> None:
         if self._lock.acquire(blocking=False):  # otherwise something is being sent, which says as much
             try:
-                self._writer.write_metadata(pa.py_buffer(_HEADER.pack(_BEAT, 0, 0, 0, 0)))
+                self._writer.write_metadata(pa.py_buffer(_HEADER.pack(_BEAT, 0, 0, 0, 0, 0)))
             except (flight.FlightError, pa.ArrowException, OSError):
                 self.broken = True
             finally:

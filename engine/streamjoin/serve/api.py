@@ -16,7 +16,7 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import overfull
 from streamjoin.epoch.replan import PlanOutdated, PlanRefused, PlanStatus
 from streamjoin.job import Job
-from streamjoin.language.predicate import Predicate
+from streamjoin.language.layout import Layout
 from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.scheme.statistics import SideStatistics, loads
 from streamjoin.scheme.tiling import Scheme
@@ -136,11 +136,11 @@ class PlanApi:
         except Refused as refused:
             return refused.answer
 
-    def _running(self) -> tuple[PlanStatus, Predicate]:
-        status, predicate = self._join.plan_status(), self._join.predicate
-        if status is None or predicate is None:
+    def _running(self) -> tuple[PlanStatus, Layout]:
+        status, layout = self._join.plan_status(), self._join.layout
+        if status is None or layout is None:
             raise Refused(503, "the join has no plan yet: it makes one from its first input; ask again then", Retry_After="1")
-        return status, predicate
+        return status, layout
 
     def _put(self, body: bytes) -> Answer:
         try:
@@ -162,12 +162,12 @@ class PlanApi:
         return PlanAnswer.of(status, overfull(held, newest.model, self._job.capacity))
 
     def _whole(self, asked: WholePlan, scheme: Scheme) -> bool:
-        status, predicate = self._running()
+        status, layout = self._running()
         newest = status.scheme if status.wanted is None else status.wanted.scheme
         if asked.generation == newest_generation(status) and asked.keep is None and same_cut(scheme, newest):
             return False
         try:
-            scheme.check(predicate.main)
+            scheme.check(layout.main)
             if asked.keep is not None:
                 plan = Plan(asked.generation, scheme, tuple(asked.keep))
             else:
@@ -182,7 +182,7 @@ class PlanApi:
             limits = f"from {job.min_workers} (spec.workers.min) to {job.max_workers} (spec.workers.max)"
             raise PlanRefused(f"workers: {wish.workers} must be {limits}; change either")
         for attempt in range(ATTEMPTS):
-            status, predicate = self._running()
+            status, layout = self._running()
             wanted = status.wanted
             newest = status.scheme if wanted is None else wanted.scheme
             if wish.after not in (None, newest_generation(status)):
@@ -190,7 +190,7 @@ class PlanApi:
             if not wish.replan and (newest.tasks, newest.model) == (wish.workers, model):
                 return False
             try:
-                made = plan_for_workers(status, self._join.statistics(), predicate, job, wish.workers, model)
+                made = plan_for_workers(status, self._join.statistics(), layout, job, wish.workers, model)
             except ValueError as error:
                 raise PlanRefused(f"model: {model} has no plan for {wish.workers} workers: {error}") from error
             as_now = not wish.replan and (made.plan.workers, model) == (status.workers, status.scheme.model)
@@ -206,10 +206,10 @@ class PlanApi:
         raise AssertionError("the last attempt returns or raises")
 
     def _statistics(self) -> Answer:
-        _, predicate = self._running()
+        _, layout = self._running()
         found, rates = self._join.statistics(), self._join.rates()
         sides = {name: _side(found.sides[side], rates[side]) for side, name in enumerate(SIDE_NAMES)}
-        return Answer(200, StatisticsAnswer(predicate=predicate.main.text, **sides))
+        return Answer(200, StatisticsAnswer(predicate=layout.main.text, **sides))
 
     def _healthy(self) -> Answer:
         healthy, facts = self._health()

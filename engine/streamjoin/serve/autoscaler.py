@@ -25,7 +25,7 @@ from streamjoin.epoch.planning import utilization
 from streamjoin.epoch.ports import EpochResult, Stepper
 from streamjoin.epoch.replan import Fate, PlanPhase, PlanRefused, PlanStatus
 from streamjoin.job import Job
-from streamjoin.language.predicate import Predicate
+from streamjoin.language.layout import Layout
 from streamjoin.language.sides import SIDES
 from streamjoin.serve.decisions import LedgerError, LedgerWriter, load_ledger
 from streamjoin.serve.wishes import Planning, plan_for_workers, running_plan
@@ -110,19 +110,19 @@ class Autoscaler:
             self._writer = None
 
     def _after(self, result: EpochResult | None, now: float) -> None:
-        status, predicate = self._join.plan_status(), self._join.predicate
-        if status is None or predicate is None:
+        status, layout = self._join.plan_status(), self._join.layout
+        if status is None or layout is None:
             return
         self._follow(status, now)
         self._measure(result, status, now)
         # Of a join that has nothing to do the statistics stay as they are.
         at_least = FORECAST_SECONDS if result is not None else math.inf
-        self._shell.forecast = self._shell.reusable_forecast(at_least) or self._new_forecast(status, predicate)
+        self._shell.forecast = self._shell.reusable_forecast(at_least) or self._new_forecast(status, layout)
         decision = self._shell.decide(now, self._shell.forecast)
         self.decision = decision
         self._decided(decision)
         if self._shell.due(decision, now):
-            self._carry_out(decision, status, predicate, now)
+            self._carry_out(decision, status, layout, now)
         self._keep(now)
 
     def _follow(self, status: PlanStatus, now: float) -> None:
@@ -185,13 +185,13 @@ class Autoscaler:
         left, right = (sum(came[side] for _, came in list(self._arrived)[1:]) / seconds for side in SIDES)
         return left, right
 
-    def _new_forecast(self, status: PlanStatus, predicate: Predicate) -> PlannedForecast:
+    def _new_forecast(self, status: PlanStatus, layout: Layout) -> PlannedForecast:
         """It costs nothing until it is asked."""
         job = self._job
         return PlannedForecast(
             running_plan(status),
             self._join.statistics,
-            predicate.main,
+            layout.main,
             job.model,
             job.capacity,
             job.scheme_options,
@@ -199,10 +199,10 @@ class Autoscaler:
             clock=self._clock,
         )
 
-    def _carry_out(self, decision: Decision, status: PlanStatus, predicate: Predicate, now: float) -> None:
+    def _carry_out(self, decision: Decision, status: PlanStatus, layout: Layout, now: float) -> None:
         if status.wanted is not None and status.wanted.workers >= decision.target:
             return
-        made = plan_for_workers(status, self._join.statistics(), predicate, self._job, decision.target)
+        made = plan_for_workers(status, self._join.statistics(), layout, self._job, decision.target)
         if not made.changed:
             self._shell.pause.begin(now)
             return

@@ -359,7 +359,8 @@ class Metrics(Collector):
         self._add_totals(page, committed.totals)
         if committed.generation:
             page.add("streamjoin_plan_generation", committed.generation, name)
-            page.add("streamjoin_plan_info", 1, name, self._job.manifest.spec.joins[0].name, committed.generation, self._job.model)
+            for join in self._job.joins:
+                page.add("streamjoin_plan_info", 1, name, join.name, committed.generation, self._job.model)
         if committed.epoch >= 0:
             page.add("streamjoin_epoch_number", committed.epoch, name)
         if committed.committed_at is not None:
@@ -385,7 +386,7 @@ class Metrics(Collector):
         for side in self._kafka_sides:
             errors = self._traffic[side].errors + self._source_errors[side]
             page.add(f"{KAFKA_PREFIX}source_errors_total", errors, name, self._streams[side])
-        if isinstance(self._job.sink, KafkaSink):
+        if any(isinstance(join.sink, KafkaSink) for join in self._job.joins):
             page.add(f"{KAFKA_PREFIX}sent_records_total", sink.sent_records, name)
             page.add(f"{KAFKA_PREFIX}sent_bytes_total", sink.sent_bytes, name)
             page.add(f"{KAFKA_PREFIX}send_failures_total", sink.failures, name)

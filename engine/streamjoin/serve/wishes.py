@@ -13,7 +13,7 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned, make_plan
 from streamjoin.epoch.replan import PlanStatus
 from streamjoin.job import Job
-from streamjoin.language.predicate import Predicate
+from streamjoin.language.layout import Layout
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
 
@@ -22,7 +22,7 @@ class Planning(Protocol):
     """What of ``epoch.driver.Driver`` is needed to plan. Any thread may call it."""
 
     @property
-    def predicate(self) -> Predicate | None: ...
+    def layout(self) -> Layout | None: ...
 
     def put_plan(self, plan: Plan) -> bool: ...
 
@@ -42,7 +42,7 @@ def newest_generation(status: PlanStatus) -> int:
 
 
 def plan_for_workers(
-    status: PlanStatus, statistics: Statistics, predicate: Predicate, job: Job, workers: int, model: str | None = None
+    status: PlanStatus, statistics: Statistics, layout: Layout, job: Job, workers: int, model: str | None = None
 ) -> Planned:
     """The plan for so many workers (the model may use fewer) that moves least; the job's ``model`` unless another is given.
 
@@ -51,7 +51,7 @@ def plan_for_workers(
     made = make_plan(
         running_plan(status),
         statistics,
-        predicate.main,
+        layout.main,
         model=job.model if model is None else model,
         workers=workers,
         capacity=job.capacity,

@@ -136,19 +136,21 @@ class Block:
     """None: it is read as a whole."""
     extent: Extent | None = None
     """Where it lies, if not in a file of its own."""
+    join: str = ""
+    """Of marks, the join by which tuples have matched. Empty: the only one."""
 
     def to_json(self) -> list[Any]:
-        *values, parts, extent = (getattr(self, name) for name in Block.__slots__)
-        more = [None if parts is None else parts.to_json(), None if extent is None else extent.to_json()]
+        *values, parts, extent, join = (getattr(self, name) for name in Block.__slots__)
+        more = [None if parts is None else parts.to_json(), None if extent is None else extent.to_json(), join or None]
         while more and more[-1] is None:
             more.pop()
         return [*values, *more]
 
     @classmethod
     def from_json(cls, values: list[Any]) -> Block:
-        count = len(cls.__slots__) - 2
-        parts, extent = (*values[count:], None, None)[:2]
-        return cls(*[*values[:count], parts and Parts.from_json(parts), extent and Extent(*extent)])
+        count = len(cls.__slots__) - 3
+        parts, extent, join = (*values[count:], None, None, None)[:3]
+        return cls(*[*values[:count], parts and Parts.from_json(parts), extent and Extent(*extent), join or ""])
 
     def is_expired(self, expired_before: tuple[int | None, int | None]) -> bool:
         """Whether all of its tuples are older than the bound of its side (None: nothing expires)."""

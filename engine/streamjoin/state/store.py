@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -21,7 +21,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from streamjoin.kernel.index import Index, Indexed
 from streamjoin.kernel.run import Run
+from streamjoin.language.schema import Schema
 from streamjoin.language.sides import SIDES
 from streamjoin.scheme.region import Region, difference, held_by, intersection, regions
 from streamjoin.scheme.routing import Selection
@@ -40,12 +42,30 @@ class HeldRun:
     run: Run
     """Set once more, on whatever thread, where the same tuples have come to mapped pages."""
     blocks: tuple[str, ...] = ()
+    indexes: dict[Indexed, Index] = field(default_factory=dict)
+    """Those that were made of it."""
+
+    def by(self, indexed: Indexed, schema: Schema) -> Run:
+        """The run as an index of it shows it, which is made when it is first asked for. ``schema``: of its stream."""
+        if indexed.key is None and indexed.slide_micros is None:
+            return self.run
+        if indexed not in self.indexes:
+            self.indexes[indexed] = indexed.of(self.run, schema)
+        return self.indexes[indexed].over(self.run)
+
+    @property
+    def nbytes(self) -> int:
+        """With its indexes."""
+        return self.run.nbytes + sum(index.nbytes for index in self.indexes.values())
 
 
 Done = TypeVar("Done")
 
 Marks = NDArray[np.bool_]
 """By row of a run: whether the tuple has matched."""
+
+JoinMarks = Mapping[str, Mapping[HeldRun, Marks]]
+"""By join."""
 
 TaskRuns = Mapping[tuple[int, int], tuple[HeldRun, ...]]
 """(index of the area in its scheme, side) -> runs, oldest first."""
@@ -58,8 +78,8 @@ class Staged:
     epoch: int
     task: int
     runs: TaskRuns
-    marks: Mapping[HeldRun, Marks]
-    """By run, which of its tuples have matched, if any have and it matters."""
+    marks: JoinMarks
+    """Which tuples have matched, of runs of which any have and it matters."""
 
 
 class PredecessorMissing(RuntimeError):  # noqa: N818
@@ -118,9 +138,7 @@ class RunStore:
                 return token, staged
         raise PredecessorMissing(f"task {task} of epoch {epoch} has not run in this process")
 
-    def stage(
-        self, query: str, task: int, epoch: int, token: str, runs: TaskRuns, marks: Mapping[HeldRun, Marks] | None = None
-    ) -> None:
+    def stage(self, query: str, task: int, epoch: int, token: str, runs: TaskRuns, marks: JoinMarks | None = None) -> None:
         """Keep an attempt's runs; of several attempts at the same task of the same epoch, those of the last."""
         attempts = self._staged.setdefault(query, {})
         for other in [other for other, staged in attempts.items() if (staged.epoch, staged.task) == (epoch, task)]:

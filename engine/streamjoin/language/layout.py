@@ -1,0 +1,84 @@
+"""How the tuples of two streams lie for all joins over them: one main predicate to cut, ship and sort them by.
+
+Joins whose conditions bound the same two keys share an order by those: the layout's main predicate is the hull of their bands, and each
+join finds its own pairs within it. Joins that have no keys in common share none: then every pair of tuples meets in one place, and each
+join finds its pairs there by an index of its own.
+
+Always holds: a layout's main predicate admits every pair that any of its joins admits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from streamjoin.language.condition import Condition
+from streamjoin.language.predicate import Bound, KeyExpression, MainKind, MainPredicate, Predicate
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """See the module."""
+
+    main: MainPredicate
+    """What tuples are cut, shipped and sorted by."""
+    predicates: tuple[Predicate, ...]
+    """By join, how it finds its pairs."""
+
+    def indexes(self, join: int) -> bool:
+        """Whether the join finds its pairs by an index of its own, as they are not sorted by its keys."""
+        own = self.predicates[join].main
+        return bool(own.keys) and own.keys != self.main.keys
+
+    @property
+    def text(self) -> str:
+        """The main predicate, for people."""
+        return self.main.text or str(self.main.kind)
+
+
+def layouts(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
+    """The layouts that could serve joins on these conditions, best static choice first. Never empty. O(joins x candidates).
+
+    Of one join each candidate is one. Of several each pair of keys that all of them bound; there being none, the one without keys.
+    """
+    first, *others = conditions
+    if not others:
+        return tuple(Layout(candidate.main, (candidate,)) for candidate in first.candidates)
+    found = []
+    for candidate in first.candidates:
+        same = [candidate, *(_bounding(condition, candidate.main.keys) for condition in others)]
+        predicates = tuple(predicate for predicate in same if predicate is not None and predicate.main.kind is MainKind.RANGE)
+        if len(predicates) == len(conditions):
+            found.append(Layout(_hull([predicate.main for predicate in predicates]), predicates))
+    return tuple(found) or (Layout(MainPredicate(MainKind.ALL), tuple(condition.candidates[0] for condition in conditions)),)
+
+
+def _bounding(condition: Condition, keys: tuple[KeyExpression, ...]) -> Predicate | None:
+    """The condition's candidate that bounds these keys."""
+    return next((each for each in condition.candidates if each.main.kind is MainKind.RANGE and each.main.keys == keys), None)
+
+
+def _hull(mains: Sequence[MainPredicate]) -> MainPredicate:
+    """The narrowest band that holds all of these, which are of the same keys."""
+    low, low_strict = _outermost([(main.low, main.low_strict) for main in mains], least=True)
+    high, high_strict = _outermost([(main.high, main.high_strict) for main in mains], least=False)
+    texts = " OR ".join(dict.fromkeys(f"({main.text})" for main in mains))
+    same = all(main.text == mains[0].text for main in mains)
+    return replace(
+        mains[0],
+        low=low,
+        high=high,
+        low_strict=low_strict,
+        high_strict=high_strict,
+        slack=max(main.slack for main in mains),
+        recheck=True,
+        text=mains[0].text if same else texts,
+    )
+
+
+def _outermost(bounds: Sequence[tuple[Bound, bool]], *, least: bool) -> tuple[Bound, bool]:
+    known = [(value, strict) for value, strict in bounds if value is not None]
+    if len(known) < len(bounds):
+        return None, False
+    furthest = (min if least else max)(value for value, _ in known)
+    return furthest, all(strict for value, strict in known if value == furthest)
