@@ -41,7 +41,7 @@ class ScaledJoin:
         assert job is not None
         self._job, self._clock = job, clock
         self._start_seconds, self._change_seconds = start_seconds, start_seconds + move_seconds
-        self.main: MainPredicate = job.condition.candidates[0].main
+        self.main: MainPredicate = job.layouts[0].main
         self.tuples, self.rate, self.backlog, self.epoch_seconds = tuples, 100.0, 0.0, 0.1
         self.state, self.began = "running", clock()
         self.plan = make_plan(None, self.statistics_now, self.main, **self._limits(workers)).plan

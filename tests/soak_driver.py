@@ -105,13 +105,13 @@ class Faults:
         """Put a plan of another model or size; which."""
         driver, status = self.driver, self.driver.plan_status()
         assert driver.scheme is not None
-        assert driver.predicate is not None
+        assert driver.layout is not None
         assert status is not None
         newest = status.generation if status.wanted is None else status.wanted.generation
         for _ in range(MOST_PLANS):
             model, workers = rng.choice(soak.MODELS), rng.randint(1, 4)
             found = driver.statistics()
-            scheme, keep = map_tasks(driver.scheme, plan_for_tasks(model, found, driver.predicate.main, workers), found)
+            scheme, keep = map_tasks(driver.scheme, plan_for_tasks(model, found, driver.layout.main, workers), found)
             with contextlib.suppress(PlanRefused):  # the model has no scheme for so many
                 if driver.put_plan(Plan(newest + 1, scheme, keep)):
                     return f"{model}, {scheme.tasks} tasks"

@@ -125,7 +125,7 @@ def test_what_is_read_is_what_the_driver_says(served: Served) -> None:
     status, answer, _ = served.ask("GET", "/v1/statistics")
     assert status == 200
     StatisticsAnswer.model_validate(answer)
-    assert answer.pop("predicate") == served.driver.predicate.main.text == "abs(l.k - r.k) <= 5"
+    assert answer.pop("predicate") == served.driver.layout.main.text == "abs(l.k - r.k) <= 5"
     accepted = [side.pop("acceptedPerSecond") for side in answer.values()]
     assert accepted == pytest.approx(served.driver.rates())
     assert Statistics.from_json(answer).to_json() == served.driver.statistics().to_json()

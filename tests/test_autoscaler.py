@@ -163,10 +163,10 @@ def test_workers_are_removed_down_to_the_floor(floor: str, tmp_path: Path) -> No
 
 def put(run: Run, workers: int) -> None:
     """Somebody else's plan for so many workers."""
-    status, predicate = run.driver.plan_status(), run.driver.predicate
+    status, layout = run.driver.plan_status(), run.driver.layout
     assert status is not None
-    assert predicate is not None
-    run.driver.put_plan(plan_for_workers(status, run.driver.statistics(), predicate, run.job, workers).plan)
+    assert layout is not None
+    run.driver.put_plan(plan_for_workers(status, run.driver.statistics(), layout, run.job, workers).plan)
 
 
 def workers_of(results: list[EpochResult]) -> list[int]:

@@ -471,11 +471,12 @@ CASES = [
         "spec.streams: has 3 streams, and this version joins two; keep two",
     ),
     bad(
-        "two joins",
+        "joins with windows of several kinds",
         "  scheme: {model: adsp}\n",
         '    - name: other\n      condition: "orders.id = payments.id"\n      window: {rows: 10}\n'
         "      output: {sink: {console: {}}}\n",
-        "spec.joins: has 2 joins, and this version runs one; keep one, and move each other one into a manifest of its own",
+        "spec.joins[1].window: is of another kind than spec.joins[0].window (time, rows or unbounded), and joins over the same streams hold"
+        " them together; move this one into a manifest of its own",
     ),
     # Streams.
     bad(

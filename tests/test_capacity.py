@@ -247,7 +247,7 @@ def test_a_forecast_without_statistics_counts_tuples_as_wide_as_the_schemas_say(
 
 def test_the_operator_forecasts_in_bytes_what_the_driver_tells_it(tmp_path: Path) -> None:
     job = job_of(tmp_path, capacity="4Mi")
-    main = job.condition.candidates[0].main
+    main = job.layouts[0].main
     told = unknown(1000, 10_000).weighed((1100.0, 40.0))
     plan = make_plan(None, told, main, model="square", workers=2, capacity=job.capacity, tau1=0.4, minimum=1, maximum=9).plan
     shown = {"scheme": plan.scheme.to_json(), "generation": plan.generation}

@@ -763,7 +763,7 @@ def test_every_tuple_is_in_exactly_one_second_of_the_curve() -> None:
 @pytest.mark.parametrize("unicode", [True, False])
 def test_the_screen_fits_its_terminal(tmp_path: Path, width: int, height: int, workers: int, unicode: bool) -> None:
     job = compile_job(load(manifest_at(tmp_path).read_text()))
-    subject = Subject(job, "spark", "streamjoin run x", SimpleNamespace(predicate=job.condition.candidates[0], scheme=None))
+    subject = Subject(job, "spark", "streamjoin run x", SimpleNamespace(layout=job.layouts[0], scheme=None))
     history = History(1000.0)
     screen = Screen(subject, history, unicode=unicode)
     screen.see(Starting(workers))
@@ -790,7 +790,7 @@ def test_the_screen_fits_its_terminal(tmp_path: Path, width: int, height: int, w
 def test_the_view_says_what_the_run_is_about_and_for_how_long(tmp_path: Path) -> None:
     job = compile_job(load(manifest_at(tmp_path).read_text()))
     history = History(1000.0)
-    screen = Screen(Subject(job, "spark", "streamjoin run x", SimpleNamespace(predicate=None, scheme=None)), history)
+    screen = Screen(Subject(job, "spark", "streamjoin run x", SimpleNamespace(layout=None, scheme=None)), history)
 
     def shown(*events: Event, at: float) -> str:
         for event in events:
@@ -816,7 +816,7 @@ def test_the_view_says_what_the_run_is_about_and_for_how_long(tmp_path: Path) ->
 
 def test_the_view_shows_what_was_not_joined_and_why(tmp_path: Path) -> None:
     job = compile_job(load(manifest_at(tmp_path).read_text()))
-    subject = Subject(job, "spark", "streamjoin run x", SimpleNamespace(predicate=None, scheme=None))
+    subject = Subject(job, "spark", "streamjoin run x", SimpleNamespace(layout=None, scheme=None))
     history = History(1000.0)
     totals = make_result().totals | {"input": [123_456, 20], "late": [17, 0], "shed": [0, 23], "unmatchable": [41, 0]}
     history.add(make_result(totals=totals), 1000.5)

@@ -23,7 +23,8 @@ def test_a_clock_that_is_set_holds_no_results_back_and_changes_none(offset: floa
     inputs = make_inputs(epochs=20)
     ticks, hour = itertools.count(START / SECOND + 1000, 0.1), 0.0
     job = job_at(tmp_path)
-    job = replace(job, interval_micros=0, sink=job.sink.model_copy(update={"gather": Duration.parse("3s")}))  # type: ignore[union-attr]
+    join = replace(job.joins[0], sink=job.joins[0].sink.model_copy(update={"gather": Duration.parse("3s")}))  # type: ignore[union-attr]
+    job = replace(job, interval_micros=0, joins=(join,))
     driver = driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner(), clock=lambda: next(ticks) + hour)
     driver.start()
     for _ in range(3):

@@ -102,9 +102,9 @@ def step(driver: Driver) -> None:
 def plan_of(driver: Driver, tasks: int) -> Plan:
     status = driver.plan_status()
     assert status is not None
-    assert driver.predicate is not None
+    assert driver.layout is not None
     alike = Statistics((SideStatistics(1.0, None), SideStatistics(1.0, None)))
-    scheme = plan_for_tasks("square", alike, driver.predicate.main, tasks, current=driver.scheme)
+    scheme = plan_for_tasks("square", alike, driver.layout.main, tasks, current=driver.scheme)
     running = status.scheme.tasks
     return Plan(status.generation + 1, scheme, tuple(task if task < running else None for task in range(scheme.tasks)))
 

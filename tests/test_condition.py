@@ -25,6 +25,7 @@ from streamjoin.language.choice import choose
 from streamjoin.language.condition import Condition, parse_condition
 from streamjoin.language.ddl import parse_schema
 from streamjoin.language.errors import SqlError
+from streamjoin.language.layout import layouts
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate, Predicate
 from streamjoin.language.sql import parse_boolean
 
@@ -538,14 +539,14 @@ def test_a_condition_that_is_no_condition_is_refused() -> None:
 
 def chosen(on: str, left: dict[str, list[Any]], right: dict[str, list[Any]]) -> str:
     """The main predicate that is chosen by samples of these columns."""
-    parsed = parse_condition(on, STREAMS)
+    found = layouts([parse_condition(on, STREAMS)])
     samples: list[list[Any]] = []
     for side, columns in enumerate((left, right)):
         names = [name for name in SCHEMA.names if name in columns]
         sample = pa.RecordBatch.from_arrays([pa.array(columns[name], arrow_schema(SCHEMA).field(name).type) for name in names], names)
-        keys = [candidate.main.key(side) for candidate in parsed.candidates]
+        keys = [layout.main.key(side) for layout in found]
         samples.append([np.empty(0) if key is None else valid_keys(sample, key) for key in keys])
-    return shown(choose(parsed, samples).main).split(" | ", 1)[0]
+    return shown(choose(found, samples).main).split(" | ", 1)[0]
 
 
 def valid_keys(sample: pa.RecordBatch, key: KeyExpression) -> Any:

@@ -92,15 +92,15 @@ def test_names_are_as_the_schema_declares_them() -> None:
     made = job(join={"condition": "abs(ORDERS.AMOUNT - payments.amount) <= 1 AND orders.CURRENCY = payments.currency"})
     assert (made.streams[LEFT].name, made.streams[LEFT].event_time) == ("Orders", "at")
     assert made.streams[LEFT].payload == ("id", "Amount", "currency")
-    assert made.output[1][1].columns == {("Orders", "id")}
+    assert made.joins[0].output[1][1].columns == {("Orders", "id")}
 
 
 def test_paths_are_plain_and_local() -> None:
     made = job()
     assert isinstance(made.streams[LEFT].source, FilesSource)
     assert isinstance(made.streams[RIGHT].source, GeneratorSource)
-    assert isinstance(made.sink, FilesSink)
-    assert (made.streams[LEFT].source.path, made.sink.path) == ("in/orders", "/tmp/out")
+    assert isinstance(made.joins[0].sink, FilesSink)
+    assert (made.streams[LEFT].source.path, made.joins[0].sink.path) == ("in/orders", "/tmp/out")
     assert (made.checkpoint, made.dead_letter) == ("/tmp/state", "/tmp/state/dead-letters")
     assert job(deadLetter={"location": "dead/"}).dead_letter == "dead"
     kept = job(deadLetter={"late": True})
@@ -118,8 +118,8 @@ def test_paths_are_plain_and_local() -> None:
 )
 def test_compression_is_always_settled(files: dict[str, str], compression: str) -> None:
     made = job(join=output(select=["orders.id"], sink={"files": {"path": "out", **files}}))
-    assert isinstance(made.sink, FilesSink)
-    assert made.sink.compression == compression
+    assert isinstance(made.joins[0].sink, FilesSink)
+    assert made.joins[0].sink.compression == compression
 
 
 def test_columns_that_only_make_up_the_key_are_not_held() -> None:
@@ -139,7 +139,7 @@ def test_columns_of_residuals_outputs_and_output_filters_are_held_in_the_schemas
 
 def test_whichever_predicate_is_chosen_later_its_residual_can_be_evaluated() -> None:
     made = job(join={"condition": "abs(orders.amount - payments.amount) <= 1 AND orders.currency = payments.currency"})
-    assert len(made.condition.candidates) > 1
+    assert len(made.layouts) > 1
     assert made.streams[LEFT].payload == ("id", "Amount", "currency")
 
 
@@ -149,7 +149,7 @@ def test_a_select_says_which_columns_are_held_and_in_which_order() -> None:
 
 def test_without_an_output_select_all_held_columns_are_written() -> None:
     made = job(stream={"select": ["note", "ID"]}, join=output())
-    assert [name for name, _ in made.output] == [
+    assert [name for name, _ in made.joins[0].output] == [
         "Orders_note",
         "Orders_id",
         "payments_id",
@@ -159,7 +159,7 @@ def test_without_an_output_select_all_held_columns_are_written() -> None:
         "payments_at",
     ]
     assert made.streams[RIGHT].payload == ("id", "amount", "currency", "note", "at")
-    assert isinstance(made.sink, ConsoleSink)
+    assert isinstance(made.joins[0].sink, ConsoleSink)
 
 
 def test_where_is_parsed_over_its_stream_alone() -> None:
@@ -173,7 +173,7 @@ def test_where_is_parsed_over_its_stream_alone() -> None:
 def test_the_hash_model_runs_on_predicates_that_bound_keys_alone() -> None:
     on = "orders.note <> payments.note AND orders.currency = payments.currency"
     made, other = job(join={"condition": on}, scheme={"model": "hash"}), job(join={"condition": on})
-    assert {candidate.main.kind for candidate in made.condition.candidates} == {MainKind.RANGE}
+    assert {layout.main.kind for layout in made.layouts} == {MainKind.RANGE}
     assert made.fingerprint() == other.fingerprint(), "the model may change under a checkpoint"
 
 
@@ -189,7 +189,7 @@ def test_the_manifest_offers_the_models_that_there_are() -> None:
 
 def test_a_predicate_without_an_index_holds_all_that_it_reads() -> None:
     made = job(join={"condition": "orders.amount > payments.amount OR orders.note = payments.note"})
-    assert [candidate.main.kind for candidate in made.condition.candidates] == [MainKind.ALL]
+    assert [layout.main.kind for layout in made.layouts] == [MainKind.ALL]
     assert made.streams[LEFT].payload == ("id", "Amount", "note")
 
 

@@ -222,7 +222,7 @@ def run_case(seed: int, root: Path) -> None:
         left, right = tuples[0][a], tuples[1][b]
         assert repr((left_key, right_key, total)) == repr((left[1], right[1], left[2] + right[2])), f"STREAMJOIN_SEED={seed}: wrong payload"
     assert found == want, (
-        f"STREAMJOIN_SEED={seed}: on {on!r}, window {window}, {model}, {workers} workers, predicate {driver.predicate}:\n"
+        f"STREAMJOIN_SEED={seed}: on {on!r}, window {window}, {model}, {workers} workers, predicate {driver.layout}:\n"
         f"missing {list((want - found).items())[:5]}\nunexpected {list((found - want).items())[:5]}"
     )
 

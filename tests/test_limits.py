@@ -132,9 +132,9 @@ def test_a_plan_whose_first_epoch_meets_with_large_records_is_not_given_up(tmp_p
         driver.step()
     assert driver.checkpoint.records == (60_000, 60_000)
     assert driver.scheme is not None
-    assert driver.predicate is not None
+    assert driver.layout is not None
     found = driver.statistics()
-    scheme, keep = map_tasks(driver.scheme, plan_for_tasks("square", found, driver.predicate.main, 3), found)
+    scheme, keep = map_tasks(driver.scheme, plan_for_tasks("square", found, driver.layout.main, 3), found)
     driver.put_plan(Plan(driver.checkpoint.generation + 1, scheme, keep))
     while driver.step() is not None:
         pass

@@ -142,7 +142,8 @@ def as_if_from_kafka(run: Run, **changes: Any) -> Metrics:
     """What a join with the same results would serve whose streams and sink were topics."""
     given = {"bootstrapServers": "b:9092", "topic": "t"}
     source, sink = KafkaSource.model_validate(given), KafkaSink.model_validate(given)
-    job = replace(run.job, streams=tuple(replace(stream, source=source) for stream in run.job.streams), sink=sink, **changes)
+    streams = tuple(replace(stream, source=source) for stream in run.job.streams)
+    job = replace(run.job, streams=streams, joins=(replace(run.job.joins[0], sink=sink),), **changes)
     return Metrics(job, clock=run.clock, pulse=run.driver.pulse)
 
 
@@ -294,10 +295,10 @@ def test_a_plan_is_followed_from_when_it_is_put_until_it_runs(tmp_path: Path) ->
     seen = run.scrape()
     assert seen["plan_phase"] == phases | {"Running": 1}
     assert (seen["plan_wanted_generation"], seen["workers_wanted"], seen["plan_switches_total"]) == (1, 3, 0)
-    status, predicate = run.driver.plan_status(), run.driver.predicate
+    status, layout = run.driver.plan_status(), run.driver.layout
     assert status is not None
-    assert predicate is not None
-    run.driver.put_plan(plan_for_workers(status, run.driver.statistics(), predicate, run.job, 5).plan)
+    assert layout is not None
+    run.driver.put_plan(plan_for_workers(status, run.driver.statistics(), layout, run.job, 5).plan)
     run.steps(2)
     seen = run.scrape()
     assert seen["plan_phase"] == phases | {"WaitingForWorkers": 1}
@@ -315,7 +316,7 @@ def test_a_plan_is_followed_from_when_it_is_put_until_it_runs(tmp_path: Path) ->
     assert seen["plan_kept_tuples_total"] == status.switched.kept_tuples > 0
     assert (seen["plan_pause_seconds_count"], seen["plan_wait_seconds_count"]) == (1, 1)
     assert seen["plan_wait_seconds_sum"] == pytest.approx(status.switched.waited_seconds)
-    run.driver.put_plan(plan_for_workers(status, run.driver.statistics(), predicate, run.job, 6).plan)
+    run.driver.put_plan(plan_for_workers(status, run.driver.statistics(), layout, run.job, 6).plan)
 
     def at(step: str) -> None:
         if step == "switch":

@@ -628,7 +628,8 @@ def test_results_of_many_small_epochs_are_gathered(s3: S3Server) -> None:
     """With nothing but the commit in between; when the input ends all are there."""
     inputs, root, clock = make_inputs(epochs=20), s3.bucket(), itertools.count(START / SECOND + 1000, 0.1)
     job = job_at(root)
-    job = replace(job, interval_micros=0, sink=job.sink.model_copy(update={"gather": Duration.parse("3s")}))
+    join = replace(job.joins[0], sink=job.joins[0].sink.model_copy(update={"gather": Duration.parse("3s")}))
+    job = replace(job, interval_micros=0, joins=(join,))
     driver = driver_for(job, inputs, ObjectStorage(str(root / "state")), InlineRunner(), clock=lambda: next(clock))
     exhaust(driver)
     files = ObjectStorage(str(root / "out")).list("")
@@ -647,9 +648,9 @@ def test_a_plan_is_prepared_by_fetching_blocks_while_the_old_one_runs(s3: S3Serv
     for _ in range(3):
         driver.step()
     assert driver.scheme is not None
-    assert driver.predicate is not None
+    assert driver.layout is not None
     found = driver.statistics()
-    scheme, keep = map_tasks(driver.scheme, plan_for_tasks("adsp", found, driver.predicate.main, 5), found)
+    scheme, keep = map_tasks(driver.scheme, plan_for_tasks("adsp", found, driver.layout.main, 5), found)
     with s3.faulty(0.05, 3):
         assert driver.put_plan(Plan(2, scheme, keep))
         phases = []

@@ -173,7 +173,7 @@ def test_a_small_block_is_one_part_and_its_record_as_short_as_ever() -> None:
         assert parts is None
         assert data.equals(encode(batch))
     block = describe(batch, name="b", side=LEFT, generation=1, area=0, nbytes=data.size)
-    assert len(block.to_json()) == len(dataclasses.fields(Block)) - 2
+    assert len(block.to_json()) == len(dataclasses.fields(Block)) - 3
 
 
 def test_the_record_of_a_large_block_stays_short() -> None:
@@ -389,9 +389,9 @@ def test_a_running_join_fetches_little_more_than_it_moves(
 def switch(driver: Driver, tasks: int, storage: ObjectStorage, fetched: list[int]) -> None:
     status = driver.plan_status()
     assert status is not None
-    assert driver.predicate is not None
+    assert driver.layout is not None
     running = Plan(status.generation, status.scheme, tuple(range(status.scheme.tasks)))
-    found, main = driver.statistics(), driver.predicate.main
+    found, main = driver.statistics(), driver.layout.main
     planned = follow(running, plan_for_tasks("adsp", found, main, tasks), found, main)
     assert driver.put_plan(planned.plan)
     fetched.clear()

@@ -272,9 +272,9 @@ def elastic(tmp_path: Path, runner: ProcessRunner) -> tuple[Driver, tuple[Input,
 def switch(driver: Driver, runner: ProcessRunner, workers: int, model: str = "adsp", keep: tuple[int, ...] | None = None) -> None:
     """To a plan with so many workers. ``keep``: which go on, by task; by default those that hold most of what is needed."""
     assert driver.scheme is not None
-    assert driver.predicate is not None
+    assert driver.layout is not None
     found = driver.statistics()
-    scheme, best = map_tasks(driver.scheme, plan_for_tasks(model, found, driver.predicate.main, workers), found)
+    scheme, best = map_tasks(driver.scheme, plan_for_tasks(model, found, driver.layout.main, workers), found)
     generation = driver.checkpoint.generation + 1
     assert driver.put_plan(Plan(generation, scheme, keep or best))
     driver.step()
@@ -329,9 +329,9 @@ def test_a_plan_that_waits_for_workers_that_cannot_start_says_why(
     switch(driver, runner, 2)
     runner.hosts.first |= dict.fromkeys(range(4, 9), code)  # places that there have not been yet
     assert driver.scheme is not None
-    assert driver.predicate is not None
+    assert driver.layout is not None
     found = driver.statistics()
-    scheme, keep = map_tasks(driver.scheme, plan_for_tasks("adsp", found, driver.predicate.main, 3), found)
+    scheme, keep = map_tasks(driver.scheme, plan_for_tasks("adsp", found, driver.layout.main, 3), found)
     assert driver.put_plan(Plan(3, scheme, keep))
     driver.step()
 

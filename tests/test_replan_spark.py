@@ -70,9 +70,9 @@ class Join:
     def plan(self, workers: int, model: str = "adsp") -> Plan:
         driver = self.driver
         assert driver.scheme is not None
-        assert driver.predicate is not None
+        assert driver.layout is not None
         found = driver.statistics()
-        scheme, keep = map_tasks(driver.scheme, plan_for_tasks(model, found, driver.predicate.main, workers), found)
+        scheme, keep = map_tasks(driver.scheme, plan_for_tasks(model, found, driver.layout.main, workers), found)
         return Plan(driver.checkpoint.generation + 1, scheme, keep)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:

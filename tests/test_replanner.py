@@ -63,7 +63,7 @@ COMMITTED = FirstEpochCommitted(epoch=9, began_at=107.0, at=108.0, pause_seconds
 def scheme_of(tasks: int) -> Scheme:
     job = make_job(Path("unused"), on=ON, types=("BIGINT", "BIGINT"), window={"within": "100s"})
     even = SideStatistics(100.0, None)
-    return plan_for_tasks("adsp", Statistics((even, even)), job.condition.candidates[0].main, tasks)
+    return plan_for_tasks("adsp", Statistics((even, even)), job.layouts[0].main, tasks)
 
 
 def growing(generation: int, tasks: int, kept: int = 2) -> Plan:
@@ -344,8 +344,8 @@ def driver_at(root: Path, clock: Callable[[], float], failing: bool = False) -> 
 
 def plan_for(driver: Driver, generation: int, tasks: int) -> Plan:
     assert driver.scheme is not None
-    assert driver.predicate is not None
-    scheme = plan_for_tasks("adsp", driver.statistics(), driver.predicate.main, tasks, current=driver.scheme)
+    assert driver.layout is not None
+    scheme = plan_for_tasks("adsp", driver.statistics(), driver.layout.main, tasks, current=driver.scheme)
     return Plan(generation, scheme, (0, *[None] * (tasks - 1)))
 
 

@@ -90,8 +90,8 @@ def changes(root: Path, runner: Runner, rows: int, workers: Sequence[int], every
     for before, after in itertools.pairwise(workers):
         status = driver.plan_status()
         assert status is not None
-        assert driver.predicate is not None
-        planned = plan_for_workers(status, driver.statistics(), driver.predicate, job, after)
+        assert driver.layout is not None
+        planned = plan_for_workers(status, driver.statistics(), driver.layout, job, after)
         put_at = time.perf_counter() - began
         driver.put_plan(planned.plan)
         while epochs[-1].generation != planned.plan.generation:
