@@ -188,8 +188,8 @@ class Job:
             prints[f"{field}.schema"] = ", ".join(f"{column.name} {column.type}" for column in stream.schema)
             prints[f"{field}.eventTime"] = stream.event_time or "none"
             prints[f"{field}.select"] = ", ".join(stream.payload) or "none"
-        for index, (join, written) in enumerate(zip(self.joins, self.manifest.spec.joins, strict=True)):
-            field = f"spec.joins[{index}]"
+        for join, written in zip(self.joins, self.manifest.spec.joins, strict=True):
+            field = f"spec.joins[{join.name if len(self.joins) > 1 else 0}]"  # one alone may be renamed
             prints[f"{field}.condition"] = " ".join(written.condition_text.split())
             prints[f"{field}.window"] = _window_text(join.window)
             prints[f"{field}.type"] = join.type

@@ -207,7 +207,7 @@ class Part:
             if join.type is JoinType.SEMI or not self._spec.is_last:
                 for key, parts in matches.first_matched(runs):
                     if not self._spec.is_last:
-                        self._writes.marks(key, join.name, parts)
+                        self._writes.marks(key, join.tag, parts)
                     if join.type is JoinType.SEMI:
                         self._write_alone(join, ((key[1], part) for part in parts))
             if join.type.gives_unmatched:

@@ -229,7 +229,7 @@ def read_marks(
 ) -> dict[HeldRun, Marks]:
     """A join's marks of runs that were read back, from committed blocks. O(marks log marks + rows log marks). Raises StorageError."""
     found: dict[HeldRun, Marks] = {}
-    blocks = [block for block in blocks if block.join in ("", join.name)]
+    blocks = [block for block in blocks if block.join == join.tag]
     for side in join.type.tracked:
         held_here = {area: held_on(areas[area], side) for area, of_side in runs if of_side == side and areas[area].holds[side]}
         met = [block for block in blocks if any(block.meets(region) for regions in held_here.values() for region in regions)]

@@ -353,6 +353,8 @@ class CompiledJoin:
     def __init__(self, number: int, join: Join, config: Config) -> None:
         """``number``: its place among the joins."""
         self.number, self.name, self.type, self.window = number, join.name, join.type, join.window
+        self.tag = join.name if len(config.joins) > 1 else ""
+        """What marks blocks are known by as this join's; the only one may be renamed."""
         main, residual, (left, right) = join.predicate.main, join.predicate.residual, config.streams
         schemas = {left.name: left.schema, right.name: right.schema}
         types = {(stream.name, field.name): field.type for stream in config.streams for field in arrow_schema(stream.schema)}

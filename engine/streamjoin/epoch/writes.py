@@ -102,9 +102,9 @@ class Writes:
         block = self._begun[held.blocks[0]].result() if held.blocks else None
         whole = block is not None and block.rows == held.run.rows and self._storage.local_path(block.name) is not None
         if block is not None and whole and held.run.nbytes > SCRATCH_BYTES and is_file(block.name):
-            held.run = Run.of(load(self._storage, block))
+            held.move(Run.of(load(self._storage, block)))
         elif held.run.nbytes > SCRATCH_BYTES:
-            held.run = Run.of(settle(held.run.batch))
+            held.move(Run.of(settle(held.run.batch)))
 
     def wait(self) -> None:
         """Until all is durable; it is in the report then. Raises what a write raised."""

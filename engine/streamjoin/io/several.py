@@ -1,6 +1,7 @@
 """One sink of several: each join's results go where that join says, and one epoch's commit makes them all visible.
 
-Always holds: what a writer stages says by ``Staged.join`` whose results it is, and is published by that join's sink alone.
+Always holds: what a writer stages says by ``Staged.join`` whose results it is, and is published by that join's sink alone. Of the only
+join it says nothing: that may be renamed.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ class Sinks:
     def writers(self, name: str, stem: str, *, small_bytes: int = 0) -> Writers:
         """Writers for one task of one epoch; parameters as of :meth:`streamjoin.io.base.Sink.writer`."""
         each = small_bytes // len(self.by_join)
-        return Writers({join: sink.writer(self._name(join, name), stem, small_bytes=each) for join, sink in self.by_join.items()})
+        made = {join: sink.writer(self._name(join, name), stem, small_bytes=each) for join, sink in self.by_join.items()}
+        return Writers(made, {join: self._tag(join) for join in self.by_join})
 
     def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
         """See :class:`streamjoin.io.base.Sink`."""
         return [
-            replace(staged, join=join)
+            replace(staged, join=self._tag(join))
             for join, sink in self.by_join.items()
             for staged in sink.gather(self._whose(small, join), self._name(join, name), stem)
         ]
@@ -52,13 +54,11 @@ class Sinks:
         """See :class:`streamjoin.io.base.Sink`."""
         return sum(sink.sweep(may_remove) for sink in self.by_join.values())
 
-    def strangers(self, staged: Sequence[Staged]) -> set[str]:
-        """Joins that are none of these, of which something is staged."""
-        return {each.join for each in staged} - {"", *self.by_join}
-
     def _whose(self, staged: Sequence[Staged], join: str) -> list[Staged]:
-        first = next(iter(self.by_join))  # a release that knew one join only did not say which
-        return [each for each in staged if (each.join or first) == join]
+        return [each for each in staged if each.join == self._tag(join)]
+
+    def _tag(self, join: str) -> str:
+        return join if len(self.by_join) > 1 else ""
 
     def _name(self, join: str, name: str) -> str:
         """Of what a join stages: several may stage in one place."""
@@ -69,15 +69,16 @@ class Sinks:
 class Writers:
     """Takes one task's results of one epoch, of every join."""
 
-    def __init__(self, by_join: Mapping[str, Writer]) -> None:
-        self._by_join = by_join
+    def __init__(self, by_join: Mapping[str, Writer], tags: Mapping[str, str]) -> None:
+        """``tags``: what is staged of each join says so."""
+        self._by_join, self._tags = by_join, tags
 
     def write(self, join: str, batch: pa.RecordBatch) -> None:
         self._by_join[join].write(batch)
 
     def close(self) -> list[Staged]:
         """See :class:`streamjoin.io.base.Writer`."""
-        return [replace(staged, join=join) for join, writer in self._by_join.items() for staged in writer.close()]
+        return [replace(staged, join=self._tags[join]) for join, writer in self._by_join.items() for staged in writer.close()]
 
     def abort(self) -> None:
         """See :class:`streamjoin.io.base.Writer`."""

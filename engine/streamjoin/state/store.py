@@ -53,6 +53,11 @@ class HeldRun:
             self.indexes[indexed] = indexed.of(self.run, schema)
         return self.indexes[indexed].over(self.run)
 
+    def move(self, run: Run) -> None:
+        """The same tuples have come to lie elsewhere. Indexes that share arrays with them are made anew, or they would stay here too."""
+        self.run = run
+        self.indexes = {indexed: index for indexed, index in self.indexes.items() if index.order is not None}
+
     @property
     def nbytes(self) -> int:
         """With its indexes."""
