@@ -212,7 +212,8 @@ def compile_job(manifest: Manifest) -> Job:
     joins = tuple(_join_job(join, spec, schemas) for join in spec.joins)
     # Of all candidates, also of those that a model which cuts along keys does not use: the model may change under a checkpoint.
     found = layouts([join.condition for join in joins])
-    streams = tuple(_stream_job(stream, schemas[stream.name], resolve.all_needs(spec, schemas)) for stream in spec.streams)
+    needs = resolve.all_needs(spec, schemas)
+    streams = tuple(_stream_job(stream, schemas[stream.name], needs) for stream in spec.streams)
     if spec.scheme.model in KEYED:
         found = tuple(layout for layout in found if layout.main.kind is MainKind.RANGE)
     return Job(

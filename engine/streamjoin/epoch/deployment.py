@@ -171,8 +171,8 @@ def make_config(
         query=query,
         streams=(left, right),
         joins=tuple(
-            Join(each.name, each.type, each.window, each.where, each.output, predicate)
-            for each, predicate in zip(job.joins, layout.predicates, strict=True)
+            Join(each.name, each.type, each.window, each.where, each.output, predicate, layout.indexes(number))
+            for number, (each, predicate) in enumerate(zip(job.joins, layout.predicates, strict=True))
         ),
         main=layout.main,
         window=job.window,

@@ -59,6 +59,8 @@ class Join:
     output: tuple[tuple[str, Expression], ...]
     predicate: Predicate
     """How it finds its pairs."""
+    has_index: bool
+    """Whether by an index of its own (``Layout.indexes``)."""
 
 
 @dataclass(frozen=True)
@@ -369,8 +371,7 @@ class CompiledJoin:
         )
         slide = join.window.slide_micros
         slides = None if slide in (0, config.window.slide_micros) else slide
-        own = bool(main.keys) and main.keys != config.main.keys
-        self.indexed = tuple(Indexed(main.key(side) if own else None, slides) for side in SIDES)
+        self.indexed = tuple(Indexed(main.key(side) if join.has_index else None, slides) for side in SIDES)
         """By side, what it finds pairs by."""
 
     def is_of(self, side: int) -> bool:
