@@ -210,8 +210,8 @@ def compile_job(manifest: Manifest) -> Job:
     dead = spec.dead_letter
     schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
     joins = tuple(_join_job(join, spec, schemas) for join in spec.joins)
-    # Of all candidates, also of those that a model which cuts along keys does not use: the model may change under a checkpoint.
     found = layouts([join.condition for join in joins])
+    # Of all layouts, also of those that a model which cuts along keys does not use: the model may change under a checkpoint.
     needs = resolve.all_needs(spec, schemas)
     streams = tuple(_stream_job(stream, schemas[stream.name], needs) for stream in spec.streams)
     if spec.scheme.model in KEYED:

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from streamjoin.language.condition import Condition
-from streamjoin.language.predicate import Bound, KeyExpression, MainKind, MainPredicate, Predicate
+from streamjoin.language.predicate import Bound, Encoding, KeyExpression, MainKind, MainPredicate, Predicate
+from streamjoin.language.sides import LEFT, SIDES
+from streamjoin.language.types import BIGINT, DataType
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +43,53 @@ def layouts(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
 
     Of one join each candidate is one. Of several each pair of keys that all of them bound; there being none, the one without keys.
     """
-    first, *others = conditions
-    if not others:
-        return tuple(Layout(candidate.main, (candidate,)) for candidate in first.candidates)
+    if len(conditions) == 1:
+        return tuple(Layout(candidate.main, (candidate,)) for candidate in conditions[0].candidates)
+    shared = frozenset.intersection(*(frozenset(_equalities(condition)) for condition in conditions))
+    first, *others = [_by_keys(condition, shared) for condition in conditions]
     found = []
-    for candidate in first.candidates:
-        same = [candidate, *(_bounding(condition, candidate.main.keys) for condition in others)]
-        predicates = tuple(predicate for predicate in same if predicate is not None and predicate.main.kind is MainKind.RANGE)
-        if len(predicates) == len(conditions):
+    for keys in first:
+        if all(keys in other for other in others):
+            predicates = tuple(ways[keys] for ways in (first, *others))
             found.append(Layout(_hull([predicate.main for predicate in predicates]), predicates))
     return tuple(found) or (Layout(MainPredicate(MainKind.ALL), tuple(condition.candidates[0] for condition in conditions)),)
 
 
-def _bounding(condition: Condition, keys: tuple[KeyExpression, ...]) -> Predicate | None:
-    """The condition's candidate that bounds these keys."""
-    return next((each for each in condition.candidates if each.main.kind is MainKind.RANGE and each.main.keys == keys), None)
+Equality = tuple[tuple[str, str], DataType]
+"""What is equal, by side, and the type that both are cast to."""
+
+
+def _equality(condition: Condition) -> Predicate | None:
+    """The condition's candidate by all of its equalities."""
+    return next((each for each in condition.candidates if each.main.is_equality and each.main.keys[LEFT].encoding is Encoding.HASH), None)
+
+
+def _equalities(condition: Condition) -> tuple[Equality, ...]:
+    candidate = _equality(condition)
+    if candidate is None:
+        return ()
+    left, right = candidate.main.keys
+    return tuple(zip(zip(left.sql, right.sql, strict=True), left.types, strict=True))
+
+
+def _by_keys(condition: Condition, shared: frozenset[Equality]) -> dict[tuple[KeyExpression, ...], Predicate]:
+    """By the keys that they bound, the ways to evaluate a condition, the best first: its candidates, the equalities that all joins share,
+    and each equality of whole numbers as a band of no width, as bands of others may be of the same keys."""
+    candidates = {each.main.keys: each for each in reversed(condition.candidates) if each.main.kind is MainKind.RANGE}
+    found = dict(reversed(candidates.items()))
+    whole = _equality(condition)
+    if whole is None:
+        return found
+    equalities = _equalities(condition)
+    subsets = [(tuple(sorted(shared, key=str)), Encoding.HASH)]
+    subsets += [((each,), Encoding.INTEGER) for each in equalities if each[1] == BIGINT]
+    for subset, encoding in subsets:
+        if subset:
+            types = tuple(type_ for _, type_ in subset)
+            keys = tuple(KeyExpression(tuple(sql[side] for sql, _ in subset), types, encoding) for side in SIDES)
+            is_all = len(subset) == len(equalities)
+            found.setdefault(keys, Predicate(replace(whole.main, keys=keys, recheck=whole.main.recheck or not is_all), whole.residual))
+    return found
 
 
 def _hull(mains: Sequence[MainPredicate]) -> MainPredicate:
