@@ -9,7 +9,7 @@ of its key.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -29,7 +29,6 @@ from streamjoin.job import Job, JoinJob, StreamJob
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_type
 from streamjoin.language.choice import choose
-from streamjoin.language.join_type import JoinType
 from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import KeyExpression, MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
@@ -44,7 +43,6 @@ from streamjoin.state.storage import Storage
 SAMPLE_RECORDS = 50_000
 SAMPLE_BYTES = 32 << 20
 SAMPLE_AHEAD_SECONDS = 60.0
-CONDITION = "].condition"
 SAMPLE_BLOCKS = 64
 """Of each side's blocks, so many are read for the spread of its keys."""
 
@@ -56,37 +54,6 @@ class Deployed:
     checkpoint: Checkpoint
     warning: str | None = None
     """What is wrong with a plan that was made anew."""
-
-
-def require_same_join(job: Job, checkpoint: Checkpoint, location: str) -> None:
-    """Raises CheckpointMismatch when the checkpoint was made with other joins than the manifest asks for."""
-    before, now = _as_named_today(checkpoint.fingerprint), job.fingerprint()
-    if not before:
-        return
-    was, joins = _joins_in(before), _joins_in(now)
-    if set(was) == set(joins):
-        changed = [name for name in now if before.get(name) != now[name]]
-        lines = [f"{name}: {now[name]} differs from {before.get(name)}, which the checkpoint was made with" for name in changed]
-    else:
-        named = [", ".join(names) if len(names) > 1 else "one join" for names in (joins, was)]
-        lines = [f"spec.joins: {named[0]} differs from {named[1]}, which the checkpoint was made with"]
-    if lines:
-        raise CheckpointMismatch("; ".join(lines) + f". Restore the manifest, or choose a new checkpoint.location (this one is {location})")
-
-
-def _joins_in(fingerprint: Mapping[str, str]) -> list[str]:
-    """The names of its joins; of one alone its place, as its name may change."""
-    return [name.removeprefix("spec.joins[").removesuffix(CONDITION) for name in fingerprint if name.endswith(CONDITION)]
-
-
-def _as_named_today(fingerprint: dict[str, str]) -> dict[str, str]:
-    """A checkpoint's fingerprint as this version would have written it; empty where there is none.
-
-    Earlier versions wrote the condition under the name that its field had in manifests then: it may have been renamed there since, which
-    changes no join. They wrote no type, as inner joins were the only ones.
-    """
-    named = {{"spec.joins[0].on": "spec.joins[0].condition"}.get(name, name): text for name, text in fingerprint.items()}
-    return {"spec.joins[0].type": JoinType.INNER, **named} if "spec.joins[0].condition" in named else named
 
 
 def first_plan(

@@ -42,7 +42,6 @@ from streamjoin.epoch.deployment import (
     make_sinks,
     make_sources,
     plan_as_asked,
-    require_same_join,
 )
 from streamjoin.epoch.events import (
     Adopted,
@@ -57,6 +56,7 @@ from streamjoin.epoch.events import (
     StartWorkers,
     WorkersReady,
 )
+from streamjoin.epoch.fingerprint import require_same_join
 from streamjoin.epoch.janitor import Janitor
 from streamjoin.epoch.join import Steps
 from streamjoin.epoch.observations import Observations

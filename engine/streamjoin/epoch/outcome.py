@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from streamjoin.epoch.fingerprint import stored as stored_fingerprint
 from streamjoin.epoch.planning import PlannedEpoch, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, JoinWork, TaskWork
 from streamjoin.epoch.results import Results
@@ -83,7 +84,7 @@ def checkpoint_after(
         tokens={report.task: report.token for report in at_work},
         totals=_totals(last, epoch, reports, results),
         staged={"deadLetter": [staged.to_json() for staged in dead]},
-        fingerprint=job.fingerprint(),
+        fingerprint=stored_fingerprint(job.fingerprint()),
         committed_at=now,
     )
     return results.committed_by(after)
