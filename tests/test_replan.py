@@ -108,12 +108,12 @@ def make_inputs(rng: random.Random, join: str, epochs: int) -> tuple[Input, Inpu
 def next_plan(rng: random.Random, driver: Driver) -> Plan:
     """Any plan that may follow the one that runs."""
     assert driver.scheme is not None
-    assert driver.predicate is not None
+    assert driver.layout is not None
     found = driver.statistics()
     if rng.random() < 0.3:  # statistics say how even a plan is, never whether it is right
         values = np.sort(np.array([rng.randint(0, 40) for _ in range(50)]))
-        keys = values.astype(np.float64) if driver.predicate.main.is_float else values
-        keyed = driver.predicate.main.keys and driver.predicate.main.keys[0].encoding not in ("hash",)
+        keys = values.astype(np.float64) if driver.layout.main.is_float else values
+        keyed = driver.layout.main.keys and driver.layout.main.keys[0].encoding not in ("hash",)
         histogram = Histogram.from_sample(keys) if keyed else None
         found = Statistics(tuple(SideStatistics(rng.randint(1, 99), histogram) for _ in SIDES))
     status = driver.plan_status()
@@ -124,10 +124,10 @@ def next_plan(rng: random.Random, driver: Driver) -> Plan:
     running = Plan(status.generation, driver.scheme, tuple(range(driver.scheme.tasks)))
     if rng.random() < 0.5:
         planned = make_plan(
-            running, found, driver.predicate.main, model=model, workers=tasks, capacity=Capacity(100), tau1=0.4, minimum=1, maximum=7
+            running, found, driver.layout.main, model=model, workers=tasks, capacity=Capacity(100), tau1=0.4, minimum=1, maximum=7
         )
         return Plan(generation, planned.plan.scheme, planned.plan.keep)
-    scheme = plan_for_tasks(model, found, driver.predicate.main, tasks, current=driver.scheme)
+    scheme = plan_for_tasks(model, found, driver.layout.main, tasks, current=driver.scheme)
     if rng.random() < 0.7:
         choose = rng.choice([assign, greedy])
         return Plan(generation, *relabelled(scheme, choose(overlaps(driver.scheme, scheme, found))))
@@ -137,8 +137,8 @@ def next_plan(rng: random.Random, driver: Driver) -> Plan:
 def check_held(driver: Driver, runner: InlineRunner) -> None:
     """Every task's worker holds just the tuples of its areas: of what is stored, those that the scheme gives it."""
     assert driver.scheme is not None
-    assert driver.predicate is not None
-    driver.scheme.check(driver.predicate.main)
+    assert driver.layout is not None
+    driver.scheme.check(driver.layout.main)
     storage = driver._storage
     everything = {side: [] for side in SIDES}
     for block in driver.checkpoint.blocks:
