@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-import psutil
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.engine import full, job_of, join, spark_runner, timed
+from bench.processes import cpu_seconds
 from bench.report import counts, machine, options, table
 from bench.workloads import WORKLOADS
 from streamjoin.epoch.ports import Runner
@@ -51,12 +50,6 @@ def measured(root: Path, kind: JoinType, runner: Runner) -> Epochs:
     run = timed(epochs)
     used = (cpu_seconds() - before) / len(run.seconds)
     return Epochs(statistics.median(run.seconds), used, statistics.median(result.output for result in run.results))
-
-
-def cpu_seconds() -> float:
-    """Processor time that this process and its descendants have taken."""
-    own = psutil.Process()
-    return sum(sum(process.cpu_times()[:2]) for process in (own, *own.children(recursive=True)))
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The processes of a running join: which there are, and what memory and files each kind of them holds. Linux only.
+"""The processes of a running join: which there are, what memory and files each kind holds, and the processor time of all. Linux only.
 
 PSS counts a page that several processes share in equal parts, so sums over processes are true. Of it, *mapped* is what files give
 (libraries, and blocks in the page cache, which the system may take back), and *private* is all else.
@@ -74,3 +74,9 @@ def memory_of(pid: int) -> Memory:
         fields[name] = int(value.split()[0]) * 1024
     mapped = fields.get("Pss_File", 0)
     return Memory(fields["Rss"], fields["Pss"] - mapped, mapped)
+
+
+def cpu_seconds() -> float:
+    """Processor time that this process and its descendants have taken."""
+    own = psutil.Process()
+    return sum(sum(process.cpu_times()[:2]) for process in (own, *own.children(recursive=True)))

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bench import bench_latency, rivals
+from bench import bench_latency, bench_several, rivals
 from bench.bench_breakdown import PARTS, middle
 from bench.engine import job_of, join, timed
 from bench.report import counts, millions, table
@@ -56,6 +56,13 @@ def test_numbers_and_tables_are_written_as_the_document_wants_them() -> None:
     lines = table(["", "a"], [["x", 1]]).splitlines()
     assert lines == ["|  | a |", "| --- | ---: |", "| x | 1 |"]
 
+
+@pytest.mark.parametrize("kind", bench_several.KINDS)
+def test_joins_of_one_job_give_what_each_gives_alone_and_read_and_route_less(kind: str, tmp_path: Path) -> None:
+    bench_several.WORKLOAD.generate(tmp_path, 300, FILES)
+    together, alone = bench_several.compared(tmp_path, kind, [3], InlineRunner())[3]
+    assert together.read_bytes < alone.read_bytes
+    assert together.routed < alone.routed
 
 
 def test_the_benchmark_of_latency_finds_each_result_once_from_files_to_files() -> None:

@@ -143,9 +143,13 @@ class Part:
                 for left, right in _pairs(index, area, self._runs, self._fresh):
                     self._join_pair(each, left, right)
             report.admitted[each.name] = each.joiner.candidates_seen - seen
+            if not each.type.tracked:
+                self._writes.finish_results(each.name)  # beside the other joins
         self._clock.lap("join")
 
     def _join_pair(self, join: CompiledJoin, left: HeldRun, right: HeldRun) -> None:
+        if not join.joiner.may_match(left.run, right.run):
+            return  # so no index is made that nothing would be found by
         matches = self._matches.get(join.name)
         matched = None if matches is None else matches.marker(left, right)
         schemas = [side.stream.schema for side in self._worker.sides]
@@ -181,7 +185,8 @@ class Part:
         if matches:
             self._settle_matches(notices)
             self._clock.lap("match")
-        self._writes.finish_results()
+        for name in matches:
+            self._writes.finish_results(name)
         tiered = {key: _in_tiers(key, self._runs[key], spec, self._worker, self._writes, matches) for key in self._runs}
         kept_fresh = {key: chunks for key, chunks in self._fresh.items() if holds(areas[key[0]], key[1]) and not spec.is_last}
         self._joined.unmapped = list(chain.from_iterable((*(merged for _, merged in tiered.values()), *kept_fresh.values())))

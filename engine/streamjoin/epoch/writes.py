@@ -36,16 +36,16 @@ class Writes:
         self._pool = ThreadPoolExecutor(UPLOADS)
         self._begun: dict[str, Future[Block]] = {}
         self._begun_marks: list[Future[Block]] = []
-        self._staged: Future[list[Staged]] | None = None
+        self._staged: list[Future[list[Staged]]] = []
         self._small_bytes = spec.small_bytes
         """So many may yet be left to the driver."""
 
     def results(self, join: str, batch: pa.RecordBatch) -> None:
         self._sink.write(join, batch)
 
-    def finish_results(self) -> None:
-        """There are no more; begin to make them durable."""
-        self._staged = self._pool.submit(self._sink.close)
+    def finish_results(self, join: str) -> None:
+        """There are no more of this join; begin to make them durable."""
+        self._staged.append(self._pool.submit(self._sink.close, join))
 
     def block(self, key: tuple[int, int], run: Run) -> tuple[str, ...]:
         """Begin to write the tuples of a run that this area stores; the block's name, or nothing when there are none."""
@@ -102,13 +102,13 @@ class Writes:
         block = self._begun[held.blocks[0]].result() if held.blocks else None
         whole = block is not None and block.rows == held.run.rows and self._storage.local_path(block.name) is not None
         if block is not None and whole and held.run.nbytes > SCRATCH_BYTES and is_file(block.name):
-            held.move(Run.of(load(self._storage, block)))
+            held.run = Run.of(load(self._storage, block))
         elif held.run.nbytes > SCRATCH_BYTES:
-            held.move(Run.of(settle(held.run.batch)))
+            held.run = Run.of(settle(held.run.batch))
 
     def wait(self) -> None:
         """Until all is durable; it is in the report then. Raises what a write raised."""
-        self._report.staged = self._staged.result() if self._staged is not None else []
+        self._report.staged = [staged for future in self._staged for staged in future.result()]
         self._report.blocks = [future.result() for future in self._begun.values()]
         self._report.marks = [future.result() for future in self._begun_marks]
 

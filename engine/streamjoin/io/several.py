@@ -76,9 +76,9 @@ class Writers:
     def write(self, join: str, batch: pa.RecordBatch) -> None:
         self._by_join[join].write(batch)
 
-    def close(self) -> list[Staged]:
-        """See :class:`streamjoin.io.base.Writer`."""
-        return [replace(staged, join=self._tags[join]) for join, writer in self._by_join.items() for staged in writer.close()]
+    def close(self, join: str) -> list[Staged]:
+        """See :class:`streamjoin.io.base.Writer`: that of one join. Those of several may be closed at once, on as many threads."""
+        return [replace(staged, join=self._tags[join]) for staged in self._by_join[join].close()]
 
     def abort(self) -> None:
         """See :class:`streamjoin.io.base.Writer`."""

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from streamjoin.kernel.expansion import Coverage, coverage_of
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.probe import Candidates
 from streamjoin.kernel.run import Run, take
@@ -66,6 +67,10 @@ class Joiner:
         self.output_schema = pa.schema([pa.field(name, arrow_type(expression.type)) for name, expression in output])
         self.candidates_seen = 0
         """Pairs that the main predicate has admitted in the joins that are over: what they have cost."""
+
+    def may_match(self, left: Run, right: Run) -> bool:
+        """False: the window puts every pair outside, whatever the order that the runs are seen in. O(1)."""
+        return bool(left.rows and right.rows) and coverage_of(self._window, left, right) is not Coverage.NONE
 
     def join(self, left: Run, right: Run, matched: Matched | None = None, *, pairs_wanted: bool = True) -> Iterator[pa.RecordBatch]:
         """Every matching pair of left x right, each exactly once, as batches of ``output_schema`` with 1 to ``chunk_pairs`` rows.

@@ -49,14 +49,10 @@ class HeldRun:
         """The run as an index of it shows it, which is made when it is first asked for. ``schema``: of its stream."""
         if indexed.key is None and indexed.slide_micros is None:
             return self.run
-        if indexed not in self.indexes:
-            self.indexes[indexed] = indexed.of(self.run, schema)
-        return self.indexes[indexed].over(self.run)
-
-    def move(self, run: Run) -> None:
-        """The same tuples have come to lie elsewhere. Indexes that share arrays with them are made anew, or they would stay here too."""
-        self.run = run
-        self.indexes = {indexed: index for indexed, index in self.indexes.items() if index.order is not None}
+        index = self.indexes.get(indexed)
+        if index is None:
+            index = self.indexes[indexed] = indexed.of(self.run, schema)
+        return index.over(self.run)
 
     @property
     def nbytes(self) -> int:
