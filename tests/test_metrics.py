@@ -142,7 +142,8 @@ def as_if_from_kafka(run: Run, **changes: Any) -> Metrics:
     """What a join with the same results would serve whose streams and sink were topics."""
     given = {"bootstrapServers": "b:9092", "topic": "t"}
     source, sink = KafkaSource.model_validate(given), KafkaSink.model_validate(given)
-    job = replace(run.job, streams=tuple(replace(stream, source=source) for stream in run.job.streams), sink=sink, **changes)
+    streams = tuple(replace(stream, source=source) for stream in run.job.streams)
+    job = replace(run.job, streams=streams, joins=tuple(replace(join, sink=sink) for join in run.job.joins), **changes)
     return Metrics(job, clock=run.clock, pulse=run.driver.pulse)
 
 
@@ -190,6 +191,35 @@ def test_counters_are_the_sums_of_all_epochs(run: Run) -> None:
     assert seen["candidate_pairs_total"] == sum(result.candidates for result in results)
     assert seen["candidate_pairs_total"] == sum(seen["worker_candidate_pairs_total"].values())
     assert all(seconds > 0 for seconds in seen["worker_busy_seconds_total"].values())
+
+
+def test_each_of_several_joins_has_its_own_counters_and_those_of_all_are_their_sums(tmp_path: Path) -> None:
+    def joins(*names: str) -> list[dict[str, Any]]:
+        conditions = ("abs(l.k - r.k) <= 1", "l.k = r.k", "l.k = r.k AND l.v > 9")
+        window, output = {"within": "5s"}, {"sink": {"console": {}}, "select": ["l.rid AS a"]}
+        return [{"name": name, "condition": on, "window": window, "output": output} for name, on in zip(names, conditions, strict=True)]
+
+    run = Run(tmp_path, joins=joins("near", "same", "none"))
+    run.watched.start()
+    results = run.steps()
+    seen = run.scrape()
+    for metric, count in (("output_rows", "output"), ("candidate_pairs", "candidates")):
+        by_join = {name: sum(getattr(result.joins[name], count) for result in results) for name in ("near", "same", "none")}
+        assert seen[f"join_{metric}_total"] == by_join
+        assert seen[f"{metric}_total"] == sum(by_join.values())
+    assert seen["join_output_rows_total"]["near"] > seen["join_output_rows_total"]["same"] > 0
+    assert seen["join_output_rows_total"]["none"] == 0
+    assert {join for _, join, _ in seen["plan_info"]} == {"near", "same", "none"}
+
+
+def test_a_single_join_has_all_that_its_checkpoint_counted_before_it_counted_by_join(run: Run) -> None:
+    run.watched.start()
+    (result,) = run.steps(1)
+    run.metrics.observe(replace(result, totals={name: pair for name, pair in result.totals.items() if "/" not in name}))
+    seen = run.scrape()
+    assert seen["join_output_rows_total"] == {"j": seen["output_rows_total"]}
+    assert seen["join_candidate_pairs_total"] == {"j": seen["candidate_pairs_total"]}
+    assert seen["output_rows_total"] == result.output > 0
 
 
 def test_bytes_are_those_of_the_files(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,10 +324,10 @@ def test_a_plan_is_followed_from_when_it_is_put_until_it_runs(tmp_path: Path) ->
     seen = run.scrape()
     assert seen["plan_phase"] == phases | {"Running": 1}
     assert (seen["plan_wanted_generation"], seen["workers_wanted"], seen["plan_switches_total"]) == (1, 3, 0)
-    status, predicate = run.driver.plan_status(), run.driver.predicate
+    status, layout = run.driver.plan_status(), run.driver.layout
     assert status is not None
-    assert predicate is not None
-    run.driver.put_plan(plan_for_workers(status, run.driver.statistics(), predicate, run.job, 5).plan)
+    assert layout is not None
+    run.driver.put_plan(plan_for_workers(status, run.driver.statistics(), layout, run.job, 5).plan)
     run.steps(2)
     seen = run.scrape()
     assert seen["plan_phase"] == phases | {"WaitingForWorkers": 1}
@@ -315,7 +345,7 @@ def test_a_plan_is_followed_from_when_it_is_put_until_it_runs(tmp_path: Path) ->
     assert seen["plan_kept_tuples_total"] == status.switched.kept_tuples > 0
     assert (seen["plan_pause_seconds_count"], seen["plan_wait_seconds_count"]) == (1, 1)
     assert seen["plan_wait_seconds_sum"] == pytest.approx(status.switched.waited_seconds)
-    run.driver.put_plan(plan_for_workers(status, run.driver.statistics(), predicate, run.job, 6).plan)
+    run.driver.put_plan(plan_for_workers(status, run.driver.statistics(), layout, run.job, 6).plan)
 
     def at(step: str) -> None:
         if step == "switch":
