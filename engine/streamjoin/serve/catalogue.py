@@ -132,7 +132,10 @@ STREAMS = (
     _counter("routed_bytes_total", STREAM, "Size of what was sent to workers.", "routed_bytes"),
     _counter("dead_letter_bytes_total", STREAM, "Size of the dead letters written.", "dead_letter_bytes"),
     _counter(
-        "candidate_pairs_total", NAME, "Pairs found by the main predicates of all joins; what else must hold is checked on them.", "candidates"
+        "candidate_pairs_total",
+        NAME,
+        "Pairs found by the main predicates of all joins; what else must hold is checked on them.",
+        "candidates",
     ),
     _counter("output_rows_total", NAME, "Rows of output of all joins.", "output"),
     _counter("join_candidate_pairs_total", JOIN, "Pairs that a join has found by its main predicate.", "candidates"),
