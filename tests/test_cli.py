@@ -813,6 +813,19 @@ def test_results_of_several_joins_are_told_apart(tmp_path: Path) -> None:
     assert not [name for name in summary["totals"] if "/" in name]
 
 
+def test_the_example_of_several_joins_puts_every_order_where_it_belongs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_inline(Path(__file__).parents[1] / "examples" / "several-joins.yaml", "--until-idle").exit_code == Exit.DONE
+    out = tmp_path / "out" / "several-joins"
+    rows = {"paid": [row for file in (out / "paid").glob("*.parquet") for row in pq.read_table(file).to_pylist()]}
+    for name in ("wrong-amount", "unpaid"):
+        rows[name] = [json.loads(line) for file in (out / name).glob("*.json") for line in file.read_text().splitlines()]
+    assert all(rows.values())
+    assert sorted(row["id"] for each in rows.values() for row in each) == list(range(20_000)), "each order is of one kind"
+    assert {row["id"] for row in rows["unpaid"]} == set(range(0, 20_000, 10))
+    assert all(float(row["amount"]) != float(row["paid"]) for row in rows["wrong-amount"])
+
+
 def test_lines_and_summary_name_each_of_several_joins(tmp_path: Path) -> None:
     lines = run_inline(with_joins(manifest_at(tmp_path), 3), "--until-idle").stdout.splitlines()
     assert re.search(r"out [\d,]+ \(\w+ [\d,]+, lonely-1 [\d,]+, lonely-2 [\d,]+\)", next(line for line in lines if "epoch 0:" in line))

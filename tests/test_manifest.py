@@ -206,7 +206,7 @@ def test_a_condition_by_its_former_name_is_read_and_remarked_upon(name: str) -> 
     document = check(resource)
     assert document.manifest is not None
     assert document.manifest.spec.joins[0].condition_text == load(SMALL).spec.joins[0].condition_text
-    assert compile_job(document.manifest).condition == compile_job(load(SMALL)).condition
+    assert compile_job(document.manifest).joins[0].condition == compile_job(load(SMALL)).joins[0].condition
     assert [str(remark) for remark in document.remarks] == [
         "spec.joins[0].on: is the former name of condition, and v1beta1 will not read it; rename it to condition"
     ]
