@@ -55,6 +55,14 @@ spec:
   driver: {podTemplate: {metadata: {labels: {team: a}}}}
 """
 
+ANOTHER = """\
+    - name: other
+      condition: "orders.id = payments.id"
+      window: {within: 10s}
+      output: {sink: {console: {}}}
+"""
+"""A join after the good one's."""
+JOINS = GOOD[GOOD.index("  joins:\n") : GOOD.index("  scheme:")]
 GENERATED = "spec.streams[1].source.generator.columns"
 KINDS = "use BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, BINARY, DATE, TIMESTAMP or TIMESTAMP_NTZ"
 
@@ -470,13 +478,39 @@ CASES = [
         "  joins:\n",
         "spec.streams: has 3 streams, and this version joins two; keep two",
     ),
+    bad("no joins", JOINS, "  joins: []\n", "spec.joins: has 0 joins, and there may be 1 to 16; give one"),
     bad(
-        "joins with windows of several kinds",
+        "seventeen joins",
         "  scheme: {model: adsp}\n",
-        '    - name: other\n      condition: "orders.id = payments.id"\n      window: {rows: 10}\n'
-        "      output: {sink: {console: {}}}\n",
+        "".join(ANOTHER.replace("other", f"other-{number}") for number in range(16)),
+        "spec.joins: has 17 joins, and there may be 1 to 16; move the others into a manifest of their own",
+    ),
+    bad(
+        "two joins of one name",
+        "  scheme: {model: adsp}\n",
+        ANOTHER.replace("other", "Match"),
+        'spec.joins[1].name: "Match" is the name of spec.joins[0] too (case does not count); choose another',
+    ),
+    bad(
+        "joins with windows of two kinds",
+        "  scheme: {model: adsp}\n",
+        ANOTHER.replace("within: 10s", "rows: 10"),
         "spec.joins[1].window: is of another kind than spec.joins[0].window (time, rows or unbounded), and joins over the same streams hold"
         " them together; move this one into a manifest of its own",
+    ),
+    bad(
+        "an anti join among others, and shedding",
+        "  scheme: {model: adsp}\n",
+        ANOTHER.replace("name: other", "name: other\n      type: anti"),
+        'spec.shedding.model: "linear" would make the results of spec.joins[1].type anti wrong: a tuple whose match was shed would come as'
+        ' one without; set "off"',
+    ),
+    bad(
+        "a later join that no key serves, and a model that needs one",
+        "  scheme: {model: adsp}\n",
+        ANOTHER.replace("orders.id = payments.id", "orders.id % 2 = 1 OR payments.id = 1") + "  scheme: {model: hash}\n",
+        'spec.scheme.model: "hash" needs an equality, an order or a band between the two streams in the condition of every join, of the'
+        " same keys; use adsp or square",
     ),
     # Streams.
     bad(

@@ -787,6 +787,97 @@ def test_the_screen_fits_its_terminal(tmp_path: Path, width: int, height: int, w
         assert not set(text) & set("▁▂▃▄▅▆▇█●τ")
 
 
+def with_joins(path: Path, count: int) -> Path:
+    """The manifest with so many joins; each after the first is an anti join on the same key, with a sink of its own."""
+    document = yaml.safe_load(path.read_text())
+    (first,) = document["spec"]["joins"]
+    for number in range(1, count):
+        sink = {"files": {"path": str(path.parent / f"out-{number}"), "format": "json"}}
+        lonely = {"name": f"lonely-{number}", "type": "anti", "output": {"select": ["l.id AS a"], "sink": sink}}
+        document["spec"]["joins"].append(first | lonely)
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def test_results_of_several_joins_are_told_apart(tmp_path: Path) -> None:
+    path = with_joins(manifest_at(tmp_path), 2)
+    result = run_inline(path, "--until-idle", "--json")
+    *epochs, summary = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [join["name"] for join in summary["joins"]] == ["join", "lonely-1"]
+    assert sum(join["output"] for join in summary["joins"]) == summary["output"]
+    for index, join in enumerate(summary["joins"]):
+        assert join["output"] == sum(epoch["joins"][index]["output"] for epoch in epochs)
+    out = tmp_path / "out-1"
+    assert summary["joins"][1]["output"] == sum(len(file.read_text().splitlines()) for file in out.glob("*.json"))
+    assert summary["joins"][1]["sink"] == f"{out} (json)"
+    assert not [name for name in summary["totals"] if "/" in name]
+
+
+def test_the_example_of_several_joins_puts_every_order_where_it_belongs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_inline(Path(__file__).parents[1] / "examples" / "several-joins.yaml", "--until-idle").exit_code == Exit.DONE
+    out = tmp_path / "out" / "several-joins"
+    rows = {"paid": [row for file in (out / "paid").glob("*.parquet") for row in pq.read_table(file).to_pylist()]}
+    for name in ("wrong-amount", "unpaid"):
+        rows[name] = [json.loads(line) for file in (out / name).glob("*.json") for line in file.read_text().splitlines()]
+    assert all(rows.values())
+    assert sorted(row["id"] for each in rows.values() for row in each) == list(range(20_000)), "each order is of one kind"
+    assert {row["id"] for row in rows["unpaid"]} == set(range(0, 20_000, 10))
+    assert all(float(row["amount"]) != float(row["paid"]) for row in rows["wrong-amount"])
+
+
+def test_lines_and_summary_name_each_of_several_joins(tmp_path: Path) -> None:
+    lines = run_inline(with_joins(manifest_at(tmp_path), 3), "--until-idle").stdout.splitlines()
+    assert re.search(r"out [\d,]+ \(\w+ [\d,]+, lonely-1 [\d,]+, lonely-2 [\d,]+\)", next(line for line in lines if "epoch 0:" in line))
+    place = next(index for index, line in enumerate(lines) if line.startswith("  output "))
+    assert lines[place].endswith("of 3 joins")
+    assert re.fullmatch(rf"    lonely-2 +[\d,]+ rows?, {re.escape(str(tmp_path))}/out-2 \(json\)", lines[place + 3])
+
+
+def test_plan_says_how_several_joins_share_their_tuples(tmp_path: Path) -> None:
+    path = with_joins(manifest_at(tmp_path), 2)
+    shared = CliRunner().invoke(main, ["plan", str(path)]).stdout
+    assert "joins: join and lonely-1: tuples lie by abs(l.k - r.k) <= 1 once for all of them\n" in shared
+    document = yaml.safe_load(path.read_text())
+    document["spec"]["joins"][1]["condition"] = "l.id = r.id AND length(concat(l.id, r.id)) > 2"
+    path.write_text(yaml.safe_dump(document))
+    apart = CliRunner().invoke(main, ["plan", str(path)]).stdout
+    assert "joins: join and lonely-1 have no keys in common\n" in apart
+    assert "  lonely-1 finds its pairs by an index of its own: l.id = r.id\n" in apart
+    assert "not indexed in lonely-1: " in apart
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_join_may_not_come_or_go_under_a_checkpoint(tmp_path: Path, count: int) -> None:
+    path = manifest_at(tmp_path, rows=10)
+    alone = path.read_text()
+    assert run_inline(with_joins(path, 2), "--until-idle").exit_code == Exit.DONE
+    path.write_text(alone)
+    result = run_inline(with_joins(path, count), "--until-idle")
+    assert result.exit_code != Exit.DONE
+    assert f"spec.joins[{max(1, count - 1)}].condition: " in result.stderr
+    assert "choose a new checkpoint.location" in result.stderr
+
+
+@pytest.mark.parametrize(("height", "shown"), [(30, 6), (24, 2)])
+@pytest.mark.parametrize("count", [2, 6, 16])
+def test_the_screen_has_a_line_for_each_join_as_far_as_there_is_room(tmp_path: Path, height: int, shown: int, count: int) -> None:
+    job = compile_job(load(with_joins(manifest_at(tmp_path), count).read_text()))
+    history = History(1000.0)
+    history.add(make_result(totals=make_result().totals | {"output/lonely-1": [12_345]}), 1000.5)
+    screen = Screen(Subject(job, "spark", "streamjoin run x", SimpleNamespace(layout=job.layouts[0], scheme=None)), history)
+    console = Console(width=100, height=height, color_system=None)
+    with console.capture() as capture:
+        console.print(screen.render(1001.0, 100, height))
+    lines = capture.get().splitlines()
+    assert len(lines) <= height
+    named = [line for line in lines if " rows  " in line]
+    assert len(named) == (count if count <= shown else shown - 1)
+    assert any(f"and {count - len(named)} more" in line for line in lines) == (count > shown)
+    if len(named) > 1:
+        assert "lonely-1     12,345 rows  anti: abs(l.k - r.k) <= 1" in named[1]
+
+
 def test_the_view_says_what_the_run_is_about_and_for_how_long(tmp_path: Path) -> None:
     job = compile_job(load(manifest_at(tmp_path).read_text()))
     history = History(1000.0)

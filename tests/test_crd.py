@@ -79,6 +79,12 @@ CONDITION = 'condition: "abs(orders.amount - payments.amount) <= 0.01 AND orders
 WORKERS = 'workers: {min: 2, max: 6, capacityTuples: 1000, resources: {cpu: "1", memory: 2Gi}}'
 SCALING = "scaling: {mode: Enforce, tau0: 0.2, tau2: 0.8, scaleUpAfter: 30s}"
 CHECKPOINT = "checkpoint: {location: out/state}"
+MORE = """
+    - name: unpaid
+      type: semi
+      condition: "orders.id = payments.id"
+      window: {within: 1h}
+      output: {sink: {console: {}}}"""
 LABELLED = "\n  metrics: {podMonitor: {labels: {release: a b}}}"
 
 ACCEPTED = [
@@ -89,6 +95,9 @@ ACCEPTED = [
     accepted("case does not count in a condition", (CONDITION, 'condition: "ORDERS.id = Payments.id"')),
     accepted("before and after", (WINDOW, "window: {before: 1m, after: 0s}")),
     accepted("after alone", (WINDOW, "window: {after: 1h30m}")),
+    accepted("several joins", (SINK, SINK + MORE)),
+    accepted("sixteen joins", (SINK, SINK + "".join(MORE.replace("unpaid", f"unpaid-{number}") for number in range(15)))),
+    accepted("several joins of rows", (WINDOW, "window: {rows: 9}"), (SINK, SINK + MORE.replace("within: 1h", "rows: 5"))),
     accepted("rows", (WINDOW, "window: {rows: 1000}")),
     accepted("a capacity in bytes", ("capacityTuples: 1000", "capacity: 512Mi")),
     accepted("no capacity", ("capacityTuples: 1000, ", "")),
@@ -128,6 +137,14 @@ ACCEPTED = [
 ]
 
 REFUSED = [
+    refused("seventeen joins", SINK, SINK + "".join(MORE.replace("unpaid", f"u{n}") for n in range(16)), "spec.joins", "Too many"),
+    refused("windows of two kinds", SINK, SINK + MORE.replace("within: 1h", "rows: 5"), "spec.joins", "must be of one kind"),
+    refused("bounded and unbounded", SINK, SINK + MORE.replace("within: 1h", "unbounded: true"), "spec.joins", "must be of one kind"),
+    refused("two joins of one name", SINK, SINK + MORE.replace("unpaid", "match"), "spec.joins[1]", "Duplicate value"),
+    refused("two joins of one name but for case", SINK, SINK + MORE.replace("unpaid", "MATCH"), "spec.joins", "joins have the same name"),
+    refused("an anti join among others, and shedding", SINK, SINK + MORE.replace("semi", "anti"), "spec.shedding", "anti join"),
+    refused("no such stream in a later join", SINK, SINK + MORE.replace("payments", "refunds"), "spec.joins", "a stream that is not there"),
+    refused("a later join without a condition", SINK, SINK + MORE.replace("condition", "where"), "", 'unknown field "spec.joins[1].where"'),
     refused("no streams", "  streams:", "  rivers:", "", 'unknown field "spec.rivers"'),
     refused("a slip in a field", "  scaling:", "  scalling:", "", 'unknown field "spec.scalling"'),
     refused("a slip deep down", "maxFilesPerEpoch", "maxFiles", "", 'unknown field "spec.streams[0].source.files.maxFiles"'),
@@ -384,6 +401,7 @@ REFUSED = [
 ]
 
 BEYOND = {
+    "a later join that no key serves, and a model that needs one",
     "a semi join with results of the other stream",
     "a label by a name that none can have",
     "a secret's place",
@@ -810,7 +828,7 @@ FIXED = [
     ("joins/0/type", "left", "a join's type"),
     ("joins/0/window", {"within": "5m"}, "a join's window"),
     ("joins/0/window", {"rows": 5}, "a join's window"),
-    ("joins/0/name", "other", "the joins' names may not change"),
+    ("joins/0/name", "other", "joins may not be added, removed or renamed"),
 ]
 
 

@@ -20,6 +20,7 @@ NAME = "streamjoins.streamjoin.dev.yaml"
 
 NEW_FIELD = "it asks nothing where the field, which is new, is not given"
 FORMER_NAME = "it asks what it did, also where the condition is given under its former name"
+ONE_JOIN = "it asks nothing of a single join, and there could be no more"
 UNWRITTEN = "nobody ever wrote it"
 RENAMED = "what is stored is counted on from zero: a count of executors is not one of workers"
 ACCEPTED: dict[str, str] = {
@@ -32,6 +33,9 @@ ACCEPTED: dict[str, str] = {
         NEW_FIELD
     ),
     "spec: rule: a join's type may not change under the same checkpoint; give another checkpoint, or make another StreamJoin": NEW_FIELD,
+    "spec: rule: two joins have the same name (case does not count); choose another": ONE_JOIN,
+    "spec: rule: the windows must be of one kind (time, rows or unbounded), as joins over the same streams hold them together; move the"
+    " others into a manifest of their own": ONE_JOIN,
     "spec.workers.floor: default 0 became 1": "either says that there is none, and an HPA takes a scale of 0 for disabled",
     "spec.workers: rule: must be at least min and at most max, or 1 for none": "0 is taken as before; the message names the new default",
     "spec.epoch.interval: rule: must be at least 0s and at most 1h": "from 10ms on before: the bound is looser",

@@ -143,7 +143,7 @@ def as_if_from_kafka(run: Run, **changes: Any) -> Metrics:
     given = {"bootstrapServers": "b:9092", "topic": "t"}
     source, sink = KafkaSource.model_validate(given), KafkaSink.model_validate(given)
     streams = tuple(replace(stream, source=source) for stream in run.job.streams)
-    job = replace(run.job, streams=streams, joins=(replace(run.job.joins[0], sink=sink),), **changes)
+    job = replace(run.job, streams=streams, joins=tuple(replace(join, sink=sink) for join in run.job.joins), **changes)
     return Metrics(job, clock=run.clock, pulse=run.driver.pulse)
 
 
@@ -191,6 +191,35 @@ def test_counters_are_the_sums_of_all_epochs(run: Run) -> None:
     assert seen["candidate_pairs_total"] == sum(result.candidates for result in results)
     assert seen["candidate_pairs_total"] == sum(seen["worker_candidate_pairs_total"].values())
     assert all(seconds > 0 for seconds in seen["worker_busy_seconds_total"].values())
+
+
+def test_each_of_several_joins_has_its_own_counters_and_those_of_all_are_their_sums(tmp_path: Path) -> None:
+    def joins(*names: str) -> list[dict[str, Any]]:
+        conditions = ("abs(l.k - r.k) <= 1", "l.k = r.k", "l.k = r.k AND l.v > 9")
+        window, output = {"within": "5s"}, {"sink": {"console": {}}, "select": ["l.rid AS a"]}
+        return [{"name": name, "condition": on, "window": window, "output": output} for name, on in zip(names, conditions, strict=True)]
+
+    run = Run(tmp_path, joins=joins("near", "same", "none"))
+    run.watched.start()
+    results = run.steps()
+    seen = run.scrape()
+    for metric, count in (("output_rows", "output"), ("candidate_pairs", "candidates")):
+        by_join = {name: sum(getattr(result.joins[name], count) for result in results) for name in ("near", "same", "none")}
+        assert seen[f"join_{metric}_total"] == by_join
+        assert seen[f"{metric}_total"] == sum(by_join.values())
+    assert seen["join_output_rows_total"]["near"] > seen["join_output_rows_total"]["same"] > 0
+    assert seen["join_output_rows_total"]["none"] == 0
+    assert {join for _, join, _ in seen["plan_info"]} == {"near", "same", "none"}
+
+
+def test_a_single_join_has_all_that_its_checkpoint_counted_before_it_counted_by_join(run: Run) -> None:
+    run.watched.start()
+    (result,) = run.steps(1)
+    run.metrics.observe(replace(result, totals={name: pair for name, pair in result.totals.items() if "/" not in name}))
+    seen = run.scrape()
+    assert seen["join_output_rows_total"] == {"j": seen["output_rows_total"]}
+    assert seen["join_candidate_pairs_total"] == {"j": seen["candidate_pairs_total"]}
+    assert seen["output_rows_total"] == result.output > 0
 
 
 def test_bytes_are_those_of_the_files(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

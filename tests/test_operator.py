@@ -109,6 +109,16 @@ class TestChanges:
         is_same = revision(before, "") == revision(after, "")
         assert is_same == (kind in (Class.IGNORED, Class.LIVE)), "the driver restarts exactly when the revision differs"
 
+    def test_a_join_that_comes_or_goes_is_refused_by_name(self) -> None:
+        one = streamjoin()
+        (join,) = one["spec"]["joins"]
+        two = changed("joins", [join, join | {"name": "another", "output": {"sink": {"console": {}}}}])
+        for before, after in ((one, two), (two, one)):
+            changes = classify(compared(manifest_of(before)), compared(manifest_of(after)))
+            assert worst(changes) is Class.REFUSED
+            refused = {change.field for change in changes if change.kind is Class.REFUSED}
+            assert {"spec.joins[1].name", "spec.joins[1].condition"} <= refused
+
     def test_a_default_that_is_written_out_is_no_change(self) -> None:
         body = changed("scaling", {"tau0": 0.2, "tau2": 0.8, "mode": "Enforce"})
         assert classify(compared(manifest_of(streamjoin())), compared(manifest_of(body))) == ()

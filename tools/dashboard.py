@@ -273,9 +273,10 @@ STREAMS = (
     Panel(
         "Results and candidates",
         "cps",
-        "Rows of output, and the pairs that the main predicate found, on which the rest of the condition is checked.",
+        "Rows of output, and the pairs that the main predicates found, on which the rest of each condition is checked.",
         {"rows": rates("streamjoin_output_rows_total"), "candidate pairs": rates("streamjoin_candidate_pairs_total")},
     ),
+    Panel("Results by join", "cps", "Rows of output of each join.", {"{{join}}": rates("streamjoin_join_output_rows_total", "join")}),
     Panel(
         "Read, and not joined",
         "cps",
@@ -320,7 +321,6 @@ STREAMS = (
             "sent to workers": rates("streamjoin_routed_bytes_total"),
             "output": rates("streamjoin_output_bytes_total"),
         },
-        width=12,
     ),
     Panel(
         "Copies per tuple",
@@ -330,7 +330,6 @@ STREAMS = (
             "{{stream}}": f"{rates('streamjoin_routed_tuples_total', 'stream')} / "
             f"({rates('streamjoin_accepted_tuples_total', 'stream')} > 0)"
         },
-        width=12,
     ),
 )
 EPOCHS = (

@@ -15,7 +15,7 @@ import json
 import secrets
 from collections.abc import Sequence
 
-from streamjoin.manifest.model import Manifest
+from streamjoin.manifest.model import KIND, Manifest
 from streamjoin_operator import names, uses
 from streamjoin_operator.changes import Class, classify, compared, revision, worst
 from streamjoin_operator.drift import Fields, Object, digest, our_fields, ours
@@ -172,7 +172,7 @@ def refusal_of(change: Object | None) -> str | None:
     """Why a change cannot be made, or None."""
     if change is None or change["class"] != Class.REFUSED.value:
         return None
-    return f"{change['message']}; restore the manifest, or choose a new checkpoint.location"
+    return f"{change['message']}; restore the manifest, choose a new checkpoint.location, or make another {KIND}"
 
 
 def claim(resource: Resource, manifest: Manifest, observed: Object | None = None) -> Object | None:

@@ -96,11 +96,17 @@ def _lasts(window: str) -> str:
     return f"(has({window}.within) || has({window}.before) || has({window}.after))"
 
 
-_FORMS = ("has(self.within)", "(has(self.before) || has(self.after))", "has(self.rows)", "(has(self.unbounded) && self.unbounded)")
+_UNBOUNDED = "(has({0}.unbounded) && {0}.unbounded)"
+_FORMS = ("has(self.within)", "(has(self.before) || has(self.after))", "has(self.rows)", _UNBOUNDED.format("self"))
 
 _CONDITION = "(has({0}.condition) ? {0}.condition : has({0}.on) ? {0}.on : {0}.__true__)"
 _HAS_CONDITION = "(has({0}.condition) || has({0}.on) || has({0}.__true__))"
-_QUALIFIERS = _CONDITION.format("j") + r".findAll('\\b[A-Za-z_][A-Za-z0-9_]*\\.')"
+_QUALIFIER = r"'\\b[a-z_][a-z0-9_]*\\.'"
+_WITHOUT_STREAMS = (
+    _CONDITION.format("j") + ".lowerAscii()" + "".join(f".replace(self.streams[{side}].name.lowerAscii() + '.', '')" for side in (0, 1))
+)
+"""A condition less the names of streams. To look each name up would cost more, of 16 joins, than an API server takes; so a name that ends
+in a stream's is let through, and the operator refuses it."""
 _PLAIN = f"{_CONDITION.format('j')}.matches('[\\'\"`]|--|/[*]')"
 
 
@@ -246,10 +252,23 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             "a window of time needs the eventTime of each stream; name a TIMESTAMP column, or use rows or unbounded",
             field="streams",
         ),
+        Rule(
+            "self.joins.all(a, self.joins.exists_one(b, a.name.lowerAscii() == b.name.lowerAscii()))",
+            "two joins have the same name (case does not count); choose another",
+            field="joins",
+        ),
+        Rule(
+            " || ".join(
+                f"self.joins.all(j, {form})" for form in (_lasts("j.window"), "has(j.window.rows)", _UNBOUNDED.format("j.window"))
+            ),
+            "the windows must be of one kind (time, rows or unbounded), as joins over the same streams hold them together; move the others"
+            " into a manifest of their own",
+            field="joins",
+        ),
         # Where the text has quotes or comments, a dot in it may be anything.
         Rule(
             f"self.joins.all(j, !{_HAS_CONDITION.format('j')} || {_PLAIN}"
-            f" || {_QUALIFIERS}.all(q, self.streams.exists(s, s.name.lowerAscii() + '.' == q.lowerAscii())))",
+            f" || !{_WITHOUT_STREAMS}.matches({_QUALIFIER}))",
             "condition refers to a stream that is not there; write stream.column with the names of streams",
             field="joins",
         ),
@@ -265,7 +284,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         ),
         Rule(
             "self.joins.all(s, oldSelf.joins.exists(o, o.name == s.name)) && self.joins.size() == oldSelf.joins.size()",
-            f"the joins' names may not change; make another {KIND}",
+            f"joins may not be added, removed or renamed; make another {KIND}",
             field="joins",
         ),
         _fixed(
@@ -297,7 +316,7 @@ def definition() -> Json:
     # Streams and joins are known by their names, also to those who apply a part of a manifest.
     by_name = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
     streams.update(by_name, minItems=2, maxItems=2)
-    joins.update(by_name, minItems=1, maxItems=1)
+    joins.update(by_name, minItems=1, maxItems=model.MOST_JOINS)
     streams["items"]["properties"]["select"]["x-kubernetes-list-type"] = "set"
     _bounded(spec, "spec")
     status = _structural(Status)

@@ -9,7 +9,7 @@ import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from streamjoin.epoch.ports import EpochResult
+from streamjoin.epoch.ports import EpochResult, JoinWork
 from streamjoin.epoch.replan import PlanStatus, Switched
 
 MOST_SAMPLES = 2048
@@ -125,6 +125,8 @@ class History:
     """This run's counters, per stream."""
     output: int = 0
     candidates: int = 0
+    joins: dict[str, JoinWork] = field(default_factory=dict)
+    """What this run's output and candidates are made of, by join."""
     read_back: int = 0
     largest_utilization: float = 0.0
     most_workers: int = 0
@@ -160,6 +162,9 @@ class History:
             total[1] += pair[1]
         self.output += result.output
         self.candidates += result.candidates
+        for name, work in result.joins.items():
+            before = self.joins.get(name, JoinWork(0, 0))
+            self.joins[name] = JoinWork(before.output + work.output, before.candidates + work.candidates)
         self.read_back += result.read_back
         self.largest_utilization = max(self.largest_utilization, max(result.utilization.values(), default=0.0))
         workers = len(result.held)

@@ -14,6 +14,7 @@ from streamjoin.cli.validate import Unreadable, read_text, refusing
 from streamjoin.elastic.plan import PlanError
 from streamjoin.job import Job, compile_job, with_checkpoint
 from streamjoin.language.sides import LEFT, RIGHT
+from streamjoin.manifest.problem import listed
 from streamjoin.manifest.validate import load
 from streamjoin.scheme.capacity import Capacity
 
@@ -102,10 +103,29 @@ def _plan(job: Job, options: Options) -> None:
 
 
 def _alternatives(job: Job) -> list[str]:
-    """What else could have been the main predicate, and why each of the other conjuncts could not."""
+    """How several joins share the layout; what else could have been the main predicate, and why each of the other conjuncts could not."""
     others = [layout.main for layout in job.layouts[1:]]
-    lines = [f"not indexed: {each.conjunct}: {each.reason}" for join in job.joins for each in join.condition.unmatched]
+    lines = _shared(job) if len(job.joins) > 1 else []
+    for join in job.joins:
+        in_join = f" in {join.name}" if len(job.joins) > 1 else ""
+        lines += [f"not indexed{in_join}: {each.conjunct}: {each.reason}" for each in join.condition.unmatched]
     if others:
         texts = "; ".join(f"{main.text or main.kind}" for main in others)
         lines.append(f"other candidates: {texts}. A run chooses by a sample of its first input")
     return lines
+
+
+def _shared(job: Job) -> list[str]:
+    """What tuples lie by, and by what each of several joins finds its pairs."""
+    layout, names = job.layouts[0], listed([join.name for join in job.joins], "and")
+    if layout.main.keys:
+        return [f"joins: {names}: tuples lie by {layout.text} once for all of them"]
+    return [
+        f"joins: {names} have no keys in common",
+        *(
+            f"  {join.name} finds its pairs by an index of its own: {predicate.main.text}"
+            if layout.indexes(index)
+            else f"  {join.name} compares all pairs: no key serves it"
+            for index, (join, predicate) in enumerate(zip(job.joins, layout.predicates, strict=True))
+        ),
+    ]

@@ -174,7 +174,8 @@ def report(
     volumes = tuple(side.tuples for side in statistics.sides)
     lines = [
         f"{scheme.model}: {wording.plural(scheme.tasks, 'task')}, {scheme.summary}",
-        f"main predicate: {main.text or main.kind} ({main.kind})" + ("" if main.keys else ", which no key serves: blocks are compared"),
+        f"main predicate: {main.text or main.kind} ({main.kind})"
+        + ("" if main.keys else ", which no key serves: each tuple of one stream meets every one of the other"),
         f"{names[0]}: {wording.count(volumes[0])} tuples ({_spread(statistics.sides[LEFT], main)}), "
         f"{names[1]}: {wording.count(volumes[1])} tuples ({_spread(statistics.sides[RIGHT], main)})",
     ]

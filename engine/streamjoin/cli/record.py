@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from streamjoin.cli import wording
@@ -12,7 +13,7 @@ from streamjoin.cli.loop import Ended
 from streamjoin.cli.scaling import decision_record, plan_record, switch_record
 from streamjoin.cli.subject import Subject
 from streamjoin.elastic.decision import Decision
-from streamjoin.epoch.ports import EpochResult
+from streamjoin.epoch.ports import EpochResult, JoinWork
 from streamjoin.epoch.replan import PlanStatus
 
 COUNTS = ("input", "accepted", "routed", "late", "shed", "rejected", "filtered", "unmatchable")
@@ -42,6 +43,7 @@ def epoch_record(
         ],
         "candidates": result.candidates,
         "output": result.output,
+        "joins": _joins(subject, result.joins),
         "workers": [
             {
                 "task": task,
@@ -93,6 +95,9 @@ def summary_record(subject: Subject, history: History, ended: Ended, seconds: fl
         "candidates": history.candidates,
         "output": history.output,
         "outputPerSecond": _rounded(history.output / span) if span else None,
+        "joins": [
+            {**of_join, "sink": sink} for of_join, sink in zip(_joins(subject, history.joins), subject.sinks, strict=True)
+        ],
         "sink": subject.sink,
         "maxUtilization": _rounded(history.largest_utilization),
         "workers": {"fewest": history.fewest_workers, "most": history.most_workers},
@@ -110,9 +115,16 @@ def run_span(history: History) -> float | None:
     return None if history.began is None else max(history.ended - history.began, 1e-3)
 
 
+def _joins(subject: Subject, works: Mapping[str, JoinWork]) -> list[dict[str, Any]]:
+    """What each join did, in the manifest's order."""
+    found = [(join.name, works.get(join.name, JoinWork(0, 0))) for join in subject.job.joins]
+    return [{"name": name, "candidates": work.candidates, "output": work.output} for name, work in found]
+
+
 def _totals(result: EpochResult) -> dict[str, list[int]]:
-    """The checkpoint's counters, named as JSON's other fields are."""
-    return {re.sub(r"_(.)", lambda found: found[1].upper(), name): values for name, values in result.totals.items()}
+    """The checkpoint's counters but for those of single joins, named as JSON's other fields are."""
+    kept = {name: values for name, values in result.totals.items() if "/" not in name}
+    return {re.sub(r"_(.)", lambda found: found[1].upper(), name): values for name, values in kept.items()}
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -41,11 +41,16 @@ class Subject:
 
     @property
     def condition(self) -> str:
-        return _each([" ".join(join.condition_text.split()) for join in self.job.manifest.spec.joins])
+        return self._each(self.conditions)
+
+    @property
+    def conditions(self) -> list[str]:
+        """That of each join, on one line."""
+        return [" ".join(join.condition_text.split()) for join in self.job.manifest.spec.joins]
 
     @property
     def window(self) -> str:
-        return _each([window_text(join.window, *self.streams) for join in self.job.joins])
+        return self._each([window_text(join.window, *self.streams) for join in self.job.joins])
 
     @property
     def main(self) -> str | None:
@@ -64,12 +69,23 @@ class Subject:
     @property
     def sink(self) -> str:
         """Where the output goes."""
-        return _each([_sink(join.sink) for join in self.job.joins])
+        return self._each(self.sinks)
 
+    @property
+    def sinks(self) -> list[str]:
+        """Where the output of each join goes."""
+        return [_sink(join.sink) for join in self.job.joins]
 
-def _each(texts: list[str]) -> str:
-    """Of all joins in their order; once, where they have it in common."""
-    return texts[0] if len(set(texts)) == 1 else "; ".join(texts)
+    @property
+    def has_several(self) -> bool:
+        """Whether there is more than one join."""
+        return len(self.job.joins) > 1
+
+    def _each(self, texts: list[str]) -> str:
+        """Of all joins in their order, each with its name; once, where they have it in common."""
+        if len(set(texts)) == 1:
+            return texts[0]
+        return "; ".join(f"{join.name}: {text}" for join, text in zip(self.job.joins, texts, strict=True))
 
 
 def _sink(sink: SinkModel) -> str:

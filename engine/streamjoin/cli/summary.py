@@ -24,9 +24,9 @@ def summary_lines(subject: Subject, history: History, ended: Ended, picture: Pat
             lines.append(_line(name, wording.plural(total, "tuple"), f"{wording.short(total / span)}/s", *dropped))
         whole = history.last.totals.get("output", [history.output])[0]
         before = f"{whole:,} since the first epoch" if whole != history.output else ""
-        lines.append(
-            _line("output", wording.plural(history.output, "row"), f"{wording.short(history.output / span)}/s", before, subject.sink)
-        )
+        where = f"of {len(subject.sinks)} joins" if subject.has_several else subject.sink
+        lines.append(_line("output", wording.plural(history.output, "row"), f"{wording.short(history.output / span)}/s", before, where))
+        lines += _joins(subject, history)
         quantiles = ((0.5, "p50"), (0.95, "p95"))
         times = [f"{name} {wording.duration(history.durations.quantile(fraction))}" for fraction, name in quantiles]
         lines.append(
@@ -60,6 +60,18 @@ def _headline(history: History, ended: Ended) -> str:
     if ended.abandoned:
         why += "; the epoch that was running was given up and will be done again"
     return f"{done}: {why}"
+
+
+def _joins(subject: Subject, history: History) -> list[str]:
+    """The output of each of several joins."""
+    if not subject.has_several:
+        return []
+    found = [(join.name, history.joins[join.name].output if join.name in history.joins else 0) for join in subject.job.joins]
+    name_width, rows_width = (max(map(len, column)) for column in zip(*((name, f"{rows:,}") for name, rows in found), strict=True))
+    return [
+        f"    {name:<{name_width}}  {rows:>{rows_width},} {'row' if rows == 1 else 'rows'}, {sink}"
+        for (name, rows), sink in zip(found, subject.sinks, strict=True)
+    ]
 
 
 def _line(label: str, *values: str) -> str:

@@ -37,6 +37,7 @@ WIDTH, HEIGHT = 100, 30
 LABEL_CELLS = 12
 LINES_BESIDE_WORKERS = 19
 """How many lines the screen has besides one for each worker and warning."""
+MOST_JOINS_SHOWN = 6
 GAP = (0, 2, 0, 0)
 COUNTERS = {
     "late": ("late", "yellow"),
@@ -142,7 +143,7 @@ def epoch_line(result: EpochResult) -> str:
     counts = result.counts
     parts = [
         f"in {counts['input'][0]:,} + {counts['input'][1]:,}",
-        f"out {result.output:,}",
+        f"out {result.output:,}{_by_join(result)}",
         f"held {sum(map(sum, result.held.values())):,}",
         f"tau {max(result.utilization.values(), default=0.0):.2f}",
     ]
@@ -155,6 +156,13 @@ def epoch_line(result: EpochResult) -> str:
     if lags:
         parts.append(f"lag {wording.duration(max(lags))}")
     return f"epoch {result.epoch}: {', '.join(parts)}, took {wording.duration(result.duration)}"
+
+
+def _by_join(result: EpochResult) -> str:
+    """What the output of several joins is made of."""
+    if len(result.joins) < 2:
+        return ""
+    return f" ({', '.join(f'{name} {work.output:,}' for name, work in result.joins.items())})"
 
 
 class LiveView:
@@ -234,10 +242,13 @@ class Screen:
         self._warnings = [*self._warnings, text][-2:]
 
     def render(self, now: float, width: int = WIDTH, height: int = HEIGHT) -> RenderableType:
-        parts: list[RenderableType] = [self._header(now), self._streams(now, width >= WIDTH - 5)]
+        # On a small terminal the workers and the rates go before joins.
+        joins = max(2, min(MOST_JOINS_SHOWN, height - LINES_BESIDE_WORKERS - 3))
+        parts: list[RenderableType] = [self._header(now, joins), self._streams(now, width >= WIDTH - 5)]
         last = self.history.last
         if last is not None:
-            spare = height - LINES_BESIDE_WORKERS - len(self._warnings) - (2 if self.subject.elastic else 0)
+            more_joins = min(len(self.subject.job.joins), joins) - 1
+            spare = height - LINES_BESIDE_WORKERS - more_joins - len(self._warnings) - (2 if self.subject.elastic else 0)
             bar, curve = max(10, min(80, width - WIDTH + 46)), max(10, min(60, width - WIDTH + 32))
             parts += [Text(), self._workers(last, max(1, spare), bar), Text(), self._flow(now, last, curve), self._state_line(last)]
         parts += [Text(f" ! {warning}", style="yellow", overflow="ellipsis", no_wrap=True) for warning in self._warnings]
@@ -250,12 +261,15 @@ class Screen:
             return "Stopping after the running epoch; Ctrl-C again stops at once."
         return "Ctrl-C stops after the running epoch; the same command goes on from there."
 
-    def _header(self, now: float) -> RenderableType:
+    def _header(self, now: float, joins: int) -> RenderableType:
         subject, last = self.subject, self.history.last
-        facts = Table.grid(padding=(0, 2))
+        facts = Table.grid(padding=(0, 2), expand=True)
         facts.add_column(style="dim", no_wrap=True, width=LABEL_CELLS - 2, min_width=LABEL_CELLS - 2)
-        facts.add_column(overflow="ellipsis", no_wrap=True)
-        facts.add_row("condition", Text(subject.condition))
+        facts.add_column(overflow="ellipsis", no_wrap=True, ratio=1)
+        if subject.has_several:
+            self._add_joins(facts, joins)
+        else:
+            facts.add_row("condition", Text(subject.condition))
         facts.add_row("main", Text(subject.main or "chosen with the first input", style="" if subject.main else "dim"))
         facts.add_row("window", Text(subject.window))
         scheme = subject.scheme or f"{subject.job.model}, cut with the first input"
@@ -270,6 +284,19 @@ class Screen:
         mark = "●" if self._unicode else "*"
         subtitle = Text.assemble((f" {mark} ", colour), (state, colour), (f"  {wording.clock(now - self.history.origin)} ", ""))
         return Panel(facts, title=title, title_align="left", subtitle=subtitle, subtitle_align="right", border_style="blue")
+
+    def _add_joins(self, facts: Table, lines: int) -> None:
+        """At most so many lines, one for each join: its rows since the first epoch, its type and condition."""
+        totals = self.history.last.totals if self.history.last else {}
+        joins = list(zip(self.subject.job.joins, self.subject.conditions, strict=True))
+        shown = joins if len(joins) <= lines else joins[: lines - 1]
+        width = max(len(join.name) for join, _ in shown)
+        for index, (join, condition) in enumerate(shown):
+            rows = _number(totals.get(f"output/{join.name}", [0])[0])
+            line = Text.assemble(f"{join.name:<{width}}  {rows:>9} rows  ", (f"{join.type}: {condition}", "dim"))
+            facts.add_row("" if index else "joins", line)
+        if len(shown) < len(joins):
+            facts.add_row("", Text(f"and {len(joins) - len(shown)} more", style="dim"))
 
     def _scaling(self) -> tuple[str, str]:
         """The last decision, and its colour."""

@@ -2,7 +2,7 @@
 
 Names keep to Prometheus' conventions: base units, the unit in the name, ``_total`` for counters, ``_ratio`` for fractions. Always holds:
 a metric has the label ``name`` (the StreamJoin's) but for ``streamjoin_build_info``, and at most as many series as there are streams,
-partitions of their topics, workers or steps. Metrics of Kafka are there for streams and sinks of Kafka only.
+partitions of their topics, joins, workers or steps. Metrics of Kafka are there for streams and sinks of Kafka only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Described:
     help: str
     """A sentence, for the exposition and the documentation."""
     total: str | None = None
-    """The counter of the checkpoint (``Checkpoint.totals``) that it shows, per stream if it has that label; None: it is of this process."""
+    """The counter of the checkpoint (``Checkpoint.totals``) that it shows, per stream or join if it has that label; None: it is of this
+    process."""
 
     @property
     def unit(self) -> str:
@@ -42,6 +43,7 @@ UNITS = ("seconds", "bytes", "ratio", "tuples", "records", "rows", "pairs", "blo
 
 NAME = ("name",)
 STREAM = ("name", "stream")
+JOIN = ("name", "join")
 TASK = ("name", "task")
 STEP = ("name", "step")
 KAFKA_PREFIX = "streamjoin_kafka_"
@@ -66,7 +68,7 @@ WORKERS = (
     _gauge("worker_shed_ratio", TASK, "Fraction of what a worker would have held that it was not sent in the last epoch (load shedding)."),
     _counter("worker_busy_seconds_total", TASK, "Time that a task's joins have taken, reading back and writing included."),
     _counter("worker_output_rows_total", TASK, "Rows of output that a task has made."),
-    _counter("worker_candidate_pairs_total", TASK, "Pairs that a task has found by the main predicate."),
+    _counter("worker_candidate_pairs_total", TASK, "Pairs that a task has found by the main predicates of all joins."),
     _gauge("workers", NAME, "Workers of the plan."),
     _gauge("workers_min", NAME, "The fewest workers allowed: spec.workers.min."),
     _gauge("workers_max", NAME, "The most workers allowed: spec.workers.max."),
@@ -78,7 +80,7 @@ WORKERS = (
     ),
     _gauge("threshold_ratio", ("name", "threshold"), "The thresholds of tau, tau0 to tau3: spec.scaling. tau1 is the target."),
     _gauge("plan_generation", NAME, "Generation of the plan that all worker metrics of the same scrape are of."),
-    _gauge("plan_info", ("name", "join", "generation", "model"), "Always 1; says which join is run, by which plan and model."),
+    _gauge("plan_info", ("name", "join", "generation", "model"), "Always 1, for each join; says by which plan and model it is run."),
 )
 SCALING = (
     _gauge("plan_wanted_generation", NAME, "Generation of the plan that is being applied; that of the running one where none is."),
@@ -129,8 +131,15 @@ STREAMS = (
     _counter("input_bytes_total", STREAM, "Size in memory, as Arrow, of the records that parsed.", "input_bytes"),
     _counter("routed_bytes_total", STREAM, "Size of what was sent to workers.", "routed_bytes"),
     _counter("dead_letter_bytes_total", STREAM, "Size of the dead letters written.", "dead_letter_bytes"),
-    _counter("candidate_pairs_total", NAME, "Pairs found by the main predicate; what else must hold is checked on them.", "candidates"),
-    _counter("output_rows_total", NAME, "Rows of output.", "output"),
+    _counter(
+        "candidate_pairs_total",
+        NAME,
+        "Pairs found by the main predicates of all joins; what else must hold is checked on them.",
+        "candidates",
+    ),
+    _counter("output_rows_total", NAME, "Rows of output of all joins.", "output"),
+    _counter("join_candidate_pairs_total", JOIN, "Pairs that a join has found by its main predicate.", "candidates"),
+    _counter("join_output_rows_total", JOIN, "Rows of a join's output.", "output"),
     _counter("output_bytes_total", NAME, "Size of the output written.", "output_bytes"),
     _gauge("backlog_records", STREAM, "Records that the last epoch left for later, as the source estimates them."),
     _gauge("watermark_timestamp_seconds", STREAM, "The watermark, in event time since 1970: no older tuple will be joined."),

@@ -401,6 +401,11 @@ class Metrics(Collector):
                 values = totals.get(metric.total, (0, 0))
                 for side in self._kafka_sides if metric.name.startswith(KAFKA_PREFIX) else SIDES:
                     page.add(metric.name, values[side], name, self._streams[side])
+            elif "join" in metric.labels:
+                for join in self._job.joins:
+                    # A single join's is the sum, also that of checkpoints which did not count by join yet.
+                    total = metric.total if len(self._job.joins) == 1 else f"{metric.total}/{join.name}"
+                    page.add(metric.name, totals.get(total, (0,))[0], name, join.name)
             else:
                 page.add(metric.name, totals.get(metric.total, (0,))[0], name)
 
