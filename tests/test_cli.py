@@ -855,7 +855,7 @@ def test_a_join_may_not_come_or_go_under_a_checkpoint(tmp_path: Path, count: int
     path.write_text(alone)
     result = run_inline(with_joins(path, count), "--until-idle")
     assert result.exit_code != Exit.DONE
-    assert f"spec.joins[{max(1, count - 1)}].condition: " in result.stderr
+    assert "spec.joins: " in result.stderr
     assert "choose a new checkpoint.location" in result.stderr
 
 

@@ -37,6 +37,7 @@ from streamjoin.io.base import SinkError, SourceError, Staged, UnavailableError
 from streamjoin.io.kafka_client import KafkaClient
 from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
 from streamjoin.io.kafka_source import SESSION, KafkaSource, KafkaSourceConfig, fair_shares
+from streamjoin.io.several import Sinks
 from streamjoin.job import compile_job
 from streamjoin.manifest import load
 from streamjoin.runner.inline import InlineRunner
@@ -438,6 +439,25 @@ def test_results_are_sent_with_identities_only_when_they_are_published(
     after = writer.close()
     sink.publish(after)
     assert storage.list("outbox") == ["outbox/sent"]
+
+
+def test_each_of_several_joins_notes_by_itself_what_it_has_sent(broker: KafkaBroker, topic: Callable[..., str], tmp_path: Path) -> None:
+    """Also to one topic: a driver that starts again sends nothing of either twice."""
+    name, storage = topic(), ObjectStorage(str(tmp_path))
+
+    def sinks() -> Sinks:
+        client = KafkaClient(broker.servers, name, (), 20.0)
+        return Sinks({join: KafkaSink(KafkaSinkConfig(client, "pairs", None, join), RESULT, storage) for join in ("near", "far/off")})
+
+    writers = sinks().writers("0a1b-000001-000000000007-00000-abc", "0a1b-000000000007-00000")
+    for join, count in (("near", 3), ("far/off", 2)):
+        writers.write(join, results(0, count))
+    staged = [Staged.from_json(json.loads(json.dumps(file.to_json()))) for join in ("near", "far/off") for file in writers.close(join)]
+    sinks().publish(staged)
+    sinks().publish(staged, again=True)
+    found = [identity for identity, _, _ in consumed(broker, name)]
+    assert sorted(found) == sorted([f"pairs/near/0a1b/7/0/{row}" for row in range(3)] + [f"pairs/far%2Foff/0a1b/7/0/{row}" for row in range(2)])
+    assert storage.list("outbox") == ["outbox/sent-far%2Foff", "outbox/sent-near"]
 
 
 def test_a_column_may_be_the_key(broker: KafkaBroker, topic: Callable[..., str], tmp_path: Path) -> None:

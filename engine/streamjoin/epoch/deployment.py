@@ -164,11 +164,11 @@ def make_sources(job: Job, storage: Storage) -> tuple[Source, Source]:
 
 def make_sinks(job: Job, storage: Storage) -> Sinks:
     """The sinks that the manifest names."""
-    alone = len(job.joins) == 1
+    names = [join.name if len(job.joins) > 1 else "" for join in job.joins]
     return Sinks(
         {
-            join.name: make_sink(join.sink, output_schema(join), storage=storage, query=job.name if alone else f"{job.name}/{join.name}")
-            for join in job.joins
+            join.name: make_sink(join.sink, output_schema(join), storage=storage, query=job.name, join=name)
+            for join, name in zip(job.joins, names, strict=True)
         }
     )
 

@@ -72,17 +72,17 @@ def make_source(
 
 
 def make_sink(
-    sink: sinks.FilesSink | sinks.ConsoleSink | sinks.KafkaSink, schema: pa.Schema, *, storage: Storage | None = None, query: str = ""
+    sink: sinks.FilesSink | sinks.ConsoleSink | sinks.KafkaSink, schema: pa.Schema, *, storage: Storage | None = None, query: str = "", join: str = ""
 ) -> Sink:
     """The sink that an output's manifest describes, for results of ``schema``.
 
-    ``storage`` is the checkpoint's, where a sink without files stages; ``query`` the join's name.
+    ``storage`` is the checkpoint's, where a sink without files stages; ``query`` the resource's name, ``join`` the join's among several.
     """
     if isinstance(sink, sinks.KafkaSink):
         from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
 
         assert storage is not None, "a Kafka sink stages its records in the checkpoint"
-        return KafkaSink(KafkaSinkConfig(_kafka_client(sink), query, sink.key), schema, storage)
+        return KafkaSink(KafkaSinkConfig(_kafka_client(sink), query, sink.key, join), schema, storage)
     if isinstance(sink, sinks.ConsoleSink):
         return ConsoleSink(ConsoleSinkConfig(sink.limit), schema)
     gather = sink.gather.micros / SECOND

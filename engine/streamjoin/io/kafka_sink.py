@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +37,7 @@ from streamjoin.state.storage import Missing, Storage
 
 OUTBOX = "outbox"
 NOTE = f"{OUTBOX}/sent"
-"""The object that says which epoch's records have all been sent last, by the identity of the first."""
+"""How the name begins of the object that says which epoch's records have all been sent last, by the identity of the first."""
 CHUNK_ROWS = 16 * 1024
 """So many rows become text at a time; rows of more than 128 KiB would not fit the 2 GB of Arrow's strings, nor a Kafka record."""
 OBJECT_ROWS = 256 * 1024
@@ -59,9 +60,21 @@ class KafkaSinkConfig:
 
     client: KafkaClient
     query: str
-    """The join's name, with which identities begin."""
+    """The resource's name, with which identities begin."""
     key: str | None = None
     """The column that becomes the records' key, without regard to case."""
+    join: str = ""
+    """The join's name, where there are several: each has identities and a note of its own."""
+
+    @property
+    def origin(self) -> str:
+        """How identities begin."""
+        return f"{self.query}/{quote(self.join, safe='')}" if self.join else self.query
+
+    @property
+    def note(self) -> str:
+        """The path of the object that says what was sent last."""
+        return f"{NOTE}-{quote(self.join, safe='')}" if self.join else NOTE
 
 
 class Sender(Protocol):
@@ -160,7 +173,7 @@ class KafkaSink:
     def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> KafkaWriter:
         """See :class:`streamjoin.io.base.Sink`. ``stem`` is ``<checkpoint>-<epoch>-<task>``, as ``epoch.spec.final_name`` makes it."""
         checkpoint, epoch, task = (stem if stem is not None else name).rsplit("-", 2)
-        prefix = f"{self.config.query}/{checkpoint}/{int(epoch)}/{int(task)}"
+        prefix = f"{self.config.origin}/{checkpoint}/{int(epoch)}/{int(task)}"
         return KafkaWriter(self._storage, self.schema, self._key, name, prefix, small_bytes)
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
@@ -176,7 +189,7 @@ class KafkaSink:
         note = staged[0].final.encode()
         if (self._noted if not again else self._sent_last()) != note:
             self._send(staged)
-            self._storage.put(NOTE, note)
+            self._storage.put(self.config.note, note)
             self._noted = note
         self._storage.delete_many([file.path for file in staged if file.path])
 
@@ -193,7 +206,7 @@ class KafkaSink:
 
     def _sent_last(self) -> bytes | None:
         try:
-            return self._storage.get(NOTE)
+            return self._storage.get(self.config.note)
         except Missing:
             return None
 
