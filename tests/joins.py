@@ -14,6 +14,14 @@ from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner
 from streamjoin.state.storage import ObjectStorage
 
 LATE_MICROS = 2 * SECOND
+RESULT_FILTERS = {
+    "left": ("l.v <= r.v", "r.v IS NULL OR l.v <= r.v"),
+    "right": ("l.v <= r.v", "l.v IS NULL OR l.v <= r.v"),
+    "full": ("coalesce(l.v, 1) <= coalesce(r.v, 2)", "l.rid IS NULL OR r.rid IS NULL"),
+    "semi": ("l.v > 1", "l.v <> 2"),
+    "anti": ("l.v > 1", "l.v <> 2"),
+}
+"""By type of join, some ``output.where`` that tell its results apart."""
 
 
 def make_inputs(key_type: pa.DataType, values: list[Any], seed: int, epochs: int = 6) -> tuple[Input, Input]:
