@@ -66,7 +66,7 @@ def problems(manifest: Manifest) -> list[Problem]:
             checks += [_condition(field, join, by_name), _output_where(field, join, by_name), _shedding(field, join, manifest)]
             checks += [_output_select(field, join, by_name), _columns(field, join, manifest, by_name)]
             checks.append(_record_key(f"{field}.output.sink.kafka.key", join, manifest, by_name))
-    if by_name is not None:
+    if by_name is not None and joins:
         checks += [_model(joins, manifest, by_name), _held(manifest, by_name)]
     checks += [_join_names(joins), _window_kinds(joins), _scheme(manifest), _checkpoint(manifest), _places(manifest)]
     return [problem for check in checks for problem in until_refused(check)]
@@ -387,7 +387,7 @@ def _condition(field: str, join: model.Join, schemas: Mapping[str, Schema]) -> C
 def _model(joins: Sequence[model.Join], manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
     """Whether there are keys for a model that cuts along them."""
     chosen = manifest.spec.scheme.model
-    if chosen not in KEYED or not joins:
+    if chosen not in KEYED:
         return
     try:
         found = layouts([resolve.condition(join.condition_text, schemas) for join in joins])
