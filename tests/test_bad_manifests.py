@@ -72,6 +72,25 @@ def bad(name: str, old: str, new: str, *problems: str, also: tuple[str, str] | N
     return Bad(name, ((old, new),) if also is None else ((old, new), also), problems)
 
 
+SCHEME = "  scheme: {model: adsp}\n"
+"""What comes after the joins."""
+
+
+def join(
+    name: str,
+    *,
+    condition: str = "orders.amount <= payments.amount",
+    kind: str = "inner",
+    select: str = '["orders.id AS order_id"]',
+    sink: str = "console: {}",
+) -> str:
+    """Another join, for the good manifest to have."""
+    return (
+        f'    - name: {name}\n      condition: "{condition}"\n      type: {kind}\n      window: {{within: 60s}}\n'
+        f"      output: {{select: {select}, sink: {{{sink}}}}}\n"
+    )
+
+
 CASES = [
     # The document and its text.
     bad("another version", "/v1alpha1", "/v1", 'apiVersion: "streamjoin.dev/v1" must be streamjoin.dev/v1alpha1'),
@@ -477,6 +496,58 @@ CASES = [
         "      output: {sink: {console: {}}}\n",
         "spec.joins[1].window: is of another kind than spec.joins[0].window (time, rows or unbounded), and joins over the same streams hold"
         " them together; move this one into a manifest of its own",
+    ),
+    bad(
+        "more joins than there may be",
+        SCHEME,
+        "".join(join(f"other{number}") for number in range(16)) + SCHEME,
+        "spec.joins: has 17 joins, and there may be 1 to 16; move the others into a manifest of their own",
+    ),
+    bad(
+        "no joins",
+        GOOD[GOOD.index("  joins:\n") : GOOD.index(SCHEME)],
+        "  joins: []\n",
+        "spec.joins: has 0 joins, and there may be 1 to 16; give one",
+    ),
+    bad(
+        "two joins of one name",
+        SCHEME,
+        join("other") + join("Match") + SCHEME,
+        'spec.joins[2].name: "Match" is the name of spec.joins[0] too (case does not count); choose another',
+    ),
+    bad(
+        "hash for joins of different keys",
+        SCHEME,
+        join("other", condition="orders.id = payments.id") + "  scheme: {model: hash}\n",
+        'spec.scheme.model: "hash" needs an equality, an order or a band between the two streams in the condition of every join, of the same'
+        " keys; use adsp or square",
+    ),
+    bad(
+        "two joins with one directory for their results",
+        SCHEME,
+        join("other", sink="files: {path: ./out//matches/, format: json}") + SCHEME,
+        'spec.joins[1].output.sink.files.path: "./out//matches/" is the same directory as spec.joins[0].output.sink.files.path'
+        " (out/matches); give each a directory of its own",
+    ),
+    bad(
+        "a second join that is anti and sheds",
+        SCHEME,
+        join("other", kind="anti", select='["orders.id"]') + SCHEME,
+        'spec.shedding.model: "linear" would make the results of spec.joins[1].type anti wrong: a tuple whose match was shed would come as'
+        ' one without; set "off"',
+    ),
+    bad(
+        "a second join whose condition is none",
+        SCHEME,
+        join("other", condition="orders.nothing = payments.id") + SCHEME,
+        'spec.joins[1].condition: "orders.nothing = payments.id" is refused: unknown column orders.nothing; orders has id,'
+        " amount, currency, at",
+    ),
+    bad(
+        "a select that lacks what a second join needs",
+        SCHEME,
+        join("other", select='["orders.at"]') + SCHEME,
+        'spec.streams[0].select: ["id", "amount", "currency"] lacks at, which spec.joins[1].output.select[0] needs; add it',
     ),
     # Streams.
     bad(
@@ -1134,6 +1205,21 @@ def test_the_good_manifest_is_good() -> None:
     (document,) = parse(GOOD)
     assert document.problems == ()
     assert document.remarks == ()
+
+
+def test_the_good_manifest_may_have_sixteen_joins() -> None:
+    (document,) = parse(GOOD.replace(SCHEME, "".join(join(f"other{number}") for number in range(15)) + SCHEME))
+    assert document.problems == ()
+    assert document.manifest is not None
+    assert len(document.manifest.spec.joins) == 16
+
+
+def test_joins_of_different_keys_are_remarked_upon() -> None:
+    (document,) = parse(GOOD.replace(SCHEME, join("other", condition="orders.id = payments.id") + SCHEME))
+    assert [str(remark) for remark in document.remarks] == [
+        "spec.joins: have no pair of keys that all of their conditions bound, so every tuple meets every other one on some worker; joins of"
+        " other keys in a manifest of their own are sent less"
+    ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
