@@ -519,8 +519,8 @@ CASES = [
         "hash for joins of different keys",
         SCHEME,
         join("other", condition="orders.id = payments.id") + "  scheme: {model: hash}\n",
-        'spec.scheme.model: "hash" needs an equality, an order or a band between the two streams in the condition of every join, of the same'
-        " keys; use adsp or square",
+        'spec.scheme.model: "hash" needs an equality, an order or a band between the two streams in the condition of every join, of the'
+        " same keys; use adsp or square",
     ),
     bad(
         "two joins with one directory for their results",

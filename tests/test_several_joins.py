@@ -7,20 +7,41 @@ drivers that die, workers that lose what they hold and epochs that fail in betwe
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from faulty_runs import elastic, run_with_faults
-from harness import Input, join_of, late_of, make_job, oracle, output_of
-from joins import RESULT_FILTERS
+from harness import (
+    SECOND,
+    START,
+    Crash,
+    Input,
+    driver_for,
+    join_of,
+    late_of,
+    make_batch,
+    make_job,
+    oracle,
+    output_of,
+    run_all,
+    staged_of,
+)
+from joins import BAND, RANGE3, RESULT_FILTERS, band_expected, band_inputs, band_options
+from streamjoin.io.sinks import FilesSink
+from streamjoin.job import Job
 from streamjoin.language.predicate import MainKind
+from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import KEYED, MODELS
+from streamjoin.state.storage import ObjectStorage
 from test_join_property import KINDS, OF_TIME, OPERATORS, ORDERED, conditions, make_input, windows
 
 CASES = int(os.environ.get("STREAMJOIN_CASES", "120"))
@@ -108,3 +129,98 @@ def test_each_join_of_a_set_gives_what_it_would_give_alone(part: int, tmp_path: 
         assert min(counts["in one order"], counts["every pair meets"]) >= 4
         assert counts["results"] > 10_000
         assert min(counts["switches"], counts["failed epochs"], counts["died at commit"] + counts["died at publish"]) > 0
+
+
+@pytest.mark.parametrize("model", ["square", "biclique"])
+def test_tuples_come_alone_when_the_window_of_their_own_join_has_passed_them(model: str, tmp_path: Path) -> None:
+    """One tuple a second and side; each left one has a partner five seconds later, which an anti join over two seconds does not see."""
+
+    def input_of(key_of: Callable[[int], int]) -> Input:
+        batches = [make_batch([(number, key_of(number), 0, START + number * SECOND)], pa.int64()) for number in range(40)]
+        return Input(batches, [1] * 40)
+
+    inputs = input_of(lambda number: 10 * number), input_of(lambda number: 10 * (number - 5))
+    alone = {"select": ["l.rid AS a"]}
+    entries = [
+        join_of(tmp_path / "pairs", name="pairs", on=BAND, window={"within": "20s"}),
+        join_of(tmp_path / "early", name="early", on=BAND, window={"within": "2s"}, join_type="anti", output=alone),
+        join_of(tmp_path / "late", name="late", on=BAND, window={"within": "4s"}, join_type="anti", output=alone),
+    ]
+    job = make_job(tmp_path, joins=entries, types=("BIGINT", "BIGINT"), watermark="0s", model=model)
+    driver = driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
+    results = run_all(driver)
+    # What has passed goes by the watermark of the epoch before the previous one: in epoch n, by the right tuple of second n - 2.
+    outputs = [{name: join.output for name, join in result.joins.items()} for result in results[:40]]
+    assert [each["early"] for each in outputs] == [0] * 5 + [1] * 35
+    assert [each["late"] for each in outputs] == [0] * 7 + [1] * 33
+    assert [each["pairs"] for each in outputs] == [0] * 5 + [1] * 35
+    assert output_of(tmp_path / "pairs") == Counter((number, number + 5) for number in range(35))
+    assert output_of(tmp_path / "early") == output_of(tmp_path / "late") == Counter((number,) for number in range(40))
+
+
+FAR_BELOW = "l.k < r.k - 35"
+
+
+def several_sinks(root: Path, gather: str) -> Job:
+    """A band join into Parquet, and the left tuples that are not far below any right one into JSON."""
+
+    def entry(name: str, on: str, kind: str, columns: list[str], written_as: str) -> dict[str, Any]:
+        sink = {"files": {"path": str(root / name / "out"), "format": written_as, "gather": gather}}
+        output = {"select": columns, "sink": sink}
+        return join_of(root / name, name=name, on=on, window=options["window"], join_type=kind, output=output)
+
+    options = band_options()
+    joins = [
+        entry("pairs", BAND, "inner", ["l.rid AS a", "r.rid AS b"], "parquet"),
+        entry("alone", FAR_BELOW, "anti", ["l.rid AS a"], "json"),
+    ]
+    return make_job(root, joins=joins, types=options["types"], workers=options["workers"], watermark=options["watermark"])
+
+
+def check_several_sinks(root: Path, inputs: tuple[Input, Input], label: str) -> None:
+    lines = [line for path in (root / "alone/out").glob("*.json") for line in path.read_text().splitlines()]
+    alone = oracle(inputs, (pa.int64(), pa.int64()), FAR_BELOW, RANGE3[1], 2 * SECOND, kind="anti")
+    assert len(alone) > 50
+    assert Counter((json.loads(line)["a"], None) for line in lines) == alone, label
+    assert output_of(root / "pairs") == band_expected(inputs), label
+    assert [staged_of(root / name) for name in ("pairs", "alone")] == [[], []], label
+
+
+def finish(job: Job, inputs: tuple[Input, Input], root: Path, at: Callable[[str], None] = lambda step: None) -> int:
+    """Run to the end, with another driver for each that dies; how many did."""
+    for died in range(20):
+        try:
+            run_all(driver_for(job, inputs, ObjectStorage(str(root / "state")), InlineRunner(), at=at))
+        except Crash:
+            continue
+        return died
+    raise AssertionError("never finished")
+
+
+@pytest.mark.parametrize("gather", ["0s", "1h"])
+@pytest.mark.parametrize("dies", ["before it publishes", "after one join's", "after all"])
+def test_a_crash_about_publishing_makes_the_results_of_each_join_visible_once(
+    dies: str, gather: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into sinks of different kinds; the driver dies the first time, the fourth, and so on, whether or not it is to publish again."""
+    inputs = band_inputs()
+    at_once, calls = FilesSink.publish, Counter[str]()
+
+    def publish(sink: FilesSink, staged: Any, *, again: bool = False) -> None:
+        kind = sink.config.format
+        if dies == "after one join's" and kind == "json" and staged:
+            die("json")
+        at_once(sink, staged, again=again)
+        if dies == "after all" and kind == "json" and staged:
+            die("json")
+
+    def die(what: str) -> None:
+        calls[what] += 1
+        if calls[what] % 3 == 1:
+            raise Crash(f"{what} {dies}")
+
+    monkeypatch.setattr(FilesSink, "publish", publish)
+    job = several_sinks(tmp_path, gather)
+    died = finish(job, inputs, tmp_path, at=lambda step: die(step) if step == "publish" and dies == "before it publishes" else None)
+    assert died >= 1
+    check_several_sinks(tmp_path, inputs, dies)
