@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from harness import (
     staged_of,
 )
 from joins import BAND, RANGE3, RESULT_FILTERS, band_expected, band_inputs, band_options
+from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.io.sinks import FilesSink
 from streamjoin.job import Job
 from streamjoin.language.predicate import MainKind
@@ -224,3 +226,48 @@ def test_a_crash_about_publishing_makes_the_results_of_each_join_visible_once(
     died = finish(job, inputs, tmp_path, at=lambda step: die(step) if step == "publish" and dies == "before it publishes" else None)
     assert died >= 1
     check_several_sinks(tmp_path, inputs, dies)
+
+
+def job_of(root: Path, names: str, kinds: str = "anti semi") -> Job:
+    joins = [
+        join_of(root / kind, name=name, on=FAR_BELOW, window={"within": "3s"}, join_type=kind, output={"select": ["l.rid AS a"]})
+        for name, kind in zip(names.split(), kinds.split(), strict=True)
+    ]
+    return make_job(root, joins=joins, types=("BIGINT", "BIGINT"), workers=2, watermark="2s")
+
+
+def begin(job: Job, inputs: tuple[Input, Input], root: Path) -> None:
+    """Run until a driver dies with results that it has committed and not published, and tuples of which some have matched."""
+    commits = Counter[str]()
+
+    def at(step: str) -> None:
+        commits[step] += 1
+        if commits["publish"] == 5:
+            raise Crash(step)
+
+    with pytest.raises(Crash):
+        run_all(driver_for(job, inputs, ObjectStorage(str(root / "state")), InlineRunner(), at=at))
+
+
+@pytest.mark.parametrize(
+    ("names", "kinds", "message"),
+    [
+        ("c b", "anti semi", "spec.joins[0].name: c differs from a, which"),
+        ("b a", "semi anti", "spec.joins[0].type: semi differs from anti, which"),
+        ("a", "anti", "spec.joins[1].type: None differs from semi, which"),
+        ("a b c", "anti semi left", "spec.joins[2].type: left differs from None, which"),
+    ],
+)
+def test_a_checkpoint_of_several_joins_is_refused_for_others(names: str, kinds: str, message: str, tmp_path: Path) -> None:
+    inputs = band_inputs()
+    begin(job_of(tmp_path, "a b"), inputs, tmp_path)
+    with pytest.raises(CheckpointMismatch, match=re.escape(message)):
+        finish(job_of(tmp_path, names, kinds), inputs, tmp_path)
+
+
+def test_the_only_join_may_be_renamed_under_its_checkpoint(tmp_path: Path) -> None:
+    inputs = band_inputs()
+    begin(job_of(tmp_path, "a", "anti"), inputs, tmp_path)
+    finish(job_of(tmp_path, "b", "anti"), inputs, tmp_path)
+    want = oracle(inputs, (pa.int64(), pa.int64()), FAR_BELOW, RANGE3[1], 2 * SECOND, kind="anti")
+    assert Counter({(*row, None): count for row, count in output_of(tmp_path / "anti").items()}) == want

@@ -193,6 +193,8 @@ class Job:
             prints[f"{field}.condition"] = " ".join(written.condition_text.split())
             prints[f"{field}.window"] = _window_text(join.window)
             prints[f"{field}.type"] = join.type
+            if len(self.joins) > 1:  # what is staged and which tuples have matched is kept by name
+                prints[f"{field}.name"] = join.name
         return prints
 
 

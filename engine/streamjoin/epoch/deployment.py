@@ -60,9 +60,10 @@ class Deployed:
 def require_same_join(job: Job, checkpoint: Checkpoint, location: str) -> None:
     """Raises CheckpointMismatch when the checkpoint was made with another join than the manifest asks for."""
     before, now = _as_named_today(checkpoint.fingerprint), job.fingerprint()
-    changed = [name for name in now if before and before.get(name) != now[name]]
+    fields = [*now, *(name for name in before if name.startswith("spec.joins[") and name not in now)]
+    changed = [name for name in fields if before and before.get(name) != now.get(name)]
     if changed:
-        lines = [f"{name}: {now[name]} differs from {before.get(name)}, which the checkpoint was made with" for name in changed]
+        lines = [f"{name}: {now.get(name)} differs from {before.get(name)}, which the checkpoint was made with" for name in changed]
         raise CheckpointMismatch("; ".join(lines) + f". Restore the manifest, or choose a new checkpoint.location (this one is {location})")
 
 

@@ -1,11 +1,12 @@
 """One sink of several: each join's results go where that join says, and one epoch's commit makes them all visible.
 
-Always holds: what a writer stages says by ``Staged.join`` whose results it is, and is published by that join's sink alone.
+Always holds: what a writer stages says by ``Staged.join`` whose results it is, and is published by that join's sink alone. The only join
+is not named there, so that it may be renamed under its checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -38,7 +39,7 @@ class Sinks:
     def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
         """See :class:`streamjoin.io.base.Sink`."""
         return [
-            replace(staged, join=join)
+            replace(staged, join=_label(join, self.by_join))
             for join, sink in self.by_join.items()
             for staged in sink.gather(self._whose(small, join), self._name(join, name), stem)
         ]
@@ -57,7 +58,7 @@ class Sinks:
         return {each.join for each in staged} - {"", *self.by_join}
 
     def _whose(self, staged: Sequence[Staged], join: str) -> list[Staged]:
-        first = next(iter(self.by_join))  # a release that knew one join only did not say which
+        first = next(iter(self.by_join))
         return [each for each in staged if (each.join or first) == join]
 
     def _name(self, join: str, name: str) -> str:
@@ -77,9 +78,13 @@ class Writers:
 
     def close(self) -> list[Staged]:
         """See :class:`streamjoin.io.base.Writer`."""
-        return [replace(staged, join=join) for join, writer in self._by_join.items() for staged in writer.close()]
+        return [replace(staged, join=_label(join, self._by_join)) for join, writer in self._by_join.items() for staged in writer.close()]
 
     def abort(self) -> None:
         """See :class:`streamjoin.io.base.Writer`."""
         for writer in self._by_join.values():
             writer.abort()
+
+
+def _label(join: str, joins: Collection[str]) -> str:
+    return join if len(joins) > 1 else ""
