@@ -106,12 +106,27 @@ class MemorySnapshots:
         return self.objects[name]
 
 
-def manifest_text(
+def join_of(
     root: Root,
     *,
     on: str,
-    types: tuple[str, str],
     window: dict[str, Any],
+    name: str = "j",
+    join_type: str = "inner",
+    output: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """An entry of ``spec.joins`` whose results ``output_of(root)`` reads."""
+    sink = {"files": {"path": str(root / "out"), "format": "parquet"}}
+    results = {"select": ["l.rid AS a", "r.rid AS b"], "sink": sink} | (output or {})
+    return {"name": name, "condition": on, "type": join_type, "window": window, "output": results}
+
+
+def manifest_text(
+    root: Root,
+    *,
+    types: tuple[str, str],
+    on: str = "",
+    window: dict[str, Any] | None = None,
     model: str = "adsp",
     workers: int = 3,
     capacity: int = 1_000_000,
@@ -121,9 +136,13 @@ def manifest_text(
     where: tuple[str | None, str | None] = (None, None),
     sources: tuple[str, dict[str, Any]] = ("json", {}),
     join_type: str = "inner",
+    joins: Sequence[dict[str, Any]] = (),
     **spec: Any,
 ) -> str:
-    """A manifest for two streams ``l`` and ``r`` with columns rid, k, v, at, whose sources tests may replace."""
+    """A manifest for two streams ``l`` and ``r`` with columns rid, k, v, at, whose sources tests may replace.
+
+    ``joins``: several, made by ``join_of``, in place of the one that ``on``, ``window``, ``output`` and ``join_type`` describe.
+    """
     streams = []
     for name, kind, condition in zip("lr", types, where, strict=True):
         stream: dict[str, Any] = {
@@ -139,18 +158,9 @@ def manifest_text(
         if condition:
             stream["where"] = condition
         streams.append(stream)
-    sink = {"files": {"path": str(root / "out"), "format": "parquet"}}
     body = {
         "streams": streams,
-        "joins": [
-            {
-                "name": "j",
-                "condition": on,
-                "type": join_type,
-                "window": window,
-                "output": {"select": ["l.rid AS a", "r.rid AS b"], "sink": sink} | (output or {}),
-            }
-        ],
+        "joins": list(joins) or [join_of(root, on=on, window=window or {}, join_type=join_type, output=output)],
         "scheme": {"model": model},
         "workers": {"min": workers, "max": workers, "capacityTuples": capacity},
         "checkpoint": {"location": str(root / "state")},

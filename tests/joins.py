@@ -8,12 +8,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from harness import SECOND, START, Input, driver_for, make_batch, make_job, oracle, output_of, run_all
+from harness import SECOND, START, Input, driver_for, join_of, make_batch, make_job, oracle, output_of, run_all
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner
 from streamjoin.state.storage import ObjectStorage
 
 LATE_MICROS = 2 * SECOND
+BAND = "abs(l.k - r.k) <= 2"
+RESULT_FILTERS = {
+    "left": ("l.v <= r.v", "r.v IS NULL OR l.v <= r.v"),
+    "right": ("l.v <= r.v", "l.v IS NULL OR l.v <= r.v"),
+    "full": ("coalesce(l.v, 1) <= coalesce(r.v, 2)", "l.rid IS NULL OR r.rid IS NULL"),
+    "semi": ("l.v > 1", "l.v <> 2"),
+    "anti": ("l.v > 1", "l.v <> 2"),
+}
+"""By type of join, some ``output.where`` that tell its results apart."""
 
 
 def make_inputs(key_type: pa.DataType, values: list[Any], seed: int, epochs: int = 6) -> tuple[Input, Input]:
@@ -82,6 +91,44 @@ def check_case(case: str, runner: Runner, root: Path, workers: int) -> None:
     assert output_of(root) == oracle(inputs, (key_type, key_type), expected, inside, late, kind=kind)
 
 
+SEVERAL = {
+    "in one order": ("l.k < r.k - 40", "l.k BETWEEN r.k AND r.k + 3"),
+    "every pair meets": ("l.k = r.k", "l.v = r.v AND l.k > r.k"),
+}
+"""Two conditions each that, with a band of the same keys, tuples can lie in one order for, or cannot."""
+
+
+def check_several(case: str, runner: Runner, root: Path, workers: int) -> None:
+    """The results of four joins of SEVERAL, each of a type and window of its own, equal the oracle's."""
+    first, second = SEVERAL[case]
+    drawn = {
+        "full": (first, "2s"),
+        "semi": (second, "1s"),
+        "anti": (second, "3s"),
+        "inner": (BAND, "3s"),
+    }
+    entries = [
+        join_of(
+            root / kind,
+            name=kind,
+            on=on,
+            window={"within": within},
+            join_type=kind,
+            output={"select": ["l.rid AS a", "NULL AS b" if kind in ("semi", "anti") else "r.rid AS b"]},
+        )
+        for kind, (on, within) in drawn.items()
+    ]
+    inputs = make_inputs(pa.int64(), [*range(99), None], seed=len(case))
+    job = make_job(root, joins=entries, types=("BIGINT", "BIGINT"), workers=workers, watermark="2s")
+    results = run_all(driver_for(job, inputs, ObjectStorage(str(root / "state")), runner))
+    assert sum(result.read_back for result in results[1:]) == 0
+    for kind, (on, within) in drawn.items():
+        inside = f"abs(l.at - r.at) <= {int(within[:-1]) * SECOND}"
+        want = oracle(inputs, (pa.int64(), pa.int64()), on, inside, LATE_MICROS, kind=kind)
+        assert want
+        assert output_of(root / kind) == want, kind
+
+
 def step(driver: Driver, failures: list[EpochFailed], most: int = 8) -> EpochResult | None:
     """An epoch, tried again as often as it fails; the failures are added to the list, which may not have so many."""
     while len(failures) < most:
@@ -105,8 +152,8 @@ def band_inputs() -> tuple[Input, Input]:
 
 
 def band_expected(inputs: tuple[Input, Input], kind: str = "inner") -> Any:
-    return oracle(inputs, (pa.int64(), pa.int64()), "abs(l.k - r.k) <= 2", RANGE3[1], 2 * SECOND, kind=kind)
+    return oracle(inputs, (pa.int64(), pa.int64()), BAND, RANGE3[1], 2 * SECOND, kind=kind)
 
 
 def band_options() -> dict[str, Any]:
-    return {"on": "abs(l.k - r.k) <= 2", "types": ("BIGINT", "BIGINT"), "window": RANGE3[0], "workers": 2, "watermark": "2s"}
+    return {"on": BAND, "types": ("BIGINT", "BIGINT"), "window": RANGE3[0], "workers": 2, "watermark": "2s"}

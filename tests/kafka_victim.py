@@ -41,7 +41,8 @@ def main(root: Path, moment: str) -> None:
         if driver.checkpoint.epoch == EPOCH - 1 and step == "commit" and moment == "staged":
             kill()
         if driver.checkpoint.epoch == EPOCH and step == "publish" and moment == "half-sent":
-            driver._sink.__class__ = DyingSink
+            for sink in driver._sink.by_join.values():
+                sink.__class__ = DyingSink
 
     driver = Driver(job, ObjectStorage(job.checkpoint), InlineRunner(), at=at)
     run_to_end(driver)

@@ -506,6 +506,13 @@ CASES = [
         ' one without; set "off"',
     ),
     bad(
+        "two joins with one directory for their results",
+        "  scheme: {model: adsp}\n",
+        ANOTHER.replace("console: {}", "files: {path: ./out//matches/, format: json}"),
+        'spec.joins[1].output.sink.files.path: "./out//matches/" is the same directory as spec.joins[0].output.sink.files.path'
+        " (out/matches); give each a directory of its own",
+    ),
+    bad(
         "a later join that no key serves, and a model that needs one",
         "  scheme: {model: adsp}\n",
         ANOTHER.replace("orders.id = payments.id", "orders.id % 2 = 1 OR payments.id = 1") + "  scheme: {model: hash}\n",
@@ -1168,6 +1175,21 @@ def test_the_good_manifest_is_good() -> None:
     (document,) = parse(GOOD)
     assert document.problems == ()
     assert document.remarks == ()
+
+
+def test_the_good_manifest_may_have_sixteen_joins() -> None:
+    (document,) = parse(GOOD.replace("  scheme: {model: adsp}\n", "".join(join(f"other{number}") for number in range(15)) + "  scheme: {model: adsp}\n"))
+    assert document.problems == ()
+    assert document.manifest is not None
+    assert len(document.manifest.spec.joins) == 16
+
+
+def test_joins_of_different_keys_are_remarked_upon() -> None:
+    (document,) = parse(GOOD.replace("  scheme: {model: adsp}\n", join("other", condition="orders.id = payments.id") + "  scheme: {model: adsp}\n"))
+    assert [str(remark) for remark in document.remarks] == [
+        "spec.joins: have no pair of keys that all of their conditions bound, so every tuple meets every other one on some worker; joins of"
+        " other keys in a manifest of their own are sent less"
+    ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -10,29 +10,19 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness import Crash, driver_for, late_of, make_job, oracle, output_of
-from streamjoin.epoch.ports import EpochFailed
-from streamjoin.epoch.replan import PlanRefused
+from faulty_runs import elastic, run_with_faults
+from harness import late_of, make_job, oracle, output_of
+from joins import RESULT_FILTERS
 from streamjoin.scheme.models import KEYED, MODELS
-from streamjoin.state.storage import ObjectStorage
 from test_join_property import KINDS, ORDERED, conditions, make_input, windows
-from test_replan import Unreliable, next_plan
 
 CASES = int(os.environ.get("STREAMJOIN_CASES", "240"))
 SEED = os.environ.get("STREAMJOIN_SEED")
-TYPES = ("left", "right", "full", "semi", "anti")
-WHERE = {
-    "left": ("l.v <= r.v", "r.v IS NULL OR l.v <= r.v"),
-    "right": ("l.v <= r.v", "l.v IS NULL OR l.v <= r.v"),
-    "full": ("coalesce(l.v, 1) <= coalesce(r.v, 2)", "l.rid IS NULL OR r.rid IS NULL"),
-    "semi": ("l.v > 1", "l.v <> 2"),
-    "anti": ("l.v > 1", "l.v <> 2"),
-}
+TYPES = tuple(RESULT_FILTERS)
 
 
 def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
@@ -45,7 +35,7 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
         model = "square"  # nothing bounds a key there
     inputs = (make_input(key, rng, epochs, rng.choice([0, 3, 15])), make_input(key, rng, epochs, rng.choice([0, 3, 15])))
     output = {"select": ["l.rid AS a"] if kind in ("semi", "anti") else ["l.rid AS a", "r.rid AS b"]}
-    where = rng.choice(["true", *WHERE[kind]])
+    where = rng.choice(["true", *RESULT_FILTERS[kind]])
     if where != "true":
         output["where"] = where
     job = make_job(
@@ -53,40 +43,8 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
         output=output, join_type=kind, deadLetter={"late": True},
     )  # fmt: skip
     if faults:
-        streams = tuple(replace(stream, expected_rate=None) for stream in job.streams)
-        job = replace(job, min_workers=1, max_workers=8, streams=streams)
-
-    def at(step: str) -> None:
-        if faults and rng.random() < 0.02:
-            counts[f"died at {step}"] += 1
-            raise Crash(step)
-
-    runner = Unreliable(rng, faults)
-    for _ in range(200):
-        driver = driver_for(job, inputs, ObjectStorage(str(root / "state")), runner, at=at)
-        try:
-            driver.start()
-            while True:
-                if faults and driver.scheme is not None and rng.random() < 0.3:
-                    try:
-                        counts["plans"] += driver.put_plan(next_plan(rng, driver))
-                    except PlanRefused:
-                        counts["refused"] += 1
-                before = driver.checkpoint.generation
-                try:
-                    final = rng.random() < 0.8  # now and then a driver does not know yet that the input has ended
-                    result = driver.step(final=final)
-                except EpochFailed:
-                    counts["failed epochs"] += 1
-                    continue
-                counts["switches"] += before > 0 and driver.checkpoint.generation != before
-                if result is None and final:
-                    break
-            break
-        except Crash:
-            runner = Unreliable(rng, faults) if rng.random() < 0.5 else runner
-    else:
-        raise AssertionError("never finished")
+        job = elastic(job)
+    run_with_faults(job, inputs, root, rng, counts, faults=faults)
     # Which tuples are late depends on how long a stream that is ahead of the other waits: tested elsewhere, and taken as it is here.
     want = oracle(inputs, (KINDS[key].arrow,) * 2, f"({expected})", inside, None, kind=kind, where=where, left_out=late_of(root))
     found = Counter({(*row, None)[:2]: count for row, count in output_of(root).items()})

@@ -456,7 +456,8 @@ def test_each_of_several_joins_notes_by_itself_what_it_has_sent(broker: KafkaBro
     sinks().publish(staged)
     sinks().publish(staged, again=True)
     found = [identity for identity, _, _ in consumed(broker, name)]
-    assert sorted(found) == sorted([f"pairs/near/0a1b/7/0/{row}" for row in range(3)] + [f"pairs/far%2Foff/0a1b/7/0/{row}" for row in range(2)])
+    near, far = ([f"pairs/{join}/0a1b/7/0/{row}" for row in range(count)] for join, count in (("near", 3), ("far%2Foff", 2)))
+    assert sorted(found) == sorted(near + far)
     assert storage.list("outbox") == ["outbox/sent-far%2Foff", "outbox/sent-near"]
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from cable import Cable
 from harness import SECOND, START, Input, driver_for, make_batch, make_job, oracle, output_of, run_all
-from joins import CASES, band_expected, band_options, check_case, make_inputs, step, steps
+from joins import BAND, CASES, SEVERAL, band_expected, band_options, check_case, check_several, make_inputs, step, steps
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.driver import Driver
@@ -31,8 +31,6 @@ from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state.storage import ObjectStorage
 from waiting import wait_for
 from worker_processes import ProcessRunner
-
-BAND = "abs(l.k - r.k) <= 2"
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +64,11 @@ def step_until_it_fails(driver: Driver) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_a_join_of_processes_equals_the_oracle(case: str, runner: ProcessRunner, tmp_path: Path) -> None:
     check_case(case, runner, tmp_path, workers=3)
+
+
+@pytest.mark.parametrize("case", SEVERAL)
+def test_several_joins_of_processes_equal_the_oracle(case: str, runner: ProcessRunner, tmp_path: Path) -> None:
+    check_several(case, runner, tmp_path, workers=3)
 
 
 def start(tmp_path: Path, runner: ProcessRunner, inputs: tuple[Input, Input], **options: Any) -> Driver:

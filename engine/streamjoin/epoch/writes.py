@@ -33,6 +33,7 @@ class Writes:
         self._sink = config.sink.writers(report.token, results, small_bytes=spec.small_bytes)
         local = self._storage.local_path(FOLDER) is not None
         self._axes = None if local else axes_of(plan_of(spec.scheme).scheme, config.main)
+        self._several = len(config.joins) > 1
         self._pool = ThreadPoolExecutor(UPLOADS)
         self._begun: dict[str, Future[Block]] = {}
         self._begun_marks: list[Future[Block]] = []
@@ -61,7 +62,7 @@ class Writes:
         return (name,)
 
     def marks(self, key: tuple[int, int], join: str, parts: Sequence[Rows]) -> None:
-        """Begin to write a join's marks of tuples, one or more, that this area stores."""
+        """Begin to write a join's marks of one or more tuples that this area stores."""
         area, side = key
         identities = identities_of(parts)
         name = self._name(identities.nbytes, f"{area}-{side}-marks-{len(self._begun_marks)}")

@@ -72,7 +72,12 @@ def make_source(
 
 
 def make_sink(
-    sink: sinks.FilesSink | sinks.ConsoleSink | sinks.KafkaSink, schema: pa.Schema, *, storage: Storage | None = None, query: str = "", join: str = ""
+    sink: sinks.FilesSink | sinks.ConsoleSink | sinks.KafkaSink,
+    schema: pa.Schema,
+    *,
+    storage: Storage | None = None,
+    query: str = "",
+    join: str = "",
 ) -> Sink:
     """The sink that an output's manifest describes, for results of ``schema``.
 

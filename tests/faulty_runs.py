@@ -1,0 +1,60 @@
+"""Whole runs of joins with everything that may come between: other plans, drivers that die, workers that lose what they hold, epochs
+that fail. Results must be as if nothing of it had been."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from harness import Crash, Input, driver_for
+from streamjoin.epoch.ports import EpochFailed
+from streamjoin.epoch.replan import PlanRefused
+from streamjoin.job import Job
+from streamjoin.state.storage import ObjectStorage
+from test_replan import Unreliable, next_plan
+
+
+def elastic(job: Job) -> Job:
+    """The job on one to eight workers, of which it begins with as few as its first input needs."""
+    return replace(job, min_workers=1, max_workers=8, streams=tuple(replace(stream, expected_rate=None) for stream in job.streams))
+
+
+def run_with_faults(
+    job: Job, inputs: tuple[Input, Input], root: Path, rng: random.Random, counts: Counter[str], *, faults: bool = True
+) -> None:
+    """Run the job to the end of its input, its state in ``root/state``; a driver that has died is followed by another.
+
+    ``counts`` is told of what came between; without ``faults`` that is nothing but a driver who hears of the end late.
+    """
+
+    def at(step: str) -> None:
+        if faults and rng.random() < 0.02:
+            counts[f"died at {step}"] += 1
+            raise Crash(step)
+
+    runner = Unreliable(rng, faults)
+    for _ in range(200):
+        driver = driver_for(job, inputs, ObjectStorage(str(root / "state")), runner, at=at)
+        try:
+            driver.start()
+            while True:
+                if faults and driver.scheme is not None and rng.random() < 0.3:
+                    try:
+                        counts["plans"] += driver.put_plan(next_plan(rng, driver))
+                    except PlanRefused:
+                        counts["refused"] += 1
+                before = driver.checkpoint.generation
+                try:
+                    final = rng.random() < 0.8  # now and then a driver does not know yet that the input has ended
+                    result = driver.step(final=final)
+                except EpochFailed:
+                    counts["failed epochs"] += 1
+                    continue
+                counts["switches"] += before > 0 and driver.checkpoint.generation != before
+                if result is None and final:
+                    return
+        except Crash:
+            runner = Unreliable(rng, faults) if rng.random() < 0.5 else runner
+    raise AssertionError("never finished")

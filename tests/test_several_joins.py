@@ -1,0 +1,273 @@
+"""Several joins over the same two streams on the inline runner: each one's results are those that it would have alone, by DuckDB.
+
+Random sets of joins, of keys that all of them bound or of none, with windows, types and outputs of their own, under plans that change,
+drivers that die, workers that lose what they hold and epochs that fail in between. Each case is made from one seed, which a failure prints:
+``STREAMJOIN_SEED=<seed> pytest tests/test_several_joins.py`` runs that case alone. ``STREAMJOIN_CASES`` sets how many there are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from faulty_runs import elastic, run_with_faults
+from harness import (
+    SECOND,
+    START,
+    Crash,
+    Input,
+    driver_for,
+    join_of,
+    late_of,
+    make_batch,
+    make_job,
+    oracle,
+    output_of,
+    run_all,
+    staged_of,
+)
+from joins import BAND, RANGE3, RESULT_FILTERS, band_expected, band_inputs, band_options
+from streamjoin.epoch.ports import CheckpointMismatch
+from streamjoin.io.sinks import FilesSink
+from streamjoin.job import Job
+from streamjoin.language.predicate import MainKind
+from streamjoin.runner.inline import InlineRunner
+from streamjoin.scheme.models import KEYED, MODELS
+from streamjoin.state.storage import ObjectStorage
+from test_join_property import KINDS, OF_TIME, OPERATORS, ORDERED, conditions, make_input, windows
+
+CASES = int(os.environ.get("STREAMJOIN_CASES", "120"))
+SEED = os.environ.get("STREAMJOIN_SEED")
+ORDERS = ("<", "<=", ">", ">=")
+OPERATORS_OF_A_SET = (ORDERS, ORDERS, ("=",), OPERATORS, OPERATORS)
+"""By which a set's conditions compare the same two columns. By orders, all of them bound the same keys."""
+WINDOWS_OF_A_SET = (OF_TIME, OF_TIME, OF_TIME, ("rows",), ("unbounded",))
+"""Of one kind, as they are held together."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A join of a set, and what the oracle must know of it."""
+
+    name: str
+    kind: str
+    entry: dict[str, Any]
+    expected: str
+    inside: str
+    where: str
+
+
+def draw_join(name: str, root: Path, key: str, operators: tuple[str, ...], forms: tuple[str, ...], rng: random.Random) -> Drawn:
+    kind = rng.choice(["inner", *RESULT_FILTERS])
+    on, expected = conditions(key, rng, operators)
+    window, inside, _, _ = windows(rng, forms)
+    where = rng.choice(["true", *RESULT_FILTERS.get(kind, ("l.v <= r.v",))])
+    sink = {"files": {"path": str(root / name / "out"), "format": "parquet", "gather": rng.choice(["0s", "1s", "1h"])}}
+    output = {"select": ["l.rid AS a"] if kind in ("semi", "anti") else ["l.rid AS a", "r.rid AS b"], "sink": sink}
+    if where != "true":
+        output["where"] = where
+    return Drawn(name, kind, join_of(root / name, name=name, on=on, window=window, join_type=kind, output=output), expected, inside, where)
+
+
+def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
+    rng = random.Random(seed)
+    key, operators, forms = rng.choice(ORDERED), rng.choice(OPERATORS_OF_A_SET), rng.choice(WINDOWS_OF_A_SET)
+    drawn = [draw_join(f"j{number}", root, key, operators, forms, rng) for number in range(rng.randint(2, 5))]
+    model, epochs, faults = rng.choice(["adsp", *MODELS]), rng.choice([2, 6, 15]), rng.random() < 0.6
+    inputs = (make_input(key, rng, epochs, rng.choice([0, 3, 15])), make_input(key, rng, epochs, rng.choice([0, 3, 15])))
+    options: dict[str, Any] = {
+        "types": (KINDS[key].ddl,) * 2,
+        "joins": [join.entry for join in drawn],
+        "workers": rng.randint(1, 5),
+        "watermark": f"{rng.choice([0, 2, 10, 1000])}s",
+        "deadLetter": {"late": True},
+    }
+    job = make_job(root, model="square" if model in KEYED else model, **options)
+    keyed = any(layout.main.kind is MainKind.RANGE for layout in job.layouts)
+    assert keyed or operators != ORDERS, "these conditions bound the same keys"
+    if keyed and model in KEYED:
+        job = make_job(root, model=model, **options)
+    counts["in one order" if keyed else "every pair meets"] += 1
+    run_with_faults(elastic(job) if faults else job, inputs, root, rng, counts, faults=faults)
+    counts["results"] += check(drawn, inputs, root, key, f"STREAMJOIN_SEED={seed}: {job.model}, {dict(counts)}")
+
+
+def check(drawn: list[Drawn], inputs: tuple[Input, Input], root: Path, key: str, label: str) -> int:
+    """How many results there are, of which each join's are the oracle's."""
+    types, late, results = (KINDS[key].arrow,) * 2, late_of(root), 0
+    for join in drawn:
+        want = oracle(inputs, types, f"({join.expected})", join.inside, None, kind=join.kind, where=join.where, left_out=late)
+        found = Counter({(*row, None)[:2]: count for row, count in output_of(root / join.name).items()})
+        assert found == want, (
+            f"{label}; {join.name}, {join.kind} on {join.entry['condition']!r}, window {join.entry['window']}, where {join.where}, of"
+            f" {[(each.kind, each.entry['condition'], each.entry['window']) for each in drawn]}:\n"
+            f"missing {list((want - found).items())[:5]}\nunexpected {list((found - want).items())[:5]}"
+        )
+        results += found.total()
+    return results
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_each_join_of_a_set_gives_what_it_would_give_alone(part: int, tmp_path: Path) -> None:
+    counts: Counter[str] = Counter()
+    for case in range(part, CASES, 4) if SEED is None else [int(SEED)] * (part == 0):
+        root = tmp_path / str(case)
+        root.mkdir()
+        try:
+            run_case(case, root, counts)
+        except Exception as error:
+            raise AssertionError(f"STREAMJOIN_SEED={case}") from error
+    if SEED is None and CASES >= 120:
+        assert min(counts["in one order"], counts["every pair meets"]) >= 4
+        assert counts["results"] > 10_000
+        assert min(counts["switches"], counts["failed epochs"], counts["died at commit"] + counts["died at publish"]) > 0
+
+
+@pytest.mark.parametrize("model", ["square", "biclique"])
+def test_tuples_come_alone_when_the_window_of_their_own_join_has_passed_them(model: str, tmp_path: Path) -> None:
+    """One tuple a second and side; each left one has a partner five seconds later, which an anti join over two seconds does not see."""
+
+    def input_of(key_of: Callable[[int], int]) -> Input:
+        batches = [make_batch([(number, key_of(number), 0, START + number * SECOND)], pa.int64()) for number in range(40)]
+        return Input(batches, [1] * 40)
+
+    inputs = input_of(lambda number: 10 * number), input_of(lambda number: 10 * (number - 5))
+    alone = {"select": ["l.rid AS a"]}
+    entries = [
+        join_of(tmp_path / "pairs", name="pairs", on=BAND, window={"within": "20s"}),
+        join_of(tmp_path / "early", name="early", on=BAND, window={"within": "2s"}, join_type="anti", output=alone),
+        join_of(tmp_path / "late", name="late", on=BAND, window={"within": "4s"}, join_type="anti", output=alone),
+    ]
+    job = make_job(tmp_path, joins=entries, types=("BIGINT", "BIGINT"), watermark="0s", model=model)
+    driver = driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
+    results = run_all(driver)
+    # What has passed goes by the watermark of the epoch before the previous one: in epoch n, by the right tuple of second n - 2.
+    outputs = [{name: join.output for name, join in result.joins.items()} for result in results[:40]]
+    assert [each["early"] for each in outputs] == [0] * 5 + [1] * 35
+    assert [each["late"] for each in outputs] == [0] * 7 + [1] * 33
+    assert [each["pairs"] for each in outputs] == [0] * 5 + [1] * 35
+    assert output_of(tmp_path / "pairs") == Counter((number, number + 5) for number in range(35))
+    assert output_of(tmp_path / "early") == output_of(tmp_path / "late") == Counter((number,) for number in range(40))
+
+
+FAR_BELOW = "l.k < r.k - 35"
+
+
+def several_sinks(root: Path, gather: str) -> Job:
+    """A band join into Parquet, and the left tuples that are not far below any right one into JSON."""
+
+    def entry(name: str, on: str, kind: str, columns: list[str], written_as: str) -> dict[str, Any]:
+        sink = {"files": {"path": str(root / name / "out"), "format": written_as, "gather": gather}}
+        output = {"select": columns, "sink": sink}
+        return join_of(root / name, name=name, on=on, window=options["window"], join_type=kind, output=output)
+
+    options = band_options()
+    joins = [
+        entry("pairs", BAND, "inner", ["l.rid AS a", "r.rid AS b"], "parquet"),
+        entry("alone", FAR_BELOW, "anti", ["l.rid AS a"], "json"),
+    ]
+    return make_job(root, joins=joins, types=options["types"], workers=options["workers"], watermark=options["watermark"])
+
+
+def check_several_sinks(root: Path, inputs: tuple[Input, Input], label: str) -> None:
+    lines = [line for path in (root / "alone/out").glob("*.json") for line in path.read_text().splitlines()]
+    alone = oracle(inputs, (pa.int64(), pa.int64()), FAR_BELOW, RANGE3[1], 2 * SECOND, kind="anti")
+    assert len(alone) > 50
+    assert Counter((json.loads(line)["a"], None) for line in lines) == alone, label
+    assert output_of(root / "pairs") == band_expected(inputs), label
+    assert [staged_of(root / name) for name in ("pairs", "alone")] == [[], []], label
+
+
+def finish(job: Job, inputs: tuple[Input, Input], root: Path, at: Callable[[str], None] = lambda step: None) -> int:
+    """Run to the end, with another driver for each that dies; how many did."""
+    for died in range(20):
+        try:
+            run_all(driver_for(job, inputs, ObjectStorage(str(root / "state")), InlineRunner(), at=at))
+        except Crash:
+            continue
+        return died
+    raise AssertionError("never finished")
+
+
+@pytest.mark.parametrize("gather", ["0s", "1h"])
+@pytest.mark.parametrize("dies", ["before it publishes", "after one join's", "after all"])
+def test_a_crash_about_publishing_makes_the_results_of_each_join_visible_once(
+    dies: str, gather: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into sinks of different kinds; the driver dies the first time, the fourth, and so on, whether or not it is to publish again."""
+    inputs = band_inputs()
+    at_once, calls = FilesSink.publish, Counter[str]()
+
+    def publish(sink: FilesSink, staged: Any, *, again: bool = False) -> None:
+        kind = sink.config.format
+        if dies == "after one join's" and kind == "json" and staged:
+            die("json")
+        at_once(sink, staged, again=again)
+        if dies == "after all" and kind == "json" and staged:
+            die("json")
+
+    def die(what: str) -> None:
+        calls[what] += 1
+        if calls[what] % 3 == 1:
+            raise Crash(f"{what} {dies}")
+
+    monkeypatch.setattr(FilesSink, "publish", publish)
+    job = several_sinks(tmp_path, gather)
+    died = finish(job, inputs, tmp_path, at=lambda step: die(step) if step == "publish" and dies == "before it publishes" else None)
+    assert died >= 1
+    check_several_sinks(tmp_path, inputs, dies)
+
+
+def job_of(root: Path, names: str, kinds: str = "anti semi") -> Job:
+    joins = [
+        join_of(root / kind, name=name, on=FAR_BELOW, window={"within": "3s"}, join_type=kind, output={"select": ["l.rid AS a"]})
+        for name, kind in zip(names.split(), kinds.split(), strict=True)
+    ]
+    return make_job(root, joins=joins, types=("BIGINT", "BIGINT"), workers=2, watermark="2s")
+
+
+def begin(job: Job, inputs: tuple[Input, Input], root: Path) -> None:
+    """Run until a driver dies with results that it has committed and not published, and tuples of which some have matched."""
+    commits = Counter[str]()
+
+    def at(step: str) -> None:
+        commits[step] += 1
+        if commits["publish"] == 5:
+            raise Crash(step)
+
+    with pytest.raises(Crash):
+        run_all(driver_for(job, inputs, ObjectStorage(str(root / "state")), InlineRunner(), at=at))
+
+
+@pytest.mark.parametrize(
+    ("names", "kinds", "message"),
+    [
+        ("c b", "anti semi", "spec.joins[0].name: c differs from a, which"),
+        ("b a", "semi anti", "spec.joins[0].type: semi differs from anti, which"),
+        ("a", "anti", "spec.joins[1].type: None differs from semi, which"),
+        ("a b c", "anti semi left", "spec.joins[2].type: left differs from None, which"),
+    ],
+)
+def test_a_checkpoint_of_several_joins_is_refused_for_others(names: str, kinds: str, message: str, tmp_path: Path) -> None:
+    inputs = band_inputs()
+    begin(job_of(tmp_path, "a b"), inputs, tmp_path)
+    with pytest.raises(CheckpointMismatch, match=re.escape(message)):
+        finish(job_of(tmp_path, names, kinds), inputs, tmp_path)
+
+
+def test_the_only_join_may_be_renamed_under_its_checkpoint(tmp_path: Path) -> None:
+    inputs = band_inputs()
+    begin(job_of(tmp_path, "a", "anti"), inputs, tmp_path)
+    finish(job_of(tmp_path, "b", "anti"), inputs, tmp_path)
+    want = oracle(inputs, (pa.int64(), pa.int64()), FAR_BELOW, RANGE3[1], 2 * SECOND, kind="anti")
+    assert Counter({(*row, None): count for row, count in output_of(tmp_path / "anti").items()}) == want
