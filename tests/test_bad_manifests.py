@@ -1178,14 +1178,15 @@ def test_the_good_manifest_is_good() -> None:
 
 
 def test_the_good_manifest_may_have_sixteen_joins() -> None:
-    (document,) = parse(GOOD.replace("  scheme: {model: adsp}\n", "".join(join(f"other{number}") for number in range(15)) + "  scheme: {model: adsp}\n"))
+    others = "".join(ANOTHER.replace("other", f"other-{number}").replace("=", "<=") for number in range(15))
+    (document,) = parse(GOOD.replace(JOINS, JOINS + others))
     assert document.problems == ()
     assert document.manifest is not None
     assert len(document.manifest.spec.joins) == 16
 
 
 def test_joins_of_different_keys_are_remarked_upon() -> None:
-    (document,) = parse(GOOD.replace("  scheme: {model: adsp}\n", join("other", condition="orders.id = payments.id") + "  scheme: {model: adsp}\n"))
+    (document,) = parse(GOOD.replace(JOINS, JOINS + ANOTHER))
     assert [str(remark) for remark in document.remarks] == [
         "spec.joins: have no pair of keys that all of their conditions bound, so every tuple meets every other one on some worker; joins of"
         " other keys in a manifest of their own are sent less"

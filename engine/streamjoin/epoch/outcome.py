@@ -198,7 +198,7 @@ def joins_of(reports: Iterable[TaskReport]) -> dict[str, JoinWork]:
     for report in reports:
         outputs.update(report.outputs)
         admitted.update(report.admitted)
-    return {join: JoinWork(outputs[join], admitted[join]) for join in admitted | outputs}
+    return {join: JoinWork(outputs[join], admitted[join]) for join in {**admitted, **outputs}}
 
 
 def counts_of(reports: Iterable[TaskReport]) -> dict[str, tuple[int, int]]:

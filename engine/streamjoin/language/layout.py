@@ -96,8 +96,7 @@ def _hull(mains: Sequence[MainPredicate]) -> MainPredicate:
     """The narrowest band that holds all of these, which are of the same keys."""
     low, low_strict = _outermost([(main.low, main.low_strict) for main in mains], least=True)
     high, high_strict = _outermost([(main.high, main.high_strict) for main in mains], least=False)
-    texts = " OR ".join(dict.fromkeys(f"({main.text})" for main in mains))
-    same = all(main.text == mains[0].text for main in mains)
+    texts = sorted({main.text for main in mains})  # whatever the order of the joins: a checkpoint is found again by it
     return replace(
         mains[0],
         low=low,
@@ -106,7 +105,7 @@ def _hull(mains: Sequence[MainPredicate]) -> MainPredicate:
         high_strict=high_strict,
         slack=max(main.slack for main in mains),
         recheck=True,
-        text=mains[0].text if same else texts,
+        text=texts[0] if len(texts) == 1 else " OR ".join(f"({text})" for text in texts),
     )
 
 
