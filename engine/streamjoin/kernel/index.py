@@ -29,7 +29,6 @@ class Indexed:
 
     def of(self, run: Run, schema: Schema) -> Index:
         """``schema``: of the run's stream. By a key O(n log n), and 12 bytes a row."""
-        # Its bounds of times stay those of the run, of which it shows no other tuples.
         if self.key is None:
             return Index(self.slide_micros, {"aux": None})
         keys, valid = encode_keys(run.batch, self.key, schema)
@@ -46,7 +45,8 @@ class Index:
 
     _slide_micros: int | None
     _shown: dict[str, Any]
-    """The fields of the run that are others, as the index shows it. Rows whose key is null are not shown."""
+    """The fields of the run that are others, as the index shows it. Rows whose key is null are not shown; the bounds of times are still
+    the run's, which hold those of the rows that are."""
     _has_times: bool = False
 
     @property

@@ -45,7 +45,7 @@ class HeldRun:
     indexes: dict[Indexed, Index] = field(default_factory=dict)
     """Those that were made of it."""
 
-    def by(self, indexed: Indexed, schema: Schema, *, times: bool = True) -> Run:
+    def by(self, indexed: Indexed, schema: Schema, *, times: bool) -> Run:
         """The run as an index of it shows it, which is made when it is first asked for. ``schema``: of its stream; ``times``: see Index."""
         if indexed.key is None and indexed.slide_micros is None:
             return self.run
