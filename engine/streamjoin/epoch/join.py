@@ -51,6 +51,7 @@ from streamjoin.epoch.spec import (
     sample_of,
 )
 from streamjoin.epoch.writes import Writes
+from streamjoin.kernel.expansion import Coverage
 from streamjoin.kernel.run import CHUNK_BYTES, Run, merge_in_chunks, merge_runs, tiers
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
@@ -136,6 +137,7 @@ class Part:
         self._runs = {key: _unexpired(held, spec.expired_before[key[1]], report) for key, held in runs.items()}
         new = self._gather(pieces)
         self._clock.lap("gather")
+        self._drop_indexes()
         self._fresh = {key: tuple(HeldRun(run, self._writes.block(key, run)) for run in chunks) for key, chunks in new.items()}
         for each in self._worker.joins:
             seen = each.joiner.candidates_seen
@@ -147,14 +149,33 @@ class Part:
                 self._writes.finish_results(each.name)  # beside the other joins
         self._clock.lap("join")
 
+    def _drop_indexes(self) -> None:
+        """Those of joins whose windows have passed a run, which a wider one still holds."""
+        spec, joins, wider = self._spec, self._worker.joins, self._worker.config.window
+        expired = [join.window.expired_within(wider, spec.expired_before) for join in joins]
+        for (_, side), of_side in self._runs.items():
+            for held in of_side:
+                latest, bounds = held.run.time_max, [of_join[side] for of_join in expired]
+                needed = {
+                    join.indexed[side]
+                    for join, bound in zip(joins, bounds, strict=True)
+                    if bound is None or latest is None or latest >= bound
+                }
+                for indexed in held.indexes.keys() - needed:
+                    del held.indexes[indexed]
+
     def _join_pair(self, join: CompiledJoin, left: HeldRun, right: HeldRun) -> None:
-        if not join.joiner.may_match(left.run, right.run):
+        coverage = join.joiner.coverage(left.run, right.run)
+        if coverage is Coverage.NONE:
             return  # so no index is made that nothing would be found by
         matches = self._matches.get(join.name)
         matched = None if matches is None else matches.marker(left, right)
-        schemas = [side.stream.schema for side in self._worker.sides]
-        runs = left.by(join.indexed[LEFT], schemas[LEFT]), right.by(join.indexed[RIGHT], schemas[RIGHT])
-        for batch in join.joiner.join(*runs, matched, pairs_wanted=join.type.gives_pairs):
+        times = coverage is Coverage.SOME
+        seen_left, seen_right = (
+            held.by(indexed, side.stream.schema, times=times)
+            for held, indexed, side in zip((left, right), join.indexed, self._worker.sides, strict=True)
+        )
+        for batch in join.joiner.join(seen_left, seen_right, matched, pairs_wanted=join.type.gives_pairs):
             self._write(join, batch)
 
     def notices(self) -> Iterator[Piece]:

@@ -68,9 +68,9 @@ class Joiner:
         self.candidates_seen = 0
         """Pairs that the main predicate has admitted in the joins that are over: what they have cost."""
 
-    def may_match(self, left: Run, right: Run) -> bool:
-        """False: the window puts every pair outside, whatever the order that the runs are seen in. O(1)."""
-        return bool(left.rows and right.rows) and coverage_of(self._window, left, right) is not Coverage.NONE
+    def coverage(self, left: Run, right: Run) -> Coverage:
+        """How much of left x right the window covers, in whatever order the runs are seen; ``join`` needs times for SOME only. O(1)."""
+        return coverage_of(self._window, left, right) if left.rows and right.rows else Coverage.NONE
 
     def join(self, left: Run, right: Run, matched: Matched | None = None, *, pairs_wanted: bool = True) -> Iterator[pa.RecordBatch]:
         """Every matching pair of left x right, each exactly once, as batches of ``output_schema`` with 1 to ``chunk_pairs`` rows.

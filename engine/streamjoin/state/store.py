@@ -45,14 +45,14 @@ class HeldRun:
     indexes: dict[Indexed, Index] = field(default_factory=dict)
     """Those that were made of it."""
 
-    def by(self, indexed: Indexed, schema: Schema) -> Run:
-        """The run as an index of it shows it, which is made when it is first asked for. ``schema``: of its stream."""
+    def by(self, indexed: Indexed, schema: Schema, *, times: bool) -> Run:
+        """The run as an index of it shows it, which is made when it is first asked for. ``schema``: of its stream; ``times``: see Index."""
         if indexed.key is None and indexed.slide_micros is None:
             return self.run
         index = self.indexes.get(indexed)
         if index is None:
             index = self.indexes[indexed] = indexed.of(self.run, schema)
-        return index.over(self.run)
+        return index.over(self.run, times=times)
 
     @property
     def nbytes(self) -> int:
