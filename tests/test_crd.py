@@ -402,6 +402,7 @@ REFUSED = [
 
 BEYOND = {
     "a later join that no key serves, and a model that needs one",
+    "two joins with one directory for their results",
     "a semi join with results of the other stream",
     "a label by a name that none can have",
     "a secret's place",
