@@ -62,7 +62,10 @@ class Writes:
         return (name,)
 
     def marks(self, key: tuple[int, int], join: str, parts: Sequence[Rows]) -> None:
-        """Begin to write a join's marks of one or more tuples that this area stores. The only join, which may be renamed, has no name."""
+        """Begin to write a join's marks of tuples, one or more, that this area stores.
+
+        They do not name the only join, so that it may be renamed under its checkpoint.
+        """
         area, side = key
         identities = identities_of(parts)
         name = self._name(identities.nbytes, f"{area}-{side}-marks-{len(self._begun_marks)}")
