@@ -15,6 +15,9 @@ from streamjoin.job import Job
 from streamjoin.state.storage import ObjectStorage
 from test_replan import Unreliable, next_plan
 
+MOST_FAILURES = 30
+"""In a row: so many are not by chance."""
+
 
 def elastic(job: Job) -> Job:
     """The job on one to eight workers, of which it begins with as few as its first input needs."""
@@ -34,7 +37,7 @@ def run_with_faults(
             counts[f"died at {step}"] += 1
             raise Crash(step)
 
-    runner = Unreliable(rng, faults)
+    runner, failures = Unreliable(rng, faults), 0
     for _ in range(200):
         driver = driver_for(job, inputs, ObjectStorage(str(root / "state")), runner, at=at)
         try:
@@ -49,9 +52,13 @@ def run_with_faults(
                 try:
                     final = rng.random() < 0.8  # now and then a driver does not know yet that the input has ended
                     result = driver.step(final=final)
-                except EpochFailed:
+                except EpochFailed as error:
                     counts["failed epochs"] += 1
+                    failures += 1
+                    if failures == MOST_FAILURES:
+                        raise AssertionError(f"an epoch failed {failures} times in a row: {error}\n{error.detail}") from error
                     continue
+                failures = 0
                 counts["switches"] += before > 0 and driver.checkpoint.generation != before
                 if result is None and final:
                     return

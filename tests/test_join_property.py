@@ -102,7 +102,7 @@ def conditions(kind: str, rng: random.Random, operators: tuple[str, ...] = OPERA
     forms = [(f"l.k {op} r.k", f"{left} {op} {right}") for op in operators]
     every = operators == OPERATORS
     if kind in NUMBERS and "<" in operators:
-        width = {"double": 1.5, "decimal": 2.25, "wide decimal": 2.125}.get(kind, 3)
+        width = {"double": 1.5, "decimal": 2.25, "wide decimal": 2.125}.get(kind, 3) * (1 if every else rng.choice([1, 2, 5]))
         forms += 3 * [
             (f"abs(l.k - r.k) <= {width}", f"abs({left} - {right}) <= {width}"),
             (f"abs(r.k - l.k) < {width}", f"abs({left} - {right}) < {width}"),

@@ -129,7 +129,7 @@ def test_each_join_of_a_set_gives_what_it_would_give_alone(part: int, tmp_path: 
             raise AssertionError(f"STREAMJOIN_SEED={case}") from error
     if SEED is None and CASES >= 120:
         assert min(counts["in one order"], counts["every pair meets"]) >= 4
-        assert counts["results"] > 10_000
+        assert counts["results"] > 5_000
         assert min(counts["switches"], counts["failed epochs"], counts["died at commit"] + counts["died at publish"]) > 0
 
 

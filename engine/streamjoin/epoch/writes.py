@@ -33,7 +33,6 @@ class Writes:
         self._sink = config.sink.writers(report.token, results, small_bytes=spec.small_bytes)
         local = self._storage.local_path(FOLDER) is not None
         self._axes = None if local else axes_of(plan_of(spec.scheme).scheme, config.main)
-        self._several = len(config.joins) > 1
         self._pool = ThreadPoolExecutor(UPLOADS)
         self._begun: dict[str, Future[Block]] = {}
         self._begun_marks: list[Future[Block]] = []
