@@ -69,7 +69,7 @@ def test_a_join_by_indexes_finds_every_match_once(main: MainPredicate, window: W
             told.update((int(a), int(b)) for a, b in zip(*ids, strict=True))
 
         joiner = Joiner(main, window, None, None, output, ("l", "r"), chunk_pairs=rng.choice([3, 1 << 17]))
-        batches = list(joiner.join(*(run.by(indexed, SCHEMA) for run in held), matched))
+        batches = list(joiner.join(*(run.by(indexed, SCHEMA, times=True) for run in held), matched))
         found = Counter(pair for batch in batches for pair in zip(*(column.to_pylist() for column in batch.columns), strict=True))
         assert found == told == Counter(
             (a, b)
@@ -84,7 +84,7 @@ def test_an_index_has_the_rows_with_keys_in_their_order_and_leaves_the_tuples_wh
     rows = some_rows(random.Random(7), 50)
     run = run_of(rows)
     index = Indexed(PRICE, None).of(run, SCHEMA)
-    seen = index.over(run)
+    seen = index.over(run, times=True)
     assert seen.batch is run.batch
     assert seen.rows == len(seen.key) == sum(price is not None for _, price, _ in rows)
     assert (np.diff(seen.key) >= 0).all()
@@ -99,7 +99,7 @@ def test_an_index_has_the_rows_with_keys_in_their_order_and_leaves_the_tuples_wh
 def test_an_index_by_a_slide_alone_keeps_the_order_and_takes_no_more_than_its_windows() -> None:
     run = run_of(some_rows(random.Random(8), 50))
     index = Indexed(None, 7).of(run, SCHEMA)
-    seen = index.over(run)
+    seen = index.over(run, times=True)
     assert seen.order is None
     assert seen.key is run.key
     assert run.time is not None
@@ -110,10 +110,10 @@ def test_an_index_by_a_slide_alone_keeps_the_order_and_takes_no_more_than_its_wi
 
 def test_a_run_makes_each_index_once_and_counts_it() -> None:
     held = HeldRun(run_of(some_rows(random.Random(9), 50)))
-    assert held.by(Indexed(None, None), SCHEMA) is held.run
+    assert held.by(Indexed(None, None), SCHEMA, times=True) is held.run
     assert held.nbytes == held.run.nbytes
-    held.by(Indexed(PRICE, None), SCHEMA)
+    held.by(Indexed(PRICE, None), SCHEMA, times=True)
     first = dict(held.indexes)
-    held.by(Indexed(PRICE, None), SCHEMA)
+    held.by(Indexed(PRICE, None), SCHEMA, times=True)
     assert {key: id(index) for key, index in held.indexes.items()} == {key: id(index) for key, index in first.items()}
     assert held.nbytes == held.run.nbytes + sum(index.nbytes for index in first.values()) > held.run.nbytes

@@ -23,7 +23,7 @@ from streamjoin.io.factory import make_sink, make_source
 from streamjoin.io.files import FilesSource
 from streamjoin.io.files_reader import FilesSourceConfig
 from streamjoin.io.generator import GeneratorSource
-from streamjoin.io.several import Sinks
+from streamjoin.io.several import Sinks, Writers
 from streamjoin.io.sinks import ConsoleSink, ConsoleSinkConfig, FilesSink, FilesSinkConfig, json_lines
 from streamjoin.language.ddl import parse_schema
 from streamjoin.manifest import sinks, sources
@@ -336,6 +336,11 @@ def test_a_manifest_s_sources_can_be_made(tmp_path: Path) -> None:
         assert start - timedelta(milliseconds=1) <= records.batch.column("at")[0].as_py() <= start
 
 
+def closed(writers: Writers, kinds: tuple[str, ...] = ("parquet", "json")) -> list[Staged]:
+    """What is staged of these joins."""
+    return [staged for kind in kinds for staged in writers.close(kind)]
+
+
 def several(root: Path, kinds: tuple[str, ...] = ("parquet", "json")) -> Sinks:
     by_join = {kind: sink(root / kind, kind, gather_seconds=number + 1.0) for number, kind in enumerate(kinds)}
     return pickle.loads(pickle.dumps(Sinks(by_join)))
@@ -346,7 +351,7 @@ def test_each_join_s_results_go_into_its_own_sink(tmp_path: Path) -> None:
     writers = target.writers("e1-t0-a0", "e1-t0")
     writers.write("json", batch(1, 2))
     writers.write("parquet", batch(3))
-    staged = [Staged.from_json(json.loads(json.dumps(one.to_json()))) for one in writers.close()]
+    staged = [Staged.from_json(json.loads(json.dumps(one.to_json()))) for one in closed(writers)]
     assert sorted((one.join, one.rows) for one in staged) == [("json", 2), ("parquet", 1)]
     for again in (False, True):
         target.publish(staged, again=again)
@@ -362,7 +367,7 @@ def test_small_results_of_several_joins_are_gathered_by_join(tmp_path: Path) -> 
         writers = target.writers(f"e{epoch}-t0-a0", f"e{epoch}-t0", small_bytes=4096)
         writers.write("json", batch(epoch))
         writers.write("parquet", batch(10 + epoch))
-        small += writers.close()
+        small += closed(writers)
     assert all(one.data and not one.path for one in small)
     gathered = target.gather(small, "gathered", "stem")
     assert sorted((one.join, one.rows) for one in gathered) == [("json", 3), ("parquet", 3)]
@@ -380,7 +385,7 @@ def test_the_small_results_of_all_joins_come_to_no_more_than_a_task_may_leave(tm
     writers = several(tmp_path).writers("a", "a", small_bytes=1000)
     for join in ("parquet", "json"):
         writers.write(join, batch(*range(40)))
-    assert [bool(one.data) for one in writers.close()] == [False, False]
+    assert [bool(one.data) for one in closed(writers)] == [False, False]
 
 
 def test_aborted_writers_of_several_joins_leave_nothing_and_a_sweep_is_of_all_sinks(tmp_path: Path) -> None:
@@ -389,7 +394,7 @@ def test_aborted_writers_of_several_joins_leave_nothing_and_a_sweep_is_of_all_si
         writers = target.writers(name, name)
         for join in ("parquet", "json"):
             writers.write(join, batch(1))
-        writers.close()
+        closed(writers)
         if name == "aborted":
             writers.abort()
     assert sorted(path.name for path in tmp_path.glob("*/_staging/*")) == ["left-000.parquet", "left-1-000.json"]
@@ -400,7 +405,7 @@ def test_the_only_join_is_not_named_in_what_it_stages(tmp_path: Path) -> None:
     target = several(tmp_path, ("parquet",))
     writers = target.writers("a", "a")
     writers.write("parquet", batch(1))
-    staged = writers.close()
+    staged = closed(writers, ("parquet",))
     assert [one.join for one in staged] == [""]
     renamed = Sinks({"another": target.by_join["parquet"]})
     renamed.publish(staged)

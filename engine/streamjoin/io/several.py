@@ -6,7 +6,7 @@ join it says nothing: that may be renamed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -84,7 +84,3 @@ class Writers:
         """See :class:`streamjoin.io.base.Writer`."""
         for writer in self._by_join.values():
             writer.abort()
-
-
-def _label(join: str, joins: Collection[str]) -> str:
-    return join if len(joins) > 1 else ""
