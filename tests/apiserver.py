@@ -203,9 +203,10 @@ class ApiServer:
         cluster = {"name": "test", "cluster": {"server": self.url, "certificate-authority": str(self.ca_file)}}
         context = {"name": "test", "context": {"cluster": "test", "user": name, "namespace": namespace}}
         config = {"apiVersion": "v1", "kind": "Config", "clusters": [cluster], "contexts": [context], "current-context": "test"}
-        path.write_text(yaml.safe_dump({**config, "users": [{"name": name, "user": {"token": token}}]}))
-        path.chmod(0o600)
-        return path
+        written = path.with_suffix(f".{next(self._numbers)}")
+        written.touch(mode=0o600)
+        written.write_text(yaml.safe_dump({**config, "users": [{"name": name, "user": {"token": token}}]}))
+        return written.replace(path)  # at once: who has been given it before may read it at any time
 
     def namespace(self, prefix: str = "test", labels: Mapping[str, str] | None = None) -> str:
         """A new namespace with a service account ``default``, which a controller would make."""

@@ -182,6 +182,10 @@ class Cluster:
         found = {kind: self.admin.get(path.format(self.namespace), labelSelector=selector)["items"] for kind, path in PATHS.items()}
         return {kind: objects for kind, objects in found.items() if objects}
 
+    def counts(self, name: str = "one") -> dict[str, int]:
+        """How many children there are, by kind."""
+        return {kind: len(found) for kind, found in self.children(name).items()}
+
     def ready(self, name: str = "sj-one") -> None:
         """As the Deployment's controller would."""
         path = f"{PATHS['Deployment'].format(self.namespace)}/{name}"
