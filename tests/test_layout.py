@@ -54,6 +54,24 @@ def test_joins_of_no_common_keys_have_each_pair_meet_and_find_theirs_by_indexes_
     assert found.text == "all"
 
 
+@pytest.mark.parametrize(
+    ("texts", "lie_by"),
+    [
+        (("l.k = r.k", "l.k = r.k AND l.d < r.d"), [("hash", ("k",))]),
+        (("l.k = r.k AND l.s = r.s", "l.s = r.s AND l.k = r.k"), [("hash", ("k", "s"))]),
+        (("l.k = r.k", "abs(l.k - r.k) <= 5"), [("integer", ("k",))]),
+    ],
+)
+def test_equalities_that_all_joins_share_are_keys_and_no_two_layouts_have_one_text(
+    texts: tuple[str, ...], lie_by: list[tuple[str, tuple[str, ...]]]
+) -> None:
+    """The operator finds the layout that a driver has chosen by its text."""
+    found = layouts(conditions(*texts))
+    assert [(layout.main.keys[0].encoding.value, tuple(sorted(layout.main.keys[0].sql))) for layout in found] == lie_by
+    assert len({layout.main.text for layout in found}) == len(found)
+    assert not any(layout.indexes(join) for layout in found for join in range(len(texts)))
+
+
 def test_a_join_without_keys_needs_no_index() -> None:
     (found,) = layouts(conditions("l.k < r.k OR l.d < r.d", "l.k < r.k"))
     assert [found.indexes(join) for join in (0, 1)] == [False, True]

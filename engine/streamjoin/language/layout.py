@@ -41,18 +41,20 @@ class Layout:
 def layouts(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
     """The layouts that could serve joins on these conditions, best static choice first. Never empty. O(joins x candidates).
 
-    Of one join each candidate is one. Of several each pair of keys that all of them bound; there being none, the one without keys.
+    Of one join each candidate is one. Of several each pair of keys that all of them bound; there being none, the one without keys. No two
+    of several joins have the same text.
     """
     if len(conditions) == 1:
         return tuple(Layout(candidate.main, (candidate,)) for candidate in conditions[0].candidates)
     shared = frozenset.intersection(*(frozenset(_equalities(condition)) for condition in conditions))
     first, *others = [_by_keys(condition, shared) for condition in conditions]
-    found = []
+    found: dict[str, Layout] = {}
     for keys in first:
         if all(keys in other for other in others):
             predicates = tuple(ways[keys] for ways in (first, *others))
-            found.append(Layout(_hull([predicate.main for predicate in predicates]), predicates))
-    return tuple(found) or (Layout(MainPredicate(MainKind.ALL), tuple(condition.candidates[0] for condition in conditions)),)
+            main = _hull([predicate.main for predicate in predicates])
+            found.setdefault(main.text, Layout(main, predicates))  # equalities alone need no band: a hash says as much
+    return tuple(found.values()) or (Layout(MainPredicate(MainKind.ALL), tuple(condition.candidates[0] for condition in conditions)),)
 
 
 Equality = tuple[tuple[str, str], DataType]
