@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,19 @@ from test_replan import Unreliable, next_plan
 
 MOST_FAILURES = 30
 """In a row: so many are not by chance."""
+
+
+def run_cases(
+    cases: Iterable[int], root: Path, run_case: Callable[[int, Path, Counter[str]], None], counts: Counter[str]
+) -> None:
+    """Run a case for each of these seeds, in a directory of its own. A failure says by which seed it is run alone."""
+    for case in cases:
+        own = root / str(case)
+        own.mkdir()
+        try:
+            run_case(case, own, counts)
+        except Exception as error:
+            raise AssertionError(f"STREAMJOIN_SEED={case}") from error
 
 
 def elastic(job: Job) -> Job:

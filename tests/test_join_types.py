@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from faulty_runs import elastic, run_with_faults
+from faulty_runs import elastic, run_cases, run_with_faults
 from harness import late_of, make_job, oracle, output_of
 from joins import RESULT_FILTERS
 from streamjoin.scheme.models import KEYED, MODELS
@@ -57,14 +57,7 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
 @pytest.mark.parametrize("part", range(8))
 def test_output_equals_the_oracle_for_random_joins_of_every_type(part: int, tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
-    cases = range(part, CASES, 8) if SEED is None else [int(SEED)] * (part == 0)
-    for case in cases:
-        root = tmp_path / str(case)
-        root.mkdir()
-        try:
-            run_case(case, root, counts)
-        except Exception as error:
-            raise AssertionError(f"STREAMJOIN_SEED={case}") from error
+    run_cases(range(part, CASES, 8) if SEED is None else [int(SEED)] * (part == 0), tmp_path, run_case, counts)
     if SEED is None and CASES >= 240:
         assert counts["switches"] > 0
         assert counts["failed epochs"] > 0

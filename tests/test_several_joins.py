@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from faulty_runs import elastic, run_with_faults
+from faulty_runs import elastic, run_cases, run_with_faults
 from harness import (
     SECOND,
     START,
@@ -120,13 +120,7 @@ def check(drawn: list[Drawn], inputs: tuple[Input, Input], root: Path, key: str,
 @pytest.mark.parametrize("part", range(4))
 def test_each_join_of_a_set_gives_what_it_would_give_alone(part: int, tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
-    for case in range(part, CASES, 4) if SEED is None else [int(SEED)] * (part == 0):
-        root = tmp_path / str(case)
-        root.mkdir()
-        try:
-            run_case(case, root, counts)
-        except Exception as error:
-            raise AssertionError(f"STREAMJOIN_SEED={case}") from error
+    run_cases(range(part, CASES, 4) if SEED is None else [int(SEED)] * (part == 0), tmp_path, run_case, counts)
     if SEED is None and CASES >= 120:
         assert min(counts["in one order"], counts["every pair meets"]) >= 4
         assert counts["results"] > 5_000

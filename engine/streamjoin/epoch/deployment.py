@@ -24,7 +24,7 @@ from streamjoin.epoch.spec import Config, Join, Stream
 from streamjoin.io.base import Keeping, Source, SourcePlan
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
-from streamjoin.io.several import Sinks
+from streamjoin.io.several import Sinks, tags
 from streamjoin.job import Job, JoinJob, StreamJob
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_type
@@ -164,11 +164,11 @@ def make_sources(job: Job, storage: Storage) -> tuple[Source, Source]:
 
 def make_sinks(job: Job, storage: Storage) -> Sinks:
     """The sinks that the manifest names."""
-    names = [join.name if len(job.joins) > 1 else "" for join in job.joins]
+    known = tags(join.name for join in job.joins)
     return Sinks(
         {
-            join.name: make_sink(join.sink, output_schema(join), storage=storage, query=job.name, join=name)
-            for join, name in zip(job.joins, names, strict=True)
+            join.name: make_sink(join.sink, output_schema(join), storage=storage, query=job.name, join=known[join.name])
+            for join in job.joins
         }
     )
 

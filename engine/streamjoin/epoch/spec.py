@@ -19,7 +19,7 @@ import pyarrow as pa
 from streamjoin.epoch.pulse import LEAST_SECONDS
 from streamjoin.io.base import Reader, Split, Staged
 from streamjoin.io.deadletter import DeadLetters
-from streamjoin.io.several import Sinks
+from streamjoin.io.several import Sinks, tags
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.index import Indexed
 from streamjoin.kernel.joiner import Joiner
@@ -355,8 +355,8 @@ class CompiledJoin:
     def __init__(self, number: int, join: Join, config: Config) -> None:
         """``number``: its place among the joins."""
         self.number, self.name, self.type, self.window = number, join.name, join.type, join.window
-        self.tag = join.name if len(config.joins) > 1 else ""
-        """What marks blocks are known by as this join's; the only one may be renamed."""
+        self.tag = tags(each.name for each in config.joins)[join.name]
+        """What marks blocks are known by as this join's."""
         main, residual, (left, right) = join.predicate.main, join.predicate.residual, config.streams
         schemas = {left.name: left.schema, right.name: right.schema}
         types = {(stream.name, field.name): field.type for stream in config.streams for field in arrow_schema(stream.schema)}
@@ -373,10 +373,6 @@ class CompiledJoin:
         slides = None if slide in (0, config.window.slide_micros) else slide
         self.indexed = tuple(Indexed(main.key(side) if join.has_index else None, slides) for side in SIDES)
         """By side, what it finds pairs by."""
-
-    def is_of(self, side: int) -> bool:
-        """Whether it tracks the side."""
-        return side in self.type.tracked
 
 
 class Side:

@@ -1,17 +1,23 @@
 """One sink of several: each join's results go where that join says, and one epoch's commit makes them all visible.
 
 Always holds: what a writer stages says by ``Staged.join`` whose results it is, and is published by that join's sink alone. Of the only
-join it says nothing: that may be renamed.
+join it says nothing (:func:`tags`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from streamjoin.io.base import Counting, Sink, Staged, Traffic, Writer
+
+
+def tags(joins: Iterable[str]) -> dict[str, str]:
+    """By the names of all joins, how what is kept says whose it is: by the name, but for the only join, which may be renamed."""
+    names = list(joins)
+    return {name: name if len(names) > 1 else "" for name in names}
 
 
 @dataclass(frozen=True)
@@ -35,12 +41,13 @@ class Sinks:
         """Writers for one task of one epoch; parameters as of :meth:`streamjoin.io.base.Sink.writer`."""
         each = small_bytes // len(self.by_join)
         made = {join: sink.writer(self._name(join, name), stem, small_bytes=each) for join, sink in self.by_join.items()}
-        return Writers(made, {join: self._tag(join) for join in self.by_join})
+        return Writers(made, tags(self.by_join))
 
     def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
         """See :class:`streamjoin.io.base.Sink`."""
+        known = tags(self.by_join)
         return [
-            replace(staged, join=self._tag(join))
+            replace(staged, join=known[join])
             for join, sink in self.by_join.items()
             for staged in sink.gather(self._whose(small, join), self._name(join, name), stem)
         ]
@@ -55,10 +62,8 @@ class Sinks:
         return sum(sink.sweep(may_remove) for sink in self.by_join.values())
 
     def _whose(self, staged: Sequence[Staged], join: str) -> list[Staged]:
-        return [each for each in staged if each.join == self._tag(join)]
-
-    def _tag(self, join: str) -> str:
-        return join if len(self.by_join) > 1 else ""
+        tag = tags(self.by_join)[join]
+        return [each for each in staged if each.join == tag]
 
     def _name(self, join: str, name: str) -> str:
         """Of what a join stages: several may stage in one place."""
