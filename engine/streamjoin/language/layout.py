@@ -44,6 +44,11 @@ class Layout:
             return self.graph.places
         return tuple(Place(side, side, 0, self.main.key(side)) for side in SIDES)
 
+    @property
+    def is_keyed(self) -> bool:
+        """Whether tuples lie by keys at all, so that statistics of them are worth while."""
+        return bool(self.main.keys) or self.graph is not None
+
     def levels(self, place: Place, keys: NDArray[Any]) -> NDArray[Any]:
         """Keys of a place as schemes and statistics know them."""
         return keys if self.graph is None else self.graph.main.levels(place.floor, keys)
