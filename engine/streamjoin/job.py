@@ -252,7 +252,7 @@ def _join_job(join: Join, spec: Spec, schemas: Mapping[str, Schema]) -> JoinJob:
         name=join.name,
         type=JoinType(join.type),
         condition=resolve.condition(join.condition_text, schemas),
-        window=resolve.window(join.window),
+        window=resolve.window(join.window, tuple(schemas)),
         output=resolve.output(join, spec, schemas),
         where=None if join.output.where is None else parse_boolean(join.output.where, schemas),
         sink=_sink(join.output.sink),
