@@ -363,7 +363,7 @@ def _each(field: str, join: model.Join, streams: Sequence[model.Stream]) -> Chec
     """Whether it names all streams and no other."""
     each = join.window.each
     names = [stream.name for stream in streams]
-    if each is None or len(set(names)) < len(names):
+    if each is None or not names or len(set(names)) < len(names):
         return
     missing = [name for name in names if name not in each]
     for name, span in each.items():
