@@ -26,7 +26,7 @@ Orders = tuple[tuple[int, ...], ...]
 GAIN = 0.8
 """An order is replaced by one that is expected to send at most so much of what it does."""
 _LEAST = 1e-9
-"""The formulas take no stream that never has a tuple."""
+"""The formulas take no stream that never has a tuple, and no window without any."""
 _ANYWHERE = Connection(latency_seconds=0.0, bytes_per_second=1e9)
 
 
@@ -95,7 +95,7 @@ def _planning(graph: JoinGraph, flowing: Flowing) -> Planning:
         paper.StreamStatistics(
             name,
             rate=max(_LEAST, flowing.rates[number]),
-            window_tuples=max(0.0, flowing.held[number]),
+            window_tuples=max(1.0, flowing.held[number]),
             tuple_bytes=max(1.0, flowing.tuple_bytes[number]),
             attributes=attributes[number],
         )

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from streamjoin.elastic.sequences import Orders
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.events import EpochPlans
 from streamjoin.epoch.spec import EpochSpec, Handover, Rewrite, Shared, TooLarge, Upcoming
-from streamjoin.epoch.steps import Orders
 from streamjoin.io.base import Position, Source, SourcePlan
 from streamjoin.job import Job
 from streamjoin.language.graph import Place

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from streamjoin.elastic.sequences import Orders
 from streamjoin.epoch.pulse import LEAST_SECONDS
-from streamjoin.epoch.steps import ManyJoin, Orders, Sequences, StepWork
+from streamjoin.epoch.steps import ManyJoin, Sequences, StepWork
 from streamjoin.io.base import Reader, Split, Staged
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.several import Sinks, tags

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from streamjoin.elastic.sequences import Orders
 from streamjoin.kernel.joiner import Joiner, Members, Name, Pairs, column_of
 from streamjoin.kernel.keys import encode_keys, mix
 from streamjoin.kernel.run import AUX, KEY, TIME, UNIT, Run, sort_order, take
@@ -31,9 +32,6 @@ from streamjoin.language.tree import Call, Reference
 from streamjoin.language.types import BOOLEAN
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.scheme.routing import Router
-
-Orders = tuple[tuple[int, ...], ...]
-"""By stream, in which order the others follow its heads."""
 
 
 @dataclass
@@ -59,11 +57,6 @@ class ManyJoin:
     window: Window
     where: Expression | None
     output: tuple[tuple[str, Expression], ...]
-
-
-def first_orders(graph: JoinGraph) -> Orders:
-    """For each stream the first order that the graph has: edges are in it by how selective their predicates look."""
-    return tuple(next(graph.orders(head)) for head in range(len(graph.streams)))
 
 
 class Step:

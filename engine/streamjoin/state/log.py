@@ -120,6 +120,8 @@ class Checkpoint:
     """The workers of the first plan (ESJ's M); 0: not known."""
     orders: tuple[tuple[int, ...], ...] = ()
     """Of three and more streams: for each, in what order its new tuples met the others."""
+    flowing: dict[str, list[float]] = field(default_factory=dict)
+    """What those orders are priced by (``elastic.sequences.Flowing``), as it was measured by then."""
     expired: tuple[int | None, ...] = (None, None)
     """``_time`` below which this epoch has let held tuples go, by place."""
     blocks: tuple[Block, ...] = ()

@@ -1,0 +1,92 @@
+"""What the last epochs have shown of the streams and edges of a join graph, for those who choose in which order streams meet.
+
+Lost with the driver, but for what the last commit says of it (``Checkpoint.flowing``): the next one goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamjoin.elastic.sequences import Flowing, Orders, choose
+from streamjoin.epoch.outcome import counts_of
+from streamjoin.epoch.spec import TaskReport
+from streamjoin.job import Job
+from streamjoin.language.graph import Edge, JoinGraph
+from streamjoin.language.predicate import MainKind
+from streamjoin.state.log import Checkpoint
+
+CHOOSE_SECONDS = 10.0
+"""Orders are looked at again after so long."""
+KEPT = 0.8
+"""What was measured before an epoch counts for so much after it."""
+LEAST_PAIRS = 10_000.0
+"""Of fewer pairs of tuples it says nothing how many matched."""
+_ASSUMED_BAND, _ASSUMED_RANGE = 0.01, 0.3
+"""Which part of all pairs match, while nothing is known of them."""
+
+
+class Flow:
+    """See the module. The loop's own."""
+
+    def __init__(self, job: Job, graph: JoinGraph) -> None:
+        self._job, self._graph = job, graph
+        # By edge: pairs that could have matched, and those that did.
+        self._pairs = [0.0] * len(graph.edges)
+        self._found = [0.0] * len(graph.edges)
+        self._chosen_at: float | None = None
+        self.orders: Orders = ()
+        """Empty until they are first chosen."""
+
+    def add(self, orders: Orders, reports: Sequence[TaskReport], held: Sequence[float]) -> None:
+        """Take in an epoch that ran by these orders. ``held``: tuples stored, by stream. O(reports x steps)."""
+        accepted, steps = counts_of(reports, len(orders))["accepted"], len(orders) - 1
+        found = [0] * (len(orders) * steps)
+        for report in reports:
+            for number, work in report.steps.items():
+                found[number] += work.found
+        if not any(accepted):
+            return
+        self._pairs = [KEPT * count for count in self._pairs]
+        self._found = [KEPT * count for count in self._found]
+        for head, order in enumerate(orders):
+            probing, joined = float(accepted[head]), frozenset((head,))
+            for at, stream in enumerate(order):
+                edge = self._graph.edge_to(stream, joined)
+                assert edge is not None
+                number, came = self._graph.edges.index(edge), found[head * steps + at]
+                self._pairs[number] += probing * held[stream]
+                self._found[number] += came
+                probing, joined = float(came), joined | {stream}
+
+    def known(self, rates: Sequence[float], held: Sequence[float]) -> Flowing:
+        """All of it; selectivities are assumed where none was measured."""
+        measured = [
+            found / pairs if pairs >= LEAST_PAIRS else _assumed(edge, max(1.0, *held))
+            for edge, pairs, found in zip(self._graph.edges, self._pairs, self._found, strict=True)
+        ]
+        return Flowing(tuple(rates), tuple(held), tuple(stream.tuple_bytes for stream in self._job.streams), tuple(measured))
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on from the orders of the last commit."""
+        self.orders = checkpoint.orders
+
+    def choose(self, rates: Sequence[float], held: Sequence[float], now: float) -> None:
+        """Look at the orders again, if it is time."""
+        if self.orders and self._chosen_at is not None and 0 <= now - self._chosen_at < CHOOSE_SECONDS:
+            return
+        self._chosen_at = now
+        self.orders = choose(self._graph, self.known(rates, held), self.orders)
+
+
+def assumed(graph: JoinGraph, held: Sequence[float]) -> tuple[float, ...]:
+    """By edge, which part of all pairs match, where nothing has been measured."""
+    return tuple(_assumed(edge, max(1.0, *held)) for edge in graph.edges)
+
+
+def _assumed(edge: Edge, held: float) -> float:
+    main = edge.main
+    if main.is_equality:
+        return 1 / held
+    if main.kind is not MainKind.RANGE:
+        return 1.0
+    return _ASSUMED_BAND if main.low is not None and main.high is not None else _ASSUMED_RANGE
