@@ -35,10 +35,12 @@ class Cascade:
         areas: Mapping[int, Area],
         report: TaskReport,
         write: Callable[[pa.RecordBatch], None],
+        admitted: Callable[[int], None],
     ) -> None:
-        """``write`` takes results."""
+        """``write`` takes results, ``admitted`` how many pairs the main predicates have admitted."""
         assert worker.sequences is not None
-        self._spec, self._plan, self._areas, self._report, self._write = spec, plan, areas, report, write
+        self._spec, self._plan, self._areas, self._report = spec, plan, areas, report
+        self._write, self._admitted = write, admitted
         self._by_head = worker.sequences.of(spec.orders)
         self._steps = [step for of_head in self._by_head for step in of_head]
         self._found: dict[int, list[pa.RecordBatch]] = defaultdict(list)
@@ -76,6 +78,7 @@ class Cascade:
             return  # another area does, and finds the pairs
         work = self._report.steps.setdefault(step.number, StepWork())
         new = self._new.get((index, step.place), ()) if step.takes_new else ()
+        seen = step.joiner.candidates_seen
         for held in (*self._held.get((index, step.place), ()), *new):
             for batch in step.join(probing, held.run):
                 work.found += batch.num_rows
@@ -83,6 +86,7 @@ class Cascade:
                     self._write(batch)
                 else:
                     self._found[step.number].append(batch)
+        self._admitted(step.joiner.candidates_seen - seen)
 
     def _sent(self, step: Step, batches: Sequence[pa.RecordBatch]) -> Iterator[Piece]:
         portion, nbytes = list[pa.RecordBatch](), 0

@@ -150,7 +150,7 @@ class Part:
         self._drop_indexes()
         self._fresh = {key: tuple(HeldRun(run, self._writes.block(key, run)) for run in chunks) for key, chunks in new.items()}
         if self._worker.sequences is not None:
-            self._cascade = Cascade(spec, self._plan, self._worker, areas, report, self._write_many)
+            self._cascade = Cascade(spec, self._plan, self._worker, areas, report, self._write_many, self._admit_many)
             self._cascade.begin(self._runs, self._fresh)
         for each in self._worker.joins:
             seen = each.joiner.candidates_seen
@@ -277,6 +277,10 @@ class Part:
         (join,) = self._worker.config.joins
         self._report.outputs[join.name] = self._report.outputs.get(join.name, 0) + results.num_rows
         self._writes.results(join.name, results)
+
+    def _admit_many(self, count: int) -> None:
+        (join,) = self._worker.config.joins
+        self._report.admitted[join.name] = self._report.admitted.get(join.name, 0) + count
 
     def _write_alone(self, join: CompiledJoin, tuples: Iterable[tuple[int, Rows]]) -> None:
         for side, (run, rows) in tuples:
