@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from streamjoin.language.graph import JoinGraph
+from streamjoin.language.graph import Edge, JoinGraph
+from streamjoin.language.predicate import MainKind
 from streamjoin.semijoin import graph as paper
 from streamjoin.semijoin.estimates import expected
 from streamjoin.semijoin.names import Algorithm
@@ -25,6 +26,10 @@ Orders = tuple[tuple[int, ...], ...]
 
 GAIN = 0.8
 """An order is replaced by one that is expected to send at most so much of what it does."""
+MOST_SHOWN = 3
+"""Of more orders than so many beside the chosen one, people are shown the best and the worst."""
+_ASSUMED_BAND, _ASSUMED_RANGE = 0.01, 0.3
+"""Which part of all pairs match, while nothing is known of them."""
 _LEAST = 1e-9
 """The formulas take no stream that never has a tuple, and no window without any."""
 _ANYWHERE = Connection(latency_seconds=0.0, bytes_per_second=1e9)
@@ -109,3 +114,41 @@ def _planning(graph: JoinGraph, flowing: Flowing) -> Planning:
         price=lambda cost, connection, work: cost.bytes_per_second,
         algorithms=(Algorithm.SP_D,),
     )
+
+
+def assumed(graph: JoinGraph, held: Sequence[float]) -> tuple[float, ...]:
+    """By edge, which part of all pairs match, where nothing has been measured."""
+    return tuple(_assumed(edge, max(1.0, *held)) for edge in graph.edges)
+
+
+def _assumed(edge: Edge, held: float) -> float:
+    main = edge.main
+    if main.is_equality:
+        return 1 / held
+    if main.kind is not MainKind.RANGE:
+        return 1.0
+    return _ASSUMED_BAND if main.low is not None and main.high is not None else _ASSUMED_RANGE
+
+
+def told(graph: JoinGraph, flowing: Flowing, orders: Orders = ()) -> list[str]:
+    """The order of each stream and what it sends, beside other ones: a table for people.
+
+    ``orders``: those that run; without them, those that would be chosen.
+    """
+    rows = [("new tuples of", "meet, in this order", "found per second, by step", "sent between steps")]
+    for head, order in enumerate(orders or choose(graph, flowing)):
+        rows.append((graph.streams[head], *_cells(graph, priced(graph, flowing, head, order))))
+        others = [each for each in alternatives(graph, flowing, head) if each.order != order]
+        for other in others if len(others) <= MOST_SHOWN else (others[0], others[-1]):
+            rows.append(("  or", *_cells(graph, other)))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _cells(graph: JoinGraph, each: Priced) -> tuple[str, str, str]:
+    found = ", ".join(f"{tuples:,.0f}" if tuples >= 1 else f"{tuples:.2g}" for tuples in each.tuples)
+    size, unit = each.bytes_per_second, "B/s"
+    for larger in ("kB/s", "MB/s", "GB/s"):
+        if size >= 1000:
+            size, unit = size / 1000, larger
+    return ", ".join(graph.streams[stream] for stream in each.order), found, f"{size:,.3g} {unit}"

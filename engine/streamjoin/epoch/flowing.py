@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamjoin.elastic.sequences import Flowing, Orders, choose
+from streamjoin.elastic.sequences import Flowing, Orders, assumed, choose
 from streamjoin.epoch.outcome import counts_of
 from streamjoin.epoch.spec import TaskReport
 from streamjoin.job import Job
-from streamjoin.language.graph import Edge, JoinGraph
-from streamjoin.language.predicate import MainKind
+from streamjoin.language.graph import JoinGraph
 from streamjoin.state.log import Checkpoint
 
 CHOOSE_SECONDS = 10.0
@@ -21,8 +20,6 @@ KEPT = 0.8
 """What was measured before an epoch counts for so much after it."""
 LEAST_PAIRS = 10_000.0
 """Of fewer pairs of tuples it says nothing how many matched."""
-_ASSUMED_BAND, _ASSUMED_RANGE = 0.01, 0.3
-"""Which part of all pairs match, while nothing is known of them."""
 
 
 class Flow:
@@ -61,8 +58,8 @@ class Flow:
     def known(self, rates: Sequence[float], held: Sequence[float]) -> Flowing:
         """All of it; selectivities are assumed where none was measured."""
         measured = [
-            found / pairs if pairs >= LEAST_PAIRS else _assumed(edge, max(1.0, *held))
-            for edge, pairs, found in zip(self._graph.edges, self._pairs, self._found, strict=True)
+            found / pairs if pairs >= LEAST_PAIRS else unknown
+            for unknown, pairs, found in zip(assumed(self._graph, held), self._pairs, self._found, strict=True)
         ]
         return Flowing(tuple(rates), tuple(held), tuple(stream.tuple_bytes for stream in self._job.streams), tuple(measured))
 
@@ -76,17 +73,3 @@ class Flow:
             return
         self._chosen_at = now
         self.orders = choose(self._graph, self.known(rates, held), self.orders)
-
-
-def assumed(graph: JoinGraph, held: Sequence[float]) -> tuple[float, ...]:
-    """By edge, which part of all pairs match, where nothing has been measured."""
-    return tuple(_assumed(edge, max(1.0, *held)) for edge in graph.edges)
-
-
-def _assumed(edge: Edge, held: float) -> float:
-    main = edge.main
-    if main.is_equality:
-        return 1 / held
-    if main.kind is not MainKind.RANGE:
-        return 1.0
-    return _ASSUMED_BAND if main.low is not None and main.high is not None else _ASSUMED_RANGE
