@@ -129,7 +129,8 @@ def _sequences(job: Job, graph: JoinGraph) -> list[str]:
         rate * UNKNOWN_SECONDS if tuples is None or math.isinf(tuples) else tuples
         for tuples, rate in zip(expected, rates, strict=True)
     ]
-    flowing = Flowing(rates, held, [stream.tuple_bytes for stream in job.streams], assumed(graph, held))
+    by_condition, by_output = zip(*job.carried_bytes([job.streams[place.stream].tuple_bytes for place in job.places]), strict=True)
+    flowing = Flowing(rates, held, by_condition, by_output, assumed(graph, held))
     note = "sequences, where each equality has one match, a band 1 % of all and an order 30 %; a run goes by what it measures:"
     return [note, *(f"  {line}" for line in told(graph, flowing))]
 

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from streamjoin.elastic.plan import Plan
-from streamjoin.elastic.sequences import Orders
+from streamjoin.elastic.sequences import Flowing, Ways
 from streamjoin.epoch.compaction import next_rewrite
 from streamjoin.epoch.deployment import (
     Deployed,
@@ -256,7 +256,7 @@ class Driver:
         assert self._config is not None
         incarnation, entry = self._log.incarnation, path_of(self._log.sequence)
         spec = make_spec(
-            *(self.job, self.checkpoint, head, inputs, plans, self._config, self._orders()),
+            *(self.job, self.checkpoint, head, inputs, plans, self._config, self._ways()),
             incarnation=incarnation,
             entry=entry,
             now=self._clock(),
@@ -382,7 +382,7 @@ class Driver:
         assert self.layout is not None
         self._observations.add(self.layout, reports, epoch.spec.expired_before, now)
         if self._flow is not None:
-            self._flow.add(epoch.spec.orders, reports, self._stored())
+            self._flow.add(epoch.spec.ways, reports, self._stored())
         if epoch.is_switch:
             committed = FirstEpochCommitted(
                 epoch=epoch.spec.epoch,
@@ -451,19 +451,21 @@ class Driver:
                 case ReleaseWorkers(kept):
                     self._runner.release(kept)
 
-    def _orders(self) -> Orders:
-        """In what order each stream's new tuples meet the others, where there are more than two."""
+    def _ways(self) -> Ways:
+        """In what order each stream's new tuples meet the others, and how, where there are more than two."""
         if self._flow is None:
             return ()
-        self._flow.choose(self._observations.rates(), self._stored(), self._clock())
-        return self._flow.orders
+        self._flow.choose(self._known_flow(self._flow), self._clock())
+        return self._flow.ways
 
     def _flowing(self) -> dict[str, list[float]]:
         """What these orders are priced by."""
         if self._flow is None:
             return {}
-        known = self._flow.known(self._observations.rates(), self._stored())
-        return {name: list(values) for name, values in dataclasses.asdict(known).items()}
+        return {name: list(values) for name, values in dataclasses.asdict(self._known_flow(self._flow)).items()}
+
+    def _known_flow(self, flow: Flow) -> Flowing:
+        return flow.known(self._observations.rates(), self._stored(), tuple_bytes(self.job, self.checkpoint))
 
     def _stored(self) -> list[float]:
         """Tuples stored, by stream: each once, however many places hold it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamjoin.elastic.sequences import Flowing, Orders, assumed, choose
+from streamjoin.elastic.sequences import Flowing, Ways, assumed, choose
 from streamjoin.epoch.outcome import counts_of
 from streamjoin.epoch.spec import TaskReport
 from streamjoin.job import Job
@@ -15,7 +15,7 @@ from streamjoin.language.graph import JoinGraph
 from streamjoin.state.log import Checkpoint
 
 CHOOSE_SECONDS = 10.0
-"""Orders are looked at again after so long."""
+"""Ways are looked at again after so long."""
 KEPT = 0.8
 """What was measured before an epoch counts for so much after it."""
 LEAST_PAIRS = 10_000.0
@@ -31,13 +31,13 @@ class Flow:
         self._pairs = [0.0] * len(graph.edges)
         self._found = [0.0] * len(graph.edges)
         self._chosen_at: float | None = None
-        self.orders: Orders = ()
+        self.ways: Ways = ()
         """Empty until they are first chosen."""
 
-    def add(self, orders: Orders, reports: Sequence[TaskReport], held: Sequence[float]) -> None:
-        """Take in an epoch that ran by these orders. ``held``: tuples stored, by stream. O(reports x steps)."""
-        accepted, steps = counts_of(reports, len(orders))["accepted"], len(orders) - 1
-        found = [0] * (len(orders) * steps)
+    def add(self, ways: Ways, reports: Sequence[TaskReport], held: Sequence[float]) -> None:
+        """Take in an epoch that ran by these ways. ``held``: tuples stored, by stream. O(reports x steps)."""
+        accepted, steps = counts_of(reports, len(ways))["accepted"], len(ways) - 1
+        found = [0] * (len(ways) * steps)
         for report in reports:
             for number, work in report.steps.items():
                 found[number] += work.found
@@ -45,9 +45,9 @@ class Flow:
             return
         self._pairs = [KEPT * count for count in self._pairs]
         self._found = [KEPT * count for count in self._found]
-        for head, order in enumerate(orders):
+        for head, way in enumerate(ways):
             probing, joined = float(accepted[head]), frozenset((head,))
-            for at, stream in enumerate(order):
+            for at, stream in enumerate(way.order):
                 edge = self._graph.edge_to(stream, joined)
                 assert edge is not None
                 number, came = self._graph.edges.index(edge), found[head * steps + at]
@@ -55,21 +55,23 @@ class Flow:
                 self._found[number] += came
                 probing, joined = float(came), joined | {stream}
 
-    def known(self, rates: Sequence[float], held: Sequence[float]) -> Flowing:
-        """All of it; selectivities are assumed where none was measured."""
+    def known(self, rates: Sequence[float], held: Sequence[float], tuple_bytes: Sequence[float]) -> Flowing:
+        """All of it; selectivities are assumed where none was measured. ``tuple_bytes``: of held tuples, by place."""
         measured = [
             found / pairs if pairs >= LEAST_PAIRS else unknown
             for unknown, pairs, found in zip(assumed(self._graph, held), self._pairs, self._found, strict=True)
         ]
-        return Flowing(tuple(rates), tuple(held), tuple(stream.tuple_bytes for stream in self._job.streams), tuple(measured))
+        widths = self._job.carried_bytes(tuple_bytes)
+        by_condition, by_output = zip(*widths, strict=True)
+        return Flowing(tuple(rates), tuple(held), by_condition, by_output, tuple(measured))
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Go on from the orders of the last commit."""
-        self.orders = checkpoint.orders
+        """Go on from the ways of the last commit."""
+        self.ways = checkpoint.ways
 
-    def choose(self, rates: Sequence[float], held: Sequence[float], now: float) -> None:
-        """Look at the orders again, if it is time."""
-        if self.orders and self._chosen_at is not None and 0 <= now - self._chosen_at < CHOOSE_SECONDS:
+    def choose(self, known: Flowing, now: float) -> None:
+        """Look at the ways again, if it is time."""
+        if self.ways and self._chosen_at is not None and 0 <= now - self._chosen_at < CHOOSE_SECONDS:
             return
         self._chosen_at = now
-        self.orders = choose(self._graph, self.known(rates, held), self.orders)
+        self.ways = choose(self._graph, known, self.ways)

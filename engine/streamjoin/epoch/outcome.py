@@ -82,7 +82,7 @@ def checkpoint_after(
         effective=last.watermarks,
         partitions=tuple(partitions for _, partitions in advanced),
         widths=widths_after(last, reports),
-        orders=spec.orders,
+        ways=spec.ways,
         flowing=flowing,
         expired=spec.expired_before,
         blocks=() if spec.is_last else tuple(kept + new),
