@@ -5,6 +5,7 @@ Everything runs with the inline runner; ``tests/test_spark.py`` starts Spark.
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -518,6 +520,74 @@ def test_plan_needs_no_place_for_state_and_names_what_is_wrong_with_statistics(t
     undrawable = invoke("plan", path, "--output", tmp_path / "scheme.txt")
     assert undrawable.exit_code == Exit.USAGE
     assert "--output" in undrawable.stderr
+
+
+def chain_at(root: Path, *, streams: int = 3, rows: int = 1000, **changes: Any) -> Path:
+    """A manifest of so many streams a, b, c ..., each joined with the next: by ``id`` and, every second time, by a band of ``k``."""
+    names = "abcdef"[:streams]
+    path = manifest_at(root, rows=rows)
+    document = yaml.safe_load(path.read_text())
+    spec = document["spec"]
+    first, _ = spec["streams"]
+    spec["streams"] = [first | {"name": name, "watermark": "100ms"} for name in names]
+    spec["joins"][0] |= {
+        "condition": " AND ".join(
+            f"abs({one}.k - {other}.k) <= 1" if number % 2 else f"{one}.id = {other}.id"
+            for number, (one, other) in enumerate(itertools.pairwise(names))
+        ),
+        "output": {"select": [f"{name}.id AS {name}" for name in names], "sink": {"files": {"path": str(root / "out")}}},
+    }
+    spec |= changes
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    return path
+
+
+def of_three(epoch: int = 0, streams: int = 3, places: int = 4, **changes: Any) -> EpochResult:
+    """An epoch of :func:`chain_at`."""
+    each = tuple(10 * (number + 1) for number in range(streams))
+    counts = make_result().counts | dict.fromkeys(("rejected", "filtered", "late", "unmatchable", "shed"), (0,) * streams)
+    counts |= dict.fromkeys(("input", "accepted", "routed"), each)
+    held = tuple(100 * (number + 1) for number in range(places))
+    totals = {name: list(of_streams) for name, of_streams in counts.items()} | {"output": [5], "candidates": [7]}
+    totals |= {"partial": [1234], "partial_bytes": [56789]}
+    return make_result(
+        epoch,
+        counts=counts,
+        totals=totals,
+        held={0: held, 1: held},
+        watermarks=(None,) * streams,
+        lag=(1.0,) * streams,
+        backlog=(0,) * streams,
+        **changes,
+    )
+
+
+def test_a_join_of_three_streams_is_told_of_by_line_summary_and_picture(tmp_path: Path) -> None:
+    picture = tmp_path / "run.svg"
+    result = run_inline(chain_at(tmp_path), "--until-idle", "--picture", picture)
+    assert result.exit_code == Exit.DONE, result.output
+    assert re.search(r"^epoch 0: in 333 \+ 333 \+ 333, out [\d,]+, held [\d,]+, ", result.stdout, re.MULTILINE)
+    for name in "abc":
+        assert re.search(rf"^  {name}  +1,000 tuples, ", result.stdout, re.MULTILINE)
+        assert f"<!-- {name} in -->" in picture.read_text()
+    assert f"{rows_in(tmp_path):,} rows" in result.stdout
+
+
+def test_json_has_what_a_worker_holds_by_stream_where_there_are_three(tmp_path: Path) -> None:
+    result = run_inline(chain_at(tmp_path), "--until-idle", "--json")
+    *epochs, summary = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(stream["name"], stream["input"]) for stream in summary["streams"]] == [("a", 1000), ("b", 1000), ("c", 1000)]
+    assert summary["output"] == rows_in(tmp_path) > 0
+    for worker in epochs[-1]["workers"]:
+        assert list(worker["held"]) == ["a", "b", "c"]
+        assert "heldLeft" not in worker
+    held = Counter[str]()
+    for worker in epochs[0]["workers"]:
+        held.update(worker["held"])
+    # b is held by its id and by its k.
+    assert held["b"] == 2 * held["a"] == 2 * held["c"]
+    assert summary["totals"]["partial"][0] > 0
+    assert summary["totals"]["partialBytes"][0] > 0
 
 
 # The loop alone, with a driver that does as it is told.

@@ -142,7 +142,7 @@ def epoch_line(result: EpochResult) -> str:
     """An epoch in one line; what is zero and better so is left out."""
     counts = result.counts
     parts = [
-        f"in {counts['input'][0]:,} + {counts['input'][1]:,}",
+        f"in {' + '.join(f'{records:,}' for records in counts['input'])}",
         f"out {result.output:,}{_by_join(result)}",
         f"held {sum(map(sum, result.held.values())):,}",
         f"tau {max(result.utilization.values(), default=0.0):.2f}",
