@@ -590,6 +590,28 @@ def test_json_has_what_a_worker_holds_by_stream_where_there_are_three(tmp_path: 
     assert summary["totals"]["partialBytes"][0] > 0
 
 
+def test_plan_of_three_streams_cuts_saves_goes_on_and_draws(tmp_path: Path) -> None:
+    path, saved, picture = chain_at(tmp_path), tmp_path / "plan.json", tmp_path / "plan.svg"
+    first = invoke("plan", path, "--tasks", 3, "--save", saved, "--output", picture)
+    assert first.exit_code == Exit.DONE, first.output
+    assert "main predicate: a.id = b.id (range)\na by id: " in first.stdout
+    assert "\n\nabs(b.k - c.k) <= 1:\ntasks  b by k" in first.stdout
+    assert "a ⋈ b ⋈ c by adsp: 3 tasks" in picture.read_text()
+    stats = tmp_path / "stats.json"
+    keys = {"keys": list(range(200))}
+    stats.write_text(json.dumps({"a": {"tuples": 500}, "b": {"tuples": 400, "by": {"k": keys}}, "c": {"tuples": 300} | keys}))
+    again = invoke("plan", path, "--stats", stats, "--tasks", 4, "--from", saved, "--output", picture)
+    assert again.exit_code == Exit.DONE, again.output
+    assert "b by k: 400 tuples (" in again.stdout
+    assert re.search(r"^\d  +from \d+(?: to \d+)? +", again.stdout, re.MULTILINE), "cut along k"
+    assert "from plan 1, 3 tasks, to plan 2:" in again.stdout
+    assert "4 tasks" in picture.read_text()
+    stats.write_text('{"left": {"tuples": 1}, "right": {"tuples": 1}}')
+    refused = invoke("plan", path, "--stats", stats)
+    assert refused.exit_code == Exit.USAGE
+    assert refused.stderr == f"{stats}: left, right: must be an object of a, b, c and capacity\n"
+
+
 # The loop alone, with a driver that does as it is told.
 
 

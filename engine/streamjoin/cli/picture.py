@@ -151,7 +151,8 @@ def _lag(axes: Any, subject: Subject, samples: list[Sample], times: list[float])
         lags = [(time, sample.lag[number]) for time, sample in zip(times, samples, strict=True)]
         known = [(time, lag / scale) for time, lag in lags if lag is not None]
         if known:
-            axes.plot(*zip(*known, strict=True), color=colour, linewidth=_width(number, len(subject.streams)), label=subject.streams[number])
+            width = _width(number, len(subject.streams))
+            axes.plot(*zip(*known, strict=True), color=colour, linewidth=width, label=subject.streams[number])
     axes.set_title("watermark lag", loc="left")
     axes.set_ylabel(unit)
     if axes.get_legend_handles_labels()[0]:
