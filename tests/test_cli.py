@@ -612,6 +612,14 @@ def test_plan_of_three_streams_cuts_saves_goes_on_and_draws(tmp_path: Path) -> N
     assert refused.stderr == f"{stats}: left, right: must be an object of a, b, c and capacity\n"
 
 
+def test_simulate_is_for_two_streams_and_validate_takes_three(tmp_path: Path) -> None:
+    path = chain_at(tmp_path)
+    assert invoke("validate", path).stdout == f"{path}: ok\n"
+    refused = invoke("simulate", path, "--days", 1)
+    assert refused.exit_code == Exit.USAGE
+    assert refused.stderr.startswith(f"{path}: spec.streams: simulate is for joins of two streams, and this one has 3; ")
+
+
 # The loop alone, with a driver that does as it is told.
 
 

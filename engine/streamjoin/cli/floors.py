@@ -104,8 +104,7 @@ def key_name(place: Place) -> str:
 def floors_of(layout: Layout, streams: Sequence[str], known: Sequence[SideStatistics]) -> tuple[Floor, ...]:
     """The floors of a layout's schemes, from what is known of the keys at each place."""
     if layout.graph is None:
-        left, right = streams
-        return (Floor.alone(layout.main, Statistics(tuple(known)), (left, right)),)
+        return (Floor.alone(layout.main, Statistics(tuple(known)), (streams[LEFT], streams[RIGHT])),)
     graph = layout.graph
     floors = []
     for number, main in enumerate(graph.main.floors):

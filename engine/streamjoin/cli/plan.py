@@ -15,6 +15,7 @@ from streamjoin.cli.stats import Stats, StatsError, expected_statistics, read_st
 from streamjoin.cli.validate import Unreadable, read_text, refusing
 from streamjoin.elastic.plan import PlanError
 from streamjoin.job import Job, compile_job, with_checkpoint
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.manifest.problem import listed
 from streamjoin.manifest.validate import load
 from streamjoin.scheme.capacity import Capacity
@@ -53,8 +54,7 @@ def _plan(job: Job, options: Options) -> None:
         try:
             text = read_text(str(options.stats))
             if layout.graph is None:
-                left, right = names
-                given = read_stats(text, main, (left, right))
+                given = read_stats(text, main, (names[LEFT], names[RIGHT]))
             else:
                 given = read_stats_by_stream(text, names, job.places)
         except (StatsError, Unreadable) as refusal:
