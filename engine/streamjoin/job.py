@@ -132,20 +132,20 @@ class Job:
     """Whether late tuples go there too."""
     manifest: Manifest
 
-    def expected_by_stream(self) -> tuple[float | None, ...]:
-        """What is expected to be held of each stream, by one key of it."""
+    def expected_tuples(self) -> Expected:
+        """What is expected to be held on each side of a scheme."""
+        of_streams = self.expected_of_streams()
+        left, right = ([of_streams[place.stream] for place in self.places if place.side == side] for side in SIDES)
+        return _sum_of(left), _sum_of(right)
+
+    def expected_of_streams(self) -> tuple[float | None, ...]:
+        """What the window is expected to hold of each stream."""
         return expected_tuples(
             [stream.expected_rate for stream in self.streams],
             self.window,
             delays_micros=[stream.watermark_micros for stream in self.streams],
             epoch_micros=max(LEAST_INTERVAL_SECONDS * 1e6, self.interval_micros),
         )
-
-    def expected_tuples(self) -> Expected:
-        """What is expected to be held on each side of a scheme."""
-        of_streams = self.expected_by_stream()
-        left, right = ([of_streams[place.stream] for place in self.places if place.side == side] for side in SIDES)
-        return _sum_of(left), _sum_of(right)
 
     @property
     def graph(self) -> JoinGraph | None:

@@ -112,7 +112,7 @@ def _plan(job: Job, options: Options) -> None:
 
 def _expected(job: Job) -> tuple[SideStatistics, ...]:
     """What the manifest alone says of what is held at each place."""
-    of_streams = expected_statistics([stream.expected_rate for stream in job.streams], job.expected_by_stream())
+    of_streams = expected_statistics([stream.expected_rate for stream in job.streams], job.expected_of_streams())
     return tuple(of_streams[place.stream] for place in job.places)
 
 
