@@ -612,6 +612,21 @@ def test_plan_of_three_streams_cuts_saves_goes_on_and_draws(tmp_path: Path) -> N
     assert refused.stderr == f"{stats}: left, right: must be an object of a, b, c and capacity\n"
 
 
+def test_validate_and_plan_expect_the_same_of_three_streams(tmp_path: Path) -> None:
+    path = chain_at(tmp_path, workers={"min": 1, "max": 3, "capacityTuples": 4000})
+    document = yaml.safe_load(path.read_text())
+    document["spec"]["joins"][0]["condition"] = "a.id = b.id AND a.id = c.id"
+    path.write_text(yaml.safe_dump(document))
+    planned, told = invoke("plan", path), invoke("validate", path)
+    # Tuples of one key, which is hashed: nothing is held twice.
+    assert planned.exit_code == told.exit_code == Exit.DONE
+    assert "warning" not in planned.stderr + told.stderr
+    path.write_text(path.read_text().replace("4000", "1500"))
+    (warning,) = [line for line in invoke("plan", path).stderr.splitlines() if "warning" in line]
+    assert "spec.workers.max: 3 is too small" in warning
+    assert invoke("validate", path).stderr == f"{path}: {warning}\n"
+
+
 def test_simulate_is_for_two_streams_and_validate_takes_three(tmp_path: Path) -> None:
     path = chain_at(tmp_path)
     assert invoke("validate", path).stdout == f"{path}: ok\n"
