@@ -523,7 +523,7 @@ def _select(rng: random.Random, names: tuple[str, ...]) -> dict[str, Term]:
         "both": applied("({} || {})", operator.add, column(one, "s"), column(other, "s")),
         "number": column(one, "d"),
         "key": column(other, "n"),
-        "moment": _unix_micros(one),
+        "micros": _unix_micros(one),
     }
     return found | {name: further[name] for name in rng.sample(list(further), rng.randint(0, 3))}
 
@@ -559,7 +559,12 @@ class Values:
             s = None
         if rng.random() < 0.04:
             v = None
-        return rid, n, v, datetime.datetime.fromtimestamp(at // SECOND, datetime.UTC) + datetime.timedelta(microseconds=at % SECOND), d, s
+        return rid, n, v, moment(at), d, s
+
+
+def moment(at: int) -> datetime.datetime:
+    """Of microseconds since 1970."""
+    return datetime.datetime.fromtimestamp(at // SECOND, datetime.UTC) + datetime.timedelta(microseconds=at % SECOND)
 
 
 ARRIVALS: dict[str, Callable[[random.Random, int, int], float]] = {
@@ -580,7 +585,7 @@ def _inputs(rng: random.Random, count: int, most: int) -> tuple[Input, ...]:
     for _ in range(count):
         tuples, jump = rng.randint(min(5, most), most), rng.choice([0, 0, 3, 15]) * SECOND
         progress = sorted(rng.randrange(span) for _ in range(tuples))
-        times = [START + (moment - rng.randint(0, jump)) // grain * grain for moment in progress]
+        times = [START + (offset - rng.randint(0, jump)) // grain * grain for offset in progress]
         rows = [values.row(rng, rid, at) for rid, at in enumerate(times)]
         inputs.append(_spread(rng, rows, epochs, ARRIVALS[rng.choice(list(ARRIVALS))]))
     return tuple(inputs)
@@ -594,13 +599,14 @@ def _spread(rng: random.Random, rows: list[tuple[Any, ...]], epochs: int, share:
     for end in ends:
         cuts = sorted(rng.randint(begin, end) for _ in range(rng.choice([0, 0, 1, 2])))
         bounds = [begin, *cuts, end] if cuts or end > begin else []
-        batches += [_batch(rows[low:high]) for low, high in itertools.pairwise(bounds)]
+        batches += [batch_of(rows[low:high]) for low, high in itertools.pairwise(bounds)]
         per_epoch.append(max(0, len(bounds) - 1))
         begin = end
     return Input(batches, per_epoch)
 
 
-def _batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+def batch_of(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    """Rows of values in the order of ``COLUMNS``."""
     columns = zip(*rows, strict=True) if rows else ((),) * len(COLUMNS)
     arrays = [pa.array(values, of.arrow) for values, of in zip(columns, COLUMNS.values(), strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=list(COLUMNS))

@@ -7,6 +7,7 @@ and epochs that fail in between. Each case is made from one seed, which a failur
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections import Counter
@@ -15,10 +16,24 @@ from pathlib import Path
 import pytest
 
 from faulty_runs import elastic, run_cases, run_with_faults
-from harness import late_of, make_job, output_of, staged_of
-from many_streams import SHAPES, Join, drawn, expected, expected_by_hand, written
+from harness import SECOND, START, Input, driver_for, late_of, make_job, output_of, run_all, staged_of
+from many_streams import (
+    SHAPES,
+    Join,
+    TimeWindow,
+    batch_of,
+    column,
+    compare,
+    drawn,
+    expected,
+    expected_by_hand,
+    moment,
+    written,
+)
 from streamjoin.job import Job
 from streamjoin.manifest import ManifestError
+from streamjoin.runner.inline import InlineRunner
+from streamjoin.state.storage import ObjectStorage
 
 CASES = int(os.environ.get("STREAMJOIN_CASES", "200"))
 SEED = os.environ.get("STREAMJOIN_SEED")
@@ -73,3 +88,37 @@ def test_the_oracle_selects_what_python_finds_in_the_product_of_all_streams(stre
         assert found == want, f"seed {seed}: {join}\nmissing {want - found}\nunexpected {found - want}"
         total += found.total()
     assert total > 100
+
+
+@pytest.mark.parametrize(
+    ("bounds", "times", "holds"),
+    [
+        ((9, 4, 1), (0, 5, 9), True),
+        ((8, 9, 9), (0, 5, 9), False),
+        ((9, 3, 9), (0, 5, 9), False),
+        ((0, 9, 8), (9, 0, 1), True),
+        ((9, 9, 8), (9, 0, 0), False),
+        ((0, 0, 1), (4, 4, 4), True),
+        ((0, 5, 5), (3, 4, 4), False),
+    ],
+)
+def test_no_member_of_a_result_is_older_than_the_newest_by_more_than_its_streams_window(
+    bounds: tuple[int, ...], times: tuple[int, ...], holds: bool, tmp_path: Path
+) -> None:
+    """In whatever order the three arrive, one in each epoch, or all in one."""
+    names = "abc"
+    condition = tuple(compare(column(one, "n"), "=", column(other, "n")) for one, other in ("ab", "bc"))
+    window, select = TimeWindow(dict(zip(names, bounds, strict=True))), {f"{name}_rid": column(name, "rid") for name in names}
+    arrivals = [*itertools.permutations(range(3)), (0, 0, 0)]
+    for number, epochs in enumerate(arrivals):
+        inputs = tuple(one_tuple(epoch, START + second * SECOND) for epoch, second in zip(epochs, times, strict=True))
+        join, root = Join(tuple(names), "chain", condition, window, {}, select, None, inputs, (0, 0, 0)), tmp_path / str(number)
+        job = make_job(root, **join.options(root))
+        run_all(driver_for(job, inputs, ObjectStorage(str(root / "state")), InlineRunner()))
+        assert output_of(root) == Counter([(0, 0, 0)] if holds else []), f"arrived in epochs {epochs}"
+        assert expected(join) == expected_by_hand(join) == written(output_of(root).elements())
+
+
+def one_tuple(epoch: int, at: int) -> Input:
+    """A stream whose only tuple comes in one of three epochs."""
+    return Input([batch_of([(0, 1, 0, moment(at), 0.0, "")])], [int(number == epoch) for number in range(3)])
