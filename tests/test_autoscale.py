@@ -1009,7 +1009,7 @@ def test_a_sample_has_what_a_scrape_says() -> None:
         world.prometheus.scrape()
     found = asyncio.run(world.prometheus.read("", *KEY, 120.0))
     assert not isinstance(found, Distrusted)
-    sample = measure(found, generation=1, workers=world.join.workers, streams=("orders", "payments"), now=world.now, bound=60.0)
+    sample = measure(found, generation=1, workers=world.join.workers, streams=(("orders",), ("payments",)), now=world.now, bound=60.0)
     assert isinstance(sample, Sample)
     assert sample.taken_at == world.now
     assert list(sample.tau.values()) == pytest.approx(world.join.tau)

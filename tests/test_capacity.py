@@ -207,7 +207,7 @@ def test_a_join_by_bytes_has_the_same_results_and_its_fullest_worker_holds_less(
             left, right = driver.statistics().sides
             assert 1000 < left.weight < 1100, "a thousand characters, and the columns beside them"
             assert 24 < right.weight < 60
-            assert left.tuples == sum(block.rows for block in checkpoint.blocks if block.side == LEFT)
+            assert left.tuples == sum(block.rows for block in checkpoint.blocks if block.place == LEFT)
         else:
             assert driver.utilization() == {task: sum(tuples) / 100_000 for task, tuples in checkpoint.held.items()}
             assert [side.weight for side in driver.statistics().sides] == [1.0, 1.0]

@@ -43,11 +43,11 @@ def applied(checkpoint: Checkpoint, number: int, window: Window) -> Checkpoint |
     if rewrite is None:
         return None
     assert len(rewrite.blocks) > 1
-    assert {block.side for block in rewrite.blocks} == {rewrite.side}
+    assert {block.place for block in rewrite.blocks} == {rewrite.place}
     assert all(block.generation != checkpoint.generation for block in rewrite.blocks)
     nbytes = sum(block.nbytes for block in rewrite.blocks)
     assert nbytes <= compaction.MOST_BYTES
-    made = block(number, nbytes, side=rewrite.side, generation=0, time=max(block.time_max or 0 for block in rewrite.blocks))
+    made = block(number, nbytes, side=rewrite.place, generation=0, time=max(block.time_max or 0 for block in rewrite.blocks))
     return replace(checkpoint, blocks=(*(block for block in checkpoint.blocks if block not in rewrite.blocks), made))
 
 
@@ -131,7 +131,7 @@ def test_a_join_without_end_stays_small_however_often_its_plan_changes(small: st
             most_bytes = max(most_bytes, len(entry))
             checkpoint = Entry.decode(entry).checkpoint
             for side in SIDES:
-                stored = Counter(rid for b in checkpoint.blocks if b.side == side for rid in load(storage, b).column("rid").to_pylist())
+                stored = Counter(rid for b in checkpoint.blocks if b.place == side for rid in load(storage, b).column("rid").to_pylist())
                 assert stored == Counter(range(2 * (number + 1)))
     assert driver.checkpoint.generation >= 24 * days
     assert most_blocks < 100

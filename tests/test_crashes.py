@@ -130,7 +130,7 @@ def check(root: Root, inputs: tuple[Input, Input], driver: Driver, label: str, j
     seen = arrivals(inputs)
     for side in (0, 1):
         stored = Counter(
-            rid for block in checkpoint.blocks if block.side == side for rid in load(storage, block).column("rid").to_pylist()
+            rid for block in checkpoint.blocks if block.place == side for rid in load(storage, block).column("rid").to_pylist()
         )
         accepted = kept_rids(seen[side])
         assert not stored - Counter(accepted), f"{label}: stored more than arrived"

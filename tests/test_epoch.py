@@ -235,7 +235,7 @@ def test_a_restart_with_another_model_plans_for_what_is_held_from_a_few_blocks(t
     again = driver_for(replace(quiet, model="hash"), inputs, state, InlineRunner())
     again.start()
     assert len(read) <= 8 < len(blocks)
-    assert {block.side for block in read} == {0, 1}
+    assert {block.place for block in read} == {0, 1}
     assert again.checkpoint.first_workers == 1, "of the first plan of all"
     run_all(again)
     # 160,000 tuples and more, 20,000 a worker: what is held counts where nothing is expected.
@@ -441,7 +441,7 @@ def test_blocks_expire_merge_and_stay_few(tmp_path: Path) -> None:
     assert entry is not None
     blocks = entry.checkpoint.blocks
     assert len(blocks) < 60
-    assert sum(block.rows for block in blocks if block.side == 0) < 350, "20 s of 10 tuples each, and what has not been dropped yet"
+    assert sum(block.rows for block in blocks if block.place == 0) < 350, "20 s of 10 tuples each, and what has not been dropped yet"
     assert sum(sum(held) for held in driver.checkpoint.held.values()) < 1500
     stored = list((tmp_path / "state" / "blocks").rglob("*.arrow"))
     assert len(stored) < len(blocks) + 20

@@ -51,7 +51,7 @@ def send_many(sender: Exchange, address: str) -> None:
 
 
 def contents(pieces: Iterator[Piece]) -> list[tuple[int, int, int, bytes]]:
-    return sorted((one.task, one.area, one.side, one.data.to_pybytes()) for one in pieces)
+    return sorted((one.task, one.area, one.place, one.data.to_pybytes()) for one in pieces)
 
 
 def test_every_receiver_gets_every_senders_pieces_and_no_others(make: Callable[..., Exchange]) -> None:

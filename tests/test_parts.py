@@ -92,7 +92,7 @@ def tuples(rng: np.random.Generator, rows: int, kind: str = "int", *, wide: bool
 def put(storage: ObjectStorage, name: str, batch: pa.RecordBatch, axes: Axes, *, side: int = LEFT, area: int = 0) -> Block:
     data, parts = encode_in_parts(batch, axes)
     storage.put(name, memoryview(data))
-    return describe(batch, name=name, side=side, generation=1, area=area, nbytes=data.size, parts=parts)
+    return describe(batch, name=name, place=side, generation=1, area=area, nbytes=data.size, parts=parts)
 
 
 def rows_of(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
@@ -172,7 +172,7 @@ def test_a_small_block_is_one_part_and_its_record_as_short_as_ever() -> None:
         data, parts = encode_in_parts(batch, axes)
         assert parts is None
         assert data.equals(encode(batch))
-    block = describe(batch, name="b", side=LEFT, generation=1, area=0, nbytes=data.size)
+    block = describe(batch, name="b", place=LEFT, generation=1, area=0, nbytes=data.size)
     assert len(block.to_json()) == len(dataclasses.fields(Block)) - 3
 
 
@@ -189,7 +189,7 @@ def test_blocks_that_were_written_as_one_part_are_read(s3: S3Server, tmp_path: P
     for storage in (ObjectStorage(str(s3.bucket())), ObjectStorage(str(tmp_path))):
         data = encode(batch)
         storage.put("blocks/old", memoryview(data))
-        old = describe(batch, name="blocks/old", side=LEFT, generation=1, area=0, nbytes=data.size)
+        old = describe(batch, name="blocks/old", place=LEFT, generation=1, area=0, nbytes=data.size)
         excerpt = Block.from_json(old.to_json()).excerpt(regions)
         assert excerpt == Excerpt(old, (0,))
         assert rows_of(select(load_excerpt(storage, excerpt), regions)) == inside(batch, regions)

@@ -142,7 +142,7 @@ def check_held(driver: Driver, runner: InlineRunner) -> None:
     storage = driver._storage
     everything = {side: [] for side in SIDES}
     for block in driver.checkpoint.blocks:
-        everything[block.side].append(load(storage, block))
+        everything[block.place].append(load(storage, block))
     assert driver._replanner.running is not None
     for task, worker in enumerate(driver._replanner.running.workers):
         store = runner._stores.get(worker)

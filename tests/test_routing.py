@@ -134,7 +134,7 @@ def test_what_is_read_back_of_a_block_is_what_routing_sends_to_the_area() -> Non
                 batch = pa.RecordBatch.from_arrays(
                     [pa.array(np.arange(len(units))), pa.array(units.astype(np.uint32))], names=["_key", "_unit"]
                 )
-                block = describe(batch, name="b", side=side, generation=1, area=0, nbytes=0)
+                block = describe(batch, name="b", place=side, generation=1, area=0, nbytes=0)
                 sent = {area: np.arange(len(units))[rows] for area, rows in Router(plan.scheme, side).route(
                     np.arange(len(units)), units.astype(np.uint32))}  # fmt: skip
                 for index, area in enumerate(plan.scheme.areas):

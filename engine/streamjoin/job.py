@@ -7,17 +7,20 @@ local ones, durations microseconds, SQL typed expressions, names in the case in 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from streamjoin.elastic.deployment import Deployment, Expected, expected_tuples, first_deployment
 from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS
 from streamjoin.language.condition import Condition
 from streamjoin.language.ddl import parse_schema
+from streamjoin.language.graph import JoinGraph, Place
 from streamjoin.language.join_type import JoinType
-from streamjoin.language.layout import Layout, layouts
+from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.schema import Column, Schema
+from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.language.sql import Expression, parse_boolean
 from streamjoin.language.types import TypeName
 from streamjoin.language.window import Window, WindowKind, widest
@@ -76,7 +79,8 @@ class JoinJob:
 
     name: str
     type: JoinType
-    condition: Condition
+    condition: Condition | None
+    """None: of three and more streams, whose layout has the graph."""
     window: Window
     output: tuple[tuple[str, Expression], ...]
     where: Expression | None
@@ -87,11 +91,10 @@ class JoinJob:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Joins over two streams, ready to run."""
+    """Joins over streams, ready to run."""
 
     name: str
     streams: tuple[StreamJob, ...]
-    """By side."""
     joins: tuple[JoinJob, ...]
     layouts: tuple[Layout, ...]
     """How tuples could lie for all joins, best static choice first. With a model that cuts along keys, only those with a bound on a key."""
@@ -130,14 +133,45 @@ class Job:
     manifest: Manifest
 
     def expected_tuples(self) -> Expected:
-        """What the window is expected to hold of each stream."""
-        left, right = self.streams
-        return expected_tuples(
-            (left.expected_rate, right.expected_rate),
+        """What is expected to be held on each side of a scheme."""
+        of_streams = expected_tuples(
+            [stream.expected_rate for stream in self.streams],
             self.window,
-            delays_micros=(left.watermark_micros, right.watermark_micros),
+            delays_micros=[stream.watermark_micros for stream in self.streams],
             epoch_micros=max(LEAST_INTERVAL_SECONDS * 1e6, self.interval_micros),
         )
+        left, right = ([of_streams[place.stream] for place in self.places if place.side == side] for side in SIDES)
+        return _sum_of(left), _sum_of(right)
+
+    @property
+    def graph(self) -> JoinGraph | None:
+        """Of three and more streams."""
+        return self.layouts[0].graph
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where tuples are held, by whichever layout: of which stream, and on which side of a scheme."""
+        return self.layouts[0].places
+
+    def by_stream(self, of_places: Sequence[int]) -> tuple[int, ...]:
+        """What is counted by place, added up by stream."""
+        found = [0] * len(self.streams)
+        for held, count in zip(self.places, of_places, strict=True):
+            found[held.stream] += count
+        return tuple(found)
+
+    def by_side(self, of_places: Sequence[float]) -> tuple[float, float]:
+        """What is counted by place, added up by side of a scheme."""
+        found = [0.0, 0.0]
+        for held, count in zip(self.places, of_places, strict=True):
+            found[held.side] += count
+        return found[LEFT], found[RIGHT]
+
+    @property
+    def streams_by_side(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The names of the streams with a place on each side of a scheme, once for each place."""
+        left, right = (tuple(self.streams[held.stream].name for held in self.places if held.side == side) for side in SIDES)
+        return left, right
 
     @property
     def gives_unmatched(self) -> bool:
@@ -149,10 +183,16 @@ class Job:
         """W in tuples, as wide as the schemas say where it is in bytes."""
         return self.capacity.in_tuples([stream.tuple_bytes for stream in self.streams])
 
-    def weights(self, tuple_bytes: tuple[float, float] | None = None) -> tuple[float, float]:
-        """What a held tuple of each side weighs against ``capacity``; ``tuple_bytes``: their widths, if not those of the schemas."""
-        left, right = self.streams
-        return self.capacity.weights((left.tuple_bytes, right.tuple_bytes) if tuple_bytes is None else tuple_bytes)
+    def weights(self, tuple_bytes: Sequence[float] | None = None) -> tuple[float, ...]:
+        """What a held tuple of each place weighs against ``capacity``; ``tuple_bytes``: their widths, if not those of the schemas."""
+        widths = [self.streams[place.stream].tuple_bytes for place in self.places] if tuple_bytes is None else tuple_bytes
+        return self.capacity.weights(widths)
+
+    def weights_of_sides(self, tuple_bytes: Sequence[float] | None = None, held: Sequence[float] | None = None) -> tuple[float, float]:
+        """The same of each side of a scheme: where it has several places, on average of the tuples ``held`` by place, or evenly."""
+        weights = self.weights(tuple_bytes)
+        left, right = (_mean([number for number, place in enumerate(self.places) if place.side == side], weights, held) for side in SIDES)
+        return left, right
 
     def first_deployment(
         self,
@@ -160,15 +200,17 @@ class Job:
         main: MainPredicate,
         expected: Expected | None = None,
         *,
-        tuple_bytes: tuple[float, float] | None = None,
+        tuple_bytes: Sequence[float] | None = None,
+        held: Sequence[float] | None = None,
     ) -> Deployment:
         """The plan to begin with (:func:`streamjoin.elastic.deployment.first_deployment`).
 
-        ``expected``: not what the manifest says; ``tuple_bytes``: of held tuples by side, if not those of the schemas.
+        ``expected``: not what the manifest says; ``tuple_bytes``: of held tuples by place, if not those of the schemas, and ``held``, in
+        which proportion they are.
         """
         return first_deployment(
             self.expected_tuples() if expected is None else expected,
-            known.weighed(self.weights(tuple_bytes)),
+            known.weighed(self.weights_of_sides(tuple_bytes, held)),
             main,
             model=self.model,
             capacity=self.capacity,
@@ -210,7 +252,7 @@ def compile_job(manifest: Manifest) -> Job:
     dead = spec.dead_letter
     schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
     joins = tuple(_join_job(join, spec, schemas) for join in spec.joins)
-    found = layouts([join.condition for join in joins])
+    found = resolve.layouts_of(spec, schemas)
     # Of all layouts, also of those that a model which cuts along keys does not use: the model may change under a checkpoint.
     needs = resolve.all_needs(spec, schemas)
     streams = tuple(_stream_job(stream, schemas[stream.name], needs) for stream in spec.streams)
@@ -251,12 +293,22 @@ def _join_job(join: Join, spec: Spec, schemas: Mapping[str, Schema]) -> JoinJob:
     return JoinJob(
         name=join.name,
         type=JoinType(join.type),
-        condition=resolve.condition(join.condition_text, schemas),
-        window=resolve.window(join.window),
+        condition=resolve.condition(join.condition_text, schemas) if len(schemas) == 2 else None,
+        window=resolve.window(join.window, tuple(schemas)),
         output=resolve.output(join, spec, schemas),
         where=None if join.output.where is None else parse_boolean(join.output.where, schemas),
         sink=_sink(join.output.sink),
     )
+
+
+def _sum_of(tuples: Sequence[float | None]) -> float | None:
+    known = [number for number in tuples if number is not None]
+    return math.fsum(known) if len(known) == len(tuples) else None
+
+
+def _mean(places: Sequence[int], weights: Sequence[float], held: Sequence[float] | None) -> float:
+    shares = [1.0 if held is None else max(1.0, held[place]) for place in places]
+    return sum(weights[place] * share for place, share in zip(places, shares, strict=True)) / sum(shares)
 
 
 def with_checkpoint(manifest: Manifest) -> Manifest:
@@ -326,6 +378,8 @@ def _source_identity(source: SourceModel) -> str:
 
 
 def _window_text(window: Window) -> str:
+    if window.each:
+        return f"each {', '.join(map(str, window.each))} us"
     if window.kind is WindowKind.RANGE:
         slide = f", slide {window.slide_micros} us" if window.slide_micros else ""
         return f"before {window.before_micros} us, after {window.after_micros} us{slide}"

@@ -140,12 +140,13 @@ def measure(
     *,
     generation: int,
     workers: int,
-    streams: Sequence[str],
+    streams: Sequence[Sequence[str]],
     now: float,
     bound: float,
     is_retrying: bool = False,
 ) -> Sample | Distrusted:
-    """The sample that the newest scrape gives of plan ``generation`` with ``workers`` workers; ``streams``: their names, by side.
+    """The sample that the newest scrape gives of plan ``generation`` with ``workers`` workers; ``streams``: their names, by side
+    of the scheme.
 
     ``bound``: from this age on, in seconds, no scrape is believed. ``is_retrying``: epochs fail, so that what is shown is of the last one
     that did not. The sample's time is that of the epoch, which may be older than the scrape: the core judges that. O(points).
@@ -190,10 +191,12 @@ class _Scraped:
         numbers = [value for _, value in self._now(EPOCH) if math.isfinite(value)]
         return max(numbers, default=-1.0)
 
-    def sample(self, generation: int, workers: int, streams: Sequence[str], is_retrying: bool) -> Sample:
+    def sample(self, generation: int, workers: int, streams: Sequence[Sequence[str]], is_retrying: bool) -> Sample:
         check_plan(self._one(GENERATION), generation)
         tau = checked_tau({series.labels.get("task", ""): value for series, value in self._now(TAU)}, workers)
-        arrived, shed = self._arrived(streams)
+        names = list(dict.fromkeys(stream for of_side in streams for stream in of_side))
+        arrived, shed = self._arrived(names)
+        left, right = (math.fsum(arrived[stream] for stream in of_side) for of_side in streams)
         # What a scrape shows was committed before the attempt that was running then began.
         before = self.at - self._one(RUNNING)
         epochs = self._one(EPOCHS)
@@ -202,11 +205,11 @@ class _Scraped:
             generation=generation,
             tau={int(task): value for task, value in tau.items()},
             workers=workers,
-            rates=(arrived[0], arrived[1]),
+            rates=(left, right),
             held=(self._held("left", workers), self._held("right", workers)),
             epoch_seconds=self._epoch_seconds(),
             # A process that has run no epoch has nothing waiting that it knows of; it shows no backlog then.
-            backlog_records=sum(self._of_stream(BACKLOG, stream) for stream in streams) if epochs else 0.0,
+            backlog_records=sum(self._of_stream(BACKLOG, stream) for stream in names) if epochs else 0.0,
             shed_fraction=shed,
         )
 
@@ -217,13 +220,13 @@ class _Scraped:
             raise Doubt(Reason.MetricsIncomplete, f"the {side} tuples of {len(found)} of {workers} workers are known")
         return math.fsum(_sound(value, f"the {side} tuples of worker {task}") for task, value in found.items())
 
-    def _arrived(self, streams: Sequence[str]) -> tuple[list[float], float]:
+    def _arrived(self, streams: Sequence[str]) -> tuple[dict[str, float], float]:
         """Tuples per second of each stream, those shed included; and the part of all that was shed."""
-        rates, accepted, shed = [], 0.0, 0.0
+        rates, accepted, shed = dict[str, float](), 0.0, 0.0
         for stream in streams:
             took, seconds = self._increase(self._counter(ACCEPTED, stream))
             dropped, _ = self._increase(self._counter(SHED, stream))
-            rates.append((took + dropped) / seconds)
+            rates[stream] = (took + dropped) / seconds
             accepted += took
             shed += dropped
         return rates, shed / (accepted + shed) if shed else 0.0

@@ -142,7 +142,7 @@ class ScalingStep:
             measure,
             generation=plan.generation,
             workers=plan.workers,
-            streams=tuple(stream.name for stream in reconciliation.derived.job.streams),
+            streams=reconciliation.derived.job.streams_by_side,
             now=at,
             bound=bound,
             is_retrying=reconciliation.report.health.get("state") == "retrying",

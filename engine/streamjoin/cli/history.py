@@ -19,7 +19,7 @@ RATE_SECONDS = 5.0
 IDLE_SECONDS = 1.5
 """How long after an epoch's usual time nothing counts as no input."""
 
-Pair = tuple[float | None, float | None]
+OfStreams = tuple[float | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +28,24 @@ class Sample:
 
     start: float
     end: float
-    input: tuple[int, int]
+    input: tuple[int, ...]
+    """By stream."""
     output: int
     seconds: float
     """The longest epoch."""
-    held: dict[int, tuple[int, int]]
+    held: dict[int, tuple[int, ...]]
+    """By task and place."""
     utilization: dict[int, float]
-    lag: Pair
+    lag: OfStreams
     workers: int = 0
     shed: int = 0
-    """Tuples dropped by load shedding, of both streams."""
+    """Tuples dropped by load shedding, of all streams."""
 
     def merged(self, later: Sample) -> Sample:
         return Sample(
             start=self.start,
             end=later.end,
-            input=(self.input[0] + later.input[0], self.input[1] + later.input[1]),
+            input=tuple(map(sum, zip(self.input, later.input, strict=True))),
             output=self.output + later.output,
             seconds=max(self.seconds, later.seconds),
             held=later.held,
@@ -51,7 +53,7 @@ class Sample:
                 task: max(self.utilization.get(task, 0.0), later.utilization.get(task, 0.0))
                 for task in self.utilization.keys() | later.utilization.keys()
             },
-            lag=(_larger(self.lag[0], later.lag[0]), _larger(self.lag[1], later.lag[1])),
+            lag=tuple(map(_larger, self.lag, later.lag)),
             workers=later.workers,
             shed=self.shed + later.shed,
         )
@@ -66,7 +68,7 @@ class Point:
     """Totals of this run at a time."""
 
     at: float
-    input: tuple[int, int] = (0, 0)
+    input: tuple[int, ...] = ()
     output: int = 0
     candidates: int = 0
 
@@ -75,7 +77,8 @@ class Point:
 class Rates:
     """Per second."""
 
-    input: tuple[float, float] = (0.0, 0.0)
+    input: tuple[float, ...] = ()
+    """By stream; empty: none is known yet."""
     output: float = 0.0
     candidates: float = 0.0
 
@@ -151,7 +154,7 @@ class History:
         started = end - result.duration
         if self.began is None:
             self.began = started
-            self._points.append(Point(started))
+            self._points.append(Point(started, (0,) * len(result.counts["input"])))
         self.ended = end
         self.epochs += 1
         self.last = result
@@ -194,8 +197,7 @@ class History:
             halves = zip(self.samples[::2], self.samples[1::2], strict=False)
             rest = self.samples[-1:] if len(self.samples) % 2 else []
             self.samples = [one.merged(other) for one, other in halves] + rest
-        left, right = self.counts["input"]
-        self._points.append(Point(end, (left, right), self.output, self.candidates))
+        self._points.append(Point(end, tuple(self.counts["input"]), self.output, self.candidates))
         while len(self._points) > 2 and self._points[1].at <= end - RATE_SECONDS:
             self._points.popleft()
 
@@ -208,7 +210,7 @@ class History:
         first = before[-1] if before else self._points[0]
         span = max(until - first.at, 0.1)
         return Rates(
-            ((latest.input[0] - first.input[0]) / span, (latest.input[1] - first.input[1]) / span),
+            tuple((now - before) / span for now, before in zip(latest.input, first.input or (0,) * len(latest.input), strict=True)),
             (latest.output - first.output) / span,
             (latest.candidates - first.candidates) / span,
         )

@@ -18,6 +18,8 @@ from streamjoin.cli.history import History, Sample
 from streamjoin.cli.subject import Subject
 
 LEFT, RIGHT, OUT, COLD, WARM, HOT, QUIET = "#3b6fd4", "#e08a1e", "#2f9e5b", "#7fb3d5", "#d9a400", "#c8362f", "#888888"
+STREAMS = (LEFT, RIGHT, "#8f5bd4", "#1ea5a5", "#b0487a", "#7a6a3a")
+"""By stream."""
 STYLE = {"font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False}
 MOST_WORKERS_NAMED = 10
 MOST_SWITCHES_NAMED = 6
@@ -55,7 +57,7 @@ def draw(path: Path, subject: Subject, history: History) -> None:
 def _heading(subject: Subject, history: History) -> str:
     condition = subject.condition
     shown = condition if len(condition) <= 90 else condition[:89] + "…"
-    tuples, rows = sum(history.counts.get("input", (0, 0))), history.output
+    tuples, rows = sum(history.counts.get("input", ())), history.output
     return f"{shown}\n{wording.plural(tuples, 'tuple')} in, {wording.plural(rows, 'row')} out, {wording.plural(history.epochs, 'epoch')}"
 
 
@@ -63,9 +65,9 @@ def _rates(axes: Any, subject: Subject, samples: list[Sample], times: list[float
     spans = [
         max(sample.end - (samples[index - 1].end if index else sample.start), 1e-3) for index, sample in enumerate(samples)
     ]
-    for side, colour in ((0, LEFT), (1, RIGHT)):
-        rates = [sample.input[side] / span for sample, span in zip(samples, spans, strict=True)]
-        axes.plot(times, rates, color=colour, linewidth=1.4, label=f"{subject.streams[side]} in")
+    for number, colour in zip(range(len(subject.streams)), STREAMS, strict=False):
+        rates = [sample.input[number] / span for sample, span in zip(samples, spans, strict=True)]
+        axes.plot(times, rates, color=colour, linewidth=1.4, label=f"{subject.streams[number]} in")
     axes.set_ylabel("tuples in per second")
     axes.yaxis.set_major_formatter(EngFormatter(sep=""))
     right = axes.twinx()
@@ -75,7 +77,7 @@ def _rates(axes: Any, subject: Subject, samples: list[Sample], times: list[float
     right.set_ylim(bottom=0)
     right.yaxis.set_major_formatter(EngFormatter(sep=""))
     handles = [*axes.get_legend_handles_labels()[0], *right.get_legend_handles_labels()[0]]
-    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False)
+    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=1 + len(subject.streams), frameon=False)
     axes.set_title("rates", loc="left")
 
 
@@ -139,11 +141,11 @@ def _epochs(axes: Any, subject: Subject, samples: list[Sample], times: list[floa
 def _lag(axes: Any, subject: Subject, samples: list[Sample], times: list[float]) -> None:
     largest = max((lag for sample in samples for lag in sample.lag if lag is not None), default=0.0)
     scale, unit = next(((scale, unit) for least, scale, unit in LAG_UNITS if largest >= least), (1.0, "seconds"))
-    for side, colour in ((0, LEFT), (1, RIGHT)):
-        lags = [(time, sample.lag[side]) for time, sample in zip(times, samples, strict=True)]
+    for number, colour in zip(range(len(subject.streams)), STREAMS, strict=False):
+        lags = [(time, sample.lag[number]) for time, sample in zip(times, samples, strict=True)]
         known = [(time, lag / scale) for time, lag in lags if lag is not None]
         if known:
-            axes.plot(*zip(*known, strict=True), color=colour, linewidth=1.4, label=subject.streams[side])
+            axes.plot(*zip(*known, strict=True), color=colour, linewidth=1.4, label=subject.streams[number])
     axes.set_title("watermark lag", loc="left")
     axes.set_ylabel(unit)
     if axes.get_legend_handles_labels()[0]:

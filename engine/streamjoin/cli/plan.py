@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -13,7 +13,7 @@ from streamjoin.cli.planning import Stats, StatsError, expected_statistics, make
 from streamjoin.cli.validate import Unreadable, read_text, refusing
 from streamjoin.elastic.plan import PlanError
 from streamjoin.job import Job, compile_job, with_checkpoint
-from streamjoin.language.sides import LEFT, RIGHT
+from streamjoin.language.sides import SIDES
 from streamjoin.manifest.problem import listed
 from streamjoin.manifest.validate import load
 from streamjoin.scheme.capacity import Capacity
@@ -44,9 +44,10 @@ def plan_manifest(path: Path, options: Options) -> Exit:
 
 
 def _plan(job: Job, options: Options) -> None:
-    names = (job.streams[LEFT].name, job.streams[RIGHT].name)
+    left_names, right_names = (" and ".join(names) for names in job.streams_by_side)
+    names = (left_names, right_names)
     main = job.layouts[0].main
-    rates = (job.streams[LEFT].expected_rate, job.streams[RIGHT].expected_rate)
+    rates = _rates_of_sides(job)
     given = Stats(expected_statistics(rates, job.expected_tuples()), None)
     if options.stats is not None:
         try:
@@ -62,7 +63,7 @@ def _plan(job: Job, options: Options) -> None:
     statistics, tasks, warning = given.statistics, options.tasks, None
     given_tuples = options.capacity or given.capacity_tuples
     holds = job.capacity if given_tuples is None else Capacity(given_tuples)
-    statistics = statistics.weighed(holds.weights((job.streams[LEFT].tuple_bytes, job.streams[RIGHT].tuple_bytes)))
+    statistics = statistics.weighed(replace(job, capacity=holds).weights_of_sides())
     if tasks is None and options.capacity is None and options.stats is None:
         deployment = job.first_deployment(statistics, main)
         if not deployment.fits:
@@ -102,13 +103,22 @@ def _plan(job: Job, options: Options) -> None:
         click.echo(f"drawn: {options.output}")
 
 
+def _rates_of_sides(job: Job) -> tuple[float | None, float | None]:
+    """The tuples per second that are expected on each side of the scheme; None where a stream's are not known."""
+    known = [job.streams[place.stream].expected_rate for place in job.places]
+    if None in known:
+        left, right = (known[0], known[1]) if len(known) == len(SIDES) else (None, None)
+        return left, right
+    return job.by_side([rate or 0.0 for rate in known])
+
+
 def _alternatives(job: Job) -> list[str]:
     """How several joins share the layout; what else could have been the main predicate, and why each of the other conjuncts could not."""
     others = [layout.main for layout in job.layouts[1:]]
     lines = _shared(job) if len(job.joins) > 1 else []
     for join in job.joins:
         in_join = f" in {join.name}" if len(job.joins) > 1 else ""
-        lines += [f"not indexed{in_join}: {each.conjunct}: {each.reason}" for each in join.condition.unmatched]
+        lines += [f"not indexed{in_join}: {each.conjunct}: {each.reason}" for each in (join.condition.unmatched if join.condition else ())]
     if others:
         texts = "; ".join(f"{main.text or main.kind}" for main in others)
         lines.append(f"other candidates: {texts}. A run chooses by a sample of its first input")

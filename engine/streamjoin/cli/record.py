@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamjoin.cli import wording
@@ -34,12 +34,12 @@ def epoch_record(
         "streams": [
             {
                 "name": name,
-                **{count: result.counts[count][side] for count in COUNTS},
-                "watermark": wording.moment(result.watermarks[side]),
-                "watermarkLagSeconds": _rounded(result.lag[side]),
-                "backlog": result.backlog[side],
+                **{count: result.counts[count][stream] for count in COUNTS},
+                "watermark": wording.moment(result.watermarks[stream]),
+                "watermarkLagSeconds": _rounded(result.lag[stream]),
+                "backlog": result.backlog[stream],
             }
-            for side, name in enumerate(subject.streams)
+            for stream, name in enumerate(subject.streams)
         ],
         "candidates": result.candidates,
         "output": result.output,
@@ -47,8 +47,7 @@ def epoch_record(
         "workers": [
             {
                 "task": task,
-                "heldLeft": held[0],
-                "heldRight": held[1],
+                **_held(subject, held),
                 "utilization": _rounded(result.utilization[task]),
                 "shedFactor": result.shed[task] if task < len(result.shed) else 0.0,
             }
@@ -87,10 +86,10 @@ def summary_record(subject: Subject, history: History, ended: Ended, seconds: fl
         "streams": [
             {
                 "name": name,
-                **{count: history.counts.get(count, (0, 0))[side] for count in COUNTS},
-                "perSecond": _rounded(history.counts.get("input", (0, 0))[side] / span) if span else None,
+                **{count: history.counts[count][stream] if history.counts else 0 for count in COUNTS},
+                "perSecond": _rounded(history.counts["input"][stream] / span) if span else None,
             }
-            for side, name in enumerate(subject.streams)
+            for stream, name in enumerate(subject.streams)
         ],
         "candidates": history.candidates,
         "output": history.output,
@@ -108,6 +107,15 @@ def summary_record(subject: Subject, history: History, ended: Ended, seconds: fl
         "totals": _totals(history.last) if history.last else None,
         "picture": picture,
     }
+
+
+def _held(subject: Subject, held: Sequence[int]) -> dict[str, Any]:
+    """What a worker holds, by stream."""
+    of_streams = subject.job.by_stream(held)
+    if len(of_streams) > 2:
+        return {"held": dict(zip(subject.streams, of_streams, strict=True))}
+    left, right = of_streams
+    return {"heldLeft": left, "heldRight": right}
 
 
 def run_span(history: History) -> float | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from streamjoin.cli import wording
 from streamjoin.job import Job, SinkModel
 from streamjoin.language.layout import Layout
-from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest.sinks import ConsoleSink, KafkaSink
 from streamjoin.scheme.tiling import Scheme
@@ -36,8 +36,8 @@ class Subject:
     """Whether it is scaled while it runs."""
 
     @property
-    def streams(self) -> tuple[str, str]:
-        return self.job.streams[LEFT].name, self.job.streams[RIGHT].name
+    def streams(self) -> tuple[str, ...]:
+        return tuple(stream.name for stream in self.job.streams)
 
     @property
     def condition(self) -> str:
@@ -50,7 +50,7 @@ class Subject:
 
     @property
     def window(self) -> str:
-        return self._each([window_text(join.window, *self.streams) for join in self.job.joins])
+        return self._each([window_text(join.window, self.streams) for join in self.job.joins])
 
     @property
     def main(self) -> str | None:
@@ -58,6 +58,9 @@ class Subject:
         layout = self.decided.layout
         if layout is None:
             return None
+        if layout.graph is not None:
+            has_residual = bool(layout.graph.checks) or any(edge.residual for edge in layout.graph.edges)
+            return layout.graph.text + (" + residual" if has_residual else "")
         has_residual = any(predicate.residual for predicate in layout.predicates)
         return f"{layout.text} ({layout.main.kind})" + (" + residual" if has_residual else "")
 
@@ -94,12 +97,17 @@ def _sink(sink: SinkModel) -> str:
     return "standard output" if isinstance(sink, ConsoleSink) else f"{wording.path(sink.path)} ({sink.format})"
 
 
-def window_text(window: Window, left: str, right: str) -> str:
-    """``within 10 s``, ``payments from 5 s before to 10 s after orders``, ``100 rows``, ``unbounded``."""
+def window_text(window: Window, streams: Sequence[str]) -> str:
+    """``within 10 s``, ``payments from 5 s before to 10 s after orders``, ``a within 10 s, b within 2 s``, ``100 rows``, ``unbounded``."""
     if window.kind is WindowKind.ROWS:
         return f"{window.rows:,} rows"
     if window.kind is WindowKind.UNBOUNDED:
         return "unbounded"
+    if window.each:
+        spans = [wording.duration(micros / 1e6) for micros in window.each]
+        alike = len(set(spans)) == 1
+        return f"within {spans[0]}" if alike else ", ".join(f"{name} within {span}" for name, span in zip(streams, spans, strict=True))
+    left, right = streams
     before, after = (wording.duration(micros / 1e6) for micros in (window.before_micros, window.after_micros))
     text = f"within {after}" if before == after else f"{right} from {before} before to {after} after {left}"
     return text + (f", sliding by {wording.duration(window.slide_micros / 1e6)}" if window.slide_micros else "")

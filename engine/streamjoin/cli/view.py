@@ -336,31 +336,31 @@ class Screen:
             table.add_column(name, justify="right", no_wrap=True)
         table.add_column("watermark", justify="right", no_wrap=True)
         table.add_column("lag", justify="right", no_wrap=True)
-        for side, name in enumerate(self.subject.streams):
-            values = {counter: totals.get(counter, (0, 0))[side] for counter in ("input", *counters)}
+        for number, name in enumerate(self.subject.streams):
+            values = {counter: totals[counter][number] if counter in totals else 0 for counter in ("input", *counters)}
             table.add_row(
                 Text(f" {name}", style="bold"),
-                Text(wording.count(rates.input[side]), style="cyan"),
+                Text(wording.count(rates.input[number] if rates.input else 0.0), style="cyan"),
                 _number(values["input"]),
                 *(Text(_number(values[counter]), style=COUNTERS[counter][1] if values[counter] else "dim") for counter in counters),
-                _time_of_day(last.watermarks[side] if last else None),
-                wording.duration(last.lag[side] if last else None),
+                _time_of_day(last.watermarks[number] if last else None),
+                wording.duration(last.lag[number] if last else None),
             )
         return table
 
     def _workers(self, last: EpochResult, rows: int, bar: int) -> RenderableType:
         table = Table(box=None, padding=GAP, header_style="dim")
         table.add_column(" worker", no_wrap=True, width=LABEL_CELLS)
-        table.add_column(f"held {self.subject.streams[0]}", justify="right", no_wrap=True, overflow="ellipsis", max_width=18)
-        table.add_column(f"held {self.subject.streams[1]}", justify="right", no_wrap=True, overflow="ellipsis", max_width=18)
+        for name in self.subject.streams:
+            table.add_column(f"held {name}", justify="right", no_wrap=True, overflow="ellipsis", max_width=18)
         table.add_column("tau", justify="right", no_wrap=True)
         table.add_column(self._scale(bar), no_wrap=True, min_width=bar)
         tasks = sorted(last.held)
         shown = tasks if len(tasks) <= rows else sorted(sorted(tasks, key=lambda task: -last.utilization[task])[: rows - 1])
         for task in shown:
             tau = last.utilization[task]
-            left, right = last.held[task]
-            table.add_row(f" {task}", _number(left), _number(right), Text(f"{tau:.2f}", style=self._colour(tau)), self._bar(tau, bar))
+            held = map(_number, self.subject.job.by_stream(last.held[task]))
+            table.add_row(f" {task}", *held, Text(f"{tau:.2f}", style=self._colour(tau)), self._bar(tau, bar))
         if len(shown) < len(tasks):
             table.add_row(Text(f" {len(tasks) - len(shown)} more", style="dim"))
         return table

@@ -7,6 +7,7 @@ holds them, and for as long as they are held, which is until a watermark has pas
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from streamjoin.elastic.planner import Planned, capacity_at, make_plan
@@ -22,18 +23,21 @@ EPOCHS_BEHIND = 3
 """Tuples expire by the watermarks of the last epoch but one, and only with all of their run, which is an epoch's or more."""
 
 Expected = tuple[float | None, float | None]
-"""The tuples that are expected to be held, by side, each counted once: None where nothing is known, infinite in a window without end."""
+"""The tuples that are expected to be held, by side of a scheme, each counted once: None where nothing is known, infinite in a window that
+never ends."""
 
 
-def expected_tuples(rates: Expected, window: Window, *, delays_micros: tuple[int, int] = (0, 0), epoch_micros: float = 0) -> Expected:
-    """What a window holds once it is full, at these tuples per second; a stream of unknown rate is taken to be as fast as the other.
+def expected_tuples(
+    rates: Sequence[float | None], window: Window, *, delays_micros: Sequence[int] = (0, 0), epoch_micros: float = 0
+) -> tuple[float | None, ...]:
+    """What a window holds of each stream once it is full, at these tuples per second; a stream of unknown rate is taken to be as fast as
+    the fastest.
 
-    ``delays_micros``: of the watermarks, by side. A window of rows holds its rows at any rate.
+    ``delays_micros``: of the watermarks, by stream. A window of rows holds its rows at any rate.
     """
-    left, right = rates
-    filled = left if left is not None else right, right if right is not None else left
-    left, right = (_held(rate, window, side, delays_micros, epoch_micros) for side, rate in enumerate(filled))
-    return left, right
+    known = [rate for rate in rates if rate is not None]
+    filled = [max(known, default=None) if rate is None else rate for rate in rates]
+    return tuple(_held(rate, window, stream, delays_micros, epoch_micros) for stream, rate in enumerate(filled))
 
 
 def executors_for(workers: int, per_executor: int) -> int:
@@ -41,7 +45,7 @@ def executors_for(workers: int, per_executor: int) -> int:
     return -(-workers // per_executor)
 
 
-def _held(rate: float | None, window: Window, side: int, delays_micros: tuple[int, int], epoch_micros: float) -> float | None:
+def _held(rate: float | None, window: Window, stream: int, delays_micros: Sequence[int], epoch_micros: float) -> float | None:
     in_epochs = (rate or 0.0) * EPOCHS_BEHIND * epoch_micros / 1e6
     if window.kind is WindowKind.ROWS:
         return window.rows + in_epochs
@@ -49,9 +53,10 @@ def _held(rate: float | None, window: Window, side: int, delays_micros: tuple[in
         return None
     if window.kind is WindowKind.UNBOUNDED:
         return math.inf if rate > 0 else 0.0
-    # A left tuple is held for as long as a right partner may follow it, by the right stream's watermark; and conversely.
-    span = window.after_micros if side == LEFT else window.before_micros
-    return rate * max(0, span + delays_micros[1 - side]) / 1e6 + in_epochs
+    # A tuple is held for as long as a partner may follow it, by the others' watermarks.
+    span = window.each[stream] if window.each else window.after_micros if stream == LEFT else window.before_micros
+    delay = max(delay for other, delay in enumerate(delays_micros) if other != stream)
+    return rate * max(0, span + delay) / 1e6 + in_epochs
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,19 +29,19 @@ MOST_BYTES = 128 << 20
 def next_rewrite(checkpoint: Checkpoint, window: Window, incarnation: int, tasks: int) -> Rewrite | None:
     """The rewrite that is most worth while after this commit; None: there are few blocks. O(blocks * log blocks).
 
-    Of each side and eighth of the window there remain at most ``FAN_IN - 1`` blocks of a size class, of which there are
+    Of each place and eighth of the window there remain at most ``FAN_IN - 1`` blocks of a size class, of which there are
     log_FAN_IN(MOST_BYTES), and those of more than half of ``MOST_BYTES``.
     """
     old = [block for block in checkpoint.blocks if block.generation != checkpoint.generation and block.nbytes <= MOST_BYTES // 2]
     marks = [block for block in checkpoint.marks if block.nbytes <= MOST_BYTES // 2]
     for candidates, of_marks in ((old, False), (marks, True)):
-        for side, join in sorted({(block.side, block.join) for block in candidates}):
-            of_side = [block for block in candidates if (block.side, block.join) == (side, join)]
-            for members in buckets(range(len(of_side)), of_side, window).values():
-                chosen = _smallest([of_side[number] for number in members])
+        for place, join in sorted({(block.place, block.join) for block in candidates}):
+            of_place = [block for block in candidates if (block.place, block.join) == (place, join)]
+            for members in buckets(range(len(of_place)), of_place, window).values():
+                chosen = _smallest([of_place[number] for number in members])
                 if chosen:
                     name = f"{attempt_prefix(checkpoint.identity, incarnation, checkpoint.epoch)}-rewrite"
-                    return Rewrite(name, checkpoint.epoch % tasks, side, tuple(chosen), of_marks)
+                    return Rewrite(name, checkpoint.epoch % tasks, place, tuple(chosen), of_marks)
     return None
 
 

@@ -29,9 +29,10 @@ from streamjoin.job import Job, JoinJob, StreamJob
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_type
 from streamjoin.language.choice import choose
+from streamjoin.language.graph import Place
 from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import KeyExpression, MainPredicate
-from streamjoin.language.sides import LEFT, RIGHT, SIDES
+from streamjoin.language.sides import SIDES
 from streamjoin.language.window import WindowKind
 from streamjoin.scheme.capacity import TUPLE_OVERHEAD
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
@@ -57,23 +58,24 @@ class Deployed:
 
 
 def first_plan(
-    job: Job, checkpoint: Checkpoint, sources: tuple[Source, Source], inputs: tuple[SourcePlan, SourcePlan], now: float
+    job: Job, checkpoint: Checkpoint, sources: Sequence[Source], inputs: Sequence[SourcePlan], now: float
 ) -> Deployed:
     """The checkpoint with the main predicate and the first plan, chosen from a sample of the first input, and how large its records are."""
-    samples = [_sample(sources[side], inputs[side], now) for side in SIDES]
+    samples = [_sample(source, plan, now) for source, plan in zip(sources, inputs, strict=True)]
     for source in sources:  # from now on workers read, and what the driver kept open would go on fetching
         if isinstance(source.reader, Keeping):
             source.reader.close()
-    checkpoint = replace(checkpoint, widths=(_width(samples[LEFT]), _width(samples[RIGHT])))
-    by_layout = [[_encoded(samples[side], each.main.key(side), job.streams[side]) for each in job.layouts] for side in SIDES]
-    layout = choose(job.layouts, by_layout)
-    chosen = job.layouts.index(layout)
+    checkpoint = replace(checkpoint, widths=tuple(map(_width, samples)))
+    encoded = [[_encoded(samples[place.stream], place.key, job.streams[place.stream]) for place in each.places] for each in job.layouts]
+    layout = choose(job.layouts, list(zip(*encoded, strict=True)))
+    levels = [layout.levels(place, keys) for place, keys in zip(layout.places, encoded[job.layouts.index(layout)], strict=True)]
     rates = [stream.expected_rate for stream in job.streams]
-    volumes = [float(rate or 1) for rate in rates] if all(rates) else [float(max(1, plan.records)) for plan in inputs]
-    keys = [of_side[chosen] for of_side in by_layout]
-    known = _statistics(volumes, [Histogram.from_sample(of_side) if len(of_side) and layout.main.keys else None for of_side in keys])
-    sampled = _tuple_bytes(job, LEFT, samples[LEFT]), _tuple_bytes(job, RIGHT, samples[RIGHT])
-    return _deployed(checkpoint, layout.main, job.first_deployment(known, layout.main, tuple_bytes=sampled))
+    of_streams = [float(rate or 1) for rate in rates] if all(rates) else [float(max(1, plan.records)) for plan in inputs]
+    volumes = [of_streams[place.stream] for place in layout.places]
+    keyed = layout.is_keyed
+    known = _statistics(layout.places, volumes, [(keys, np.ones(len(keys))) if keyed else None for keys in levels])
+    sampled = [_tuple_bytes(job, place.stream, samples[place.stream]) for place in layout.places]
+    return _deployed(checkpoint, layout.main, job.first_deployment(known, layout.main, tuple_bytes=sampled, held=volumes))
 
 
 def plan_as_asked(job: Job, checkpoint: Checkpoint, storage: Storage) -> Deployed:
@@ -85,19 +87,38 @@ def plan_as_asked(job: Job, checkpoint: Checkpoint, storage: Storage) -> Deploye
     scheme = Scheme.from_json(checkpoint.scheme)
     if scheme.model == job.model and job.min_workers <= scheme.tasks <= job.max_workers:
         return Deployed(checkpoint)
-    main = layout_of(job, checkpoint, storage.url).main
-    blocks = [[block for block in checkpoint.blocks if block.side == side] for side in SIDES]
-    held = [float(max(1, sum(block.rows for block in of_side))) for of_side in blocks]
-    left, right = (max(tuples, expected or 0.0) for tuples, expected in zip(held, job.expected_tuples(), strict=True))
-    known = _statistics(held, [_histogram_of(storage, of_side, main) for of_side in blocks])
-    deployed = _deployed(checkpoint, main, job.first_deployment(known, main, (left, right), tuple_bytes=tuple_bytes(job, checkpoint)))
+    layout = layout_of(job, checkpoint, storage.url)
+    blocks = [[block for block in checkpoint.blocks if block.place == place] for place in range(len(layout.places))]
+    held = [float(max(1, sum(block.rows for block in of_place))) for of_place in blocks]
+    known = _statistics(
+        layout.places, held, [_sampled(storage, of_place, layout, place) for of_place, place in zip(blocks, layout.places, strict=True)]
+    )
+    totals = [side.tuples for side in known.sides]
+    left, right = (max(tuples, expected or 0.0) for tuples, expected in zip(totals, job.expected_tuples(), strict=True))
+    deployment = job.first_deployment(known, layout.main, (left, right), tuple_bytes=tuple_bytes(job, checkpoint), held=held)
+    deployed = _deployed(checkpoint, layout.main, deployment)
     after = Scheme.from_json(deployed.checkpoint.scheme)
     # The model may have no scheme for as many workers as were asked for.
     return Deployed(checkpoint) if (after.model, after.tasks) == (scheme.model, scheme.tasks) else deployed
 
 
-def _statistics(volumes: Sequence[float], histograms: Sequence[Histogram | None]) -> Statistics:
-    return Statistics(tuple(SideStatistics(*of_side) for of_side in zip(volumes, histograms, strict=True)))
+_Sampled = tuple[np.ndarray, np.ndarray]
+"""Levels of some tuples, and how many tuples each stands for."""
+
+
+def _statistics(places: Sequence[Place], volumes: Sequence[float], samples: Sequence[_Sampled | None]) -> Statistics:
+    """Of the sides, from the volume and a sample of each place: of several on one side, in proportion to their volumes."""
+    sides = []
+    for side in SIDES:
+        numbers = [number for number, place in enumerate(places) if place.side == side]
+        known = [(volumes[number], sample) for number in numbers if (sample := samples[number]) is not None and len(sample[0])]
+        histogram = None
+        if known:
+            levels = np.concatenate([levels for _, (levels, _) in known])
+            weight = np.concatenate([weights * (tuples / weights.sum()) for tuples, (_, weights) in known])
+            histogram = Histogram.from_sample(levels, weight=weight)
+        sides.append(SideStatistics(sum(volumes[number] for number in numbers), histogram))
+    return Statistics(tuple(sides))
 
 
 def _deployed(checkpoint: Checkpoint, main: MainPredicate, deployment: Deployment) -> Deployed:
@@ -128,29 +149,29 @@ def make_config(
     layout: Layout,
     query: str,
     storage: Storage,
-    sources: tuple[Source, Source],
+    sources: Sequence[Source],
     sink: Sinks,
     dead_letters: DeadLetters,
 ) -> Config:
     """What the tasks of all epochs must know. ``query`` is unique to the driver."""
-    left, right = (Stream(each.name, each.schema, each.payload, each.where, each.event_time) for each in job.streams)
+    predicates = layout.predicates or (None,) * len(job.joins)
     return Config(
         query=query,
-        streams=(left, right),
+        streams=tuple(Stream(each.name, each.schema, each.payload, each.where, each.event_time) for each in job.streams),
         joins=tuple(
             Join(each.name, each.type, each.window, each.where, each.output, predicate, layout.indexes(number))
-            for number, (each, predicate) in enumerate(zip(job.joins, layout.predicates, strict=True))
+            for number, (each, predicate) in enumerate(zip(job.joins, predicates, strict=True))
         ),
-        main=layout.main,
+        layout=layout,
         window=job.window,
         storage=storage,
         sink=sink,
         dead_letters=dead_letters,
-        readers=(sources[0].reader, sources[1].reader),
+        readers=tuple(source.reader for source in sources),
     )
 
 
-def make_sources(job: Job, storage: Storage) -> tuple[Source, Source]:
+def make_sources(job: Job, storage: Storage) -> tuple[Source, ...]:
     """The sources that the manifest names."""
     exact, snapshots = job.window.kind is WindowKind.ROWS, StorageSnapshots(storage)
 
@@ -159,7 +180,7 @@ def make_sources(job: Job, storage: Storage) -> tuple[Source, Source]:
             stream.source, stream.schema, stream.event_time, snapshots=snapshots, exact_counts=exact, stream=stream.name, query=job.name
         )
 
-    return source(job.streams[LEFT]), source(job.streams[RIGHT])
+    return tuple(map(source, job.streams))
 
 
 def make_sinks(job: Job, storage: Storage) -> Sinks:
@@ -204,9 +225,9 @@ def _width(sample: list[pa.RecordBatch]) -> float:
     return nbytes / max(1, rows)
 
 
-def _tuple_bytes(job: Job, side: int, sample: list[pa.RecordBatch]) -> float:
+def _tuple_bytes(job: Job, number: int, sample: list[pa.RecordBatch]) -> float:
     """Bytes of a held tuple: by the sample, if it has records, or by the schema."""
-    stream = job.streams[side]
+    stream = job.streams[number]
     held = [batch.select(list(stream.payload)) for batch in sample if batch.num_rows]
     return TUPLE_OVERHEAD + _width(held) if held else stream.tuple_bytes
 
@@ -221,9 +242,9 @@ def _encoded(sample: list[pa.RecordBatch], key: KeyExpression | None, stream: St
     return np.concatenate(parts)
 
 
-def _histogram_of(storage: Storage, blocks: Sequence[Block], main: MainPredicate) -> Histogram | None:
-    """The spread of the keys in these blocks of one side, from at most ``SAMPLE_BLOCKS`` of them. Memory: ``DOWNLOADS`` blocks."""
-    if not main.keys or not blocks:
+def _sampled(storage: Storage, blocks: Sequence[Block], layout: Layout, place: Place) -> _Sampled | None:
+    """Levels of tuples in these blocks of one place, from at most ``SAMPLE_BLOCKS`` of them. Memory: ``DOWNLOADS`` blocks."""
+    if not layout.is_keyed or not blocks:
         return None
     ordered = sorted(blocks, key=lambda block: (block.key_min, block.key_max))
     ends = np.cumsum([block.rows for block in ordered])
@@ -234,13 +255,13 @@ def _histogram_of(storage: Storage, blocks: Sequence[Block], main: MainPredicate
         # Evenly along the tuples, so that a block is drawn as often as its size asks for, and each draw stands for as many tuples.
         drawn = np.searchsorted(ends, (np.arange(draws) + 0.5) * total / draws, side="right")
         shares = {number: count * total / draws for number, count in Counter(drawn.tolist()).items()}
-    keys: list[np.ndarray] = []
+    levels: list[np.ndarray] = []
     weights: list[np.ndarray] = []
     numbers = iter(shares)
     while chunk := list(islice(numbers, DOWNLOADS)):
         for number, batch in zip(chunk, load_all(storage, [ordered[number] for number in chunk]), strict=True):
             every = max(1, batch.num_rows * draws // SAMPLE_RECORDS)
             # A copy: a view would keep the block mapped, or in a scratch file.
-            keys.append(batch.column("_key").to_numpy()[every // 2 :: every].copy())
-            weights.append(np.full(len(keys[-1]), shares[number] / len(keys[-1])))
-    return Histogram.from_sample(np.concatenate(keys), weight=np.concatenate(weights))
+            levels.append(layout.levels(place, batch.column("_key").to_numpy()[every // 2 :: every].copy()))
+            weights.append(np.full(len(levels[-1]), shares[number] / len(levels[-1])))
+    return np.concatenate(levels), np.concatenate(weights)

@@ -29,7 +29,7 @@ import contextlib
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from streamjoin.elastic.plan import Plan
@@ -67,11 +67,11 @@ from streamjoin.epoch.pulse import STARTING, Pulse
 from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanner, require_fit
 from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import Rewrite, Shared, TaskReport, TooLarge, share
+from streamjoin.epoch.steps import Orders, first_orders
 from streamjoin.io.base import Counting, Follower, SinkError, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
-from streamjoin.language.sides import SIDES
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.state.blocks import FOLDER
@@ -100,7 +100,7 @@ class Driver:
         storage: Storage,
         runner: Runner,
         *,
-        sources: tuple[Source, Source] | None = None,
+        sources: Sequence[Source] | None = None,
         clock: Callable[[], float] = time.time,
         at: Callable[[str], None] = lambda step: None,
     ) -> None:
@@ -116,12 +116,12 @@ class Driver:
         self._at = at
         self._query = uuid.uuid4().hex
         self._log = CommitLog(storage, clock=clock)
-        self._sources = sources or make_sources(job, storage)
+        self._sources = tuple(sources or make_sources(job, storage))
         self._sink = make_sinks(job, storage)
         self._dead_letters = DeadLetters(job.dead_letter, job.late_letters)
         self._janitor = Janitor(storage, self._log, self._sources, self._sink, self._dead_letters)
         self._replanner = Replanner(self._query, fetches=storage.local_path(FOLDER) is None)
-        self._observations = Observations()
+        self._observations = Observations(job.places, len(job.streams))
         # None until a plan is adopted.
         self._config: Shared | None = None
         self._published = False
@@ -150,7 +150,7 @@ class Driver:
 
     def _start(self) -> None:
         self._enter("claim")
-        self.checkpoint = self._log.claim()
+        self.checkpoint = self._log.claim().sized(len(self.job.streams), len(self.job.places))
         require_same_join(self.job, self.checkpoint, self._storage.url)
         self._results = Results.of(self.checkpoint, self._storage)
         self._enter("republish")
@@ -250,7 +250,7 @@ class Driver:
         assert self._config is not None
         incarnation, entry = self._log.incarnation, path_of(self._log.sequence)
         spec = make_spec(
-            *(self.job, self.checkpoint, head, inputs, plans, self._config),
+            *(self.job, self.checkpoint, head, inputs, plans, self._config, self._orders()),
             incarnation=incarnation,
             entry=entry,
             now=self._clock(),
@@ -316,8 +316,8 @@ class Driver:
     def _plan_fewer(self, split: TooLarge) -> None:
         """From now on, at most half as many records of the split's stream for as many bytes. Durable with the next commit."""
         widths = list(self.checkpoint.widths)
-        widths[split.side] = max(split.record_bytes, 2 * widths[split.side])
-        self.checkpoint = replace(self.checkpoint, widths=(widths[0], widths[1]))
+        widths[split.stream] = max(split.record_bytes, 2 * widths[split.stream])
+        self.checkpoint = replace(self.checkpoint, widths=tuple(widths))
         self._refused = split
 
     def _may_begin_after(self, epoch: PlannedEpoch) -> bool:
@@ -373,7 +373,8 @@ class Driver:
         now, seconds = self._clock(), sum(steps.seconds.values())
         self.pulse.committed(seconds - steps.seconds.get("deploy", 0.0))
         self._choose_rewrite(epoch, reports)
-        self._observations.add(reports, epoch.spec.expired_before, now)
+        assert self.layout is not None
+        self._observations.add(self.layout, reports, epoch.spec.expired_before, now)
         if epoch.is_switch:
             committed = FirstEpochCommitted(
                 epoch=epoch.spec.epoch,
@@ -406,8 +407,7 @@ class Driver:
         self._sink.publish(self._results.staged, again=again)
         self._dead_letters.publish([Staged.from_json(value) for value in self.checkpoint.staged.get("deadLetter", [])], again=again)
         self._published = True
-        for side in SIDES:
-            source, position = self._sources[side], self.checkpoint.positions[side]
+        for source, position in zip(self._sources, self.checkpoint.positions, strict=True):
             if position is not None and isinstance(source, Follower):
                 source.committed(position)
 
@@ -443,7 +443,12 @@ class Driver:
                 case ReleaseWorkers(kept):
                     self._runner.release(kept)
 
-    def _plan_inputs(self, head: Head, final: bool) -> tuple[SourcePlan, SourcePlan]:
+    def _orders(self) -> Orders:
+        """In what order each stream's new tuples meet the others, where there are more than two."""
+        graph = self.job.graph
+        return () if graph is None else self.checkpoint.orders or first_orders(graph)
+
+    def _plan_inputs(self, head: Head, final: bool) -> tuple[SourcePlan, ...]:
         return plan_inputs(self.job, self._sources, self.checkpoint, head, self._clock(), final=final)
 
     def sweep(self) -> int:
@@ -462,10 +467,9 @@ class Driver:
         return None if running is None else running.scheme
 
     @property
-    def traffic(self) -> tuple[Traffic, Traffic, Traffic]:
-        """Of this process with the left and the right source's servers, and with the sink's."""
-        left, right, sink = (part.traffic if isinstance(part, Counting) else Traffic() for part in (*self._sources, self._sink))
-        return left, right, sink
+    def traffic(self) -> tuple[Traffic, ...]:
+        """Of this process with each source's servers, and with the sink's."""
+        return tuple(part.traffic if isinstance(part, Counting) else Traffic() for part in (*self._sources, self._sink))
 
     def put_plan(self, plan: Plan) -> bool:
         """Ask for this plan to be applied; False when it runs already or is being applied. Any thread may call this.
@@ -490,11 +494,13 @@ class Driver:
 
     def statistics(self) -> Statistics:
         """What the join holds, as plans are made from: each side's stored tuples and the spread of their keys. Any thread may call this."""
-        keyed = self.layout is not None and bool(self.layout.main.keys)
+        keyed = self.layout is not None and self.layout.is_keyed
         checkpoint = self.checkpoint
-        return self._observations.statistics(checkpoint.blocks, keyed=keyed).weighed(self.job.weights(tuple_bytes(self.job, checkpoint)))
+        held = [sum(of_task[place] for of_task in checkpoint.held.values()) for place in range(len(self.job.places))]
+        weights = self.job.weights_of_sides(tuple_bytes(self.job, checkpoint), held)
+        return self._observations.statistics(checkpoint.blocks, keyed=keyed).weighed(weights)
 
-    def rates(self) -> tuple[float, float]:
+    def rates(self) -> tuple[float, ...]:
         """Tuples accepted per second of each stream, over the last epochs. Any thread may call this."""
         return self._observations.rates()
 

@@ -20,7 +20,6 @@ from streamjoin.epoch.spec import TaskReport, is_attempt_of
 from streamjoin.io.base import Source
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.several import Sinks
-from streamjoin.language.sides import SIDES
 from streamjoin.state.blocks import FOLDER as BLOCKS
 from streamjoin.state.blocks import is_file
 from streamjoin.state.log import Checkpoint, CommitLog
@@ -44,7 +43,7 @@ class Janitor:
     """See the module. The loop's own; not for use by several threads."""
 
     def __init__(
-        self, storage: Storage, log: CommitLog, sources: tuple[Source, Source], sink: Sinks, dead_letters: DeadLetters
+        self, storage: Storage, log: CommitLog, sources: Sequence[Source], sink: Sinks, dead_letters: DeadLetters
     ) -> None:
         self._storage = storage
         self._log = log
@@ -90,9 +89,8 @@ class Janitor:
         unnamed = [block.name for block in before.stored if block.name not in named]
         unnamed += [name for report in reports for name in report.replaced if name not in named]
         obsolete = [name for name in dict.fromkeys(unnamed) if is_file(name)]
-        for side in SIDES:
-            source = self._sources[side]
-            unreferenced = source.referenced(before.positions[side]) - source.referenced(now.positions[side])
+        for source, was, position in zip(self._sources, before.positions, now.positions, strict=True):
+            unreferenced = source.referenced(was) - source.referenced(position)
             obsolete += [snapshot_path(name) for name in unreferenced]
         return obsolete
 
@@ -109,7 +107,8 @@ class Janitor:
         waiting = {path for garbage in self._garbage for path in garbage.paths}
         used = waiting | {block.name for block in checkpoint.stored}
         stray = [path for path in self._storage.list(BLOCKS) if path not in used and may_sweep(path.rsplit("/", 1)[1])]
-        used = waiting | {snapshot_path(name) for side in SIDES for name in self._sources[side].referenced(checkpoint.positions[side])}
+        positions = zip(self._sources, checkpoint.positions, strict=True)
+        used = waiting | {snapshot_path(name) for source, position in positions for name in source.referenced(position)}
         snapshots = [path for path in self._storage.list(FOLDER) if path not in used]
         if snapshots and self._log.is_held():  # asked after listing, so that none of them can be a newer driver's
             stray += snapshots

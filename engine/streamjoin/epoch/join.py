@@ -6,7 +6,8 @@ Phases:
    has just staged here; drop the expired;
 2. gather the new tuples: one sorted run per area and side, or several where they are large; begin to write those that this area stores;
 3. join: new left x held right, held left x new right, new left x new right. Every pair has a later tuple, or arrives together,
-   so each is found exactly once; and each pair of coordinates belongs to exactly one area;
+   so each is found exactly once; and each pair of coordinates belongs to exactly one area. Of three and more streams: the first steps of
+   all sequences, then, in as many rounds of the exchange as there are more, the others (``cascade``);
 4. where it matters which tuples have matched, hear of it from other areas, and give what comes alone (``matches``); merge runs in tiers,
    rewriting their blocks; stage the runs under this attempt's token, for the next epoch to go on from;
 5. wait for what is being written, results and blocks, and report. Meanwhile the next epoch may be joined here.
@@ -31,6 +32,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
+from streamjoin.epoch.cascade import Cascade
 from streamjoin.epoch.matches import Matches, Rows, merge_marks, read_marks
 from streamjoin.epoch.spec import (
     REPORT,
@@ -54,7 +56,7 @@ from streamjoin.epoch.writes import Writes
 from streamjoin.kernel.expansion import Coverage
 from streamjoin.kernel.run import CHUNK_BYTES, Run, merge_in_chunks, merge_runs, tiers
 from streamjoin.language.join_type import JoinType
-from streamjoin.language.sides import LEFT, RIGHT, SIDES
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.tiling import Area
 from streamjoin.state.blocks import FOLDER, Axes, Block, describe, encode_in_parts, load_all, name_of
 from streamjoin.state.log import Entry
@@ -92,18 +94,23 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
     return part
 
 
-def needs_notices(spec: EpochSpec) -> bool:
-    """Whether tasks have anything to tell each other after phase 3: where a tuple whose matches count can be in several areas. O(areas)."""
-    tracked = compiled(spec.config).tracked
-    return any(area.writes[side] != area.keys[side] for area in plan_of(spec.scheme).scheme.areas for side in tracked)
+def rounds_among_tasks(spec: EpochSpec) -> int:
+    """How often tasks send each other pieces after those of the splits: of three and more streams, partial results for each step but the
+    first; of two, once, where a tuple whose matches count can be in several areas. O(areas)."""
+    worker = compiled(spec.config)
+    if worker.sequences is not None:
+        return len(worker.streams) - 2
+    areas = plan_of(spec.scheme, spec.config).scheme.areas
+    return int(any(area.writes[side] != area.keys[side] for area in areas for side in worker.tracked))
 
 
 class Part:
-    """A task's part of an epoch. One thread's, in the order join, notices, finish; ``abandon`` at any time."""
+    """A task's part of an epoch. One thread's, in the order join, then for each round ``outgoing`` and ``receive``, then ``finish``;
+    ``abandon`` at any time."""
 
     def __init__(self, spec: EpochSpec, task: int, store: RunStore) -> None:
         self._spec, self._task, self._store = spec, task, store
-        self._worker, plan = compiled(spec.config), plan_of(spec.scheme)
+        self._worker, plan = compiled(spec.config), plan_of(spec.scheme, spec.config)
         self._areas = plan.areas.get(task, {})
         self._plan = plan
         self._clock = Steps()
@@ -116,6 +123,9 @@ class Part:
         """What came in this epoch."""
         self._matches: dict[str, Matches] = {}
         """By join, of those that track a side."""
+        self._notices: list[Piece] = []
+        self._cascade: Cascade | None = None
+        """Of three and more streams."""
 
     def join(self, pieces: Iterable[Piece]) -> None:
         """Phases 1 to 3."""
@@ -139,6 +149,9 @@ class Part:
         self._clock.lap("gather")
         self._drop_indexes()
         self._fresh = {key: tuple(HeldRun(run, self._writes.block(key, run)) for run in chunks) for key, chunks in new.items()}
+        if self._worker.sequences is not None:
+            self._cascade = Cascade(spec, self._plan, self._worker, areas, report, self._write_many)
+            self._cascade.begin(self._runs, self._fresh)
         for each in self._worker.joins:
             seen = each.joiner.candidates_seen
             for index, area in areas.items():
@@ -172,27 +185,43 @@ class Part:
         matched = None if matches is None else matches.marker(left, right)
         times = coverage is Coverage.SOME
         seen_left, seen_right = (
-            held.by(indexed, side.stream.schema, times=times)
-            for held, indexed, side in zip((left, right), join.indexed, self._worker.sides, strict=True)
+            held.by(indexed, taken.stream.schema, times=times)
+            for held, indexed, taken in zip((left, right), join.indexed, self._worker.streams, strict=True)
         )
         for batch in join.joiner.join(seen_left, seen_right, matched, pairs_wanted=join.type.gives_pairs):
             self._write(join, batch)
 
-    def notices(self) -> Iterator[Piece]:
-        """What tasks are to know that own tuples which have matched here."""
-        if not self._report.predecessor_missing:
-            for matches in self._matches.values():
-                for runs in (self._runs, self._fresh):
-                    yield from matches.notices(runs)
-
-    def finish(self, notices: Iterable[Piece] = ()) -> Joined:
-        """Phases 4 and 5, but for what is yet to be written. Raises StorageError, and what comes with the notices."""
+    def outgoing(self) -> Iterator[Piece]:
+        """What other tasks are to have in the next round: partial results for the steps that they do, or notices, of tuples that they own
+        and that have matched here."""
         if self._report.predecessor_missing:
-            for _ in notices:
+            return
+        if self._cascade is not None:
+            yield from self._cascade.outgoing()
+            self._clock.lap("send")
+        for matches in self._matches.values():
+            for runs in (self._runs, self._fresh):
+                yield from matches.notices(runs)
+
+    def receive(self, pieces: Iterable[Piece]) -> None:
+        """Take what has come for this task in a round. Raises what comes with the pieces."""
+        if self._report.predecessor_missing:
+            for _ in pieces:
                 pass
+        elif self._cascade is not None:
+            came = list(pieces)
+            self._clock.lap("wait")
+            self._cascade.receive(came)
+            self._clock.lap("join")
+        else:
+            self._notices = list(pieces)
+
+    def finish(self) -> Joined:
+        """Phases 4 and 5, but for what is yet to be written. Raises StorageError."""
+        if self._report.predecessor_missing:
             return self._joined
         try:
-            self._finish(notices)
+            self._finish()
         except BaseException:
             self.abandon()
             raise
@@ -201,12 +230,12 @@ class Part:
     def abandon(self) -> None:
         self._joined.abandon()
 
-    def _finish(self, notices: Iterable[Piece]) -> None:
+    def _finish(self) -> None:
         spec, report, config, areas, matches = self._spec, self._report, self._worker.config, self._areas, self._matches
         if matches:
-            self._settle_matches(notices)
+            self._settle_matches(self._notices)
             self._clock.lap("match")
-        for name in matches:
+        for name in [join.name for join in config.joins] if self._cascade is not None else matches:
             self._writes.finish_results(name)
         tiered = {key: _in_tiers(key, self._runs[key], spec, self._worker, self._writes, matches) for key in self._runs}
         kept_fresh = {key: chunks for key, chunks in self._fresh.items() if holds(areas[key[0]], key[1]) and not spec.is_last}
@@ -217,13 +246,14 @@ class Part:
         self._store.stage(config.query, self._task, spec.epoch, report.token, held, marks)
         _fetch(spec, self._task, config, areas, self._store, report)
         _rewrite(spec, self._task, config, self._store, report)
-        report.held = (_rows(held, LEFT), _rows(held, RIGHT))
-        report.held_bytes = (_nbytes(held, LEFT), _nbytes(held, RIGHT))
+        places = range(len(self._worker.places))
+        report.held = tuple(_rows(held, place) for place in places)
+        report.held_bytes = tuple(_nbytes(held, place) for place in places)
 
     def _settle_matches(self, notices: Iterable[Piece]) -> None:
         told: dict[int, list[Piece]] = defaultdict(list)
         for notice in notices:
-            told[notice.join].append(notice)
+            told[notice.number].append(notice)
         runs = {key: (*self._runs.get(key, ()), *self._fresh.get(key, ())) for key in {*self._runs, *self._fresh}}
         for join in self._worker.joins:
             matches = self._matches.get(join.name)
@@ -243,6 +273,11 @@ class Part:
         self._report.outputs[join.name] = self._report.outputs.get(join.name, 0) + results.num_rows
         self._writes.results(join.name, results)
 
+    def _write_many(self, results: pa.RecordBatch) -> None:
+        (join,) = self._worker.config.joins
+        self._report.outputs[join.name] = self._report.outputs.get(join.name, 0) + results.num_rows
+        self._writes.results(join.name, results)
+
     def _write_alone(self, join: CompiledJoin, tuples: Iterable[tuple[int, Rows]]) -> None:
         for side, (run, rows) in tuples:
             for results in join.joiner.alone(side, run.batch, rows):
@@ -251,17 +286,16 @@ class Part:
     def _gather(self, pieces: Iterable[Piece]) -> dict[tuple[int, int], list[Run]]:
         parts: dict[tuple[int, int], list[Run]] = defaultdict(list)
         for piece in pieces:
-            side = self._worker.sides[piece.side]
             if piece.area == REPORT:
                 self._report.routes.append(pickle.loads(piece.data))  # noqa: S301 - written by the route tasks
             elif piece.area == UNMATCHABLE:
-                alone = ipc.read_record_batch(piece.data, side.payload)
+                alone = ipc.read_record_batch(piece.data, self._worker.streams[piece.place].payload)
                 for join in self._worker.joins:
-                    if join.type.gives_unmatched and piece.side in join.type.tracked:
-                        for results in join.joiner.alone(piece.side, alone):
+                    if join.type.gives_unmatched and piece.place in join.type.tracked:
+                        for results in join.joiner.alone(piece.place, alone):
                             self._write(join, results)
             else:
-                parts[piece.area, piece.side].append(Run.of(ipc.read_record_batch(piece.data, side.held)))
+                parts[piece.area, piece.place].append(Run.of(ipc.read_record_batch(piece.data, self._worker.held[piece.place])))
         return {key: merge_in_chunks(runs, CHUNK_BYTES) for key, runs in parts.items()}
 
 
@@ -335,7 +369,7 @@ def _open(
         return found.runs, found.marks
     report.opened, report.read_back = None, spec.handover is None
     runs, marks = _read_back(spec, config, areas, store, report)
-    report.read_back_bytes = sum(_nbytes(runs, side) for side in SIDES) if report.read_back else 0
+    report.read_back_bytes = sum(held.nbytes for of_place in runs.values() for held in of_place) if report.read_back else 0
     report.held_sample = [
         sample_of(side, slice_keys(held.run.batch, keys), held.run.time_max)
         for (index, side), of_area in runs.items()
@@ -349,13 +383,16 @@ def _read_back(
     spec: EpochSpec, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport
 ) -> tuple[TaskRuns, JoinMarks]:
     if spec.base is None:
-        return {(area, side): () for area in areas for side in SIDES}, {}
+        return {(index, place): () for index, area in areas.items() for place in range(len(area.holds))}, {}
     checkpoint = Entry.decode(config.storage.get(spec.base)).checkpoint
-    here = [] if spec.handover is None else _held_here(spec.handover, config.query, store)
+    here = [] if spec.handover is None else _held_here(spec, spec.handover, store)
     worker = compiled(spec.config)
-    left, right = (spec.released_before if side in worker.tracked else spec.expired_before for side in SIDES)
+    bounds = tuple(
+        (spec.released_before if place.stream in worker.tracked else spec.expired_before)[number]
+        for number, place in enumerate(worker.places)
+    )
     gathered = read_back(
-        *(config.storage, checkpoint.blocks, areas, spec.generation, (left[LEFT], right[RIGHT])), here=here, fetched=store.fetched()
+        *(config.storage, checkpoint.blocks, areas, spec.generation, bounds), here=here, fetched=store.fetched()
     )
     if spec.handover is not None:
         report.kept_tuples, report.moved_tuples = gathered.kept, gathered.read
@@ -364,14 +401,14 @@ def _read_back(
     }
 
 
-def _held_here(handover: Handover, query: str, store: RunStore) -> Iterator[tuple[Area, dict[int, tuple[HeldRun, ...]]]]:
-    """Every area of the plan before that this process holds, with its runs by side."""
-    before = plan_of(handover.scheme).areas
+def _held_here(spec: EpochSpec, handover: Handover, store: RunStore) -> Iterator[tuple[Area, dict[int, tuple[HeldRun, ...]]]]:
+    """Every area of the plan before that this process holds, with its runs by place."""
+    before = plan_of(handover.scheme, spec.config).areas
     for task, token in handover.tokens.items():
-        staged = store.get(query, token)
+        staged = store.get(compiled(spec.config).config.query, token)
         if staged is not None:
             for index, area in before.get(task, {}).items():
-                yield area, {side: staged.runs[index, side] for side in SIDES}
+                yield area, {place: staged.runs[index, place] for place in range(len(area.holds))}
 
 
 def _fetch(spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport) -> None:
@@ -379,7 +416,7 @@ def _fetch(spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], s
     if spec.upcoming is None or config.storage.local_path(FOLDER) is not None:
         store.fetch(config.storage, ())
         return
-    after = plan_of(spec.upcoming.scheme).areas.get(spec.upcoming.tasks.get(task, -1), {})
+    after = plan_of(spec.upcoming.scheme, spec.config).areas.get(spec.upcoming.tasks.get(task, -1), {})
     committed = Entry.decode(config.storage.get(spec.upcoming.base)).checkpoint.blocks
     wanted = missing(committed, areas.values(), after.values())
     store.fetch(config.storage, wanted)
@@ -413,13 +450,13 @@ def _rewritten(spec: EpochSpec, rewrite: Rewrite, config: Config) -> Rewritten:
 
 def _merged_blocks(spec: EpochSpec, rewrite: Rewrite, config: Config) -> tuple[pa.Buffer, Block] | None:
     """The bytes of one block of several, and the log's record of it, but for its name; None: all tuples have expired."""
-    storage, side = config.storage, rewrite.side
-    merged = merge_runs([Run.of(batch) for batch in load_all(storage, rewrite.blocks)], spec.expired_before[side])
+    storage, place = config.storage, rewrite.place
+    merged = merge_runs([Run.of(batch) for batch in load_all(storage, rewrite.blocks)], spec.expired_before[place])
     if not merged.rows:
         return None
-    axes = None if storage.local_path(FOLDER) is not None else Axes(keys=bool(config.main.keys), units=True)
+    axes = None if storage.local_path(FOLDER) is not None else Axes(keys=config.layout.places[place].key is not None, units=True)
     data, parts = encode_in_parts(merged.batch, axes)
-    return data, describe(merged.batch, name="", side=side, generation=0, area=-1, nbytes=data.size, parts=parts)
+    return data, describe(merged.batch, name="", place=place, generation=0, area=-1, nbytes=data.size, parts=parts)
 
 
 def _unexpired(held: tuple[HeldRun, ...], bound: int | None, report: TaskReport) -> tuple[HeldRun, ...]:
@@ -498,9 +535,9 @@ def _marked(part: HeldRun, names: Sequence[str], tracking: Sequence[Matches]) ->
     return replace(part.run, batch=batch)
 
 
-def _rows(runs: TaskRuns, side: int) -> int:
-    return sum(held.run.rows for key, of_side in runs.items() if key[1] == side for held in of_side)
+def _rows(runs: TaskRuns, place: int) -> int:
+    return sum(held.run.rows for key, of_place in runs.items() if key[1] == place for held in of_place)
 
 
-def _nbytes(runs: TaskRuns, side: int) -> int:
-    return sum(held.nbytes for key, of_side in runs.items() if key[1] == side for held in of_side)
+def _nbytes(runs: TaskRuns, place: int) -> int:
+    return sum(held.nbytes for key, of_place in runs.items() if key[1] == place for held in of_place)

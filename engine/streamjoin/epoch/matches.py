@@ -98,7 +98,7 @@ class Matches:
         """Mark what other areas have found. O(n log n) for the n rows that have keys such as the notices'."""
         found: dict[AreaSide, list[Piece]] = defaultdict(list)
         for notice in notices:
-            found[notice.area, notice.side].append(notice)
+            found[notice.area, notice.place].append(notice)
         for key, pieces in found.items():
             of_side = runs.get(key, ())
             if not of_side:
@@ -191,11 +191,11 @@ def encode_marks(identities: NDArray[np.int64]) -> pa.Buffer:
     return encode(pa.RecordBatch.from_pydict({ID: identities}))
 
 
-def describe_marks(parts: Sequence[Rows], units: UnitRange, *, name: str, side: int, generation: int, area: int) -> Block:
+def describe_marks(parts: Sequence[Rows], units: UnitRange, *, name: str, place: int, generation: int, area: int) -> Block:
     """The log's record of a marks block of an area with these units, but for its bytes. O(parts)."""
     blocks = [
         Block(
-            name=name, side=side, generation=generation, area=area, rows=len(rows), nbytes=0,
+            name=name, place=place, generation=generation, area=area, rows=len(rows), nbytes=0,
             key_min=run.key[rows[0]].item(), key_max=run.key[rows[-1]].item(), unit_min=units.low, unit_max=units.high - 1,
             time_min=run.time_min, time_max=run.time_max,
         )

@@ -18,7 +18,6 @@ from streamjoin.epoch.spec import Rewritten, RouteReport, TaskReport
 from streamjoin.epoch.watermark import advance
 from streamjoin.io.base import SourcePlan
 from streamjoin.job import Job
-from streamjoin.language.sides import SIDES
 from streamjoin.manifest.quantity import Duration
 from streamjoin.state.blocks import Block
 from streamjoin.state.extent import Segment
@@ -57,7 +56,7 @@ def checkpoint_after(
         [block for block in blocks if block.name not in replaced and not (spec.is_last or block.is_expired(spec.expired_before))]
         for blocks in (last.blocks, last.marks)
     )
-    (left, left_partitions), (right, right_partitions) = (_advance(job, last, side, reports, now) for side in SIDES)
+    advanced = [_advance(job, last, stream, reports, now) for stream in range(len(job.streams))]
     small = {name: segment.add(data) for report in reports for name, data in report.small_blocks.items()}
     new = [replace(block, extent=small.get(block.name)) for report in reports for block in report.blocks]
     new_marks = [replace(block, extent=small.get(block.name)) for report in reports for block in report.marks]
@@ -72,17 +71,18 @@ def checkpoint_after(
         scheme=current.scheme.to_json() if epoch.is_switch else last.scheme,
         positions=epoch.head.positions,
         records=spec.records_after,
-        watermarks=(left, right),
+        watermarks=tuple(watermark for watermark, _ in advanced),
         effective=last.watermarks,
-        partitions=(left_partitions, right_partitions),
+        partitions=tuple(partitions for _, partitions in advanced),
         widths=widths_after(last, reports),
+        orders=spec.orders,
         expired=spec.expired_before,
         blocks=() if spec.is_last else tuple(kept + new),
         marks=() if spec.is_last else tuple(kept_marks + new_marks),
         held={report.task: report.held for report in at_work},
         held_bytes={report.task: report.held_bytes for report in at_work},
         tokens={report.task: report.token for report in at_work},
-        totals=_totals(last, epoch, reports, results),
+        totals=_totals(job, last, epoch, reports, results),
         staged={"deadLetter": [staged.to_json() for staged in dead]},
         fingerprint=stored_fingerprint(job.fingerprint()),
         committed_at=now,
@@ -99,11 +99,13 @@ def _rewritten(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskRepo
     return ready if any(block.name in old for block in last.stored) else None
 
 
-def _totals(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport], results: Results) -> dict[str, list[int]]:
-    """The counters since the checkpoint's beginning: [left, right], or one number."""
-    counts = counts_of(reports)
-    written_blocks, written_bytes = stored(block for report in reports for block in report.blocks)
-    by_side = {name: counts[name] for name in COUNTERS} | {"written_blocks": written_blocks, "written_bytes": written_bytes}
+def _totals(
+    job: Job, last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport], results: Results
+) -> dict[str, list[int]]:
+    """The counters since the checkpoint's beginning: by stream, or one number."""
+    counts = counts_of(reports, len(job.streams))
+    written_blocks, written_bytes = stored(job, (block for report in reports for block in report.blocks))
+    by_stream = {name: counts[name] for name in COUNTERS} | {"written_blocks": written_blocks, "written_bytes": written_bytes}
     once = {
         "output": sum(report.output for report in reports),
         "candidates": sum(report.candidates for report in reports),
@@ -111,7 +113,13 @@ def _totals(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport]
         "read_back": _read_back(epoch, reports),
         "read_back_bytes": sum(report.read_back_bytes for report in reports),
     }
-    totals = {name: [last.totals.get(name, [0, 0])[side] + pair[side] for side in SIDES] for name, pair in by_side.items()}
+    if job.graph is not None:
+        steps = [step for report in reports for step in report.steps.values()]
+        once |= {"partial": sum(step.sent for step in steps), "partial_bytes": sum(step.sent_bytes for step in steps)}
+    totals = {
+        name: [before + now for before, now in zip(last.totals.get(name, [0] * len(of_streams)), of_streams, strict=True)]
+        for name, of_streams in by_stream.items()
+    }
     for join, work in joins_of(reports).items():
         once |= {f"output/{join}": work.output, f"candidates/{join}": work.candidates}
     totals |= {name: [last.totals.get(name, [0])[0] + count] for name, count in once.items()}
@@ -120,29 +128,29 @@ def _totals(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport]
     return totals
 
 
-def widths_after(last: Checkpoint, reports: Sequence[TaskReport]) -> tuple[float, float]:
+def widths_after(last: Checkpoint, reports: Sequence[TaskReport]) -> tuple[float, ...]:
     """Bytes per record of each stream after an epoch: they rise at once, and fall by a quarter of the difference."""
-    counts = counts_of(reports)
-    return _width(last, counts, 0), _width(last, counts, 1)
+    counts = counts_of(reports, len(last.widths))
+    return tuple(_width(before, counts, stream) for stream, before in enumerate(last.widths))
 
 
-def _width(last: Checkpoint, counts: Mapping[str, tuple[int, int]], side: int) -> float:
-    before, records = last.widths[side], counts["input"][side]
+def _width(before: float, counts: Mapping[str, tuple[int, ...]], stream: int) -> float:
+    records = counts["input"][stream]
     if not records:
         return before
-    seen = counts["input_bytes"][side] / records
+    seen = counts["input_bytes"][stream] / records
     return round(max(seen, 0.75 * before + 0.25 * seen), 1)
 
 
 def _advance(
-    job: Job, last: Checkpoint, side: int, reports: Sequence[TaskReport], now: float
+    job: Job, last: Checkpoint, number: int, reports: Sequence[TaskReport], now: float
 ) -> tuple[int | None, dict[int, Newest]]:
     """A stream's watermark and partitions after the epoch."""
-    stream = job.streams[side]
+    stream = job.streams[number]
     return advance(
-        last.watermarks[side],
-        last.partitions[side],
-        (route for report in reports for route in report.routes if route.side == side),
+        last.watermarks[number],
+        last.partitions[number],
+        (route for report in reports for route in report.routes if route.stream == number),
         delay_micros=stream.watermark_micros,
         idle_seconds=stream.idle_micros / 1e6,
         now=now,
@@ -160,8 +168,8 @@ def result_of(
             seconds[f"task.{step}"] = max(spent, seconds.get(f"task.{step}", 0.0))
     routes = [route for report in reports for route in report.routes]
     seconds["task.route"] = max((route.seconds for route in routes), default=0.0)
-    counts = counts_of(reports)
-    stored_blocks, stored_bytes = stored(after.blocks)
+    counts = counts_of(reports, len(job.streams))
+    stored_blocks, stored_bytes = stored(job, after.blocks)
     repeated = sum(report.storage_retries for report in reports) + sum(route.storage_retries for route in routes)
     return EpochResult(
         epoch=spec.epoch,
@@ -173,8 +181,8 @@ def result_of(
         held=after.held,
         utilization=utilization(job, after),
         watermarks=after.watermarks,
-        lag=(_lag(inputs[0], started, after.watermarks[0]), _lag(inputs[1], started, after.watermarks[1])),
-        backlog=(inputs[0].backlog_records, inputs[1].backlog_records),
+        lag=tuple(_lag(plan, started, watermark) for plan, watermark in zip(inputs, after.watermarks, strict=True)),
+        backlog=tuple(plan.backlog_records for plan in inputs),
         shed=spec.shed,
         read_back=_read_back(epoch, reports),
         storage_retries=storage_retries + repeated,
@@ -187,8 +195,8 @@ def result_of(
         work={report.task: TaskWork(report.seconds, report.output, report.candidates, sum(report.held_bytes)) for report in reports},
         stored_blocks=stored_blocks,
         stored_bytes=stored_bytes,
-        source_errors=(_source_errors(reports, 0), _source_errors(reports, 1)),
-        backlog_by_partition=(inputs[0].backlog_by_partition, inputs[1].backlog_by_partition),
+        source_errors=tuple(_source_errors(reports, stream) for stream in range(len(inputs))),
+        backlog_by_partition=tuple(plan.backlog_by_partition for plan in inputs),
     )
 
 
@@ -201,39 +209,39 @@ def joins_of(reports: Iterable[TaskReport]) -> dict[str, JoinWork]:
     return {join: JoinWork(outputs[join], admitted[join]) for join in {**admitted, **outputs}}
 
 
-def counts_of(reports: Iterable[TaskReport]) -> dict[str, tuple[int, int]]:
-    """``COUNTERS`` of one epoch, each as (left, right)."""
-    left, right = Counter[str](), Counter[str]()
+def counts_of(reports: Iterable[TaskReport], streams: int) -> dict[str, tuple[int, ...]]:
+    """``COUNTERS`` of one epoch, each by stream."""
+    counted = [Counter[str]() for _ in range(streams)]
     for report in reports:
         for route in report.routes:
-            (left, right)[route.side].update({name: getattr(route, name) for name in COUNTERS})
-    return {name: (left[name], right[name]) for name in COUNTERS}
+            counted[route.stream].update({name: getattr(route, name) for name in COUNTERS})
+    return {name: tuple(of_stream[name] for of_stream in counted) for name in COUNTERS}
 
 
-def stored(blocks: Iterable[Block]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """How many blocks these are and their bytes, each as (left, right)."""
-    count, nbytes = [0, 0], [0, 0]
+def stored(job: Job, blocks: Iterable[Block]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How many blocks these are and their bytes, each by stream."""
+    count, nbytes = [0] * len(job.places), [0] * len(job.places)
     for block in blocks:
-        count[block.side] += 1
-        nbytes[block.side] += block.nbytes
-    return (count[0], count[1]), (nbytes[0], nbytes[1])
+        count[block.place] += 1
+        nbytes[block.place] += block.nbytes
+    return job.by_stream(count), job.by_stream(nbytes)
 
 
 def _all_ahead(job: Job, routes: Sequence[RouteReport]) -> Iterator[str]:
     """What is to be said where a stream had nothing but event times that are too far ahead. The same text for each such epoch."""
-    for side, stream in enumerate(job.streams):
-        of_side = [route for route in routes if route.side == side]
-        if any(route.ahead for route in of_side) and all(route.time_max is None for route in of_side):
+    for number, stream in enumerate(job.streams):
+        own = [route for route in routes if route.stream == number]
+        if any(route.ahead for route in own) and all(route.time_max is None for route in own):
             most = Duration(stream.max_ahead_micros)
             yield (
                 f"{stream.name}: the event times of all its records are more than {most} ahead of the clock, and of the stream's newest;"
                 " the records are in the dead letters, and the watermark stands still. Where event times may be so far ahead, set"
-                f" spec.streams[{side}].maxAhead"
+                f" spec.streams[{number}].maxAhead"
             )
 
 
-def _source_errors(reports: Sequence[TaskReport], side: int) -> int:
-    return sum(route.source_errors for report in reports for route in report.routes if route.side == side)
+def _source_errors(reports: Sequence[TaskReport], stream: int) -> int:
+    return sum(route.source_errors for report in reports for route in report.routes if route.stream == stream)
 
 
 def _rewrite_errors(reports: Sequence[TaskReport]) -> tuple[str, ...]:

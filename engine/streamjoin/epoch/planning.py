@@ -6,15 +6,17 @@ what has expired goes by watermarks that are known by then. So planning an epoch
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.events import EpochPlans
 from streamjoin.epoch.spec import EpochSpec, Handover, Rewrite, Shared, TooLarge, Upcoming
+from streamjoin.epoch.steps import Orders
 from streamjoin.io.base import Position, Source, SourcePlan
 from streamjoin.job import Job
-from streamjoin.language.sides import SIDES
-from streamjoin.language.window import WindowKind
+from streamjoin.language.graph import Place
+from streamjoin.language.window import Ends, WindowKind
 from streamjoin.state.log import Checkpoint
 
 SMALL_BYTES = 2 << 20
@@ -27,12 +29,12 @@ SPLIT_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Head:
-    """Where planning goes on: after the last commit, or after the epoch in flight. Pairs are (left, right)."""
+    """Where planning goes on: after the last commit, or after the epoch in flight. By stream, but ``expired`` by place."""
 
     epoch: int
-    positions: tuple[Position | None, Position | None]
-    records: tuple[int, int]
-    expired: tuple[int | None, int | None]
+    positions: tuple[Position | None, ...]
+    records: tuple[int, ...]
+    expired: Ends
 
     @classmethod
     def after(cls, checkpoint: Checkpoint) -> Head:
@@ -44,14 +46,14 @@ class PlannedEpoch:
     """An epoch's spec, and what it was made from."""
 
     spec: EpochSpec
-    inputs: tuple[SourcePlan, SourcePlan]
+    inputs: tuple[SourcePlan, ...]
     plans: EpochPlans
     started_at: float
 
     @property
     def head(self) -> Head:
-        left, right = self.inputs
-        return Head(self.spec.epoch, (left.position, right.position), self.spec.records_after, self.spec.expired_before)
+        positions = tuple(plan.position for plan in self.inputs)
+        return Head(self.spec.epoch, positions, self.spec.records_after, self.spec.expired_before)
 
     @property
     def is_switch(self) -> bool:
@@ -65,50 +67,51 @@ class PlannedEpoch:
 
 
 def plan_inputs(
-    job: Job, sources: tuple[Source, Source], last: Checkpoint, head: Head, now: float, *, final: bool
-) -> tuple[SourcePlan, SourcePlan]:
-    """What is new in both sources after ``head``: ``job.max_tuples`` records and about ``job.max_bytes`` together, by what records had
-    before; half of them each, and what one leaves the other. A side that is held back as it is too far ahead leaves all of its half."""
-    limit, room = job.max_tuples, float(job.max_bytes)
+    job: Job, sources: Sequence[Source], last: Checkpoint, head: Head, now: float, *, final: bool
+) -> tuple[SourcePlan, ...]:
+    """What is new in all sources after ``head``: ``job.max_tuples`` records and about ``job.max_bytes`` together, by what records had
+    before; an even share each, and what some leave the others. A stream that is held back as it is too far ahead leaves all of its own."""
+    limit, room, widths = job.max_tuples, float(job.max_bytes), last.widths
+    streams = range(len(sources))
 
-    def plan(side: int, records: int, nbytes: float) -> SourcePlan:
-        width = last.widths[side]
+    def plan(stream: int, records: int, nbytes: float) -> SourcePlan:
+        width = widths[stream]
         if not width:
-            return sources[side].plan(head.positions[side], max(1, records), now, final)
+            return sources[stream].plan(head.positions[stream], max(1, records), now, final)
         fitting, of_split = max(1, min(records, int(nbytes / width))), max(1, int(record_bytes(job) / width))
-        return sources[side].plan(head.positions[side], fitting, now, final, split_records=of_split)
+        return sources[stream].plan(head.positions[stream], fitting, now, final, split_records=of_split)
 
-    left, right = (plan(side, limit // 2, room / 2) for side in SIDES)
-    ahead = _side_ahead(job, last)
-    if ahead is not None and (left, right)[1 - ahead].splits:
-        held_back = _without_splits((left, right)[ahead], head, ahead)
-        left, right = (held_back, right) if ahead == 0 else (left, held_back)
-    spare = limit - left.records - right.records
-    spare_bytes = room - left.records * last.widths[0] - right.records * last.widths[1]
-    can_take = [bool(side.splits and side.backlog_records) for side in (left, right)]
-    if spare > 0 and can_take == [True, False]:
-        left = plan(0, left.records + spare, left.records * last.widths[0] + spare_bytes)
-    elif spare > 0 and can_take == [False, True]:
-        right = plan(1, right.records + spare, right.records * last.widths[1] + spare_bytes)
-    return left, right
+    plans = [plan(stream, limit // len(sources), room / len(sources)) for stream in streams]
+    ahead = _ahead(job, last)
+    if any(plans[stream].splits for stream in streams if stream not in ahead):
+        for stream in ahead:
+            plans[stream] = _without_splits(plans[stream], head, stream)
+    spare = limit - sum(each.records for each in plans)
+    spare_bytes = room - sum(plans[stream].records * widths[stream] for stream in streams)
+    hungry = [stream for stream in streams if plans[stream].splits and plans[stream].backlog_records]
+    if spare > 0 and 0 < len(hungry) < len(sources):
+        for stream in hungry:
+            records = plans[stream].records
+            more, more_bytes = spare // len(hungry), spare_bytes / len(hungry)
+            plans[stream] = plan(stream, records + more, records * widths[stream] + more_bytes)
+    return tuple(plans)
 
 
-def _without_splits(plan: SourcePlan, head: Head, side: int) -> SourcePlan:
+def _without_splits(plan: SourcePlan, head: Head, stream: int) -> SourcePlan:
     """The plan to read nothing now, so that all of it is backlog."""
     backlog = plan.backlog_records + plan.records
-    position, read = head.positions[side] or {}, head.records[side]
+    position, read = head.positions[stream] or {}, head.records[stream]
     return replace(plan, splits=(), position=position, records=0, end_record=read, backlog_records=backlog, exhausted=False)
 
 
-def _side_ahead(job: Job, last: Checkpoint) -> int | None:
-    """The side that is so far ahead in event time that reading on would only fill its state; it waits while the other has input."""
-    left, right = last.watermarks
-    if left is None or right is None or job.window.kind is not WindowKind.RANGE:
-        return None
+def _ahead(job: Job, last: Checkpoint) -> list[int]:
+    """The streams that are so far ahead of some other in event time that reading on would only fill their state; they wait while others
+    have input."""
+    known = [mark for mark in last.watermarks if mark is not None]
+    if len(known) < len(last.watermarks) or job.window.kind is not WindowKind.RANGE:
+        return []
     distance = job.window.before_micros + job.window.after_micros + job.interval_micros
-    if left > right + distance:
-        return 0
-    return 1 if right > left + distance else None
+    return [stream for stream, mark in enumerate(known) if mark > min(known) + distance]
 
 
 def record_bytes(job: Job) -> int:
@@ -120,9 +123,10 @@ def make_spec(
     job: Job,
     last: Checkpoint,
     head: Head,
-    inputs: tuple[SourcePlan, SourcePlan],
+    inputs: tuple[SourcePlan, ...],
     plans: EpochPlans,
     config: Shared,
+    orders: Orders,
     *,
     incarnation: int,
     entry: str,
@@ -135,9 +139,9 @@ def make_spec(
     """What the tasks of the epoch after ``head`` are told. ``entry`` is the path of the log's newest entry, which is ``last``; ``now`` is
     the wall clock. ``refused``: a split that was given up as too large; where it could not be cut, splits may hold anything now."""
     uncut = refused is not None and any(
-        side == refused.side and split.first_record == refused.first_record and split.records >= refused.records
-        for side in SIDES
-        for split in inputs[side].splits
+        stream == refused.stream and split.first_record == refused.first_record and split.records >= refused.records
+        for stream, plan in enumerate(inputs)
+        for split in plan.splits
     )
     ranged = job.window.kind is WindowKind.RANGE
     follows = None if head.epoch == last.epoch else head.epoch
@@ -145,6 +149,7 @@ def make_spec(
     marks = watermarks if ranged else head.records
     current, before, upcoming = plans.current, plans.before, plans.upcoming
     filling = utilization(job, last)
+    expired, nothing = job.window.expired_before(marks), (None,) * len(inputs)
     return EpochSpec(
         identity=last.identity,
         epoch=head.epoch + 1,
@@ -152,20 +157,21 @@ def make_spec(
         config=config,
         scheme=current.shared,
         generation=current.generation,
-        splits=tuple((side, split) for side in SIDES for split in inputs[side].splits),
-        late_before=watermarks if ranged else (None, None),
-        latest=(_latest(job, last, 0, inputs[0], now), _latest(job, last, 1, inputs[1], now)) if ranged else (None, None),
-        expired_before=job.window.expired_before(marks),
+        splits=tuple((stream, split) for stream, plan in enumerate(inputs) for split in plan.splits),
+        late_before=watermarks if ranged else nothing,
+        latest=tuple(_latest(job, last, stream, plan, now) for stream, plan in enumerate(inputs)) if ranged else nothing,
+        expired_before=tuple(expired[place.stream] for place in job.places),
         released_before=head.expired,
         is_last=is_last,
         records_before=head.records,
-        records_after=(inputs[0].end_record, inputs[1].end_record),
+        records_after=tuple(plan.end_record for plan in inputs),
         shed=tuple(
             shed_factor(job.shedding_model, job.shedding_base, job.tau2, filling.get(task, 0.0)) for task in range(current.scheme.tasks)
         ),
         tokens=last.tokens if follows is None and before is None else {},
         handover=None if before is None else Handover(before.shared, last.tokens),
         base=entry if last.stored and follows is None else None,
+        orders=orders,
         record_bytes=record_bytes(job),
         split_bytes=None if uncut else 2 * record_bytes(job),
         upcoming=None if upcoming is None else Upcoming(upcoming.shared, plans.upcoming_tasks, entry),
@@ -176,15 +182,15 @@ def make_spec(
     )
 
 
-def _latest(job: Job, last: Checkpoint, side: int, plan: SourcePlan, now: float) -> int:
+def _latest(job: Job, last: Checkpoint, number: int, plan: SourcePlan, now: float) -> int:
     """The latest event time that a stream's tuples may have.
 
     It goes by the clock, so that old data is taken whatever its steps; and by the stream's newest where that is later, so that a clock that
     was set back stops nothing.
     """
-    stream, watermark = job.streams[side], last.watermarks[side]
+    stream, watermark = job.streams[number], last.watermarks[number]
     known = [round(now * 1e6) if plan.event_now is None else plan.event_now]
-    known += [partition.time_max for partition in last.partitions[side].values()]
+    known += [partition.time_max for partition in last.partitions[number].values()]
     if watermark is not None:
         known.append(watermark + stream.watermark_micros)
     return max(known) + stream.max_ahead_micros
@@ -196,20 +202,21 @@ def utilization(job: Job, checkpoint: Checkpoint) -> dict[int, float]:
 
 
 def loads_of(job: Job, checkpoint: Checkpoint) -> dict[int, float]:
-    """What each task holds of both sides, in tuples or in bytes, as the job's capacity is."""
-    left, right = job.weights(tuple_bytes(job, checkpoint))
+    """What each task holds in all places, in tuples or in bytes, as the job's capacity is."""
+    weights = job.weights(tuple_bytes(job, checkpoint))
     measured = checkpoint.held_bytes if job.capacity.in_bytes else checkpoint.held
     return {
-        task: float(sum(measured[task])) if task in measured else left * tuples[0] + right * tuples[1]
+        task: float(sum(measured[task])) if task in measured else sum(weight * held for weight, held in zip(weights, tuples, strict=True))
         for task, tuples in checkpoint.held.items()
     }
 
 
-def tuple_bytes(job: Job, checkpoint: Checkpoint) -> tuple[float, float]:
-    """Bytes of a held tuple, by side: of those that workers hold, and by the schema where they hold none. O(tasks)."""
-    tuples = [sum(held[side] for task, held in checkpoint.held.items() if task in checkpoint.held_bytes) for side in SIDES]
-    nbytes = [sum(held[side] for held in checkpoint.held_bytes.values()) for side in SIDES]
-    left, right = (
-        nbytes[side] / tuples[side] if nbytes[side] and tuples[side] else job.streams[side].tuple_bytes for side in SIDES
-    )
-    return left, right
+def tuple_bytes(job: Job, checkpoint: Checkpoint) -> tuple[float, ...]:
+    """Bytes of a held tuple, by place: of those that workers hold, and by the schema where they hold none. O(tasks)."""
+
+    def width(number: int, place: Place) -> float:
+        tuples = sum(held[number] for task, held in checkpoint.held.items() if task in checkpoint.held_bytes)
+        nbytes = sum(held[number] for held in checkpoint.held_bytes.values())
+        return nbytes / tuples if nbytes and tuples else job.streams[place.stream].tuple_bytes
+
+    return tuple(width(number, place) for number, place in enumerate(job.places))

@@ -121,7 +121,7 @@ class JoinWork:
 
 @dataclass(frozen=True)
 class EpochResult:
-    """What one committed epoch did, for those who watch. Pairs are (left, right)."""
+    """What one committed epoch did, for those who watch. Tuples are by stream."""
 
     epoch: int
     started_at: float
@@ -129,15 +129,16 @@ class EpochResult:
     """By step, of the round that committed the epoch: plan (of the next epoch where that is begun ahead), tasks (what was left to wait for
     them), commit, publish, clean; deploy where workers were started; and the tasks' own steps, the longest of all tasks, under
     ``task.<step>``."""
-    counts: dict[str, tuple[int, int]]
+    counts: dict[str, tuple[int, ...]]
     output: int
     candidates: int
-    held: dict[int, tuple[int, int]]
+    held: dict[int, tuple[int, ...]]
+    """By task and place."""
     utilization: dict[int, float]
-    watermarks: tuple[int | None, int | None]
-    lag: tuple[float | None, float | None]
+    watermarks: tuple[int | None, ...]
+    lag: tuple[float | None, ...]
     """Seconds by which each watermark is behind the event time that tuples made at the epoch's start have."""
-    backlog: tuple[int, int]
+    backlog: tuple[int, ...]
     shed: tuple[float, ...]
     read_back: int
     """Tasks whose worker did not have their runs."""
@@ -150,13 +151,13 @@ class EpochResult:
     """By task."""
     joins: dict[str, JoinWork] = field(default_factory=dict)
     """By join; ``output`` and ``candidates`` are of all."""
-    stored_blocks: tuple[int, int] = (0, 0)
-    stored_bytes: tuple[int, int] = (0, 0)
+    stored_blocks: tuple[int, ...] = (0, 0)
+    stored_bytes: tuple[int, ...] = (0, 0)
     storage_retries: int = 0
     """Requests to object stores that had to be repeated, by the tasks that finished and by the driver."""
-    source_errors: tuple[int, int] = (0, 0)
+    source_errors: tuple[int, ...] = (0, 0)
     """Errors of the sources' servers that the tasks got over."""
-    backlog_by_partition: tuple[Mapping[int, int], Mapping[int, int]] = field(default_factory=lambda: ({}, {}))
+    backlog_by_partition: tuple[Mapping[int, int], ...] = field(default_factory=lambda: ({}, {}))
 
     @property
     def duration(self) -> float:

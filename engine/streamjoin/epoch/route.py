@@ -4,9 +4,9 @@ Phases, for each split:
 
 1. read as Arrow; what does not parse, or is too large, goes to the dead letters;
 2. select by ``where``; reject null event times and those too far ahead; drop late tuples, or put them into the dead letters; drop tuples
-   whose key is null (they can match nothing), or send them on by themselves where the join's type gives those too;
+   of which a key is null (they can match nothing), or send them on by themselves where the join's type gives those too;
 3. make the held columns: key, unit coordinate, time, payload;
-4. sort by key, shed, cut by area.
+4. for each place of the stream, sort by its key, shed, cut by area.
 
 Deterministic: two attempts at the same split send the same pieces, because a join task may have read some of the first attempt's.
 """
@@ -25,12 +25,13 @@ import pyarrow.compute as pc
 from streamjoin.epoch.spec import (
     REPORT,
     UNMATCHABLE,
+    Compiled,
     EpochSpec,
     Piece,
     Plan,
     RouteReport,
-    Side,
     SplitTooLarge,
+    Taken,
     TooLarge,
     attempt_name,
     compiled,
@@ -59,11 +60,11 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
     Memory: ``PORTION_BYTES`` of the split, or all of it if it has less, once as held and once sorted; and a batch as read.
     """
     started, repeated = time.perf_counter(), retries()
-    worker, plan = compiled(spec.config), plan_of(spec.scheme)
+    worker, plan = compiled(spec.config), plan_of(spec.scheme, spec.config)
     which, split = spec.splits[index]
-    side, report = worker.sides[which], RouteReport(which, partition=split.partition)
+    taken, report = worker.streams[which], RouteReport(which, partition=split.partition)
     dead_letters = worker.config.dead_letters
-    dead = dead_letters.writer(attempt_name(spec, index), final_name(spec, index), side.stream.name)
+    dead = dead_letters.writer(attempt_name(spec, index), final_name(spec, index), taken.stream.name)
     held: list[pa.Table] = []
     held_bytes = 0
     for read in worker.config.readers[which].read(split):
@@ -73,7 +74,7 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
         report.input_bytes += records.batch.nbytes
         report.source_errors += records.errors
         _require_room(spec, split, report)
-        found = prepare(spec, side, which, index, records, split.first_record, report, late_letters=dead_letters.late)
+        found = prepare(spec, worker, which, index, records, split.first_record, report, late_letters=dead_letters.late)
         dead.write(split, records.rejected + found.letters)
         if found.unmatchable is not None:
             yield Piece(index % plan.scheme.tasks, UNMATCHABLE, which, found.unmatchable.serialize())
@@ -81,14 +82,14 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
         if batch is None:
             continue
         if held and held_bytes + batch.nbytes > PORTION_BYTES:
-            yield from cut(spec, plan, which, held, report)
+            yield from cut(spec, plan, taken, held, report)
             held, held_bytes = [], 0
         held.append(batch)
         held_bytes += batch.nbytes
     report.dead_letters = dead.close()
     report.dead_letter_bytes = sum(staged.nbytes for staged in report.dead_letters)
     if held:
-        yield from cut(spec, plan, which, held, report)
+        yield from cut(spec, plan, taken, held, report)
     report.seconds = time.perf_counter() - started
     report.storage_retries = retries() - repeated
     yield Piece(index % plan.scheme.tasks, REPORT, which, pa.py_buffer(pickle.dumps(report)))
@@ -121,7 +122,7 @@ def _require_room(spec: EpochSpec, split: Split, report: RouteReport) -> None:
         raise SplitTooLarge(
             f"{split.name}: the first {report.input:,} records have {report.input_bytes:,} bytes, and all {split.records:,} of them may"
             f" have {spec.split_bytes:,}; fewer are planned now",
-            TooLarge(report.side, split.first_record, split.records, report.input_bytes / report.input),
+            TooLarge(report.stream, split.first_record, split.records, report.input_bytes / report.input),
         )
 
 
@@ -130,25 +131,34 @@ class Prepared:
     """What became of a batch of records."""
 
     held: pa.Table | None
-    """The tuples, with a column ``_shed`` in [0, 1); None: there are none."""
+    """The tuples, with a column ``_shed`` in [0, 1), and their keys of all places but the first; None: there are none."""
     unmatchable: pa.RecordBatch | None
     """The payload of those that can match nothing, if that is wanted and there are any."""
     letters: list[Rejected]
 
 
 def prepare(
-    spec: EpochSpec, side: Side, which: int, split: int, records: Records, first_record: int, report: RouteReport, *, late_letters: bool
+    spec: EpochSpec,
+    worker: Compiled,
+    which: int,
+    split: int,
+    records: Records,
+    first_record: int,
+    report: RouteReport,
+    *,
+    late_letters: bool,
 ) -> Prepared:
     """Phases 2 and 3 for one batch."""
-    batch, rows, stream, latest = records.batch, records.offsets(), side.stream, spec.latest[which]
+    taken = worker.streams[which]
+    batch, rows, stream, latest = records.batch, records.offsets(), taken.stream, spec.latest[which]
     letters: list[Rejected] = []
     if stream.event_time is not None:  # also of what ``where`` drops: a filtered stream goes forward all the same
         newest = _newest(batch.column(stream.event_time).cast(pa.int64()), latest)
         if newest is not None:
             report.time_max = newest if report.time_max is None else max(report.time_max, newest)
     chosen: np.ndarray | None = None
-    if side.where is not None:
-        chosen = side.where.select({(stream.name, name): batch.column(name) for name in batch.schema.names}, batch.num_rows)
+    if taken.where is not None:
+        chosen = taken.where.select({(stream.name, name): batch.column(name) for name in batch.schema.names}, batch.num_rows)
         report.filtered += batch.num_rows - len(chosen)
     if chosen is not None and len(chosen) < batch.num_rows:
         batch, rows = batch.take(pa.array(chosen)), rows[chosen]
@@ -180,67 +190,94 @@ def prepare(
         if late and late_letters:
             letters += _letters(batch, rows, ~keep, f"{stream.event_time}: late; the stream's watermark was {_written(bound)}")
     alone: pa.RecordBatch | None = None
-    if side.key is None:
-        key = np.zeros(batch.num_rows, dtype=np.int64)
-    else:
-        key, valid = encode_keys(batch, side.key, stream.schema)
+    keys: list[np.ndarray] = []
+    matchable = keep.copy()
+    for place in taken.places:
+        by = worker.places[place].key
+        if by is None:
+            keys.append(np.zeros(batch.num_rows, dtype=np.int64))
+            continue
+        key, valid = encode_keys(batch, by, stream.schema)
+        keys.append(key)
         if valid is not None:
-            unmatchable = keep & ~valid
-            report.unmatchable += int(unmatchable.sum())
-            keep &= valid
-            if side.gives_unmatched and unmatchable.any():
-                alone = batch.select(list(stream.payload)).filter(pa.array(unmatchable))
+            matchable &= valid
+    unmatchable = keep & ~matchable
+    report.unmatchable += int(unmatchable.sum())
+    if taken.gives_unmatched and unmatchable.any():
+        alone = batch.select(list(stream.payload)).filter(pa.array(unmatchable))
+    keep = matchable
     if not keep.any():
         return Prepared(None, alone, letters)
     units, shed = units_of(spec.epoch, split, rows)
-    arrays: list[pa.Array | np.ndarray] = [key, units]
-    if side.window.kind is WindowKind.RANGE:
+    arrays: list[pa.Array | np.ndarray] = [keys[0], units]
+    if taken.window.kind is WindowKind.RANGE:
         assert moment is not None
         arrays.append(moment)
-        if side.window.slide_micros:  # where the joins' windows slide differently, each finds out by itself
-            arrays.append(moment // side.window.slide_micros * side.window.slide_micros)
-    elif side.window.kind is WindowKind.ROWS:
+        if taken.window.slide_micros:  # where the joins' windows slide differently, each finds out by itself
+            arrays.append(moment // taken.window.slide_micros * taken.window.slide_micros)
+    elif taken.window.kind is WindowKind.ROWS:
         arrays.append(first_record + rows)
         arrays.append(_others_before(spec, which, first_record + rows))
-    if side.is_tracked:
+    if taken.is_tracked:
         arrays.append(first_record + rows)
     payload = [batch.column(name) for name in stream.payload]
-    table = pa.Table.from_arrays(
-        [pa.array(values) for values in arrays] + payload + [pa.array(shed)], schema=side.held.append(pa.field("_shed", pa.float64()))
-    )
+    more = {_key_of(number): pa.array(key) for number, key in enumerate(keys) if number}
+    schema = worker.held[taken.places[0]].append(pa.field("_shed", pa.float64()))
+    for name, values in more.items():
+        schema = schema.append(pa.field(name, values.type))
+    table = pa.Table.from_arrays([pa.array(values) for values in arrays] + payload + [pa.array(shed), *more.values()], schema=schema)
     if not keep.all():
         table = table.take(pa.array(np.flatnonzero(keep)))
     return Prepared(table, alone, letters)
 
 
-def cut(spec: EpochSpec, plan: Plan, which: int, tables: list[pa.Table], report: RouteReport) -> Iterator[Piece]:
+def cut(spec: EpochSpec, plan: Plan, taken: Taken, tables: list[pa.Table], report: RouteReport) -> Iterator[Piece]:
     """Phase 4."""
     table = pa.concat_tables(tables)
-    key = table.column("_key").to_numpy()
-    order = sort_order(key)
-    batch = table.take(pa.array(order)).combine_chunks().to_batches()[0]
-    key, shed = batch.column("_key").to_numpy(), batch.column("_shed").to_numpy()
-    batch = batch.drop_columns(["_shed"])
-    router, areas = plan.routers[which], plan.scheme.areas
+    names = [_key_of(number) for number in range(len(taken.places))]
+    orders = [sort_order(table.column(name).to_numpy()) for name in names]
     if any(spec.shed):
-        factor = np.zeros(len(key))
-        for area, selection in router.route(key, batch.column("_unit").to_numpy()):
-            if areas[area].holds[which]:  # a full worker is relieved of what it would hold, not of what only probes it
-                factor[selection] = np.maximum(factor[selection], spec.shed[areas[area].task])
-        kept = np.flatnonzero(shed >= factor)
-        report.shed += len(key) - len(kept)
-        batch, key = batch.take(pa.array(kept)), key[kept]
-    report.accepted += batch.num_rows
-    if batch.num_rows:
-        newest = pc.max(batch.column("_time")).as_py() if "_time" in batch.schema.names else None
-        report.samples.append(sample_of(which, batch, newest))
-    for area, selection in router.route(key, batch.column("_unit").to_numpy()):
+        kept = table.column("_shed").to_numpy() >= _shed_factors(spec, plan, taken, table, names, orders)
+        report.shed += table.num_rows - int(kept.sum())
+        orders = [order[kept[order]] for order in orders]
+    report.accepted += len(orders[0])
+    held = [name for name in table.column_names if name not in ("_shed", *names)]
+    for place, name, order in zip(taken.places, names, orders, strict=True):
+        if len(order):
+            own = table.select([name, *held]).rename_columns(["_key", *held])
+            yield from _pieces(plan, place, own.take(pa.array(order)).combine_chunks().to_batches()[0], report)
+
+
+def _pieces(plan: Plan, place: int, batch: pa.RecordBatch, report: RouteReport) -> Iterator[Piece]:
+    """One place's tuples of a split, sorted by its key."""
+    areas = plan.scheme.areas
+    newest = pc.max(batch.column("_time")).as_py() if "_time" in batch.schema.names else None
+    report.samples.append(sample_of(place, batch, newest))
+    for area, selection in plan.routers[place].route(batch.column("_key").to_numpy(), batch.column("_unit").to_numpy()):
         piece = rows_selected(batch, selection)
         if piece.num_rows:
             data = piece.serialize()
             report.routed += piece.num_rows
             report.routed_bytes += data.size
-            yield Piece(areas[area].task, area, which, data)
+            yield Piece(areas[area].task, area, place, data)
+
+
+def _shed_factors(
+    spec: EpochSpec, plan: Plan, taken: Taken, table: pa.Table, names: list[str], orders: list[np.ndarray]
+) -> np.ndarray:
+    """By row, the largest factor of the workers that would hold the tuple: a full one is relieved of that, not of what only probes it."""
+    factors, units, areas = np.zeros(table.num_rows), table.column("_unit").to_numpy(), plan.scheme.areas
+    for place, name, order in zip(taken.places, names, orders, strict=True):
+        for area, selection in plan.routers[place].route(table.column(name).to_numpy()[order], units[order]):
+            if areas[area].holds[place]:
+                rows = order[selection]
+                factors[rows] = np.maximum(factors[rows], spec.shed[areas[area].task])
+    return factors
+
+
+def _key_of(number: int) -> str:
+    """The column of a tuple's key of the so-manieth place of its stream."""
+    return f"_key{number}" if number else "_key"
 
 
 def _others_before(spec: EpochSpec, which: int, positions: np.ndarray) -> np.ndarray:

@@ -12,11 +12,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from streamjoin.epoch.pulse import LEAST_SECONDS
+from streamjoin.epoch.steps import ManyJoin, Orders, Sequences, StepWork
 from streamjoin.io.base import Reader, Split, Staged
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.several import Sinks, tags
@@ -25,12 +27,15 @@ from streamjoin.kernel.index import Indexed
 from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.keys import mix
 from streamjoin.kernel.types import arrow_schema
+from streamjoin.language.graph import JoinGraph, Place
 from streamjoin.language.join_type import JoinType
-from streamjoin.language.predicate import KeyExpression, MainPredicate, Predicate
+from streamjoin.language.layout import Layout
+from streamjoin.language.predicate import KeyExpression, Predicate
 from streamjoin.language.schema import Schema
 from streamjoin.language.sides import SIDES
 from streamjoin.language.sql import Expression, parse_boolean
-from streamjoin.language.window import Window
+from streamjoin.language.window import Ends, Window
+from streamjoin.scheme.places import by_place
 from streamjoin.scheme.routing import Router
 from streamjoin.scheme.tiling import Area, Scheme
 from streamjoin.state.blocks import Block
@@ -57,8 +62,8 @@ class Join:
     window: Window
     where: Expression | None
     output: tuple[tuple[str, Expression], ...]
-    predicate: Predicate
-    """How it finds its pairs."""
+    predicate: Predicate | None
+    """How it finds its pairs; None: of three and more streams, by the layout's graph."""
     has_index: bool
     """Whether by an index of its own (``Layout.indexes``)."""
 
@@ -69,16 +74,16 @@ class Config:
 
     query: str
     """Unique to the driver: the key of its runs in the workers."""
-    streams: tuple[Stream, Stream]
+    streams: tuple[Stream, ...]
     joins: tuple[Join, ...]
-    main: MainPredicate
+    layout: Layout
     """What tuples are cut, sent and sorted by, for all joins."""
     window: Window
     """The widest."""
     storage: Storage
     sink: Sinks
     dead_letters: DeadLetters
-    readers: tuple[Reader, Reader]
+    readers: tuple[Reader, ...]
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,7 @@ class Rewrite:
     """Of this rewrite, and the beginning of the name of what it makes."""
     task: int
     """Whose worker does it."""
-    side: int
+    place: int
     blocks: tuple[Block, ...]
     of_marks: bool = False
 
@@ -145,23 +150,26 @@ class EpochSpec:
     scheme: Shared
     generation: int
     splits: tuple[tuple[int, Split], ...]
-    """(side, split)."""
-    late_before: tuple[int | None, int | None]
-    """Event times below the stream's watermark are late; None: nothing is."""
-    latest: tuple[int | None, int | None]
+    """(stream, split)."""
+    late_before: Ends
+    """By stream. Event times below the stream's watermark are late; None: nothing is."""
+    latest: Ends
     """The latest event time that each stream takes; what is later goes to the dead letters. None: any is taken."""
-    expired_before: tuple[int | None, int | None]
-    """Held tuples with a smaller ``_time`` can match nothing in this epoch or later."""
-    released_before: tuple[int | None, int | None]
+    expired_before: Ends
+    """By place. Held tuples with a smaller ``_time`` can match nothing in this epoch or later."""
+    released_before: Ends
     """``expired_before`` of the epoch before: tuples that it has let go have come, where they come alone."""
-    records_before: tuple[int, int]
-    records_after: tuple[int, int]
+    records_before: tuple[int, ...]
+    """By stream."""
+    records_after: tuple[int, ...]
     shed: tuple[float, ...]
     """By task: the fraction of the tuples that it would hold that it must not be sent."""
     tokens: dict[int, str]
     """By task: the attempt whose runs the last commit made true. Empty when this epoch ``follows`` another."""
     base: str | None
     """The log entry with the blocks to read back from; None in a checkpoint's first epoch, and when this epoch ``follows`` another."""
+    orders: Orders
+    """Of three and more streams: for each, in what order its new tuples meet the others. Of two: nothing."""
     record_bytes: int
     """A larger record goes to the dead letters."""
     split_bytes: int | None
@@ -196,7 +204,7 @@ class EpochSpec:
 class TooLarge:
     """A split that was planned with more records than fit."""
 
-    side: int
+    stream: int
     first_record: int
     """These two say which."""
     records: int
@@ -218,9 +226,9 @@ class SplitTooLarge(RuntimeError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Sample:
-    """Some keys of one side, ascending; each stands for ``weight`` tuples, none newer than ``time_max`` (as ``_time``)."""
+    """Some keys of one place, ascending; each stands for ``weight`` tuples, none newer than ``time_max`` (as ``_time``)."""
 
-    side: int
+    place: int
     keys: np.ndarray
     weight: float
     time_max: int | None
@@ -230,7 +238,7 @@ class Sample:
 class RouteReport:
     """What one split's routing saw. Counts are of records or tuples."""
 
-    side: int
+    stream: int
     input: int = 0
     rejected: int = 0
     filtered: int = 0
@@ -240,11 +248,11 @@ class RouteReport:
     """Of ``rejected``: those that are too large."""
     late: int = 0
     unmatchable: int = 0
-    """Null or NaN in the key: such a tuple can match nothing and is not held."""
+    """Null or NaN in a key: such a tuple can match nothing and is not held."""
     shed: int = 0
     accepted: int = 0
     routed: int = 0
-    """Tuples sent, replicas counted each."""
+    """Tuples sent, replicas and places counted each."""
     input_bytes: int = 0
     """In memory, of the records that parsed and are not too large."""
     routed_bytes: int = 0
@@ -273,9 +281,9 @@ class TaskReport:
     predecessor_missing: bool = False
     """It did nothing, as the epoch that it follows has left no runs here. Not an exception: that would end Spark's Python worker, and
     the runs of the epochs before with it."""
-    held: tuple[int, int] = (0, 0)
-    held_bytes: tuple[int, int] = (0, 0)
-    """Of the runs, mapped or not."""
+    held: tuple[int, ...] = (0, 0)
+    """Tuples by place, and in ``held_bytes`` the bytes of their runs, mapped or not."""
+    held_bytes: tuple[int, ...] = (0, 0)
     outputs: dict[str, int] = field(default_factory=dict)
     """Results, by join."""
     admitted: dict[str, int] = field(default_factory=dict)
@@ -283,6 +291,8 @@ class TaskReport:
     blocks: list[Block] = field(default_factory=list)
     small_blocks: dict[str, bytes] = field(default_factory=dict)
     """The content of those of them that are not files, by name."""
+    steps: dict[int, StepWork] = field(default_factory=dict)
+    """Of three and more streams, by the number of the step (``epoch.steps``)."""
     marks: list[Block] = field(default_factory=list)
     """Which of the tuples that the task stores have matched for the first time, of the tracked sides (``epoch.matches``)."""
     rewritten: Rewritten | None = None
@@ -325,14 +335,15 @@ REPORT, UNMATCHABLE = -1, -2
 
 @dataclass(frozen=True)
 class Piece:
-    """What one worker sends to another for a task: tuples of one area and side, or what ``area`` says instead."""
+    """What one worker sends to another for a task: tuples of one area and place, or what ``area`` says instead."""
 
     task: int
     area: int
-    side: int
+    place: int
+    """Of a split's report, the stream."""
     data: pa.Buffer
-    join: int = 0
-    """Of a notice: by which join tuples have matched."""
+    number: int = 0
+    """Of a notice: by which join tuples have matched; of partial results: which step is next."""
 
 
 class Compiled:
@@ -340,13 +351,36 @@ class Compiled:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.joins = tuple(CompiledJoin(number, join, config) for number, join in enumerate(config.joins))
+        graph, places = config.layout.graph, config.layout.places
+        self.joins = () if graph is not None else tuple(CompiledJoin(number, join, config) for number, join in enumerate(config.joins))
+        """Of two streams."""
+        self.sequences = None if graph is None else Sequences(_many(config, graph))
+        """Of three and more."""
         self.tracked = tuple(sorted({side for join in config.joins for side in join.type.tracked}))
         """The sides that any join tracks."""
-        self.sides = tuple(
-            Side(stream, config.window, config.main.key(side), [join.type for join in config.joins if side in join.type.tracked])
-            for side, stream in enumerate(config.streams)
+        self.streams = tuple(
+            Taken(
+                stream,
+                config.window,
+                tuple(place for place, held in enumerate(places) if held.stream == number),
+                [join.type for join in config.joins if number in join.type.tracked],
+            )
+            for number, stream in enumerate(config.streams)
         )
+        self.held = tuple(
+            held_schema(config.streams[place.stream], config.window, place.key, is_tracked=self.streams[place.stream].is_tracked)
+            for place in places
+        )
+        """By place, the columns of held tuples."""
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return self.config.layout.places
+
+
+def _many(config: Config, graph: JoinGraph) -> ManyJoin:
+    (join,) = config.joins
+    return ManyJoin(graph, tuple(stream.schema for stream in config.streams), join.window, join.where, join.output)
 
 
 class CompiledJoin:
@@ -357,6 +391,7 @@ class CompiledJoin:
         self.number, self.name, self.type, self.window = number, join.name, join.type, join.window
         self.tag = tags(each.name for each in config.joins)[join.name]
         """What marks blocks are known by as this join's."""
+        assert join.predicate is not None
         main, residual, (left, right) = join.predicate.main, join.predicate.residual, config.streams
         schemas = {left.name: left.schema, right.name: right.schema}
         types = {(stream.name, field.name): field.type for stream in config.streams for field in arrow_schema(stream.schema)}
@@ -375,20 +410,16 @@ class CompiledJoin:
         """By side, what it finds pairs by."""
 
 
-class Side:
+class Taken:
     """One stream made ready."""
 
-    def __init__(self, stream: Stream, window: Window, key: KeyExpression | None, tracked_for: Sequence[JoinType]) -> None:
-        """``tracked_for``: the types of the joins that track the side."""
-        self.stream = stream
+    def __init__(self, stream: Stream, window: Window, places: tuple[int, ...], tracked_for: Sequence[JoinType]) -> None:
+        """``places``: where its tuples are held. ``tracked_for``: the types of the joins that track the stream."""
+        self.stream, self.window, self.places = stream, window, places
         self.is_tracked = bool(tracked_for)
         self.gives_unmatched = any(kind.gives_unmatched for kind in tracked_for)
         self.payload = arrow_schema(stream.schema.select(stream.payload))
-        self.key = key
-        self.window = window
-        self.declared = arrow_schema(stream.schema)
         self.where = Evaluator(stream.where) if stream.where else None
-        self.held = held_schema(stream, window, key, is_tracked=self.is_tracked)
 
 
 ID = "_id"
@@ -409,11 +440,13 @@ def held_schema(stream: Stream, window: Window, key: KeyExpression | None, *, is
 
 
 class Plan:
-    """A scheme made ready: its routers, and which areas each task owns."""
+    """A scheme made ready, by places: its routers, and which areas each task owns."""
 
-    def __init__(self, scheme: Scheme) -> None:
-        self.scheme = scheme
-        self.routers = tuple(Router(scheme, side) for side in SIDES)
+    def __init__(self, scheme: Scheme, layout: Layout) -> None:
+        self.uncut = scheme
+        """As it was planned, by sides."""
+        self.scheme = by_place(scheme, layout.places, layout.main)
+        self.routers = tuple(Router(self.scheme, place) for place in range(len(layout.places)))
 
     @cached_property
     def areas(self) -> dict[int, dict[int, Area]]:
@@ -436,32 +469,32 @@ def share(identity: str, value: Config | Scheme) -> Shared:
 
 def compiled(shared: Shared) -> Compiled:
     """The Compiled of a shared Config, made once a process."""
-    found = _cached(shared)
+    found = _cached(shared, Compiled)
     assert isinstance(found, Compiled)
     return found
 
 
-def plan_of(shared: Shared) -> Plan:
-    """The Plan of a shared Scheme, made once a process."""
-    found = _cached(shared)
+def plan_of(shared: Shared, config: Shared) -> Plan:
+    """The Plan of a shared Scheme, made once a process. ``config``: of the driver whose scheme it is."""
+    found = _cached(shared, lambda scheme: Plan(scheme, compiled(config).config.layout))
     assert isinstance(found, Plan)
     return found
 
 
-def _cached(shared: Shared) -> Compiled | Plan:
+def _cached(shared: Shared, made_ready: Callable[[Any], Compiled | Plan]) -> Compiled | Plan:
     found = _cache.get(shared.identity)
     if found is None:
         value = pickle.loads(shared.data)  # noqa: S301 - written by this program's driver
-        found = _cache[shared.identity] = Compiled(value) if isinstance(value, Config) else Plan(value)
+        found = _cache[shared.identity] = made_ready(value)
         while len(_cache) > CACHED:
             _cache.popitem(last=False)
     return found
 
 
-def sample_of(side: int, batch: pa.RecordBatch, time_max: int | None) -> Sample:
+def sample_of(place: int, batch: pa.RecordBatch, time_max: int | None) -> Sample:
     """An even sample of a batch sorted by key. O(SAMPLE_KEYS)."""
     every = max(1, -(-batch.num_rows // SAMPLE_KEYS))
-    return Sample(side, batch.column("_key").to_numpy()[every // 2 :: every].copy(), float(every), time_max)
+    return Sample(place, batch.column("_key").to_numpy()[every // 2 :: every].copy(), float(every), time_max)
 
 
 def attempt_prefix(identity: str, incarnation: int, epoch: int) -> str:

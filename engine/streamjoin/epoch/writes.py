@@ -32,7 +32,7 @@ class Writes:
         self._spec, self._storage, self._areas, self._report = spec, config.storage, areas, report
         self._sink = config.sink.writers(report.token, results, small_bytes=spec.small_bytes)
         local = self._storage.local_path(FOLDER) is not None
-        self._axes = None if local else axes_of(plan_of(spec.scheme).scheme, config.main)
+        self._axes = None if local else axes_of(plan_of(spec.scheme, spec.config).uncut, config.layout.main)
         self._pool = ThreadPoolExecutor(UPLOADS)
         self._begun: dict[str, Future[Block]] = {}
         self._begun_marks: list[Future[Block]] = []
@@ -49,24 +49,24 @@ class Writes:
 
     def block(self, key: tuple[int, int], run: Run) -> tuple[str, ...]:
         """Begin to write the tuples of a run that this area stores; the block's name, or nothing when there are none."""
-        area, side = key
-        keys = self._areas[area].writes[side]
+        area, place = key
+        keys = self._areas[area].writes[place]
         if keys is None or self._spec.is_last:
             return ()
         batch = slice_keys(run.batch, keys)
         if not batch.num_rows:
             return ()
-        name = self._name(batch.nbytes, f"{area}-{side}-{len(self._begun)}")
-        self._begun[name] = self._pool.submit(self._put, name, batch, side, area)
+        name = self._name(batch.nbytes, f"{area}-{place}-{len(self._begun)}")
+        self._begun[name] = self._pool.submit(self._put, name, batch, place, area)
         return (name,)
 
     def marks(self, key: tuple[int, int], join: str, parts: Sequence[Rows]) -> None:
         """Begin to write a join's marks of one or more tuples that this area stores."""
-        area, side = key
+        area, place = key
         identities = identities_of(parts)
-        name = self._name(identities.nbytes, f"{area}-{side}-marks-{len(self._begun_marks)}")
-        units = self._areas[area].units[side]
-        block = describe_marks(parts, units, name=name, side=side, generation=self._spec.generation, area=area)
+        name = self._name(identities.nbytes, f"{area}-{place}-marks-{len(self._begun_marks)}")
+        units = self._areas[area].units[place]
+        block = describe_marks(parts, units, name=name, place=place, generation=self._spec.generation, area=area)
         self._begun_marks.append(self._pool.submit(self._put_marks, replace(block, join=join), identities))
 
     def _name(self, nbytes: int, which: str) -> str:
@@ -74,10 +74,10 @@ class Writes:
         self._small_bytes -= nbytes if small else 0
         return name_of(f"{self._report.token}-{which}", small=small)
 
-    def _put(self, name: str, batch: pa.RecordBatch, side: int, area: int) -> Block:
+    def _put(self, name: str, batch: pa.RecordBatch, place: int, area: int) -> Block:
         data, parts = encode_in_parts(batch, None if self._axes is None else self._axes[area])
         self._store(name, data)
-        return describe(batch, name=name, side=side, generation=self._spec.generation, area=area, nbytes=data.size, parts=parts)
+        return describe(batch, name=name, place=place, generation=self._spec.generation, area=area, nbytes=data.size, parts=parts)
 
     def _put_marks(self, block: Block, identities: NDArray[np.int64]) -> Block:
         data = encode_marks(identities)

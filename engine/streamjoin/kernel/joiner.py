@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +22,14 @@ from streamjoin.kernel.probe import Candidates
 from streamjoin.kernel.run import Run, take
 from streamjoin.kernel.types import arrow_type
 from streamjoin.language.predicate import MainPredicate
-from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.sql import Expression
 from streamjoin.language.window import Window
 
 Name = tuple[str, str]
 """A stream and one of its columns."""
+
+Members = tuple[str, ...]
+"""The streams that the tuples of one side are of: one, or several where they are results of these."""
 
 Indices = NDArray[np.int32]
 
@@ -47,20 +50,22 @@ class Joiner:
         residual: Expression | None,
         where: Expression | None,
         output: Sequence[tuple[str, Expression]],
-        streams: tuple[str, str],
+        streams: tuple[str | Members, str | Members],
         chunk_pairs: int = 1 << 17,
         *,
         types: Mapping[Name, pa.DataType] | None = None,
     ) -> None:
-        """``types``: of both streams' columns, where tuples may come alone."""
+        """``streams``: by side; the columns of one of several streams are named by :func:`column_of`. ``types``: of both streams'
+        columns, where tuples may come alone."""
         if chunk_pairs < 1:
             raise ValueError(f"chunk_pairs: {chunk_pairs} must be at least 1")
-        if streams[LEFT] == streams[RIGHT]:
-            raise ValueError(f"stream {streams[LEFT]}: joined with itself under one name; give it another name on one side")
+        left, right = (names if isinstance(names, tuple) else (names,) for names in streams)
+        for name in set(left) & set(right):
+            raise ValueError(f"stream {name}: joined with itself under one name; give it another name on one side")
         if not output:
             raise ValueError("output: no columns; name at least one")
         self._main, self._window, self._chunk_pairs = main, window, chunk_pairs
-        self._streams = streams
+        self._streams = left, right
         self._types = types or {}
         self._residual, self._where = (None if condition is None else Evaluator(condition) for condition in (residual, where))
         self._output = [Evaluator(expression) for _, expression in output]
@@ -83,15 +88,13 @@ class Joiner:
         chunk_pairs = min(self._chunk_pairs, max(1, CHUNK_BYTES // (pair_bytes + 1)))
         candidates = Candidates(self._main, self._window, left, right, chunk_pairs)
         # Where few candidates survive, they are kept until there is a batch of them: a gather of few rows costs as many calls.
-        waiting: list[_Pairs] = []
+        waiting: list[Pairs] = []
         waiting_count = 0
         try:
             for left_places, right_places in candidates:
                 left_rows, right_rows = _rows(left, left_places), _rows(right, right_places)
                 sides = (left.batch, left_rows), (right.batch, right_rows)
-                pairs = _Pairs(dict(zip(self._streams, sides, strict=True)), len(left_rows))
-                if self._residual is not None and pairs.count:
-                    pairs = pairs.where(self._residual)
+                pairs = self.admitted(Pairs(dict(zip(self._streams, sides, strict=True)), len(left_rows)))
                 if matched is not None and pairs.count:
                     matched(*(rows for _, rows in pairs.sides.values()))
                 if not pairs_wanted:
@@ -99,15 +102,15 @@ class Joiner:
                 if self._where is not None and pairs.count:
                     pairs = pairs.where(self._where)
                 if pairs.count * 2 >= len(left_rows):
-                    yield self._batch(pairs)
+                    yield self.batch(pairs)
                 elif pairs.count:
                     if waiting_count + pairs.count > chunk_pairs:
-                        yield self._batch(_joined(waiting))
+                        yield self.batch(_joined(waiting))
                         waiting, waiting_count = [], 0
                     waiting.append(pairs.kept())
                     waiting_count += pairs.count
             if waiting:
-                yield self._batch(_joined(waiting))
+                yield self.batch(_joined(waiting))
         finally:
             self.candidates_seen += candidates.seen
 
@@ -116,51 +119,67 @@ class Joiner:
 
         O(rows).
         """
-        other = {name: kind for name, kind in self._types.items() if name[0] == self._streams[1 - side]}
+        own, others = self._streams[side], self._streams[1 - side]
+        other = {name: kind for name, kind in self._types.items() if name[0] in others}
         chosen = np.arange(batch.num_rows, dtype=np.int32) if rows is None else rows.astype(np.int32)
         for start in range(0, len(chosen), self._chunk_pairs):
             chunk = chosen[start : start + self._chunk_pairs]
             nulls = {name: pa.nulls(len(chunk), kind) for name, kind in other.items()}
-            pairs = _Pairs({self._streams[side]: (batch, chunk)}, len(chunk), nulls)
+            pairs = Pairs({own: (batch, chunk)}, len(chunk), nulls)
             if self._where is not None:
                 chunk = chunk[self._where.select(pairs.columns(self._where.expression.columns), pairs.count)]
                 nulls = {name: column.slice(0, len(chunk)) for name, column in nulls.items()}
-                pairs = _Pairs({self._streams[side]: (batch, chunk)}, len(chunk), nulls)
+                pairs = Pairs({own: (batch, chunk)}, len(chunk), nulls)
             if pairs.count:
-                yield self._batch(pairs)
+                yield self.batch(pairs)
 
-    def _batch(self, pairs: _Pairs) -> pa.RecordBatch:
+    def admitted(self, pairs: Pairs) -> Pairs:
+        """Those of some candidates that match."""
+        return pairs.where(self._residual) if self._residual is not None and pairs.count else pairs
+
+    def batch(self, pairs: Pairs) -> pa.RecordBatch:
+        """What is given for pairs that match, one or more."""
         columns = [output.evaluate(pairs.columns(output.expression.columns), pairs.count) for output in self._output]
         return pa.RecordBatch.from_arrays(columns, schema=self.output_schema)
 
 
 @dataclass(slots=True)
-class _Pairs:
+class Pairs:
     """Some pairs of rows, and the columns taken for them so far."""
 
-    sides: dict[str, tuple[pa.RecordBatch, Indices]]
-    """By stream. The rows are overwritten when the next candidates are asked for."""
+    sides: dict[Members, tuple[pa.RecordBatch, Indices]]
+    """By streams, the left side first. The rows are overwritten when the next candidates are asked for."""
     count: int
     taken: dict[Name, pa.Array] = field(default_factory=dict)
 
     def columns(self, names: frozenset[Name]) -> dict[Name, pa.Array]:
         """The columns so named, and perhaps others."""
-        for stream, (batch, rows) in self.sides.items():
-            if missing := [name for name in names if name[0] == stream and name not in self.taken]:
+        for streams, (batch, rows) in self.sides.items():
+            if missing := [name for name in names if name[0] in streams and name not in self.taken]:
                 indices = pa.array(rows)
-                self.taken |= {name: take(batch.column(name[1]), indices) for name in missing}
+                self.taken |= {name: take(batch.column(column_of(streams, name)), indices) for name in missing}
         return self.taken
 
-    def where(self, condition: Evaluator) -> _Pairs:
+    def where(self, condition: Evaluator) -> Pairs:
         """The pairs for which the condition is TRUE."""
         chosen = condition.select(self.columns(condition.expression.columns), self.count)
         if len(chosen) == self.count:
             return self
-        return _Pairs({stream: (batch, rows[chosen]) for stream, (batch, rows) in self.sides.items()}, len(chosen))
+        return self.chosen(chosen)
 
-    def kept(self) -> _Pairs:
+    def chosen(self, places: NDArray[Any]) -> Pairs:
+        """Those in these places, or of a mask."""
+        sides = {streams: (batch, rows[places]) for streams, (batch, rows) in self.sides.items()}
+        return Pairs(sides, len(next(iter(sides.values()))[1]))
+
+    def kept(self) -> Pairs:
         """The pairs with rows of their own, and no columns."""
-        return _Pairs({stream: (batch, rows.copy()) for stream, (batch, rows) in self.sides.items()}, self.count)
+        return Pairs({streams: (batch, rows.copy()) for streams, (batch, rows) in self.sides.items()}, self.count)
+
+
+def column_of(streams: Members, name: Name) -> str:
+    """How a batch of tuples of these streams calls a column of one of them."""
+    return name[1] if len(streams) == 1 else f"{name[0]}.{name[1]}"
 
 
 def _rows(run: Run, places: Indices) -> Indices:
@@ -168,6 +187,6 @@ def _rows(run: Run, places: Indices) -> Indices:
     return places if run.order is None else run.order[places]
 
 
-def _joined(parts: Sequence[_Pairs]) -> _Pairs:
-    sides = {stream: (batch, np.concatenate([part.sides[stream][1] for part in parts])) for stream, (batch, _) in parts[0].sides.items()}
-    return _Pairs(sides, sum(part.count for part in parts))
+def _joined(parts: Sequence[Pairs]) -> Pairs:
+    sides = {own: (batch, np.concatenate([part.sides[own][1] for part in parts])) for own, (batch, _) in parts[0].sides.items()}
+    return Pairs(sides, sum(part.count for part in parts))

@@ -1,4 +1,4 @@
-"""How the tuples of two streams lie for all joins over them: one main predicate to cut, ship and sort them by.
+"""How the tuples of streams lie for all joins over them: one main predicate to cut, ship and sort them by.
 
 Joins whose conditions bound the same two keys share an order by those: the layout's main predicate is the hull of their bands, and each
 join finds its own pairs within it. Joins that have no keys in common share none: then every pair of tuples meets in one place, and each
@@ -11,9 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+from numpy.typing import NDArray
 
 from streamjoin.language.condition import Condition
-from streamjoin.language.predicate import Bound, Encoding, KeyExpression, MainKind, MainPredicate, Predicate
+from streamjoin.language.graph import JoinGraph, Place
+from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate, Predicate, hull
 from streamjoin.language.sides import LEFT, SIDES
 from streamjoin.language.types import BIGINT, DataType
 
@@ -25,10 +29,34 @@ class Layout:
     main: MainPredicate
     """What tuples are cut, shipped and sorted by."""
     predicates: tuple[Predicate, ...]
-    """By join, how it finds its pairs."""
+    """By join, how it finds its pairs. Of three and more streams empty: the graph says it."""
+    graph: JoinGraph | None = None
+    """Of three and more streams."""
+
+    @classmethod
+    def of_graph(cls, graph: JoinGraph) -> Layout:
+        return cls(graph.main, (), graph)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where tuples are held."""
+        if self.graph is not None:
+            return self.graph.places
+        return tuple(Place(side, side, 0, self.main.key(side)) for side in SIDES)
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether tuples lie by keys at all, so that statistics of them are worth while."""
+        return bool(self.main.keys) or self.graph is not None
+
+    def levels(self, place: Place, keys: NDArray[Any]) -> NDArray[Any]:
+        """Keys of a place as schemes and statistics know them."""
+        return keys if self.graph is None else self.graph.main.levels(place.floor, keys)
 
     def indexes(self, join: int) -> bool:
         """Whether the join finds its pairs by an index of its own, as they are not sorted by its keys."""
+        if self.graph is not None:
+            return False
         own = self.predicates[join].main
         return bool(own.keys) and own.keys != self.main.keys
 
@@ -52,7 +80,7 @@ def layouts(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
     for keys in first:
         if all(keys in other for other in others):
             predicates = tuple(ways[keys] for ways in (first, *others))
-            main = _hull([predicate.main for predicate in predicates])
+            main = hull([predicate.main for predicate in predicates])
             found.setdefault(main.text, Layout(main, predicates))  # equalities alone need no band: a hash says as much
     return tuple(found.values()) or (Layout(MainPredicate(MainKind.ALL), tuple(condition.candidates[0] for condition in conditions)),)
 
@@ -92,28 +120,3 @@ def _by_keys(condition: Condition, shared: frozenset[Equality]) -> dict[tuple[Ke
             is_all = len(subset) == len(equalities)
             found.setdefault(keys, Predicate(replace(whole.main, keys=keys, recheck=whole.main.recheck or not is_all), whole.residual))
     return found
-
-
-def _hull(mains: Sequence[MainPredicate]) -> MainPredicate:
-    """The narrowest band that holds all of these, which are of the same keys."""
-    low, low_strict = _outermost([(main.low, main.low_strict) for main in mains], least=True)
-    high, high_strict = _outermost([(main.high, main.high_strict) for main in mains], least=False)
-    texts = sorted({main.text for main in mains})  # whatever the order of the joins: a checkpoint is found again by it
-    return replace(
-        mains[0],
-        low=low,
-        high=high,
-        low_strict=low_strict,
-        high_strict=high_strict,
-        slack=max(main.slack for main in mains),
-        recheck=True,
-        text=texts[0] if len(texts) == 1 else " OR ".join(f"({text})" for text in texts),
-    )
-
-
-def _outermost(bounds: Sequence[tuple[Bound, bool]], *, least: bool) -> tuple[Bound, bool]:
-    known = [(value, strict) for value, strict in bounds if value is not None]
-    if len(known) < len(bounds):
-        return None, False
-    furthest = (min if least else max)(value for value, _ in known)
-    return furthest, all(strict for value, strict in known if value == furthest)

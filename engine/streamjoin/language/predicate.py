@@ -13,7 +13,8 @@ the residual contains the original conjunct too. So results never depend on how 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from streamjoin.language.sides import LEFT
@@ -140,3 +141,28 @@ class Predicate:
 
     main: MainPredicate
     residual: str | None = None
+
+
+def hull(mains: Sequence[MainPredicate]) -> MainPredicate:
+    """The narrowest band that holds all of these, which are of the same keys."""
+    low, low_strict = _outermost([(main.low, main.low_strict) for main in mains], least=True)
+    high, high_strict = _outermost([(main.high, main.high_strict) for main in mains], least=False)
+    texts = sorted({main.text for main in mains})  # whatever the order of the joins: a checkpoint is found again by it
+    return replace(
+        mains[0],
+        low=low,
+        high=high,
+        low_strict=low_strict,
+        high_strict=high_strict,
+        slack=max(main.slack for main in mains),
+        recheck=True,
+        text=texts[0] if len(texts) == 1 else " OR ".join(f"({text})" for text in texts),
+    )
+
+
+def _outermost(bounds: Sequence[tuple[Bound, bool]], *, least: bool) -> tuple[Bound, bool]:
+    known = [(value, strict) for value, strict in bounds if value is not None]
+    if len(known) < len(bounds):
+        return None, False
+    furthest = (min if least else max)(value for value, _ in known)
+    return furthest, all(strict for value, strict in known if value == furthest)

@@ -13,6 +13,9 @@ Range with ``slide``: windows start only at multiples of the slide, so the earli
 Rows: a record's position is its number in its stream, from 0, filtered records included; within an epoch the two
 streams' records are taken to arrive evenly interleaved. A pair matches when the earlier record is among the last N records of its
 stream when the later one arrives. Each tuple carries its own position and the number of the other stream's records that arrived before it.
+
+Of three and more streams a window says for each stream how far its member of a result may lie before the newest member (``each``). That is
+so of all members if and only if it is so of every two of them: with windows ``between`` two streams it is checked as members are found.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-Ends = tuple[int | None, int | None]
-"""A moment or a position of each side."""
+Ends = tuple[int | None, ...]
+"""A moment or a position of each stream."""
 
 
 class WindowKind(StrEnum):
@@ -43,6 +46,19 @@ class Window:
     slide_micros: int = 0
     """0: every tuple starts its own window."""
     rows: int = 0
+    each: tuple[int, ...] = ()
+    """Of three and more streams: by stream, how far its tuple may lie before the newest of a result. Empty for two."""
+
+    @classmethod
+    def of_each(cls, spans: Sequence[int]) -> Window:
+        """The range window of three and more streams with these ``each``; of two, the pairs' own."""
+        if len(spans) == 2:
+            return cls(WindowKind.RANGE, before_micros=spans[1], after_micros=spans[0])
+        return cls(WindowKind.RANGE, before_micros=max(spans), after_micros=max(spans), each=tuple(spans))
+
+    def between(self, left: int, right: int) -> Window:
+        """Of three and more streams: the window of the pairs of these two."""
+        return Window.of_each((self.each[left], self.each[right])) if self.each else self
 
     @property
     def has_time(self) -> bool:
@@ -55,20 +71,29 @@ class Window:
         return self.kind is WindowKind.ROWS or self.slide_micros > 0
 
     def expired_before(self, marks: Ends) -> Ends:
-        """By side, the ``_time`` below which a held tuple can match nothing that is still to come; None: nothing has expired.
+        """By stream, the ``_time`` below which a held tuple can match nothing that is still to come; None: nothing has expired.
 
         ``marks`` bound the future of each stream from below: its watermark in microseconds (range), or the number of its records that
         have arrived (rows); None: not known yet.
         """
+        if self.kind is WindowKind.UNBOUNDED:
+            return (None,) * len(marks)
+        if self.each:
+            found: list[int | None] = []
+            for stream, span in enumerate(self.each):  # what is still to come of the others is no older than this
+                others = [mark for number, mark in enumerate(marks) if number != stream]
+                known = [mark for mark in others if mark is not None]
+                found.append(min(known) - span if len(known) == len(others) else None)
+            return tuple(found)
         left, right = marks
         if self.kind is WindowKind.RANGE:
             return None if right is None else right - self.after_micros, None if left is None else left - self.before_micros
-        if self.kind is WindowKind.ROWS:
-            return None if left is None else left - self.rows, None if right is None else right - self.rows
-        return None, None
+        return None if left is None else left - self.rows, None if right is None else right - self.rows
 
     def expired_within(self, wider: Window, expired: Ends) -> Ends:
         """``expired_before`` of this window, where that of a wider one of the same kind is ``expired``."""
+        if self.each:
+            return expired
         left, right = expired
         if self.kind is WindowKind.ROWS:
             return None if left is None else left + wider.rows - self.rows, None if right is None else right + wider.rows - self.rows
@@ -84,6 +109,8 @@ def widest(windows: Sequence[Window]) -> Window:
     Raises ValueError for windows of several kinds.
     """
     first = windows[0]
+    if len(windows) == 1:
+        return first
     if any(window.kind is not first.kind for window in windows):
         raise ValueError(f"windows of several kinds have no widest: {', '.join(sorted({window.kind for window in windows}))}")
     slides = {window.slide_micros for window in windows}

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from streamjoin.language.condition import Condition, parse_condition
 from streamjoin.language.errors import SqlError
+from streamjoin.language.graph import join_graph
 from streamjoin.language.join_type import JoinType
-from streamjoin.language.layout import layouts
+from streamjoin.language.layout import Layout, layouts
 from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sql import Expression, parse_boolean, parse_expression, parse_projection
 from streamjoin.language.types import INT
@@ -46,12 +47,15 @@ def is_stream_name(name: str) -> bool:
     return parsed.columns == {(name, "c")}
 
 
-def window(spec: model.Window) -> Window:
+def window(spec: model.Window, names: tuple[str, ...] = ()) -> Window:
     """The window that a valid ``window`` means."""
     if spec.rows is not None:
         return Window(WindowKind.ROWS, rows=spec.rows)
     if spec.unbounded:
         return Window(WindowKind.UNBOUNDED)
+    if len(names) > 2:
+        assert spec.within is not None
+        return Window.of_each([spec.within.micros] * len(names))
     none = Duration(0)
     before, after = (spec.within, spec.within) if spec.within is not None else (spec.before or none, spec.after or none)
     return Window(
@@ -65,6 +69,12 @@ def window(spec: model.Window) -> Window:
 def condition(text: str, schemas: Mapping[str, Schema]) -> Condition:
     """A join's condition over two streams, the left one first."""
     return parse_condition(text, tuple(schemas.items()))
+
+
+def layouts_of(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Layout, ...]:
+    if len(schemas) > 2:
+        return (Layout.of_graph(join_graph(spec.joins[0].condition_text, dict(schemas))),)
+    return layouts([condition(join.condition_text, schemas) for join in spec.joins])
 
 
 def default_output(kind: JoinType, selects: Mapping[str, tuple[str, ...] | None], schemas: Mapping[str, Schema]) -> Output:
@@ -102,6 +112,14 @@ def output(join: model.Join, spec: model.Spec, schemas: Mapping[str, Schema]) ->
 def all_needs(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Need, ...]:
     """What ``needs`` says of all joins, and the columns of the keys that tuples do not lie by, but a join finds its pairs by."""
     found: list[Need] = []
+    if len(schemas) > 2:
+        join = spec.joins[0]
+        read = set(parse_boolean(join.condition_text, schemas).columns)
+        if join.output.where is not None:
+            read |= parse_boolean(join.output.where, schemas).columns
+        for _, expression in output(join, spec, schemas):
+            read |= expression.columns
+        return tuple(Need(stream, column, "spec.joins[0].condition") for stream, column in sorted(read))
     conditions = [condition(join.condition_text, schemas) for join in spec.joins]
     layout = layouts(conditions)[0]
     for index, (join, parsed) in enumerate(zip(spec.joins, conditions, strict=True)):

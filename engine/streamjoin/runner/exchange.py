@@ -1,6 +1,6 @@
 """The exchange: pieces of an epoch from every worker that routes to every worker that joins, over Arrow Flight.
 
-An attempt has one *round* or two: tuples, from those that route to those that join, and notices, from each that joins to each other. One
+An attempt has one *round* or several: tuples, from those that route to those that join, and then what those that join send each other. One
 persistent stream of each round leads from a worker to each other worker; a piece's content travels on it as it lies in memory, in the value
 of a one-row record batch, behind a small header. Each *sender* of a round ends it with a mark on each of its streams, and a receiver, which
 was told who the senders are, has all pieces once it has all marks.
@@ -38,8 +38,9 @@ SILENT_BEATS = 8
 
 _SCHEMA = pa.schema([("data", pa.binary())])
 _HEADER = struct.Struct("<Bqiibb")
-"""Kind, attempt, task, area, side."""
-TUPLES, NOTICES = ROUNDS = range(2)
+"""Kind, attempt, task, area, place, number."""
+TUPLES = 0
+"""The first round; in those after it all that join are senders."""
 _PIECE, _MARK, _BEAT = range(3)
 
 
@@ -58,14 +59,16 @@ class _Attempt:
         self.pieces: defaultdict[tuple[int, int], list[Piece]] = defaultdict(list)
         """By round and task."""
         self.nbytes = 0
-        self.ended: tuple[set[str], ...] = tuple(set() for _ in ROUNDS)
+        self.ended: defaultdict[int, set[str]] = defaultdict(set)
         """By round, addresses of senders whose mark has come."""
         self.expected: tuple[frozenset[str], ...] | None = None
         """By round, addresses of all senders; None until the driver has told."""
         self.failure: Exception | None = None
 
     def missing(self, round_number: int) -> frozenset[str]:
-        return frozenset() if self.expected is None else self.expected[round_number] - self.ended[round_number]
+        if self.expected is None or round_number >= len(self.expected):
+            return frozenset()
+        return self.expected[round_number] - self.ended[round_number]
 
 
 class Exchange:
@@ -92,10 +95,10 @@ class Exchange:
         self._beats = threading.Thread(target=self._beat, name="beats", daemon=True)
         self._beats.start()
 
-    def begin(self, attempt: int, senders: Sequence[str], of_notices: Sequence[str] = ()) -> None:
-        """Expect marks from these addresses, our own perhaps among them."""
+    def begin(self, attempt: int, senders: Sequence[str], joiners: Sequence[str] = (), rounds: int = 0) -> None:
+        """Expect marks from ``senders`` in the first round, and from ``joiners`` in so many after it; our own address may be among them."""
         with self._changed:
-            self._attempts.setdefault(attempt, _Attempt()).expected = frozenset(senders), frozenset(of_notices)
+            self._attempts.setdefault(attempt, _Attempt()).expected = (frozenset(senders), *[frozenset(joiners)] * rounds)
             self._changed.notify_all()
 
     def send(self, attempt: int, address: str, piece: Piece, round_number: int = TUPLES) -> None:
@@ -105,7 +108,7 @@ class Exchange:
         if address == self.address:
             self._take(attempt, round_number, piece)
         else:
-            header = _HEADER.pack(_PIECE, attempt, piece.task, piece.area, piece.side, piece.join)
+            header = _HEADER.pack(_PIECE, attempt, piece.task, piece.area, piece.place, piece.number)
             self._say(attempt, round_number, address, header, _binary(piece.data))
 
     def end(self, attempt: int, addresses: Sequence[str], round_number: int = TUPLES) -> None:
@@ -259,11 +262,11 @@ class Exchange:
         """Take what comes on a stream, until it ends. Called by the server, in a thread of the stream's own."""
         try:
             for chunk in _chunks(reader):
-                kind, attempt, task, area, side, join = _HEADER.unpack(chunk.app_metadata)
+                kind, attempt, task, area, place, number = _HEADER.unpack(chunk.app_metadata)
                 self._heard[sender] = time.monotonic()
                 if kind == _PIECE:
                     self.moved += 1
-                    self._take(attempt, round_number, Piece(task, area, side, chunk.data.column(0)[0].as_buffer(), join))
+                    self._take(attempt, round_number, Piece(task, area, place, chunk.data.column(0)[0].as_buffer(), number))
                 elif kind == _MARK:
                     self._mark(attempt, round_number, sender)
         finally:
@@ -329,7 +332,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         round_number, _, sender = descriptor.command.decode().partition(" ")
-        self._exchange.receive(sender, NOTICES if round_number == str(NOTICES) else TUPLES, reader)
+        self._exchange.receive(sender, int(round_number), reader)
 
 
 def _serve(exchange: Exchange, host: str, ports: Sequence[int]) -> _Server:

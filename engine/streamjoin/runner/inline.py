@@ -11,9 +11,8 @@ import traceback
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
-from itertools import chain
 
-from streamjoin.epoch.join import Part, join, needs_notices
+from streamjoin.epoch.join import Part, join, rounds_among_tasks
 from streamjoin.epoch.ports import EpochFailed, too_large_of
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import EpochSpec, Piece, TaskReport
@@ -101,11 +100,14 @@ class InlineEpoch:
         for task, worker in enumerate(self._workers):
             parts.append(join(self._spec, task, self._shuffled.pop(task, []), self._stores.setdefault(worker, RunStore())))
             begun.callback(parts[-1].abandon)
-        notices: defaultdict[int, list[Piece]] = defaultdict(list)
-        if needs_notices(self._spec):
-            for notice in chain.from_iterable(part.notices() for part in parts):
-                notices[notice.task].append(notice)
-        reports = [part.finish(notices[task]).report() for task, part in enumerate(parts)]
+        for _ in range(rounds_among_tasks(self._spec)):
+            sent: defaultdict[int, list[Piece]] = defaultdict(list)
+            for part in parts:
+                for piece in part.outgoing():
+                    sent[piece.task].append(piece)
+            for task, part in enumerate(parts):
+                part.receive(sent[task])
+        reports = [part.finish().report() for part in parts]
         begun.pop_all()
         return reports
 

@@ -27,14 +27,14 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from streamjoin.epoch.join import Joined, Part, join, needs_notices, reports_of
+from streamjoin.epoch.join import Joined, Part, join, reports_of, rounds_among_tasks
 from streamjoin.epoch.ports import too_large_of
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import Shared
 from streamjoin.io.base import SourceError
 from streamjoin.kernel import run
 from streamjoin.runner.allocators import Allocators
-from streamjoin.runner.exchange import NOTICES, Abandoned, Exchange, ExchangeError
+from streamjoin.runner.exchange import TUPLES, Abandoned, Exchange, ExchangeError
 from streamjoin.runner.messages import Abandon, Assignment, Beat, Done, End, Failed, Hello, Work, decode, encode
 from streamjoin.runner.security import Security
 from streamjoin.state.store import RunStore
@@ -136,8 +136,7 @@ class Worker:
     def _hear(self, message: Any, answers: queue.SimpleQueue[Any]) -> None:
         if isinstance(message, Work):
             assignment = self._assignment(message)
-            joiners = assignment.addresses if needs_notices(assignment.spec) else ()
-            self._exchange.begin(message.attempt, list(assignment.splits), joiners)
+            self._exchange.begin(message.attempt, list(assignment.splits), assignment.addresses, rounds_among_tasks(assignment.spec))
             self._begun += 1
             routed = self._routing.submit(self._route, message, assignment)
             joined = self._joining.submit(self._join, message, assignment)
@@ -197,20 +196,25 @@ class Worker:
 
     def _join(self, work: Work, assignment: Assignment) -> list[Joined]:
         exchange, attempt = self._exchange, work.attempt
-        others = list(dict.fromkeys(assignment.addresses)) if needs_notices(assignment.spec) else []
+        everyone = list(dict.fromkeys(assignment.addresses))
+        rounds = range(TUPLES + 1, TUPLES + 1 + rounds_among_tasks(assignment.spec))
         parts: list[Part] = []
         joined: list[Joined] = []
         try:
-            exchange.connect(others, NOTICES)
+            for number in rounds:
+                exchange.connect(everyone, number)
             for task in work.tasks:
                 parts.append(join(assignment.spec, task, exchange.pieces(attempt, task), self._store))
                 self._done += 1
-            if others:
-                for notice in chain.from_iterable(part.notices() for part in parts):
-                    exchange.send(attempt, assignment.addresses[notice.task], notice, NOTICES)
-                exchange.end(attempt, others, NOTICES)
-            for task, part in zip(work.tasks, parts, strict=True):
-                joined.append(part.finish(exchange.pieces(attempt, task, NOTICES)))
+            for number in rounds:
+                for piece in chain.from_iterable(part.outgoing() for part in parts):
+                    exchange.send(attempt, assignment.addresses[piece.task], piece, number)
+                exchange.end(attempt, everyone, number)
+                for task, part in zip(work.tasks, parts, strict=True):
+                    part.receive(exchange.pieces(attempt, task, number))
+                    self._done += 1
+            for part in parts:
+                joined.append(part.finish())
                 self._done += 1
         except BaseException:
             for part in parts:

@@ -66,9 +66,9 @@ class Capacity:
         """The same as a number of tuples, where it is in bytes of the mean of these widths."""
         return self.amount * len(tuple_bytes) / sum(tuple_bytes) if self.in_bytes else self.amount
 
-    def weights(self, tuple_bytes: Pair) -> Pair:
-        """What a tuple of each side weighs, of these widths in bytes."""
-        return tuple_bytes if self.in_bytes else (1.0, 1.0)
+    def weights(self, tuple_bytes: Sequence[float]) -> tuple[float, ...]:
+        """What tuples of these widths in bytes weigh."""
+        return tuple(tuple_bytes) if self.in_bytes else (1.0,) * len(tuple_bytes)
 
     def figure(self, volume: float) -> str:
         """A volume as people read it, without its unit where that is tuples: ``1,200`` or ``3.4 MiB``."""

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streamjoin.language.sides import SIDES
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
 
@@ -21,7 +20,7 @@ class Region:
     """The tuples of one side with a key in ``keys`` and a unit coordinate in ``units``, which has no gaps."""
 
     side: int
-    """LEFT or RIGHT."""
+    """LEFT or RIGHT; of a scheme by places (``scheme.places``), the place."""
     keys: KeyRange
     units: UnitRange
 
@@ -43,8 +42,8 @@ def held_by(areas: Iterable[Area]) -> tuple[Region, ...]:
     """What these areas hold together."""
     found: list[Region] = []
     for area in areas:
-        for side in SIDES:
-            if area.holds[side]:
+        for side, held in enumerate(area.holds):
+            if held:
                 mine = regions(side, area.keys[side], area.units[side])
                 found += difference(mine, found) if found else mine
     return merged(found)

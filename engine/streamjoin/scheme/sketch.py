@@ -8,6 +8,7 @@ Always holds: at most ``MOST_KEYS`` keys a side, however long the window; beyond
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +53,13 @@ class Sketch:
 
     def histogram(self) -> Histogram | None:
         """The spread of the keys; None: nothing is known. O(keys * log keys)."""
-        if not self._parts:
-            return None
-        weights = np.concatenate([np.full(len(part.keys), part.weight) for part in self._parts])
-        return Histogram.from_sample(np.concatenate([part.keys for part in self._parts]), weight=weights)
+        return together([self])
+
+
+def together(sketches: Iterable[Sketch]) -> Histogram | None:
+    """The spread of the keys of all of these; None: nothing is known. O(keys * log keys)."""
+    parts = [part for sketch in sketches for part in sketch._parts]
+    if not parts:
+        return None
+    weights = np.concatenate([np.full(len(part.keys), part.weight) for part in parts])
+    return Histogram.from_sample(np.concatenate([part.keys for part in parts]), weight=weights)

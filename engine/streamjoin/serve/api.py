@@ -49,7 +49,7 @@ ATTEMPTS = 3
 class Joining(Planning, Protocol):
     """The join that is asked: what of ``epoch.driver.Driver`` is needed. Any thread may call it."""
 
-    def rates(self) -> tuple[float, float]: ...
+    def rates(self) -> tuple[float, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,8 @@ class PlanApi:
     def _statistics(self) -> Answer:
         _, layout = self._running()
         found, rates = self._join.statistics(), self._join.rates()
-        sides = {name: _side(found.sides[side], rates[side]) for side, name in enumerate(SIDE_NAMES)}
+        of_sides = self._job.by_side([rates[place.stream] for place in self._job.places])
+        sides = {name: _side(of_side, rate) for name, of_side, rate in zip(SIDE_NAMES, found.sides, of_sides, strict=True)}
         return Answer(200, StatisticsAnswer(predicate=layout.main.text, **sides))
 
     def _healthy(self) -> Answer:

@@ -26,7 +26,6 @@ from streamjoin.epoch.ports import EpochResult, Stepper
 from streamjoin.epoch.replan import Fate, PlanPhase, PlanRefused, PlanStatus
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
-from streamjoin.language.sides import SIDES
 from streamjoin.serve.decisions import LedgerError, LedgerWriter, load_ledger
 from streamjoin.serve.wishes import Planning, plan_for_workers, running_plan
 from streamjoin.state.log import Checkpoint
@@ -70,7 +69,7 @@ class Autoscaler:
         self._writer: LedgerWriter | None = None
         self._written: tuple[int, int] | None = None
         self._written_at = -WRITE_SECONDS
-        self._arrived: deque[tuple[float, tuple[int, int]]] = deque(maxlen=RATE_EPOCHS + 1)
+        self._arrived: deque[tuple[float, tuple[int, ...]]] = deque(maxlen=RATE_EPOCHS + 1)
         """When the last epochs were committed, and the tuples that came with each, those shed included."""
         self._shed: deque[int] = deque(maxlen=RATE_EPOCHS + 1)
         self._drops: int | None = None
@@ -145,15 +144,16 @@ class Autoscaler:
         checkpoint = self._join.checkpoint
         if result is None:
             taken_at, generation = now, checkpoint.generation
-            counts: Mapping[str, tuple[int, int]] = {"accepted": (0, 0), "shed": (0, 0)}
+            nothing = (0,) * len(self._job.streams)
+            counts: Mapping[str, tuple[int, ...]] = {"accepted": nothing, "shed": nothing}
         else:
             taken_at, generation, counts = result.committed_at or now, result.generation, result.counts
-        came = [counts["accepted"][side] + counts["shed"][side] for side in SIDES]
-        self._arrived.append((taken_at, (came[0], came[1])))
+        came = tuple(map(sum, zip(counts["accepted"], counts["shed"], strict=True)))
+        self._arrived.append((taken_at, came))
         self._shed.append(sum(counts["shed"]))
-        held = [0, 0]
+        held = [0] * len(self._job.places)
         for block in checkpoint.blocks:
-            held[block.side] += block.rows
+            held[block.place] += block.rows
         tau = utilization(self._job, checkpoint)
         new = 0 if status.wanted is None or status.phase is not PlanPhase.WAITING else status.wanted.keep.count(None)
         self._shell.take(
@@ -164,7 +164,7 @@ class Autoscaler:
                 workers=len(tau),
                 starting=new,
                 rates=self._rates(),
-                held=(held[0], held[1]),
+                held=self._job.by_side(held),
                 epoch_seconds=0.0 if result is None else result.duration,
                 backlog_records=0 if result is None else sum(result.backlog),
                 shed_fraction=self._shed_fraction,
@@ -178,12 +178,12 @@ class Autoscaler:
         return sum(self._shed) / came if came else 0.0
 
     def _rates(self) -> tuple[float | None, float | None]:
-        """Tuples per second of each stream, those shed included; None before the second epoch."""
+        """Tuples per second that come to each side, those shed included; None before the second epoch."""
         seconds = self._arrived[-1][0] - self._arrived[0][0]
         if seconds <= 0:
             return None, None
-        left, right = (sum(came[side] for _, came in list(self._arrived)[1:]) / seconds for side in SIDES)
-        return left, right
+        came = [sum(of_stream) / seconds for of_stream in zip(*(counts for _, counts in list(self._arrived)[1:]), strict=True)]
+        return self._job.by_side([came[place.stream] for place in self._job.places])
 
     def _new_forecast(self, status: PlanStatus, layout: Layout) -> PlannedForecast:
         """It costs nothing until it is asked."""

@@ -34,7 +34,7 @@ from streamjoin.epoch.pulse import Pulse
 from streamjoin.epoch.replan import PlanPhase, PlanStatus, Switched
 from streamjoin.io.base import Traffic
 from streamjoin.job import Job
-from streamjoin.language.sides import LEFT, RIGHT, SIDE_NAMES, SIDES
+from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.manifest.sinks import KafkaSink
 from streamjoin.manifest.sources import KafkaSource
 from streamjoin.serve.catalogue import CATALOGUE, KAFKA_PREFIX, Kind
@@ -55,17 +55,17 @@ LONGEST_FAILURE = 600
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What the last commit says. Pairs are (left, right); None: not known."""
+    """What the last commit says. Tuples are by stream; None: not known."""
 
     epoch: int
     generation: int
     committed_at: float | None
     totals: Mapping[str, Sequence[int]]
-    watermarks: tuple[int | None, int | None]
-    stored_blocks: tuple[int, int]
-    stored_bytes: tuple[int, int]
-    held: Mapping[int, tuple[int, int]]
-    """Empty where the plan is new: what its tasks hold is known after its first epoch."""
+    watermarks: tuple[int | None, ...]
+    stored_blocks: tuple[int, ...]
+    stored_bytes: tuple[int, ...]
+    held: Mapping[int, tuple[int, ...]]
+    """By task and place. Empty where the plan is new: what its tasks hold is known after its first epoch."""
     utilization: Mapping[int, float]
     """tau of the same tasks."""
     result: EpochResult | None = None
@@ -127,10 +127,10 @@ class Metrics(Collector):
         self._committed: Committed | None = None
         self._work: dict[int, Work] = {}
         self._failures = self._retries = self._storage_retries = 0
-        self._source_errors = [0, 0]
+        self._source_errors = [0] * len(job.streams)
         """What tasks got over; the driver's are in the traffic."""
-        self._traffic = (Traffic(), Traffic(), Traffic())
-        self._kafka_sides = [side for side in SIDES if isinstance(job.streams[side].source, KafkaSource)]
+        self._traffic: tuple[Traffic, ...] = (Traffic(),) * (len(job.streams) + 1)
+        self._of_kafka = [number for number, stream in enumerate(job.streams) if isinstance(stream.source, KafkaSource)]
         self._last_error: str | None = None
         self._last_failure: str | None = None
         self._running_since: float | None = None
@@ -162,7 +162,7 @@ class Metrics(Collector):
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """The checkpoint has been claimed, and the run goes on from it."""
-        blocks, nbytes = stored(checkpoint.blocks)
+        blocks, nbytes = stored(self._job, checkpoint.blocks)
         committed = Committed(
             epoch=checkpoint.epoch,
             generation=checkpoint.generation,
@@ -184,7 +184,7 @@ class Metrics(Collector):
             self._retries += self._state == "retrying"
             self._running_since = self._clock()
 
-    def spent(self, storage_retries: int, traffic: tuple[Traffic, Traffic, Traffic]) -> None:
+    def spent(self, storage_retries: int, traffic: tuple[Traffic, ...]) -> None:
         """A start or an attempt is over, whatever became of it: what it repeated, and all traffic so far."""
         with self._lock:
             self._storage_retries += storage_retries
@@ -215,8 +215,8 @@ class Metrics(Collector):
                 work.seconds += sum(done.seconds.values())
                 work.output += done.output
                 work.candidates += done.candidates
-            for side in SIDES:
-                self._source_errors[side] += result.source_errors[side]
+            for stream, errors in enumerate(result.source_errors):
+                self._source_errors[stream] += errors
             self._epochs.labels(name).observe(result.duration)
             for step, seconds in result.seconds.items():
                 if step.startswith(TASK_STEP):
@@ -314,8 +314,9 @@ class Metrics(Collector):
         page.add("streamjoin_capacity_bytes" if job.capacity.in_bytes else "streamjoin_capacity_tuples", job.capacity.amount, name)
         for threshold in ("tau0", "tau1", "tau2", "tau3"):
             page.add("streamjoin_threshold_ratio", getattr(job, threshold), name, threshold)
-        for side, stream in enumerate(self._streams):
-            page.add("streamjoin_stream_info", 1, name, stream, SIDE_NAMES[side])
+        for side, streams in zip(SIDE_NAMES, job.streams_by_side, strict=True):
+            for stream in dict.fromkeys(streams):
+                page.add("streamjoin_stream_info", 1, name, stream, side)
         page.add("streamjoin_epoch_failures_total", self._failures, name)
         page.add("streamjoin_epoch_retries_total", self._retries, name)
         page.add("streamjoin_storage_retries_total", self._storage_retries, name)
@@ -351,8 +352,8 @@ class Metrics(Collector):
             page.add("streamjoin_plan_phase", plan.phase is phase, name, phase)
 
     @property
-    def _streams(self) -> tuple[str, str]:
-        return self._job.streams[LEFT].name, self._job.streams[RIGHT].name
+    def _streams(self) -> tuple[str, ...]:
+        return tuple(stream.name for stream in self._job.streams)
 
     def _add_committed(self, page: Page, committed: Committed, now: float) -> None:
         name, result = self._job.name, committed.result
@@ -365,27 +366,27 @@ class Metrics(Collector):
             page.add("streamjoin_epoch_number", committed.epoch, name)
         if committed.committed_at is not None:
             page.add("streamjoin_last_commit_timestamp_seconds", committed.committed_at, name)
-        for side, stream in enumerate(self._streams):
-            watermark = committed.watermarks[side]
+        for number, stream in enumerate(self._streams):
+            watermark = committed.watermarks[number]
             if watermark is not None:
                 page.add("streamjoin_watermark_timestamp_seconds", watermark / 1e6, name, stream)
-            page.add("streamjoin_stored_blocks", committed.stored_blocks[side], name, stream)
-            page.add("streamjoin_stored_bytes", committed.stored_bytes[side], name, stream)
+            page.add("streamjoin_stored_blocks", committed.stored_blocks[number], name, stream)
+            page.add("streamjoin_stored_bytes", committed.stored_bytes[number], name, stream)
         if committed.held:
             page.add("streamjoin_workers", len(committed.held), name)
         for task, held in sorted(committed.held.items()):
             page.add("streamjoin_worker_utilization_ratio", committed.utilization[task], name, task)
-            for side in SIDES:
-                page.add("streamjoin_worker_tuples", held[side], name, task, SIDE_NAMES[side])
+            for side, tuples in zip(SIDE_NAMES, self._job.by_side(held), strict=True):
+                page.add("streamjoin_worker_tuples", tuples, name, task, side)
         if result is not None:
             self._add_result(page, result, now)
 
     def _add_traffic(self, page: Page) -> None:
         """What this process's clients of Kafka have counted."""
-        name, sink = self._job.name, self._traffic[2]
-        for side in self._kafka_sides:
-            errors = self._traffic[side].errors + self._source_errors[side]
-            page.add(f"{KAFKA_PREFIX}source_errors_total", errors, name, self._streams[side])
+        name, sink = self._job.name, self._traffic[-1]
+        for stream in self._of_kafka:
+            errors = self._traffic[stream].errors + self._source_errors[stream]
+            page.add(f"{KAFKA_PREFIX}source_errors_total", errors, name, self._streams[stream])
         if any(isinstance(join.sink, KafkaSink) for join in self._job.joins):
             page.add(f"{KAFKA_PREFIX}sent_records_total", sink.sent_records, name)
             page.add(f"{KAFKA_PREFIX}sent_bytes_total", sink.sent_bytes, name)
@@ -398,9 +399,9 @@ class Metrics(Collector):
             if metric.total is None:
                 continue
             if "stream" in metric.labels:
-                values = totals.get(metric.total, (0, 0))
-                for side in self._kafka_sides if metric.name.startswith(KAFKA_PREFIX) else SIDES:
-                    page.add(metric.name, values[side], name, self._streams[side])
+                values = totals.get(metric.total, (0,) * len(self._streams))
+                for stream in self._of_kafka if metric.name.startswith(KAFKA_PREFIX) else range(len(self._streams)):
+                    page.add(metric.name, values[stream], name, self._streams[stream])
             elif "join" in metric.labels:
                 for join in self._job.joins:
                     # A single join's is the sum, also that of checkpoints which did not count by join yet.
@@ -412,11 +413,11 @@ class Metrics(Collector):
     def _add_result(self, page: Page, result: EpochResult, now: float) -> None:
         """What is known only of an epoch that this process ran."""
         name = self._job.name
-        for side, stream in enumerate(self._streams):
-            page.add("streamjoin_backlog_records", result.backlog[side], name, stream)
-            for partition, waiting in sorted(result.backlog_by_partition[side].items()):
+        for number, stream in enumerate(self._streams):
+            page.add("streamjoin_backlog_records", result.backlog[number], name, stream)
+            for partition, waiting in sorted(result.backlog_by_partition[number].items()):
                 page.add(f"{KAFKA_PREFIX}lag_records", waiting, name, stream, partition)
-            lag = result.lag[side]
+            lag = result.lag[number]
             if lag is not None:
                 page.add("streamjoin_watermark_lag_seconds", lag + max(0.0, now - result.started_at), name, stream)
         page.add("streamjoin_source_warnings", len(result.warnings), name)

@@ -18,7 +18,7 @@ class Observable(Stepper, Protocol):
     checkpoint: Checkpoint
 
     @property
-    def traffic(self) -> tuple[Traffic, Traffic, Traffic]: ...
+    def traffic(self) -> tuple[Traffic, ...]: ...
 
 
 class Watched:

@@ -33,6 +33,7 @@ from pyarrow import ipc
 from streamjoin.kernel.run import sort_run, take
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.sides import SIDES
+from streamjoin.language.window import Ends
 from streamjoin.scheme.models import KEYED
 from streamjoin.scheme.region import Region, high_of, low_of
 from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
@@ -120,7 +121,7 @@ class Block:
 
     name: str
     """Its file's path; of one without a file only a name that no other has."""
-    side: int
+    place: int
     generation: int
     """Of the plan whose area ``area`` wrote it: that area's own tuples, and all of them, of some epochs. 0: a rewrite of others'."""
     area: int
@@ -152,16 +153,16 @@ class Block:
         parts, extent, join = (*values[count:], None, None, None)[:3]
         return cls(*[*values[:count], parts and Parts.from_json(parts), extent and Extent(*extent), join or ""])
 
-    def is_expired(self, expired_before: tuple[int | None, int | None]) -> bool:
-        """Whether all of its tuples are older than the bound of its side (None: nothing expires)."""
-        bound = expired_before[self.side]
+    def is_expired(self, expired_before: Ends) -> bool:
+        """Whether all of its tuples are older than the bound of its place (None: nothing expires)."""
+        bound = expired_before[self.place]
         return bound is not None and self.time_max is not None and self.time_max < bound
 
     def meets(self, region: Region) -> bool:
         """Whether some of the block's tuples may lie in the region. O(1)."""
         keys, units = region.keys, region.units
         return (
-            self.side == region.side
+            self.place == region.side
             and (keys.low is None or self.key_max >= keys.low)
             and (keys.high is None or self.key_min < keys.high)
             and self.unit_max >= units.low
@@ -286,13 +287,13 @@ def _cuts(values: np.ndarray, parts: int) -> np.ndarray:
     return cuts[1:] if cuts[0] == values[0] else cuts
 
 
-def describe(batch: pa.RecordBatch, *, name: str, side: int, generation: int, area: int, nbytes: int, parts: Parts | None = None) -> Block:
+def describe(batch: pa.RecordBatch, *, name: str, place: int, generation: int, area: int, nbytes: int, parts: Parts | None = None) -> Block:
     """The log's record of a non-empty block. O(rows)."""
     unit = pc.min_max(batch.column("_unit")).as_py()
     time = pc.min_max(batch.column("_time")).as_py() if "_time" in batch.schema.names else {"min": None, "max": None}
     key = batch.column("_key")
     return Block(
-        name=name, side=side, generation=generation, area=area, rows=batch.num_rows, nbytes=nbytes,
+        name=name, place=place, generation=generation, area=area, rows=batch.num_rows, nbytes=nbytes,
         key_min=key[0].as_py(), key_max=key[-1].as_py(), unit_min=unit["min"], unit_max=unit["max"],
         time_min=time["min"], time_max=time["max"], parts=parts,
     )  # fmt: skip

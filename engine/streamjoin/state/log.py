@@ -35,7 +35,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamjoin.state.blocks import Block
@@ -93,24 +93,24 @@ class Newest:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """All that survives: the state of a join after an epoch. Pairs are (left, right)."""
+    """All that survives: the state of a join after an epoch. Tuples are by stream, unless it is said by what."""
 
     identity: str = ""
     """Unique to the checkpoint, given at its first claim: a part of every name that its drivers give to files."""
     epoch: int = -1
     """The last committed epoch; -1: none yet."""
-    positions: tuple[dict[str, Any] | None, dict[str, Any] | None] = (None, None)
+    positions: tuple[dict[str, Any] | None, ...] = (None, None)
     """What each source has been read up to, in the source's own terms."""
-    records: tuple[int, int] = (0, 0)
+    records: tuple[int, ...] = (0, 0)
     """Records that each stream has delivered, filtered and rejected ones included."""
-    watermarks: tuple[int | None, int | None] = (None, None)
+    watermarks: tuple[int | None, ...] = (None, None)
     """Of each stream, after ``epoch``; microseconds."""
-    effective: tuple[int | None, int | None] = (None, None)
+    effective: tuple[int | None, ...] = (None, None)
     """The watermarks after the epoch before: what the next epoch calls late and expired goes by these, so that it can be planned before
     ``epoch`` is over, with the same result."""
-    partitions: tuple[dict[int, Newest], dict[int, Newest]] = field(default_factory=lambda: ({}, {}))
+    partitions: tuple[dict[int, Newest], ...] = field(default_factory=lambda: ({}, {}))
     """How far each partition of a stream has come in event time; empty for streams without partitions."""
-    widths: tuple[float, float] = (0.0, 0.0)
+    widths: tuple[float, ...] = (0.0, 0.0)
     """Bytes of a record of each stream, as it is in memory, going by the last epochs; 0: not known yet."""
     main: str | None = None
     """The main predicate, written out; chosen among the condition's candidates with the first plan, then fixed: blocks lie in its order."""
@@ -118,14 +118,16 @@ class Checkpoint:
     scheme: dict[str, Any] | None = None
     first_workers: int = 0
     """The workers of the first plan (ESJ's M); 0: not known."""
-    expired: tuple[int | None, int | None] = (None, None)
-    """``_time`` below which this epoch has let held tuples go, by side."""
+    orders: tuple[tuple[int, ...], ...] = ()
+    """Of three and more streams: for each, in what order its new tuples met the others."""
+    expired: tuple[int | None, ...] = (None, None)
+    """``_time`` below which this epoch has let held tuples go, by place."""
     blocks: tuple[Block, ...] = ()
     marks: tuple[Block, ...] = ()
     """Which of the tuples in them have matched (``epoch.matches``)."""
-    held: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Tuples that each task holds, replicas included."""
-    held_bytes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    held: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Tuples that each task holds by place, replicas included."""
+    held_bytes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Bytes of them, as they lie in memory; empty in a checkpoint of a version that did not write it."""
     tokens: dict[int, str] = field(default_factory=dict)
     """Which attempt of each task this epoch's result is: a worker that has that attempt's runs need not read them back."""
@@ -140,6 +142,22 @@ class Checkpoint:
     fingerprint: dict[str, str] = field(default_factory=dict)
     committed_at: float | None = None
     """The wall clock at the commit of ``epoch``; None: there was none yet."""
+
+    def sized(self, streams: int, places: int) -> Checkpoint:
+        """An empty checkpoint for so many streams, held in so many places; one that has epochs as it is."""
+        if self.epoch >= 0:
+            return self
+        nothing: tuple[None, ...] = (None,) * streams
+        return replace(
+            self,
+            positions=nothing,
+            records=(0,) * streams,
+            watermarks=nothing,
+            effective=nothing,
+            partitions=tuple({} for _ in range(streams)),
+            widths=(0.0,) * streams,
+            expired=(None,) * places,
+        )
 
     def to_json(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in Checkpoint.__slots__}
@@ -158,6 +176,7 @@ class Checkpoint:
         read["partitions"] = tuple({int(number): Newest(*newest) for number, newest in side.items()} for side in sides)
         for name in ("blocks", "marks"):
             read[name] = tuple(Block.from_json(block) for block in read.get(name, ()))
+        read["orders"] = tuple(map(tuple, read.get("orders", ())))
         read["waiting"] = tuple(read["waiting"])
         for name in ("held", "held_bytes"):
             read[name] = {int(task): tuple(held) for task, held in read.get(name, {}).items()}

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from streamjoin.kernel.index import Index, Indexed
 from streamjoin.kernel.run import Run
 from streamjoin.language.schema import Schema
-from streamjoin.language.sides import SIDES
+from streamjoin.language.window import Ends
 from streamjoin.scheme.region import Region, difference, held_by, intersection, regions
 from streamjoin.scheme.routing import Selection
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange
@@ -69,7 +69,7 @@ JoinMarks = Mapping[str, Mapping[HeldRun, Marks]]
 """By join."""
 
 TaskRuns = Mapping[tuple[int, int], tuple[HeldRun, ...]]
-"""(index of the area in its scheme, side) -> runs, oldest first."""
+"""(index of the area in its scheme, place) -> runs, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class Gathered:
 
 
 Here = Iterable[tuple[Area, Mapping[int, tuple[HeldRun, ...]]]]
-"""Areas of the plan before whose runs, by side, are in this process, complete."""
+"""Areas of the plan before whose runs, by place, are in this process, complete."""
 
 
 def read_back(
@@ -173,7 +173,7 @@ def read_back(
     blocks: Sequence[Block],
     areas: Mapping[int, Area],
     generation: int,
-    expired_before: tuple[int | None, int | None],
+    expired_before: Ends,
     *,
     here: Here = (),
     fetched: Mapping[Excerpt, pa.RecordBatch] | None = None,
@@ -185,37 +185,37 @@ def read_back(
     O(blocks x areas) plus the tuples that must be copied: what lies wholly inside is mapped, not read.
     """
     held = list(here)
-    found: dict[tuple[int, int], list[HeldRun]] = {(index, side): [] for index in areas for side in SIDES}
+    found: dict[tuple[int, int], list[HeldRun]] = {(index, place): [] for index, area in areas.items() for place in range(len(area.holds))}
     needed: dict[tuple[int, int], tuple[Region, ...]] = {}
     kept = read = 0
-    for (index, side), runs_found in found.items():
-        left = held_on(areas[index], side)
+    for (index, place), runs_found in found.items():
+        left = held_on(areas[index], place)
         for area, runs in held:
-            common = intersection(left, held_on(area, side))
+            common = intersection(left, held_on(area, place))
             if not common:
                 continue
             left = difference(left, common)
-            for run in runs.get(side, ()):
+            for run in runs.get(place, ()):
                 part = select(run.run.batch, common)
                 kept += part.num_rows
                 if part.num_rows:
                     runs_found.append(HeldRun(Run.of(part)))
-        needed[index, side] = left
+        needed[index, place] = left
     wanted = []
     for block in blocks:
         if not block.is_expired(expired_before):
-            keys = [key for key, left in needed.items() if key[1] == block.side and any(block.meets(region) for region in left)]
+            keys = [key for key, left in needed.items() if key[1] == block.place and any(block.meets(region) for region in left)]
             excerpt = block.excerpt(region for key in keys for region in needed[key])
             if excerpt is not None:
                 wanted.append((excerpt, keys))
     for (excerpt, keys), batch in zip(wanted, _loaded(storage, [excerpt for excerpt, _ in wanted], fetched or {}), strict=True):
         block = excerpt.block
-        for index, side in keys:
-            part = select(batch, needed[index, side], (block.unit_min, block.unit_max))
+        for index, place in keys:
+            part = select(batch, needed[index, place], (block.unit_min, block.unit_max))
             read += part.num_rows
             if part.num_rows:
                 own = block.generation == generation and block.area == index
-                found[index, side].append(HeldRun(Run.of(part), (block.name,) if own else ()))
+                found[index, place].append(HeldRun(Run.of(part), (block.name,) if own else ()))
     return Gathered({key: tuple(runs) for key, runs in found.items()}, kept, read)
 
 
@@ -233,16 +233,16 @@ def _loaded(storage: Storage, excerpts: Sequence[Excerpt], fetched: Mapping[Exce
         yield here[excerpt] if excerpt in here else next(absent)
 
 
-def holds(area: Area, side: int) -> bool:
-    """Whether the area keeps this side's tuples, or is only probed by them."""
-    return area.holds[side]
+def holds(area: Area, place: int) -> bool:
+    """Whether the area keeps this place's tuples, or is only probed by them."""
+    return area.holds[place]
 
 
-def held_on(area: Area, side: int) -> tuple[Region, ...]:
-    """What the area keeps of this side."""
-    if not holds(area, side):
+def held_on(area: Area, place: int) -> tuple[Region, ...]:
+    """What the area keeps of this place."""
+    if not holds(area, place):
         return ()
-    return regions(side, area.keys[side], area.units[side])
+    return regions(place, area.keys[place], area.units[place])
 
 
 def select(batch: pa.RecordBatch, parts: Sequence[Region], unit_range: tuple[int, int] = (0, UNITS - 1)) -> pa.RecordBatch:
