@@ -1,4 +1,4 @@
-"""Bad manifests: each is the good one with a small change, and is refused with exactly these messages."""
+"""Bad manifests: each is a good one, of two streams or of three, with a small change, and is refused with exactly these messages."""
 
 from __future__ import annotations
 
@@ -55,6 +55,41 @@ spec:
   driver: {podTemplate: {metadata: {labels: {team: a}}}}
 """
 
+THREE = """\
+apiVersion: streamjoin.dev/v1alpha1
+kind: StreamJoin
+metadata:
+  name: three
+spec:
+  streams:
+    - name: orders
+      source: {files: {path: in/orders, format: json}}
+      schema: "id BIGINT, amount DOUBLE, ordered TIMESTAMP"
+      eventTime: ordered
+    - name: payments
+      source: {files: {path: in/payments, format: json}}
+      schema: "order_id BIGINT, amount DOUBLE, paid TIMESTAMP"
+      eventTime: paid
+      select: [order_id, amount, paid]
+    - name: shipments
+      source: {files: {path: in/shipments, format: json}}
+      schema: "order_id BIGINT, value DOUBLE, shipped TIMESTAMP"
+      eventTime: shipped
+  joins:
+    - name: delivered
+      condition: "orders.id = payments.order_id AND abs(payments.amount - shipments.value) <= 0.5 AND shipments.shipped >= orders.ordered"
+      window: {each: {orders: 10m, payments: 2m, shipments: 30s}}
+      output:
+        select: ["orders.id", "payments.paid", "shipments.shipped - orders.ordered AS took"]
+        where: "orders.amount > 0"
+        sink: {files: {path: out/delivered, format: parquet}}
+  scheme: {model: hash}
+  shedding: {model: linear}
+  checkpoint: {location: out/state}
+"""
+"""A good manifest too, of three streams."""
+CONDITION_OF_THREE = THREE.split('condition: "')[1].split('"', 1)[0]
+
 ANOTHER = """\
     - name: other
       condition: "orders.id = payments.id"
@@ -69,15 +104,28 @@ KINDS = "use BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s
 
 @dataclass(frozen=True)
 class Bad:
-    """Changes of the good manifest (each old text stands in it once) and what must be said of them."""
+    """Changes of a good manifest (each old text stands in it once) and what must be said of them."""
 
     name: str
     changes: tuple[tuple[str, str], ...]
     problems: tuple[str, ...]
+    good: str = GOOD
+
+    @property
+    def text(self) -> str:
+        text = self.good
+        for old, new in self.changes:
+            assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in the good manifest"
+            text = text.replace(old, new)
+        return text
 
 
-def bad(name: str, old: str, new: str, *problems: str, also: tuple[str, str] | None = None) -> Bad:
-    return Bad(name, ((old, new),) if also is None else ((old, new), also), problems)
+def bad(name: str, old: str, new: str, *problems: str, also: tuple[str, str] | None = None, good: str = GOOD) -> Bad:
+    return Bad(name, ((old, new),) if also is None else ((old, new), also), problems, good)
+
+
+def bad_of_three(name: str, old: str, new: str, *problems: str, also: tuple[str, str] | None = None) -> Bad:
+    return bad(f"three streams: {name}", old, new, *problems, also=also, good=THREE)
 
 
 CASES = [
@@ -194,7 +242,7 @@ CASES = [
         "no condition",
         'condition: "abs(orders.amount - payments.amount) <= 0.01 AND orders.currency = payments.currency"',
         "conditoin: orders.id = payments.id",
-        "spec.joins[0].condition: is missing; give when two tuples match (SQL over the columns of both streams)",
+        "spec.joins[0].condition: is missing; give when tuples match (SQL over the columns of all streams)",
         'spec.joins[0].conditoin: "orders.id = payments.id" is given to a field that does not exist; did you mean condition?',
     ),
     bad(
@@ -469,14 +517,18 @@ CASES = [
     ),
     # How many.
     bad(
-        "three streams",
+        "seven streams",
         "  joins:\n",
-        "    - name: refunds\n"
-        "      source: {files: {path: in/refunds, format: json}}\n"
-        '      schema: "id BIGINT, at TIMESTAMP"\n'
-        "      eventTime: at\n"
-        "  joins:\n",
-        "spec.streams: has 3 streams, and this version joins two; keep two",
+        "".join(
+            f"    - name: more{number}\n"
+            "      source: {files: {path: in/more, format: json}}\n"
+            '      schema: "id BIGINT, at TIMESTAMP"\n'
+            "      eventTime: at\n"
+            for number in range(5)
+        )
+        + "  joins:\n",
+        "spec.streams: has 7 streams, and there may be 2 to 6; join some of them in a manifest of their own, and read its results here",
+        'spec.joins[0].window.slide: "1m" is for two streams, and there are 7; remove it',
     ),
     bad("no joins", JOINS, "  joins: []\n", "spec.joins: has 0 joins, and there may be 1 to 16; give one"),
     bad(
@@ -924,13 +976,13 @@ CASES = [
         "no window",
         "window: {within: 180s, slide: 60s}",
         "window: {}",
-        "spec.joins[0].window: is empty; give within, or before and after, or rows, or unbounded: true",
+        "spec.joins[0].window: is empty; give within, or before and after, or each, or rows, or unbounded: true",
     ),
     bad(
         "a window that is not unbounded",
         "window: {within: 180s, slide: 60s}",
         "window: {unbounded: false}",
-        "spec.joins[0].window: is empty; give within, or before and after, or rows, or unbounded: true",
+        "spec.joins[0].window: is empty; give within, or before and after, or each, or rows, or unbounded: true",
     ),
     bad(
         "two windows",
@@ -961,6 +1013,162 @@ CASES = [
         "slide: 60s",
         "slide: 0s",
         'spec.joins[0].window.slide: "0s" must be at least 1us and at most 36500d',
+    ),
+    bad(
+        "each of two streams with a slide",
+        "window: {within: 180s, slide: 60s}",
+        "window: {each: {orders: 1m, payments: 1m}, slide: 60s}",
+        'spec.joins[0].window.slide: "1m" has no meaning with each; remove it, or give within, or before and after',
+    ),
+    bad(
+        "each of one stream of two",
+        "window: {within: 180s, slide: 60s}",
+        "window: {each: {orders: 1m}}",
+        "spec.joins[0].window.each: lacks payments; say of every stream how long before the newest tuple of a result its own may be",
+    ),
+    bad(
+        "each and a window of another form",
+        "window: {within: 180s, slide: 60s}",
+        "window: {each: {orders: 1m, payments: 1m}, after: 1m}",
+        "spec.joins[0].window: has each and (before and after); keep one",
+    ),
+    # Joins of three and more streams.
+    bad_of_three(
+        "two joins",
+        "  scheme:",
+        "    - {name: other, condition: orders.id = payments.order_id AND payments.order_id = shipments.order_id,\n"
+        "       window: {within: 1m}, output: {sink: {console: {}}}}\n"
+        "  scheme:",
+        "spec.joins: has 2 joins, and there may be one over three and more streams; move the others into manifests of their own",
+    ),
+    bad_of_three(
+        "an outer join",
+        "    - name: delivered\n",
+        "    - name: delivered\n      type: left\n",
+        'spec.joins[0].type: "left" is for two streams, and there are 3; remove it, for inner',
+    ),
+    bad_of_three(
+        "a window of rows",
+        "{each: {orders: 10m, payments: 2m, shipments: 30s}}",
+        "{rows: 5}",
+        "spec.joins[0].window.rows: 5 is for two streams, and there are 3; give within, or each, or unbounded: true",
+    ),
+    bad_of_three(
+        "a window before and after",
+        "{each: {orders: 10m, payments: 2m, shipments: 30s}}",
+        "{before: 1m, after: 2m}",
+        'spec.joins[0].window.before: "1m" is for two streams, and there are 3; give within, or each, or unbounded: true',
+        'spec.joins[0].window.after: "2m" is for two streams, and there are 3; give within, or each, or unbounded: true',
+    ),
+    bad_of_three(
+        "a window that slides",
+        "{each: {orders: 10m, payments: 2m, shipments: 30s}}",
+        "{within: 10m, slide: 1m}",
+        'spec.joins[0].window.slide: "1m" is for two streams, and there are 3; remove it',
+    ),
+    bad_of_three(
+        "no window",
+        "{each: {orders: 10m, payments: 2m, shipments: 30s}}",
+        "{}",
+        "spec.joins[0].window: is empty; give within, or each, or unbounded: true",
+    ),
+    bad_of_three(
+        "two windows",
+        "{each: {orders: 10m, payments: 2m, shipments: 30s}}",
+        "{each: {orders: 10m, payments: 2m, shipments: 30s}, within: 10m}",
+        "spec.joins[0].window: has within and each; keep one",
+    ),
+    bad_of_three(
+        "a window of time without event times",
+        "      eventTime: shipped\n",
+        "",
+        "spec.streams[2].eventTime: is missing, and spec.joins[0].window is one of time; name a TIMESTAMP column, or use unbounded",
+    ),
+    bad_of_three(
+        "a window that lacks streams",
+        "{each: {orders: 10m, payments: 2m, shipments: 30s}}",
+        "{each: {orders: 10m}}",
+        "spec.joins[0].window.each: lacks payments and shipments; say of every stream how long before the newest tuple of a result its own"
+        " may be",
+    ),
+    bad_of_three(
+        "a window of a stream by another name",
+        "shipments: 30s",
+        "shipmnets: 30s",
+        'spec.joins[0].window.each.shipmnets: "30s" is given to a stream that does not exist; did you mean shipments?',
+    ),
+    bad_of_three(
+        "a window of a stream in another case",
+        "{orders: 10m",
+        "{Orders: 10m",
+        'spec.joins[0].window.each.Orders: "10m" is given to a stream that does not exist; did you mean orders?',
+    ),
+    bad_of_three(
+        "a window of another stream",
+        "shipments: 30s",
+        "shipments: 30s, x y: 1s",
+        'spec.joins[0].window.each["x y"]: "1s" is given to a stream that does not exist; the streams are orders, payments and shipments',
+    ),
+    bad_of_three(
+        "a window of one stream that is no duration",
+        "shipments: 30s",
+        "shipments: 30",
+        "spec.joins[0].window.each.shipments: 30 is not a duration; write a number with a unit (us, ms, s, m, h or d), such as 500ms, "
+        "180s or 1h30m",
+    ),
+    bad_of_three(
+        "a window of too many streams",
+        "shipments: 30s",
+        "shipments: 30s, a: 1s, b: 1s, c: 1s, d: 1s",
+        "spec.joins[0].window.each: must have at most 6 entries; take some out",
+    ),
+    bad_of_three(
+        "a stream that nothing compares",
+        "payments.amount - shipments.value",
+        "payments.amount - orders.amount",
+        'spec.joins[0].condition: "orders.id = payments.order_id AND abs(payments.amount - or… is refused: no part of it compares shipments'
+        " with orders or payments; add one that does, as orders.a = shipments.b",
+        also=("shipments.shipped >= orders.ordered", "shipments.value > 0"),
+    ),
+    bad_of_three(
+        "a condition that is TRUE",
+        CONDITION_OF_THREE,
+        "TRUE",
+        'spec.joins[0].condition: "TRUE" is refused: no part of it compares payments or shipments with orders; '
+        "add one that does, as orders.a = payments.b",
+    ),
+    bad_of_three(
+        "streams that only a part with all of them compares",
+        "abs(payments.amount - shipments.value) <= 0.5 AND shipments.shipped >= orders.ordered",
+        "payments.amount + orders.amount > shipments.value",
+        'spec.joins[0].condition: "orders.id = payments.order_id AND payments.amount + orders… is refused: no part of it compares shipments'
+        " with orders or payments; add one that does, as orders.a = shipments.b",
+    ),
+    bad_of_three(
+        "a condition with an unknown column",
+        "shipments.value)",
+        "shipments.weight)",
+        'spec.joins[0].condition: "orders.id = payments.order_id AND abs(payments.amount - sh… is refused: unknown column '
+        "shipments.weight; shipments has order_id, value, shipped",
+    ),
+    bad_of_three(
+        "a model that cuts along keys where some are not bounded",
+        "abs(payments.amount - shipments.value) <= 0.5 AND shipments.shipped >= orders.ordered",
+        "payments.amount <> shipments.value",
+        'spec.scheme.model: "hash" needs an equality, an order or a band between payments and shipments in spec.joins[0].condition; '
+        "use adsp or square",
+    ),
+    bad_of_three(
+        "a select without a column of the condition",
+        "select: [order_id, amount, paid]",
+        "select: [amount, paid]",
+        'spec.streams[1].select: ["amount", "paid"] lacks order_id, which spec.joins[0].condition needs; add it',
+    ),
+    bad_of_three(
+        "the same name twice",
+        "name: shipments",
+        "name: orders",
+        'spec.streams[2].name: "orders" is the name of spec.streams[0] too (case does not count); choose another',
     ),
     # Output.
     bad(
@@ -1163,16 +1371,9 @@ CASES = [
 ]
 
 
-def changed(case: Bad) -> str:
-    text = GOOD
-    for old, new in case.changes:
-        assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in the good manifest"
-        text = text.replace(old, new)
-    return text
-
-
-def test_the_good_manifest_is_good() -> None:
-    (document,) = parse(GOOD)
+@pytest.mark.parametrize("good", [GOOD, THREE], ids=["two streams", "three streams"])
+def test_the_good_manifest_is_good(good: str) -> None:
+    (document,) = parse(good)
     assert document.problems == ()
     assert document.remarks == ()
 
@@ -1195,7 +1396,7 @@ def test_joins_of_different_keys_are_remarked_upon() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_bad_manifest_is_refused_with_all_that_is_wrong(case: Bad) -> None:
-    (document,) = parse(changed(case))
+    (document,) = parse(case.text)
     assert tuple(map(str, document.problems)) == case.problems
     assert all(problem.line is not None for problem in document.problems)
     assert document.manifest is None

@@ -1,6 +1,6 @@
 """The CustomResourceDefinition, asked of a real API server: what it accepts, refuses and says, fills in, drops and keeps.
 
-The table's manifests are the good one of tests/test_bad_manifests.py with a small change. What the API server says of each is
+The table's manifests are the good ones of tests/test_bad_manifests.py with a small change. What the API server says of each is
 compared with what ``streamjoin validate`` says: both must accept or both refuse. Of that file's own bad manifests, the API server
 must refuse all but those listed in BEYOND, whose errors are in SQL, in places, or depend on the types of columns.
 """
@@ -22,7 +22,7 @@ from streamjoin.manifest.model import Manifest
 from streamjoin_operator import crd
 from streamjoin_operator.status_model import Status
 from test_bad_manifests import CASES as BAD
-from test_bad_manifests import GOOD, Bad
+from test_bad_manifests import CONDITION_OF_THREE, GOOD, THREE, Bad
 from waiting import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,8 +38,8 @@ def as_kubectl(text: str) -> Object:
     return json.loads(json.dumps(yaml.safe_load(text)))
 
 
-def changed(*changes: tuple[str, str]) -> str:
-    text = GOOD
+def changed(*changes: tuple[str, str], good: str = GOOD) -> str:
+    text = good
     for old, new in changes:
         assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in the good manifest"
         text = text.replace(old, new)
@@ -48,23 +48,24 @@ def changed(*changes: tuple[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """Changes of the good manifest, and what the API server says of it: the field and a part of the message; "" for nothing."""
+    """Changes of a good manifest, and what the API server says of it: the field and a part of the message; "" for nothing."""
 
     name: str
     changes: tuple[tuple[str, str], ...]
     field: str = ""
     message: str = ""
+    good: str = GOOD
 
     def __str__(self) -> str:
         return self.name
 
 
-def accepted(name: str, *changes: tuple[str, str]) -> Case:
-    return Case(name, changes)
+def accepted(name: str, *changes: tuple[str, str], good: str = GOOD) -> Case:
+    return Case(name, changes, good=good)
 
 
-def refused(name: str, old: str, new: str, field: str, message: str) -> Case:
-    return Case(name, ((old, new),), field, message)
+def refused(name: str, old: str, new: str, field: str, message: str, good: str = GOOD) -> Case:
+    return Case(name, ((old, new),), field, message, good)
 
 
 FILES = "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}"
@@ -85,6 +86,16 @@ MORE = """
       condition: "orders.id = payments.id"
       window: {within: 1h}
       output: {sink: {console: {}}}"""
+EACH = "window: {each: {orders: 10m, payments: 2m, shipments: 30s}}"
+NAMED = "    - name: delivered"
+MORE_STREAMS = [
+    f"""    - name: more{number}
+      source: {{files: {{path: in/more, format: json}}}}
+      schema: "id BIGINT, at TIMESTAMP"
+      eventTime: at
+"""
+    for number in range(4)
+]
 LABELLED = "\n  metrics: {podMonitor: {labels: {release: a b}}}"
 
 ACCEPTED = [
@@ -129,6 +140,19 @@ ACCEPTED = [
     accepted("no floor above min, as a scale of 0 or 1 says it", ("max: 6", "max: 6, floor: 0")),
     accepted("labels of a PodMonitor", (CHECKPOINT, CHECKPOINT + "\n  metrics: {podMonitor: {labels: {release: a, b.c/d: \"\"}}}")),
     accepted("one worker and no more", ("min: 2, max: 6", "min: 1, max: 1")),
+    accepted("each of two streams", (WINDOW, "window: {each: {payments: 1m, orders: 0s}}")),
+    accepted("three streams", good=THREE),
+    accepted("three streams, whatever their distance in time", (EACH, "window: {unbounded: true}"), good=THREE),
+    accepted("three streams within a time", (EACH, "window: {within: 5m}"), good=THREE),
+    accepted("three streams without event times", ("      eventTime: paid\n", ""), (EACH, "window: {unbounded: true}"), good=THREE),
+    accepted("three streams with the type that is the default", (NAMED, "    - type: inner\n      name: delivered"), good=THREE),
+    accepted(
+        "six streams",
+        ("  joins:\n", "".join(MORE_STREAMS[:3]) + "  joins:\n"),
+        (EACH, "window: {within: 5m}"),
+        (CONDITION_OF_THREE, " AND ".join([CONDITION_OF_THREE, *(f"more{n}.id = Orders.id" for n in range(3))])),
+        good=THREE,
+    ),
     accepted("defaults for all that may have one", (WORKERS, "suspend: true"), ("  suspend: false\n", "")),
     accepted("a parameter of the model", ("model: adsp", "model: readj, sigma: 0.5")),
     accepted("scaling off, in quotes", ("mode: Enforce", 'mode: "Off"')),
@@ -137,6 +161,26 @@ ACCEPTED = [
 ]
 
 REFUSED = [
+    refused("each of two streams, with a stream too few", WINDOW, "window: {each: {orders: 1m}}", "spec.joins", "must name every stream"),
+    refused("each and a slide", WINDOW, "window: {each: {orders: 1m, payments: 1m}, slide: 1s}", "spec.joins[0].window.slide", "with each"),
+    refused("each and within", WINDOW, "window: {each: {orders: 1m, payments: 1m}, within: 1m}", "spec.joins[0].window", "exactly one of"),
+    refused("each with a wrong duration", EACH, EACH.replace("30s", "30"), "spec.joins[0].window.each.shipments", "of type string", THREE),
+    refused("each of centuries", EACH, EACH.replace("30s", "90000d"), "spec.joins[0].window.each[shipments]", "at most 36500d", THREE),
+    refused("each with a stream of another name", EACH, EACH.replace("shipments", "s"), "spec.joins", "must name every stream", THREE),
+    refused("each in another case", EACH, EACH.replace("shipments", "Shipments"), "spec.joins", "must name every stream", THREE),
+    refused("each of seven", EACH, EACH.replace("30s", "30s, a: 1s, b: 1s, c: 1s, d: 1s"), "spec.joins[0].window.each", "Too many", THREE),
+    refused("seven streams", "  joins:\n", "".join(MORE_STREAMS) + "  joins:\n", "spec.streams", "Too many", THREE),
+    refused("three streams and two joins", "  scheme:", MORE[1:] + "\n  scheme:", "spec.joins", "there may be one over three", THREE),
+    refused("three streams, outer", NAMED, "    - type: left\n      name: delivered", "spec.joins", "for two streams", THREE),
+    *(
+        refused(f"three streams with {of_two} in a window", EACH, f"window: {{{of_two}}}", "spec.joins", "are for two streams", THREE)
+        for of_two in ("rows: 5", "before: 1m", "after: 1m", "within: 1m, slide: 1m")
+    ),
+    refused("a third stream that is not there", "shipments.value", "refunds.value", "spec.joins", "a stream that is not there", THREE),
+    refused(
+        *("three streams without an event time", "      eventTime: paid\n", "", "spec.streams"),
+        *("a window of time needs the eventTime of each stream", THREE),
+    ),
     refused("seventeen joins", SINK, SINK + "".join(MORE.replace("unpaid", f"u{n}") for n in range(16)), "spec.joins", "Too many"),
     refused("windows of two kinds", SINK, SINK + MORE.replace("within: 1h", "rows: 5"), "spec.joins", "must be of one kind"),
     refused("bounded and unbounded", SINK, SINK + MORE.replace("within: 1h", "unbounded: true"), "spec.joins", "must be of one kind"),
@@ -270,7 +314,7 @@ REFUSED = [
     ),
     refused("a seed below 0", "seed: 7", "seed: -1", "spec.streams[1].source.generator.seed", "greater than or equal to 0"),
     refused("another field for the condition", "condition:", '"where":', "", 'unknown field "spec.joins[0].where"'),
-    refused("no condition", CONDITION, "type: inner", "spec.joins[0].condition", "must be given: when two tuples match"),
+    refused("no condition", CONDITION, "type: inner", "spec.joins[0].condition", "must be given: when tuples match"),
     *(
         refused(
             *(name, "condition:", f'{first}: "orders.id = payments.id"\n      {second}:'),
@@ -307,7 +351,7 @@ REFUSED = [
     refused("no duration", WINDOW, 'window: {within: ""}', "spec.joins[0].window.within", "at least 1 char"),
     refused("a window of centuries", WINDOW, "window: {within: 36500d1s}", "spec.joins[0].window.within", "at most 36500d"),
     refused(
-        "a slide with rows", WINDOW, "window: {rows: 5, slide: 1s}", "spec.joins[0].window.slide", "has no meaning with rows or unbounded"
+        "a slide with rows", WINDOW, "window: {rows: 5, slide: 1s}", "spec.joins[0].window.slide", "has no meaning with each, rows"
     ),
     refused(
         "a slide longer than the window",
@@ -437,6 +481,12 @@ BEYOND = {
     "a choice of a list",
     "a start that is no time",
     # SQL.
+    "three streams: a stream that nothing compares",
+    "three streams: a condition that is TRUE",
+    "three streams: streams that only a part with all of them compares",
+    "three streams: a condition with an unknown column",
+    "three streams: a model that cuts along keys where some are not bounded",
+    "three streams: a select without a column of the condition",
     "a selection of columns of the other stream",
     "a selection that is no condition",
     "a condition with an unknown column",
@@ -519,7 +569,7 @@ def sent(client: Client, path: str, body: Object) -> list[str]:
 @pytest.mark.apiserver
 @pytest.mark.parametrize("case", [*ACCEPTED, *REFUSED], ids=str)
 def test_the_api_server_and_validate_agree(case: Case, defined: ApiServer, shared_joins: str) -> None:
-    resource = as_kubectl(changed(*case.changes))
+    resource = as_kubectl(changed(*case.changes, good=case.good))
     found = sent(defined.admin, shared_joins, resource)
     [document] = parse(yaml.safe_dump(resource))
     if not case.message:
@@ -546,11 +596,8 @@ def test_the_api_server_refuses_bad_manifests_but_those_beyond_it(defined: ApiSe
 
 def resource_of(case: Bad) -> Object | None:
     """What kubectl would send of a bad manifest; None where it would send nothing, or not to the StreamJoins."""
-    text = GOOD
-    for old, new in case.changes:
-        text = text.replace(old, new)
     try:
-        resource = as_kubectl(text)
+        resource = as_kubectl(case.text)
     except (yaml.YAMLError, TypeError, ValueError):
         return None
     ours = isinstance(resource, dict) and (resource.get("apiVersion"), resource.get("kind")) == ("streamjoin.dev/v1alpha1", "StreamJoin")

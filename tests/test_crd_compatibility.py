@@ -21,6 +21,7 @@ NAME = "streamjoins.streamjoin.dev.yaml"
 NEW_FIELD = "it asks nothing where the field, which is new, is not given"
 FORMER_NAME = "it asks what it did, also where the condition is given under its former name"
 ONE_JOIN = "it asks nothing of a single join, and there could be no more"
+TWO_STREAMS = "it asks nothing of two streams, and there could be no more"
 UNWRITTEN = "nobody ever wrote it"
 RENAMED = "what is stored is counted on from zero: a count of executors is not one of workers"
 ACCEPTED: dict[str, str] = {
@@ -39,8 +40,16 @@ ACCEPTED: dict[str, str] = {
     "spec.workers.floor: default 0 became 1": "either says that there is none, and an HPA takes a scale of 0 for disabled",
     "spec.workers: rule: must be at least min and at most max, or 1 for none": "0 is taken as before; the message names the new default",
     "spec.epoch.interval: rule: must be at least 0s and at most 1h": "from 10ms on before: the bound is looser",
-    "spec.joins[]: rule: must be given: when two tuples match (SQL over the columns of both streams); and on, its former name, must not be"
-    " given too": FORMER_NAME,
+    "spec.joins[]: rule: must be given: when tuples match (SQL over the columns of all streams); and on, its former name, must not be given"
+    " too": FORMER_NAME,
+    "spec: rule: there may be one over three and more streams; move the others into manifests of their own": TWO_STREAMS,
+    "spec: rule: a type other than inner is for two streams; remove it, for inner": TWO_STREAMS,
+    "spec: rule: before, after, rows and slide of a window are for two streams; give within, or each, or unbounded: true": TWO_STREAMS,
+    "spec: rule: each of a window must name every stream and no other; say how long before the newest tuple of a result the stream's may"
+    " be": NEW_FIELD,
+    "spec: rule: a window of time needs the eventTime of each stream; name a TIMESTAMP column, or use rows or unbounded": NEW_FIELD,
+    "spec: rule: a join's window may not change under the same checkpoint; give another checkpoint, or make another StreamJoin": NEW_FIELD,
+    "spec.joins[].window: rule: give exactly one of within, before and after, each, rows, and unbounded: true": NEW_FIELD,
     "spec: rule: condition refers to a stream that is not there; write stream.column with the names of streams": FORMER_NAME,
     "spec: rule: a join's condition may not change under the same checkpoint; give another checkpoint, or make another StreamJoin": (
         FORMER_NAME
@@ -103,7 +112,7 @@ MUTATIONS: list[tuple[Callable[[Object], Any], str]] = [
     (lambda body: workers(body).update(required=["max"]), "spec.workers.max: is required"),
     (lambda body: workers(body)["properties"]["perExecutor"].update(enum=[1, 2]), "spec.workers.perExecutor: enum [1, 2] is new"),
     (lambda body: schema(body)["status"]["properties"]["phase"]["enum"].remove("Paused"), "status.phase: enum lacks Paused"),
-    (lambda body: schema(body)["spec"]["properties"]["streams"].update(maxItems=1), "spec.streams: maxItems 2 became 1"),
+    (lambda body: schema(body)["spec"]["properties"]["streams"].update(maxItems=1), "spec.streams: maxItems 6 became 1"),
     (
         lambda body: schema(body)["spec"]["properties"]["streams"]["items"]["properties"]["name"].update(maxLength=3),
         "spec.streams[].name: maxLength",

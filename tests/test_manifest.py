@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 
 from streamjoin.cli.validate import expected
 from streamjoin.job import compile_job, with_checkpoint
+from streamjoin.language.ddl import parse_schema
 from streamjoin.location import place, within
-from streamjoin.manifest import Manifest, ManifestError, Problem, check, load, parse
+from streamjoin.manifest import Manifest, ManifestError, Problem, check, load, parse, resolve
 from streamjoin.manifest.part import SchemaGenerator
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
 from streamjoin.manifest.reference import tables
+from test_bad_manifests import CONDITION_OF_THREE, THREE
 
 ROOT = Path(__file__).parent.parent
 
@@ -241,6 +243,54 @@ def test_an_outer_join_that_sheds_or_never_lets_go_is_remarked_upon() -> None:
         "spec.joins[0].window.unbounded: never ends, so tuples without a match come only when the input has ended"
         " (streamjoin run --until-idle)",
         'spec.shedding.model: "linear" sheds tuples, whose matches then come as if they had none, by spec.joins[0].type: left',
+    ]
+
+
+def test_streams_without_a_predicate_that_an_index_serves_are_remarked_upon() -> None:
+    condition = "orders.id = payments.order_id AND (payments.amount > shipments.value OR payments.order_id = shipments.order_id)"
+    (document,) = parse(THREE.replace(CONDITION_OF_THREE, condition).replace("model: hash", "model: adsp"))
+    assert document.problems == ()
+    assert [str(remark) for remark in document.remarks] == [
+        "spec.joins[0].condition: has no predicate of payments and shipments that an index serves; every pair of tuples of payments and"
+        " shipments will be compared"
+    ]
+
+
+def test_each_of_two_streams_is_a_window_before_and_after() -> None:
+    timed = SMALL.replace("k INT", "k INT, at TIMESTAMP").replace('at TIMESTAMP"', 'at TIMESTAMP"\n      eventTime: at')
+    windows = ["{each: {b: 1m, a: 10m}}", "{before: 1m, after: 10m}"]
+    each, pair = (compile_job(load(timed.replace("{unbounded: true}", window))).joins[0].window for window in windows)
+    assert each == pair
+    assert (each.before_micros, each.after_micros) == (60_000_000, 600_000_000)
+
+
+def test_within_of_three_streams_is_each_of_every_one() -> None:
+    (within,) = load(THREE.replace("{each: {orders: 10m, payments: 2m, shipments: 30s}}", "{within: 10s}")).spec.joins
+    (each,) = load(THREE).spec.joins
+    names = ("orders", "payments", "shipments")
+    assert resolve.window(within.window, names).each == (10_000_000,) * 3
+    assert resolve.window(each.window, names).each == (600_000_000, 120_000_000, 30_000_000)
+    assert resolve.window(each.window, names[::-1]).each == (30_000_000, 120_000_000, 600_000_000)
+
+
+def test_three_streams_hold_what_any_step_reads() -> None:
+    spec = load(THREE).spec
+    schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
+    needs = resolve.all_needs(spec, schemas)
+    held = {stream.name: resolve.held(stream.name, None, schemas[stream.name], needs) for stream in spec.streams}
+    assert held == {
+        "orders": ("id", "amount", "ordered"),
+        "payments": ("order_id", "amount", "paid"),
+        "shipments": ("value", "shipped"),
+    }
+
+
+def test_the_default_output_has_the_columns_of_all_streams() -> None:
+    spec = load(re.sub(r"        select: \[.*\n", "", THREE)).spec
+    schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
+    assert [name for name, _ in resolve.output(spec.joins[0], spec, schemas)] == [
+        *("orders_id", "orders_amount", "orders_ordered", "payments_order_id", "payments_amount", "payments_paid"),
+        *("shipments_order_id", "shipments_value", "shipments_shipped"),
     ]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import model, sinks, sources
 from streamjoin.manifest.cel import Rule, seconds
 from streamjoin.manifest.model import API_VERSION, KIND
@@ -92,18 +93,28 @@ def _below(low: str, high: str) -> Rule:
     return Rule(f"{lower} < {upper}", f"{low} must be below {high}{by_default}", field=None if low == "tau1" else low)
 
 
-def _lasts(window: str) -> str:
-    return f"(has({window}.within) || has({window}.before) || has({window}.after))"
+def _has_one(of: str, *names: str) -> str:
+    """Whether any of these fields is given."""
+    return f"({' || '.join(f'has({of}.{name})' for name in names)})"
 
 
+_TIMES = ("within", "each", "before", "after")
+"""Fields of windows of time."""
+_OF_TWO = ("before", "after", "rows", "slide")
+"""Fields of windows of two streams."""
 _UNBOUNDED = "(has({0}.unbounded) && {0}.unbounded)"
-_FORMS = ("has(self.within)", "(has(self.before) || has(self.after))", "has(self.rows)", _UNBOUNDED.format("self"))
+_FORMS = ("has(self.within)", _has_one("self", "before", "after"), "has(self.each)", "has(self.rows)", _UNBOUNDED.format("self"))
 
 _CONDITION = "(has({0}.condition) ? {0}.condition : has({0}.on) ? {0}.on : {0}.__true__)"
 _HAS_CONDITION = "(has({0}.condition) || has({0}.on) || has({0}.__true__))"
 _QUALIFIER = r"'\\b[a-z_][a-z0-9_]*\\.'"
 _WITHOUT_STREAMS = (
-    _CONDITION.format("j") + ".lowerAscii()" + "".join(f".replace(self.streams[{side}].name.lowerAscii() + '.', '')" for side in (0, 1))
+    _CONDITION.format("j")
+    + ".lowerAscii()"
+    + "".join(
+        f".replace(self.streams[{number if number < 2 else f'self.streams.size() > {number} ? {number} : 0'}].name.lowerAscii() + '.', '')"
+        for number in range(MOST_STREAMS)
+    )
 )
 """A condition less the names of streams. To look each name up would cost more, of 16 joins, than an API server takes; so a name that ends
 in a stream's is let through, and the operator refuses it."""
@@ -189,10 +200,10 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         ),
     ),
     model.Window: (
-        Rule(one_of(*_FORMS), "give exactly one of within, before and after, rows, and unbounded: true"),
+        Rule(one_of(*_FORMS), "give exactly one of within, before and after, each, rows, and unbounded: true"),
         Rule(
-            f"!has(self.slide) || {_lasts('self')}",
-            "has no meaning with rows or unbounded; remove it, or give within, or before and after",
+            f"!has(self.slide) || {_has_one('self', 'within', 'before', 'after')}",
+            "has no meaning with each, rows or unbounded; remove it, or give within, or before and after",
             field="slide",
         ),
         *(
@@ -209,7 +220,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
     model.Join: (
         Rule(
             one_of("has(self.condition)", "has(self.on)", "has(self.__true__)"),
-            "must be given: when two tuples match (SQL over the columns of both streams); and on, its former name, must not be given too",
+            "must be given: when tuples match (SQL over the columns of all streams); and on, its former name, must not be given too",
             field="condition",
         ),
     ),
@@ -248,7 +259,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="streams",
         ),
         Rule(
-            f"!self.joins.exists(j, {_lasts('j.window')}) || self.streams.all(s, has(s.eventTime))",
+            f"!self.joins.exists(j, {_has_one('j.window', *_TIMES)}) || self.streams.all(s, has(s.eventTime))",
             "a window of time needs the eventTime of each stream; name a TIMESTAMP column, or use rows or unbounded",
             field="streams",
         ),
@@ -259,10 +270,32 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         ),
         Rule(
             " || ".join(
-                f"self.joins.all(j, {form})" for form in (_lasts("j.window"), "has(j.window.rows)", _UNBOUNDED.format("j.window"))
+                f"self.joins.all(j, {form})"
+                for form in (_has_one("j.window", *_TIMES), "has(j.window.rows)", _UNBOUNDED.format("j.window"))
             ),
             "the windows must be of one kind (time, rows or unbounded), as joins over the same streams hold them together; move the others"
             " into a manifest of their own",
+            field="joins",
+        ),
+        Rule(
+            "self.streams.size() == 2 || self.joins.size() == 1",
+            "there may be one over three and more streams; move the others into manifests of their own",
+            field="joins",
+        ),
+        Rule(
+            "self.streams.size() == 2 || self.joins.all(j, j.type == 'inner')",
+            "a type other than inner is for two streams; remove it, for inner",
+            field="joins",
+        ),
+        Rule(
+            f"self.streams.size() == 2 || !self.joins.exists(j, {_has_one('j.window', *_OF_TWO)})",
+            f"{listed(_OF_TWO, 'and')} of a window are for two streams; give within, or each, or unbounded: true",
+            field="joins",
+        ),
+        Rule(
+            "self.joins.all(j, !has(j.window.each)"
+            " || (j.window.each.size() == self.streams.size() && self.streams.all(s, s.name in j.window.each)))",
+            "each of a window must name every stream and no other; say how long before the newest tuple of a result the stream's may be",
             field="joins",
         ),
         # Where the text has quotes or comments, a dot in it may be anything.
@@ -315,7 +348,7 @@ def definition() -> Json:
     streams, joins = spec["properties"]["streams"], spec["properties"]["joins"]
     # Streams and joins are known by their names, also to those who apply a part of a manifest.
     by_name = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
-    streams.update(by_name, minItems=2, maxItems=2)
+    streams.update(by_name, minItems=2, maxItems=MOST_STREAMS)
     joins.update(by_name, minItems=1, maxItems=model.MOST_JOINS)
     streams["items"]["properties"]["select"]["x-kubernetes-list-type"] = "set"
     _bounded(spec, "spec")

@@ -27,7 +27,7 @@ def derived(room: float, arriving: float, where: str) -> Capacity:
 
 
 def capacity_in_tuples(spec: Spec) -> float:
-    """Of tuples of the mean of both streams' widths, by their schemas, where it is in bytes."""
+    """Of tuples of the mean of all streams' widths, by their schemas, where it is in bytes."""
     if spec.workers.capacity_tuples is not None:
         return spec.workers.capacity_tuples
     schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
 
+from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest.cel import Rule
 from streamjoin.manifest.field_types import (
     CapacityAmount,
@@ -74,20 +75,22 @@ class Stream(Part):
 
 
 class Window(Part):
-    """Which pairs are close enough: within; or before and after; or rows; or unbounded."""
+    """Which tuples are close enough: within; or each; or unbounded; or, of two streams, before and after, or rows."""
 
     within: Span | None = None
-    """The two event times differ by at most this."""
+    """No two event times of a result differ by more than this."""
+    each: Annotated[dict[str, Span], Field(max_length=MOST_STREAMS)] | None = None
+    """By stream, for every one of them: how long before the newest tuple of a result this stream's may be."""
     before: Span | None = None
-    """How long before the first stream's tuple the second stream's may be; 0s when only after is given."""
+    """How long before the first stream's tuple the second stream's may be; 0s when only after is given. Two streams only."""
     after: Span | None = None
-    """How long after the first stream's tuple the second stream's may be; 0s when only before is given."""
+    """How long after the first stream's tuple the second stream's may be; 0s when only before is given. Two streams only."""
     rows: Annotated[int, Field(ge=1, lt=2**62)] | None = None
-    """The earlier tuple is among the last so many records of its stream when the later one arrives."""
+    """The earlier tuple is among the last so many records of its stream when the later one arrives. Two streams only."""
     unbounded: bool | None = None
-    """true: every pair, however far apart. Held tuples are never dropped."""
+    """true: all tuples, however far apart. Held tuples are never dropped."""
     slide: PositiveSpan | None = None
-    """Windows of time start only at multiples of this, not with every tuple."""
+    """Windows of time (within, before, after) start only at multiples of this, not with every tuple. Two streams only."""
 
 
 class Output(Part):
@@ -96,25 +99,26 @@ class Output(Part):
     select: Annotated[Texts, Field(min_length=1)] | None = None
     """The output's columns: "orders.id AS order_id", or expressions. By default all held columns, as stream_column."""
     where: Sql | None = None
-    """Which results to keep (SQL over the columns of both streams; of semi and anti, of the first)."""
+    """Which results to keep (SQL over the columns of all streams; of semi and anti, of the first)."""
     sink: Sink
     """Where results go."""
 
 
 class Join(Part):
-    """One join over the streams. The first stream is the left side, the second the right."""
+    """One join over the streams. Of two streams the first is the left side, the second the right."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=63)] = "join"
     """A name for the join, in metrics and plans."""
     condition: Sql | None = None
-    """When two tuples match (SQL over the columns of both streams): any predicate. Required, unless it is given as on."""
+    """When tuples match (SQL over the columns of all streams): any predicate. Required, unless it is given as on."""
     on: Sql | None = None
     """The former name of condition, read until v1beta1: rename it. Where it has no quotes, YAML 1.1, and so kubectl, reads it as true."""
     type: Literal["inner", "left", "right", "full", "semi", "anti"] = "inner"
-    """inner: every pair that matches; left, right, full: also every tuple of the first, the second or both streams that matches nothing,
-    once nothing can match it any more; semi: every tuple of the first stream that matches, once; anti: every one that matches nothing."""
+    """inner: all tuples that match one another, one of each stream; left, right, full: also every tuple of the first, the second or both
+    streams that matches nothing, once nothing can match it any more; semi: every tuple of the first stream that matches, once; anti: every
+    one that matches nothing. Three and more streams: inner."""
     window: Window
-    """Which pairs are close enough in time or in number."""
+    """Which tuples are close enough in time or in number."""
     output: Output
     """What becomes of results."""
 
@@ -341,9 +345,9 @@ class Spec(Part):
     """What to join and how."""
 
     streams: Annotated[tuple[Stream, ...], Field(strict=False)]
-    """The streams: two. The first is the left side of the join, the second the right."""
+    """The streams: two to six. Of two, the first is the left side of the join, the second the right."""
     joins: Annotated[tuple[Join, ...], Field(strict=False)]
-    """The joins over the streams, at most 16. A tuple is read, sent and held once for all of them."""
+    """The joins over the streams: of two streams at most 16, of three and more one. A tuple is read, sent and held once for all of them."""
     scheme: SchemeSpec = SchemeSpec()
     """How the join is cut among workers."""
     workers: Workers = Workers()

@@ -7,7 +7,7 @@ what was checked is what runs. Everything here raises SqlError for SQL that cann
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from streamjoin.language.condition import Condition, parse_condition
@@ -30,7 +30,7 @@ Output = tuple[tuple[str, Expression], ...]
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A column that must be held until pairs are found, and the field of the join that needs it (``output.where``)."""
+    """A column that must be held until results are found, and the field of the join that needs it (``output.where``)."""
 
     stream: str
     column: str
@@ -47,15 +47,16 @@ def is_stream_name(name: str) -> bool:
     return parsed.columns == {(name, "c")}
 
 
-def window(spec: model.Window, names: tuple[str, ...] = ()) -> Window:
-    """The window that a valid ``window`` means."""
+def window(spec: model.Window, streams: Sequence[str]) -> Window:
+    """The window that a valid ``window`` means over these streams, in their order."""
     if spec.rows is not None:
         return Window(WindowKind.ROWS, rows=spec.rows)
     if spec.unbounded:
         return Window(WindowKind.UNBOUNDED)
-    if len(names) > 2:
-        assert spec.within is not None
-        return Window.of_each([spec.within.micros] * len(names))
+    if spec.each is not None:
+        return Window.of_each([spec.each[name].micros for name in streams])
+    if spec.within is not None and len(streams) > 2:
+        return Window.of_each([spec.within.micros] * len(streams))
     none = Duration(0)
     before, after = (spec.within, spec.within) if spec.within is not None else (spec.before or none, spec.after or none)
     return Window(
@@ -72,6 +73,7 @@ def condition(text: str, schemas: Mapping[str, Schema]) -> Condition:
 
 
 def layouts_of(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Layout, ...]:
+    """The layouts that could serve all joins, best static choice first. Of three and more streams, which have one join, it is one."""
     if len(schemas) > 2:
         return (Layout.of_graph(join_graph(spec.joins[0].condition_text, dict(schemas))),)
     return layouts([condition(join.condition_text, schemas) for join in spec.joins])
@@ -110,22 +112,14 @@ def output(join: model.Join, spec: model.Spec, schemas: Mapping[str, Schema]) ->
 
 
 def all_needs(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Need, ...]:
-    """What ``needs`` says of all joins, and the columns of the keys that tuples do not lie by, but a join finds its pairs by."""
+    """What ``needs`` says of all joins, and the columns of keys that a join of two streams finds its pairs by, and tuples do not lie by."""
     found: list[Need] = []
-    if len(schemas) > 2:
-        join = spec.joins[0]
-        read = set(parse_boolean(join.condition_text, schemas).columns)
-        if join.output.where is not None:
-            read |= parse_boolean(join.output.where, schemas).columns
-        for _, expression in output(join, spec, schemas):
-            read |= expression.columns
-        return tuple(Need(stream, column, "spec.joins[0].condition") for stream, column in sorted(read))
-    conditions = [condition(join.condition_text, schemas) for join in spec.joins]
-    layout = layouts(conditions)[0]
-    for index, (join, parsed) in enumerate(zip(spec.joins, conditions, strict=True)):
+    layout = layouts_of(spec, schemas)[0]
+    for index, join in enumerate(spec.joins):
         where = None if join.output.where is None else parse_boolean(join.output.where, schemas)
         field = f"spec.joins[{index}]"
-        found += [replace(need, field=f"{field}.{need.field}") for need in needs(parsed, where, output(join, spec, schemas), schemas)]
+        checked = _checked(join.condition_text, schemas)
+        found += [replace(need, field=f"{field}.{need.field}") for need in needs(checked, where, output(join, spec, schemas))]
         if layout.indexes(index):
             for (stream, schema), key in zip(schemas.items(), layout.predicates[index].main.keys, strict=True):
                 columns = sorted({name for sql in key.sql for _, name in parse_expression(sql, {stream: schema}).columns})
@@ -133,11 +127,22 @@ def all_needs(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Need, ..
     return tuple(found)
 
 
-def needs(condition: Condition, where: Expression | None, output: Output, schemas: Mapping[str, Schema]) -> tuple[Need, ...]:
-    """Every column that is read after a pair was found, with the first field of the join that reads it, in the order of the fields.
+def _checked(text: str, schemas: Mapping[str, Schema]) -> tuple[Expression, ...]:
+    """What of a condition may be evaluated on held tuples.
 
-    Columns that only make up a join's key are not among them: the key itself is held. All candidates of the condition
-    count, because statistics choose among them while the join runs.
+    Of two streams that is the residual of every candidate, because statistics choose among them while the join runs. Of three and more it
+    is all of it: a tuple that was found by one key is where the next step begins, by another.
+    """
+    if len(schemas) > 2:
+        return (parse_boolean(text, schemas),)
+    residuals = [candidate.residual for candidate in condition(text, schemas).candidates]
+    return tuple(parse_boolean(residual, schemas) for residual in residuals if residual is not None)
+
+
+def needs(checked: Iterable[Expression], where: Expression | None, output: Output) -> tuple[Need, ...]:
+    """Every column that is read after tuples were found, with the first field of the join that reads it, in the order of the fields.
+
+    ``checked``: what of the condition is. Columns that only make up a join's key are not among them: the key itself is held.
     """
     found: dict[tuple[str, str], str] = {}
 
@@ -145,9 +150,8 @@ def needs(condition: Condition, where: Expression | None, output: Output, schema
         for column in sorted(expression.columns):
             found.setdefault(column, field)
 
-    for candidate in condition.candidates:
-        if candidate.residual is not None:
-            reads(parse_boolean(candidate.residual, schemas), "condition")
+    for expression in checked:
+        reads(expression, "condition")
     for index, (_, expression) in enumerate(output):
         reads(expression, f"output.select[{index}]")
     if where is not None:

@@ -14,11 +14,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from streamjoin.language.condition import Condition
 from streamjoin.language.ddl import parse_schema
 from streamjoin.language.errors import SqlError
+from streamjoin.language.graph import MOST_STREAMS, join_graph
 from streamjoin.language.join_type import JoinType
-from streamjoin.language.layout import layouts
 from streamjoin.language.predicate import MainKind
 from streamjoin.language.schema import Schema
 from streamjoin.language.sql import Expression, parse_boolean, parse_projection
@@ -32,6 +31,7 @@ from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.quantity import Duration
+from streamjoin.manifest.text import field_name
 from streamjoin.scheme.models import KEYED
 
 _RESOURCE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -59,7 +59,9 @@ def problems(manifest: Manifest) -> list[Problem]:
     by_name = _schemas_by_name(streams, schemas)
     for index, join in enumerate(joins):
         field = f"spec.joins[{index}]"
-        checks += [_condition_given(field, join), _window(f"{field}.window", join), _event_times(f"{field}.window", join, streams)]
+        window = f"{field}.window"
+        checks += [_condition_given(field, join), _type(field, join, len(streams)), _window(window, join, len(streams))]
+        checks += [_each(window, join, streams), _event_times(window, join, streams)]
         kafka = _given(join, "output", "sink", "kafka")
         checks += [_sink(f"{field}.output.sink", join), kafka_client_problems(f"{field}.output.sink.kafka", kafka)]
         if by_name is not None:
@@ -67,7 +69,7 @@ def problems(manifest: Manifest) -> list[Problem]:
             checks += [_output_select(field, join, by_name), _columns(field, join, manifest, by_name)]
             checks.append(_record_key(f"{field}.output.sink.kafka.key", join, manifest, by_name))
     if by_name is not None and joins:
-        checks += [_model(joins, manifest, by_name), _held(manifest, by_name)]
+        checks += [_model(manifest, by_name), _held(manifest, by_name)]
     checks += [_join_names(joins), _window_kinds(joins), _scheme(manifest), _checkpoint(manifest), _places(manifest)]
     return [problem for check in checks for problem in until_refused(check)]
 
@@ -86,10 +88,10 @@ def remarks(manifest: Manifest) -> list[Problem]:
         message = "adds no workers, while deallocate removes them for good; give both the same mode"
         found.append(Problem("spec.scaling.rules.allocate", rules.allocate or mode, message))
     schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
-    conditions = [resolve.condition(join.condition_text, schemas) for join in spec.joins]
-    for index, (join, condition) in enumerate(zip(spec.joins, conditions, strict=True)):
-        found += _join_remarks(f"spec.joins[{index}]", join, condition, spec)
-    if len(spec.joins) > 1 and layouts(conditions)[0].main.kind is MainKind.ALL:
+    for index, join in enumerate(spec.joins):
+        found += _index_remarks(f"spec.joins[{index}].{join.condition_field}", join.condition_text, schemas)
+        found += _join_remarks(f"spec.joins[{index}]", join, spec)
+    if len(spec.joins) > 1 and resolve.layouts_of(spec, schemas)[0].main.kind is MainKind.ALL:
         message = (
             "have no pair of keys that all of their conditions bound, so every tuple meets every other one on some worker; joins of other"
             " keys in a manifest of their own are sent less"
@@ -100,11 +102,22 @@ def remarks(manifest: Manifest) -> list[Problem]:
     return found
 
 
-def _join_remarks(field: str, join: model.Join, condition: Condition, spec: model.Spec) -> Check:
+def _index_remarks(field: str, text: str, schemas: Mapping[str, Schema]) -> Check:
+    if len(schemas) > 2:
+        graph = join_graph(text, dict(schemas))
+        for edge in graph.edges:
+            if edge.main.kind is MainKind.ALL:
+                pair = listed([graph.streams[stream] for stream in sorted(graph.ends(edge))], "and")
+                message = f"has no predicate of {pair} that an index serves; every pair of tuples of {pair} will be compared"
+                yield Problem(field, None, message)
+        return
+    condition = resolve.condition(text, schemas)
     if all(candidate.main.kind is MainKind.ALL for candidate in condition.candidates):
         reasons = "".join(f" ({unmatched.reason})" for unmatched in condition.unmatched[:1])
-        message = f"has no predicate that an index serves{reasons}; every pair of tuples will be compared"
-        yield Problem(f"{field}.{join.condition_field}", None, message)
+        yield Problem(field, None, f"has no predicate that an index serves{reasons}; every pair of tuples will be compared")
+
+
+def _join_remarks(field: str, join: model.Join, spec: model.Spec) -> Check:
     kind = JoinType(join.type)
     if kind.gives_unmatched and spec.shedding.model != "off":
         message = f"sheds tuples, whose matches then come as if they had none, by {field}.type: {kind}"
@@ -139,15 +152,19 @@ def _name(manifest: Manifest) -> Check:
 def _counts(manifest: Manifest) -> Check:
     spec = manifest.spec
     streams = len(spec.streams)
-    if streams > 2:
-        message = f"has {streams} streams, and this version joins two; keep two"
-        yield Problem("spec.streams", None, message)
+    if streams > MOST_STREAMS:
+        remedy = "join some of them in a manifest of their own, and read its results here"
+        yield Problem("spec.streams", None, f"has {streams} streams, and there may be 2 to {MOST_STREAMS}; {remedy}")
     elif streams < 2:
         message = f"has {streams} stream{'s' * (streams == 0)}; give two (one source may be read by both)"
         yield Problem("spec.streams", None, message)
-    if not 1 <= len(spec.joins) <= model.MOST_JOINS:
-        remedy = "move the others into a manifest of their own" if spec.joins else "give one"
-        yield Problem("spec.joins", None, f"has {len(spec.joins)} joins, and there may be 1 to {model.MOST_JOINS}; {remedy}")
+    joins = len(spec.joins)
+    if streams > 2 and joins > 1:
+        message = f"has {joins} joins, and there may be one over three and more streams; move the others into manifests of their own"
+        yield Problem("spec.joins", None, message)
+    elif not 1 <= joins <= model.MOST_JOINS:
+        remedy = "move the others into a manifest of their own" if joins else "give one"
+        yield Problem("spec.joins", None, f"has {joins} joins, and there may be 1 to {model.MOST_JOINS}; {remedy}")
 
 
 def _stream_names(manifest: Manifest) -> Check:
@@ -179,7 +196,7 @@ def _schema(field: str, stream: model.Stream) -> tuple[Schema | None, list[Probl
 
 
 def _schemas_by_name(streams: Sequence[model.Stream], schemas: Sequence[Schema | None]) -> dict[str, Schema] | None:
-    """The two streams' schemas, or None where a problem told elsewhere keeps SQL from being resolved against them."""
+    """The streams' schemas, or None where a problem told elsewhere keeps SQL from being resolved against them."""
     found: dict[str, Schema] = {}
     for stream, schema in zip(streams, schemas, strict=True):
         name = _given(stream, "name")
@@ -188,7 +205,8 @@ def _schemas_by_name(streams: Sequence[model.Stream], schemas: Sequence[Schema |
         if not resolve.is_stream_name(name):
             return None
         found[name] = schema
-    return found if len(found) == 2 and len({name.casefold() for name in found}) == 2 else None
+    are_known = 2 <= len(streams) <= MOST_STREAMS and len({name.casefold() for name in found}) == len(streams)
+    return found if are_known else None
 
 
 def _sql_problem(field: str, sql: str, error: SqlError) -> Problem:
@@ -298,6 +316,7 @@ def _window_forms(window: model.Window) -> list[str]:
     given = window.model_fields_set
     forms = {
         "within": "within" in given,
+        "each": "each" in given,
         "before and after": "before" in given or "after" in given,
         "rows": "rows" in given,
         "unbounded": "unbounded" in given and getattr(window, "unbounded", True),
@@ -305,18 +324,30 @@ def _window_forms(window: model.Window) -> list[str]:
     return [form for form, is_given in forms.items() if is_given]
 
 
-def _window(field: str, join: model.Join) -> Check:
+def _type(field: str, join: model.Join, streams: int) -> Check:
+    if streams > 2 and join.type != "inner":
+        yield Problem(f"{field}.type", join.type, f"is for two streams, and there are {streams}; remove it, for inner")
+
+
+def _window(field: str, join: model.Join, streams: int) -> Check:
     window = join.window
     forms = _window_forms(window)
     if not forms:
-        message = "is empty; give within, or before and after, or rows, or unbounded: true"
-        yield Problem(field, None, message)
+        others = "or each, or unbounded: true" if streams > 2 else "or before and after, or each, or rows, or unbounded: true"
+        yield Problem(field, None, f"is empty; give within, {others}")
     elif len(forms) > 1:
         yield Problem(field, None, f"has {listed([f'({f})' if ' ' in f else f for f in forms], 'and')}; keep one")
+    if streams > 2:
+        for name in ("before", "after", "rows", "slide"):
+            value = getattr(window, name)
+            if value is not None:
+                remedy = "remove it" if name == "slide" else "give within, or each, or unbounded: true"
+                yield Problem(f"{field}.{name}", _text(value), f"is for two streams, and there are {streams}; {remedy}")
+        return
     slide = window.slide
     if slide is None or len(forms) != 1:
         return
-    if forms[0] in ("rows", "unbounded"):
+    if forms[0] in ("each", "rows", "unbounded"):
         message = f"has no meaning with {forms[0]}; remove it, or give within, or before and after"
         yield Problem(f"{field}.slide", str(slide), message)
         return
@@ -328,12 +359,32 @@ def _window(field: str, join: model.Join) -> Check:
             return
 
 
+def _each(field: str, join: model.Join, streams: Sequence[model.Stream]) -> Check:
+    """Whether it names all streams and no other."""
+    each = join.window.each
+    names = [stream.name for stream in streams]
+    if each is None or not names or len(set(names)) < len(names):
+        return
+    missing = [name for name in names if name not in each]
+    for name, span in each.items():
+        if name not in names:
+            close = closest(name, missing)
+            if close is not None:
+                missing.remove(close)
+            remedy = f"did you mean {close}?" if close else f"the streams are {listed(names, 'and')}"
+            yield Problem(f"{field}.{field_name(('each', name))}", str(span), f"is given to a stream that does not exist; {remedy}")
+    if missing:
+        message = f"lacks {listed(missing, 'and')}; say of every stream how long before the newest tuple of a result its own may be"
+        yield Problem(f"{field}.each", None, message)
+
+
 def _event_times(field: str, join: model.Join, streams: Sequence[model.Stream]) -> Check:
     forms = _window_forms(join.window)
-    if "within" in forms or "before and after" in forms:
+    if {"within", "each", "before and after"} & set(forms):
+        others = "unbounded" if len(streams) > 2 else "rows or unbounded"
         for index, stream in enumerate(streams):
             if getattr(stream, "event_time", "refused") is None:
-                message = f"is missing, and {field} is one of time; name a TIMESTAMP column, or use rows or unbounded"
+                message = f"is missing, and {field} is one of time; name a TIMESTAMP column, or use {others}"
                 yield Problem(f"spec.streams[{index}].eventTime", None, message)
 
 
@@ -348,7 +399,7 @@ def _sink(field: str, join: model.Join) -> Check:
 
 def _condition_given(field: str, join: model.Join) -> Check:
     if join.condition is None and join.on is None:
-        message = "is missing; give when two tuples match (SQL over the columns of both streams)"
+        message = "is missing; give when tuples match (SQL over the columns of all streams)"
         yield Problem(f"{field}.condition", None, message)
     elif join.condition is not None and join.on is not None:
         yield Problem(f"{field}.on", join.on, "is the former name of condition, which is given too; remove on")
@@ -368,34 +419,44 @@ def _join_names(joins: Sequence[model.Join]) -> Check:
 
 def _window_kinds(joins: Sequence[model.Join]) -> Check:
     """Whether all windows are of one kind: they say together for how long tuples are held."""
-    if any(len(_window_forms(join.window)) != 1 for join in joins):
+    forms = [_window_forms(join.window) for join in joins]
+    if any(len(each) != 1 for each in forms):
         return
-    kinds = [resolve.window(join.window).kind for join in joins]
+    kinds = [form if form in ("rows", "unbounded") else "time" for (form,) in forms]
     for index, kind in enumerate(kinds):
-        if kind is not kinds[0]:
+        if kind != kinds[0]:
             message = "is of another kind than spec.joins[0].window (time, rows or unbounded), and joins over the same streams hold them"
             yield Problem(f"spec.joins[{index}].window", None, f"{message} together; move this one into a manifest of its own")
 
 
 def _condition(field: str, join: model.Join, schemas: Mapping[str, Schema]) -> Check:
     try:
-        resolve.condition(join.condition_text, schemas)
+        if len(schemas) > 2:
+            join_graph(join.condition_text, dict(schemas))
+        else:
+            resolve.condition(join.condition_text, schemas)
     except SqlError as error:
         yield _sql_problem(f"{field}.{join.condition_field}", join.condition_text, error)
 
 
-def _model(joins: Sequence[model.Join], manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
+def _model(manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
     """Whether there are keys for a model that cuts along them."""
-    chosen = manifest.spec.scheme.model
+    chosen, joins = manifest.spec.scheme.model, manifest.spec.joins
     if chosen not in KEYED:
         return
     try:
-        found = layouts([resolve.condition(join.condition_text, schemas) for join in joins])
+        found = resolve.layouts_of(manifest.spec, schemas)
     except SqlError:
         return
-    if not any(layout.main.kind is MainKind.RANGE for layout in found):
-        where = "spec.joins[0].condition" if len(joins) == 1 else "the condition of every join, of the same keys"
-        message = f"needs an equality, an order or a band between the two streams in {where}; use adsp or square"
+    where = "spec.joins[0].condition" if len(joins) == 1 else "the condition of every join, of the same keys"
+    apart = []
+    if (graph := found[0].graph) is not None:
+        ends = [sorted(graph.ends(edge)) for edge in graph.edges if edge.main.kind is not MainKind.RANGE]
+        apart = [listed([graph.streams[stream] for stream in pair], "and") for pair in ends]
+    elif not any(layout.main.kind is MainKind.RANGE for layout in found):
+        apart = ["the two streams"]
+    for pair in apart:
+        message = f"needs an equality, an order or a band between {pair} in {where}; use adsp or square"
         yield Problem("spec.scheme.model", chosen, message)
 
 

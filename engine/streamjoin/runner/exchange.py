@@ -332,7 +332,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         round_number, _, sender = descriptor.command.decode().partition(" ")
-        self._exchange.receive(sender, int(round_number), reader)
+        self._exchange.receive(sender, int(round_number) if round_number.isdecimal() else TUPLES, reader)
 
 
 def _serve(exchange: Exchange, host: str, ports: Sequence[int]) -> _Server:
