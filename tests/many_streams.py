@@ -334,8 +334,11 @@ def written(rows: Iterable[tuple[Any, ...]]) -> Results:
 
 
 SHAPES = ("star", "chain", "cycle", "complete", "tree and edges")
-CONNECTING = ("equal",) * 6 + ("band",) * 3 + ("several equal", "between", "time") * 2 + ("two bounds", "order", "sum", "unequal")
+CONNECTING = (
+    ("equal",) * 6 + ("band",) * 3 + ("several equal", "between", "time") * 2 + ("shifted", "two bounds", "order", "sum", "unequal")
+)
 """Kinds of parts that compare two streams and can be indexed, the more often the more they select."""
+BOUNDING = ("equal", "band", "band", "between", "two bounds", "order")
 FURTHER = (*CONNECTING, "unequal", "either", "same")
 NAMES = ("a", "b", "c", "d", "e", "orders", "Paid", "sent_2")
 MOST_TUPLES = {2: 120, 3: 90, 4: 70, 5: 60}
@@ -368,6 +371,8 @@ def _draw(rng: random.Random, count: int, most: int) -> Join:
     condition = _condition(rng, names, shape)
     rng.shuffle(condition)
     window = _window(rng, names)
+    # Nothing expires for as long as one of the others might bring something old.
+    delays = rng.choice([(0,), (2,), (10,), (0, 2, 10), (0, 2, 10, 1000)])
     kept = compare(column(names[0], "v"), "<=", column(names[-1], "v")) if rng.random() < 0.25 else None
     where = {name: _of_one(rng, name) for name in names if rng.random() < 0.2}
     return Join(
@@ -379,7 +384,7 @@ def _draw(rng: random.Random, count: int, most: int) -> Join:
         _select(rng, names),
         kept,
         _inputs(rng, count, most),
-        tuple(rng.choice([0, 2, 10, 1000]) for _ in names),
+        tuple(rng.choice(delays) for _ in names),
         rng.choice(["adsp", *MODELS]),
         rng.randint(1, 8),
     )
@@ -405,7 +410,8 @@ def _edges(rng: random.Random, count: int, shape: str) -> tuple[list[tuple[int, 
 def _condition(rng: random.Random, names: tuple[str, ...], shape: str) -> list[Term]:
     connecting, further = _edges(rng, len(names), shape)
     places = rng.sample(names, len(names))
-    shared = rng.choice(["n", "s"]) if rng.random() < 0.3 else None
+    # Of one column in all parts: streams that lie by it once serve several others, with bands as wide as the widest.
+    shared = rng.choice([None, None, None, ("n", ("equal",)), ("s", ("equal",)), ("n", BOUNDING), ("d", BOUNDING)])
     parts: list[Term] = []
     for kinds, edges in ((CONNECTING, connecting), (FURTHER, further)):
         for edge in edges:
@@ -413,7 +419,7 @@ def _condition(rng: random.Random, names: tuple[str, ...], shape: str) -> list[T
             if shared is None:
                 parts += _compared(rng, one, other, rng.choice(kinds))
             else:
-                parts.append(compare(column(one, shared), "=", column(other, shared)))
+                parts += _compared(rng, one, other, rng.choice(shared[1]), shared[0])
     if len(names) > 2 and rng.random() < 0.35:
         parts.append(_of_three(rng, rng.sample(names, 3)))
     if rng.random() < 0.25:
@@ -424,17 +430,16 @@ def _condition(rng: random.Random, names: tuple[str, ...], shape: str) -> list[T
     return parts
 
 
-def _compared(rng: random.Random, one: str, other: str, kind: str) -> list[Term]:
-    """Parts that compare two streams."""
-    name = rng.choice(["n", "n", "d"])
+def _compared(rng: random.Random, one: str, other: str, kind: str, by: str = "") -> list[Term]:
+    """Parts that compare two streams. ``by``: the column of both, where it matters."""
+    name = by or rng.choice(["n", "n", "s", "s", "d"] if kind == "equal" else ["n", "n", "d"])
     left, right = column(one, name), column(other, name)
     width = constant(rng.choice([0, 1, 2, 5]) if name == "n" else rng.choice([0.5, 1, 2.5]))
     match kind:
         case "equal":
-            name = rng.choice(["n", "n", "s", "s", "d", "shifted"])
-            if name == "shifted":
-                return [compare(column(one, "n"), "=", plus(column(other, "n"), constant(rng.choice([1, -2]))))]
-            return [compare(column(one, name), "=", column(other, name))]
+            return [compare(left, "=", right)]
+        case "shifted":
+            return [compare(column(one, "n"), "=", plus(column(other, "n"), constant(rng.choice([1, -2]))))]
         case "several equal":
             return [compare(column(one, each), "=", column(other, each)) for each in rng.choice([("n", "s"), ("s", "v"), ("n", "v", "d")])]
         case "band":
@@ -444,7 +449,7 @@ def _compared(rng: random.Random, one: str, other: str, kind: str) -> list[Term]
         case "two bounds":
             return [compare(left, ">=", minus(right, constant(1))), compare(left, "<", plus(right, width))]
         case "order":
-            names = rng.choice([("n", "n"), ("d", "d"), ("s", "s"), ("d", "n"), ("v", "v"), ("at", "at")])
+            names = (by, by) if by else rng.choice([("n", "n"), ("d", "d"), ("s", "s"), ("d", "n"), ("v", "v"), ("at", "at")])
             return [compare(column(one, names[0]), rng.choice(ORDERS), column(other, names[1]))]
         case "time":
             times, span = (column(one, "at"), column(other, "at")), seconds(rng.choice([0, 1, 3]))
@@ -503,7 +508,7 @@ def _window(rng: random.Random, names: tuple[str, ...]) -> TimeWindow:
     if form == "unbounded":
         return TimeWindow(None)
     if form == "within":
-        return TimeWindow(dict.fromkeys(names, rng.choice([0, 1, 5, 30])), is_even=True)
+        return TimeWindow(dict.fromkeys(names, rng.choice([0, 1, 5, 8, 30])), is_even=True)
     bounds = [rng.choice([0, 1, 5, 20]) for _ in names]
     bounds[rng.randrange(len(names))] = 8
     # The manifest may name the streams in any order, but of two it says before and after.
@@ -578,7 +583,7 @@ ARRIVALS: dict[str, Callable[[random.Random, int, int], float]] = {
 
 def _inputs(rng: random.Random, count: int, most: int) -> tuple[Input, ...]:
     """Tuples whose event times go forward with jumps back, over the same time in all streams, however they arrive."""
-    epochs, span = rng.choice([1, 3, 8, 15]), rng.choice([10, 40]) * SECOND
+    epochs, span, in_step = rng.choice([1, 3, 8, 15, 15]), rng.choice([10, 40]) * SECOND, rng.random() < 0.4
     values = Values(rng.choice([4, 8, 20, 40]), rng.choice([1, 1, 3]))
     grain = rng.choice([1, SECOND, 5 * SECOND])
     inputs = []
@@ -587,7 +592,7 @@ def _inputs(rng: random.Random, count: int, most: int) -> tuple[Input, ...]:
         progress = sorted(rng.randrange(span) for _ in range(tuples))
         times = [START + (offset - rng.randint(0, jump)) // grain * grain for offset in progress]
         rows = [values.row(rng, rid, at) for rid, at in enumerate(times)]
-        inputs.append(_spread(rng, rows, epochs, ARRIVALS[rng.choice(list(ARRIVALS))]))
+        inputs.append(_spread(rng, rows, epochs, ARRIVALS["even" if in_step else rng.choice(list(ARRIVALS))]))
     return tuple(inputs)
 
 
