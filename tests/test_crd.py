@@ -876,6 +876,7 @@ FIXED = [
     ("joins/0/type", "left", "a join's type"),
     ("joins/0/window", {"within": "5m"}, "a join's window"),
     ("joins/0/window", {"rows": 5}, "a join's window"),
+    ("joins/0/window", {"each": {"orders": "180s", "payments": "180s"}}, "a join's window"),
     ("joins/0/name", "other", "joins may not be added, removed or renamed"),
 ]
 

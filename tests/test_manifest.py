@@ -256,6 +256,56 @@ def test_streams_without_a_predicate_that_an_index_serves_are_remarked_upon() ->
     ]
 
 
+COMPARED = {
+    "range": ("{0}.k = {1}.k", "{0}.k < {1}.k", "abs({0}.k - {1}.id) <= 5", "{0}.id BETWEEN {1}.k AND {1}.k + 9", "{0}.id + 1 = {1}.id"),
+    "unequal": ("{0}.k <> {1}.k",),
+    "pairs": ("({0}.k = {1}.k OR {0}.id > 3)", "{0}.k * {1}.k > 10"),
+}
+"""Parts that compare two streams: those that bound keys, those that an index serves nevertheless, and those that nothing serves."""
+CONNECTING_NOTHING = ("{0}.k + {1}.k > {2}.k", "{0}.k > 3", "TRUE", "({0}.k = {1}.k OR {1}.k = {2}.k)")
+
+
+def groups(names: list[str], pairs: set[tuple[str, str]]) -> int:
+    """How many there are of streams that these pairs connect."""
+    of = {name: {name} for name in names}
+    for first, second in pairs:
+        whole = of[first] | of[second]
+        of |= dict.fromkeys(whole, whole)
+    return len({frozenset(group) for group in of.values()})
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_streams_are_joined_where_parts_that_compare_two_connect_them_all(seed: int) -> None:
+    """And those that find most are taken: of the others just so many as it takes to connect what the better ones leave apart."""
+    random_ = random.Random(seed)
+    outcomes = set()
+    for _ in range(30):
+        names = [f"s{number}" for number in range(random_.randrange(3, 7))]
+        pairs: dict[str, set[tuple[str, str]]] = {kind: set() for kind in COMPARED}
+        parts = [random_.choice(CONNECTING_NOTHING).format(*random_.sample(names, 3)) for _ in range(random_.randrange(3))]
+        for _ in range(random_.randrange(len(names) - 1, 2 * len(names))):
+            kind = random_.choice(list(COMPARED))
+            pair = random_.sample(names, 2)
+            pairs[kind].add((pair[0], pair[1]))
+            parts.append(random_.choice(COMPARED[kind]).format(*pair))
+        random_.shuffle(parts)
+        resource = yaml.safe_load(SMALL)
+        resource["spec"]["streams"] = [{**resource["spec"]["streams"][1], "name": name} for name in names]
+        resource["spec"]["joins"][0]["condition"] = " AND ".join(parts)
+        document = check(resource)
+        bounded, indexed, all_ = pairs["range"], pairs["range"] | pairs["unequal"], set().union(*pairs.values())
+        is_connected = groups(names, all_) == 1
+        outcomes.add(is_connected)
+        assert [problem.field for problem in document.problems] == ["spec.joins[0].condition"] * (not is_connected), parts
+        if is_connected:
+            assert document.manifest is not None
+            compile_job(document.manifest)
+            assert len(document.remarks) == groups(names, indexed) - 1, parts
+            resource["spec"]["scheme"] = {"model": random_.choice(["hash", "readj"])}
+            assert [problem.field for problem in check(resource).problems] == ["spec.scheme.model"] * (groups(names, bounded) - 1), parts
+    assert outcomes == {True, False}
+
+
 def test_each_of_two_streams_is_a_window_before_and_after() -> None:
     timed = SMALL.replace("k INT", "k INT, at TIMESTAMP").replace('at TIMESTAMP"', 'at TIMESTAMP"\n      eventTime: at')
     windows = ["{each: {b: 1m, a: 10m}}", "{before: 1m, after: 10m}"]

@@ -598,6 +598,13 @@ def join(condition: str) -> Object:
     return {"joins": [{**SPEC["joins"][0], "condition": condition}]}
 
 
+def join_of_three(condition: str) -> Object:
+    from operator_parts import SPEC
+
+    refunds = {**SPEC["streams"][0], "name": "refunds"}
+    return {"streams": [*SPEC["streams"], refunds], **join(condition)}
+
+
 spec_way(
     "SQL in the manifest is wrong",
     Reason.InvalidSpec,
@@ -607,6 +614,16 @@ spec_way(
     "`streamjoin validate` finds the same before",
     wrong=join("orders.absent = payments.id"),
     right=join("orders.id = payments.id") | {"checkpoint": {"location": "s3://bucket/state/two"}},
+)
+spec_way(
+    "Nothing compares one of three and more streams with the others",
+    Reason.InvalidSpec,
+    "spec.joins[0].condition: ",
+    "no part of it compares refunds with orders or payments",
+    do="Add a part to the condition that compares it with one of them, with another `checkpoint.location` where the API server wants one; "
+    "`streamjoin validate` finds the same before",
+    wrong=join_of_three("orders.id = payments.id AND refunds.amount > 0"),
+    right=join_of_three("orders.id = payments.id AND refunds.id = orders.id") | {"checkpoint": {"location": "s3://bucket/state/two"}},
 )
 spec_way(
     "A worker's memory does not hold its capacity",

@@ -32,7 +32,7 @@ from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.sinks import ConsoleSink, FilesSink, KafkaSink, Sink
 from streamjoin.manifest.sources import FilesSource, GeneratorSource, KafkaSource, Source
 from streamjoin.manifest.validate import ManifestError, Problem
-from streamjoin.scheme.capacity import Capacity, tuple_bytes
+from streamjoin.scheme.capacity import Capacity, column_bytes, tuple_bytes
 from streamjoin.scheme.models import DEFAULTS, KEYED
 from streamjoin.scheme.models import Options as SchemeOptions
 from streamjoin.scheme.statistics import Statistics
@@ -134,14 +134,18 @@ class Job:
 
     def expected_tuples(self) -> Expected:
         """What is expected to be held on each side of a scheme."""
-        of_streams = expected_tuples(
+        of_streams = self.expected_of_streams()
+        left, right = ([of_streams[place.stream] for place in self.places if place.side == side] for side in SIDES)
+        return _sum_of(left), _sum_of(right)
+
+    def expected_of_streams(self) -> tuple[float | None, ...]:
+        """What the window is expected to hold of each stream."""
+        return expected_tuples(
             [stream.expected_rate for stream in self.streams],
             self.window,
             delays_micros=[stream.watermark_micros for stream in self.streams],
             epoch_micros=max(LEAST_INTERVAL_SECONDS * 1e6, self.interval_micros),
         )
-        left, right = ([of_streams[place.stream] for place in self.places if place.side == side] for side in SIDES)
-        return _sum_of(left), _sum_of(right)
 
     @property
     def graph(self) -> JoinGraph | None:
@@ -152,6 +156,27 @@ class Job:
     def places(self) -> tuple[Place, ...]:
         """Where tuples are held, by whichever layout: of which stream, and on which side of a scheme."""
         return self.layouts[0].places
+
+    def carried_bytes(self, tuple_bytes: Sequence[float]) -> list[tuple[float, float]]:
+        """By stream, the bytes of a tuple that the condition reads, and of those that only what comes of results does.
+
+        By the schemas; what held tuples, of ``tuple_bytes`` by place, are wider than these say is taken to be of the columns of no fixed
+        width, evenly.
+        """
+        (join,) = self.joins
+        condition = self.graph.columns if self.graph is not None else frozenset()
+        read = {name for _, expression in join.output for name in expression.columns} | (join.where.columns if join.where else set())
+        found = []
+        for number, stream in enumerate(self.streams):
+            held = max(width for width, place in zip(tuple_bytes, self.places, strict=True) if place.stream == number)
+            conditions = tuple(name for name in stream.payload if (stream.name, name) in condition)
+            others = tuple(name for name in stream.payload if (stream.name, name) in read and name not in conditions)
+            both = [column_bytes(stream.schema, names) for names in (conditions, others)]
+            more, open_ended = held - stream.tuple_bytes, sum(width.open_ended for width in both)
+            stretch = 1 + more / open_ended if open_ended and more > 0 else 1.0
+            by_condition, by_output = (width.fixed + width.open_ended * stretch for width in both)
+            found.append((by_condition, by_output))
+        return found
 
     def by_stream(self, of_places: Sequence[int]) -> tuple[int, ...]:
         """What is counted by place, added up by stream."""

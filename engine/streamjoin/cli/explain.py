@@ -13,9 +13,12 @@ from streamjoin.cli.run import anchored
 from streamjoin.cli.validate import read_text, refusing
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.ledger import Ledger
-from streamjoin.job import compile_job
+from streamjoin.elastic.sequences import Flowing, told
+from streamjoin.job import Job, compile_job
+from streamjoin.language.graph import JoinGraph
 from streamjoin.manifest.validate import load
 from streamjoin.serve.decisions import LedgerError, load_ledger
+from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage
 
 
@@ -25,13 +28,30 @@ def explain_manifest(path: Path, limit: int, as_json: bool) -> Exit:
         with refusing(path):
             job = anchored(compile_job(load(read_text(str(path)))))
         ledger = _read(job.checkpoint)
+        sequences = [] if job.graph is None or as_json else _sequences(job, job.graph)
     except Failure as failure:
         click.echo(failure.sentence, err=True)
         return failure.code
     if not as_json and job.capacity.origin:
         click.echo(f"capacity: {job.capacity.told()}")
+    for line in sequences:
+        click.echo(line)
     click.echo(json.dumps(ledger.to_json()) if as_json else explain(ledger, limit=limit, now=time.time()), nl=as_json)
     return Exit.DONE
+
+
+def _sequences(job: Job, graph: JoinGraph) -> list[str]:
+    """In which order the streams meet, by the last commit, and what that has sent."""
+    try:
+        latest = read_latest(ObjectStorage(job.checkpoint))
+    except OSError as error:
+        raise Failure(Exit.STORAGE, f"streamjoin: {error}; look whether the storage can be reached") from error
+    if latest is None or not latest.checkpoint.flowing:
+        return []
+    checkpoint = latest.checkpoint
+    lines = told(graph, Flowing(**checkpoint.flowing), checkpoint.ways)
+    tuples, nbytes = (checkpoint.totals.get(name, [0])[0] for name in ("partial", "partial_bytes"))
+    return [*lines, f"Sent between steps so far: {tuples:,} partial results, {nbytes:,} bytes.", ""]
 
 
 def _read(checkpoint: str) -> Ledger:

@@ -26,6 +26,7 @@ removed.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 import traceback
 import uuid
@@ -33,6 +34,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from streamjoin.elastic.plan import Plan
+from streamjoin.elastic.sequences import Flowing, Ways
 from streamjoin.epoch.compaction import next_rewrite
 from streamjoin.epoch.deployment import (
     Deployed,
@@ -57,6 +59,7 @@ from streamjoin.epoch.events import (
     WorkersReady,
 )
 from streamjoin.epoch.fingerprint import require_same_join
+from streamjoin.epoch.flowing import Flow
 from streamjoin.epoch.janitor import Janitor
 from streamjoin.epoch.join import Steps
 from streamjoin.epoch.observations import Observations
@@ -67,7 +70,6 @@ from streamjoin.epoch.pulse import STARTING, Pulse
 from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanner, require_fit
 from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import Rewrite, Shared, TaskReport, TooLarge, share
-from streamjoin.epoch.steps import Orders, first_orders
 from streamjoin.io.base import Counting, Follower, SinkError, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.job import Job
@@ -122,6 +124,8 @@ class Driver:
         self._janitor = Janitor(storage, self._log, self._sources, self._sink, self._dead_letters)
         self._replanner = Replanner(self._query, fetches=storage.local_path(FOLDER) is None)
         self._observations = Observations(job.places, len(job.streams))
+        # Of three and more streams.
+        self._flow = None if job.graph is None else Flow(job, job.graph)
         # None until a plan is adopted.
         self._config: Shared | None = None
         self._published = False
@@ -153,6 +157,8 @@ class Driver:
         self.checkpoint = self._log.claim().sized(len(self.job.streams), len(self.job.places))
         require_same_join(self.job, self.checkpoint, self._storage.url)
         self._results = Results.of(self.checkpoint, self._storage)
+        if self._flow is not None:
+            self._flow.resume(self.checkpoint)
         self._enter("republish")
         try:
             self._publish(again=True)
@@ -250,7 +256,7 @@ class Driver:
         assert self._config is not None
         incarnation, entry = self._log.incarnation, path_of(self._log.sequence)
         spec = make_spec(
-            *(self.job, self.checkpoint, head, inputs, plans, self._config, self._orders()),
+            *(self.job, self.checkpoint, head, inputs, plans, self._config, self._ways()),
             incarnation=incarnation,
             entry=entry,
             now=self._clock(),
@@ -351,7 +357,7 @@ class Driver:
                 raise EpochFailed(f"epoch {epoch.spec.epoch}: {type(error).__name__}: {error}", traceback.format_exc()) from error
         segment = Segment(self._log.next_path)
         results = results.kept_in(segment)
-        after = checkpoint_after(self.job, self.checkpoint, epoch, reports, now, results, segment)
+        after = checkpoint_after(self.job, self.checkpoint, epoch, reports, now, results, segment, self._flowing())
         self._enter("commit")
         self._log.commit(after, segment.data)
         self.checkpoint, self._results, self._published, self._refused = after, results, False, None
@@ -375,6 +381,8 @@ class Driver:
         self._choose_rewrite(epoch, reports)
         assert self.layout is not None
         self._observations.add(self.layout, reports, epoch.spec.expired_before, now)
+        if self._flow is not None:
+            self._flow.add(epoch.spec.ways, reports, self._stored())
         if epoch.is_switch:
             committed = FirstEpochCommitted(
                 epoch=epoch.spec.epoch,
@@ -443,10 +451,29 @@ class Driver:
                 case ReleaseWorkers(kept):
                     self._runner.release(kept)
 
-    def _orders(self) -> Orders:
-        """In what order each stream's new tuples meet the others, where there are more than two."""
-        graph = self.job.graph
-        return () if graph is None else self.checkpoint.orders or first_orders(graph)
+    def _ways(self) -> Ways:
+        """In what order each stream's new tuples meet the others, and how, where there are more than two."""
+        if self._flow is None:
+            return ()
+        self._flow.choose(self._known_flow(self._flow), self._clock())
+        return self._flow.ways
+
+    def _flowing(self) -> dict[str, list[float]]:
+        """What these orders are priced by."""
+        if self._flow is None:
+            return {}
+        return {name: list(values) for name, values in dataclasses.asdict(self._known_flow(self._flow)).items()}
+
+    def _known_flow(self, flow: Flow) -> Flowing:
+        return flow.known(self._observations.rates(), self._stored(), tuple_bytes(self.job, self.checkpoint))
+
+    def _stored(self) -> list[float]:
+        """Tuples stored, by stream: each once, however many places hold it."""
+        of_places = [0] * len(self.job.places)
+        for block in self.checkpoint.blocks:
+            of_places[block.place] += block.rows
+        first = {place.stream: number for number, place in reversed(list(enumerate(self.job.places)))}
+        return [float(of_places[first[stream]]) for stream in range(len(self.job.streams))]
 
     def _plan_inputs(self, head: Head, final: bool) -> tuple[SourcePlan, ...]:
         return plan_inputs(self.job, self._sources, self.checkpoint, head, self._clock(), final=final)

@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from streamjoin.epoch.cascade import Cascade
+from streamjoin.epoch.cascade import Cascade, rounds_of
 from streamjoin.epoch.matches import Matches, Rows, merge_marks, read_marks
 from streamjoin.epoch.spec import (
     REPORT,
@@ -95,11 +95,11 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
 
 
 def rounds_among_tasks(spec: EpochSpec) -> int:
-    """How often tasks send each other pieces after those of the splits: of three and more streams, partial results for each step but the
-    first; of two, once, where a tuple whose matches count can be in several areas. O(areas)."""
+    """How often tasks send each other pieces after those of the splits: of three and more streams, partial results and what they refer to
+    (``cascade.rounds_of``); of two, once, where a tuple whose matches count can be in several areas. O(areas)."""
     worker = compiled(spec.config)
     if worker.sequences is not None:
-        return len(worker.streams) - 2
+        return rounds_of(spec.ways)
     areas = plan_of(spec.scheme, spec.config).scheme.areas
     return int(any(area.writes[side] != area.keys[side] for area in areas for side in worker.tracked))
 
@@ -150,7 +150,7 @@ class Part:
         self._drop_indexes()
         self._fresh = {key: tuple(HeldRun(run, self._writes.block(key, run)) for run in chunks) for key, chunks in new.items()}
         if self._worker.sequences is not None:
-            self._cascade = Cascade(spec, self._plan, self._worker, areas, report, self._write_many)
+            self._cascade = Cascade(spec, self._plan, self._worker, areas, report, self._write_many, self._admit_many)
             self._cascade.begin(self._runs, self._fresh)
         for each in self._worker.joins:
             seen = each.joiner.candidates_seen
@@ -277,6 +277,10 @@ class Part:
         (join,) = self._worker.config.joins
         self._report.outputs[join.name] = self._report.outputs.get(join.name, 0) + results.num_rows
         self._writes.results(join.name, results)
+
+    def _admit_many(self, count: int) -> None:
+        (join,) = self._worker.config.joins
+        self._report.admitted[join.name] = self._report.admitted.get(join.name, 0) + count
 
     def _write_alone(self, join: CompiledJoin, tuples: Iterable[tuple[int, Rows]]) -> None:
         for side, (run, rows) in tuples:

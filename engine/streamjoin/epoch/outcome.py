@@ -40,7 +40,14 @@ def require_predecessor(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence
 
 
 def checkpoint_after(
-    job: Job, last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport], now: float, results: Results, segment: Segment
+    job: Job,
+    last: Checkpoint,
+    epoch: PlannedEpoch,
+    reports: Sequence[TaskReport],
+    now: float,
+    results: Results,
+    segment: Segment,
+    flowing: dict[str, list[float]],
 ) -> Checkpoint:
     """The checkpoint after the epoch, which is over at ``now``. O(blocks + reports).
 
@@ -75,7 +82,8 @@ def checkpoint_after(
         effective=last.watermarks,
         partitions=tuple(partitions for _, partitions in advanced),
         widths=widths_after(last, reports),
-        orders=spec.orders,
+        ways=spec.ways,
+        flowing=flowing,
         expired=spec.expired_before,
         blocks=() if spec.is_last else tuple(kept + new),
         marks=() if spec.is_last else tuple(kept_marks + new_marks),

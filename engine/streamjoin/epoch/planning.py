@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from streamjoin.elastic.sequences import Ways
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.events import EpochPlans
 from streamjoin.epoch.spec import EpochSpec, Handover, Rewrite, Shared, TooLarge, Upcoming
-from streamjoin.epoch.steps import Orders
 from streamjoin.io.base import Position, Source, SourcePlan
 from streamjoin.job import Job
 from streamjoin.language.graph import Place
@@ -126,7 +126,7 @@ def make_spec(
     inputs: tuple[SourcePlan, ...],
     plans: EpochPlans,
     config: Shared,
-    orders: Orders,
+    ways: Ways,
     *,
     incarnation: int,
     entry: str,
@@ -171,7 +171,7 @@ def make_spec(
         tokens=last.tokens if follows is None and before is None else {},
         handover=None if before is None else Handover(before.shared, last.tokens),
         base=entry if last.stored and follows is None else None,
-        orders=orders,
+        ways=ways,
         record_bytes=record_bytes(job),
         split_bytes=None if uncut else 2 * record_bytes(job),
         upcoming=None if upcoming is None else Upcoming(upcoming.shared, plans.upcoming_tasks, entry),

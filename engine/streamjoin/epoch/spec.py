@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from streamjoin.elastic.sequences import Ways
 from streamjoin.epoch.pulse import LEAST_SECONDS
-from streamjoin.epoch.steps import ManyJoin, Orders, Sequences, StepWork
+from streamjoin.epoch.steps import ManyJoin, Sequences, StepWork
 from streamjoin.io.base import Reader, Split, Staged
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.several import Sinks, tags
@@ -168,8 +169,8 @@ class EpochSpec:
     """By task: the attempt whose runs the last commit made true. Empty when this epoch ``follows`` another."""
     base: str | None
     """The log entry with the blocks to read back from; None in a checkpoint's first epoch, and when this epoch ``follows`` another."""
-    orders: Orders
-    """Of three and more streams: for each, in what order its new tuples meet the others. Of two: nothing."""
+    ways: Ways
+    """Of three and more streams: for each, in what order its new tuples meet the others, and how. Of two: nothing."""
     record_bytes: int
     """A larger record goes to the dead letters."""
     split_bytes: int | None

@@ -6,23 +6,27 @@ all new, to that of the last stream. So heads of stream i meet, of streams befor
 after i only what was held before. Each result is found once, by the heads of one stream.
 
 A step is done where what it probes is held, and that a scheme says as it does for two streams: partial results are routed as tuples of
-that member by which they find their partners, and are not held. A partial result carries of its members what is still to be read, and
-the time of the newest (``_time``), and up to which time a newer member may be (``_aux``).
+that member by which they find their partners, and are not held. A partial result carries the time of the newest member (``_time``), up to
+which time a newer one may be (``_aux``), and of its members what is still to be read. A sequence that *fetches* leaves out what only the
+output reads; for that a *reference* to each such member is carried, by which the tuples of complete results are asked for in the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from streamjoin.elastic.sequences import Ways
+from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.joiner import Joiner, Members, Name, Pairs, column_of
 from streamjoin.kernel.keys import encode_keys, mix
 from streamjoin.kernel.run import AUX, KEY, TIME, UNIT, Run, sort_order, take
+from streamjoin.kernel.types import arrow_type
 from streamjoin.language.graph import Edge, JoinGraph
 from streamjoin.language.schema import Schema
 from streamjoin.language.sides import LEFT
@@ -32,9 +36,6 @@ from streamjoin.language.types import BOOLEAN
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.scheme.routing import Router
 
-Orders = tuple[tuple[int, ...], ...]
-"""By stream, in which order the others follow its heads."""
-
 
 @dataclass
 class StepWork:
@@ -43,11 +44,8 @@ class StepWork:
     found: int = 0
     """Results, partial ones or last ones."""
     sent: int = 0
-    """Of them, sent to the next step, replicas counted each."""
+    """Of them, sent to other tasks for the next step, replicas counted each."""
     sent_bytes: int = 0
-
-    def add(self, other: StepWork) -> None:
-        self.found, self.sent, self.sent_bytes = self.found + other.found, self.sent + other.sent, self.sent_bytes + other.sent_bytes
 
 
 @dataclass(frozen=True)
@@ -60,18 +58,26 @@ class ManyJoin:
     where: Expression | None
     output: tuple[tuple[str, Expression], ...]
 
+    @property
+    def by_name(self) -> dict[str, Schema]:
+        return dict(zip(self.graph.streams, self.schemas, strict=True))
 
-def first_orders(graph: JoinGraph) -> Orders:
-    """For each stream the first order that the graph has: edges are in it by how selective their predicates look."""
-    return tuple(next(graph.orders(head)) for head in range(len(graph.streams)))
+    def at_end(self, member: int) -> frozenset[Name]:
+        """The columns of a stream that are read once a result is complete."""
+        conditions = [] if self.where is None else [self.where]
+        read = {name for expression in (*conditions, *(each for _, each in self.output)) for name in expression.columns}
+        return frozenset(name for name in read if name[0] == self.graph.streams[member])
 
 
 class Step:
     """One step of a sequence. It holds no tuples, and serves one thread at a time."""
 
-    def __init__(self, join: ManyJoin, number: int, head: int, members: tuple[int, ...], stream: int, following: tuple[int, ...]) -> None:
-        """``members``: the streams joined before, ``stream`` the one that comes now, ``following`` those after it, in order."""
-        graph = join.graph
+    def __init__(
+        self, join: ManyJoin, number: int, members: tuple[int, ...], stream: int, following: tuple[int, ...], *, fetches: bool
+    ) -> None:
+        """``members``: the streams joined before, the head first, ``stream`` the one that comes now, ``following`` those after it, in
+        order. ``fetches``: so does the sequence."""
+        graph, head = join.graph, members[0]
         edge = graph.edge_to(stream, frozenset(members))
         assert edge is not None, "an order of the graph"
         self.number, self.head, self.stream, self.edge = number, head, stream, edge
@@ -81,17 +87,27 @@ class Step:
         self.place, self.probing = edge.places[self.side], edge.places[1 - self.side]
         self.takes_new = stream < head
         """Whether what came of the stream in this epoch counts."""
-        names = dict(zip(graph.streams, join.schemas, strict=True))
+        names = join.by_name
         own, came = tuple(graph.streams[member] for member in members), (graph.streams[stream],)
+        self.fetched = tuple(graph.streams[member] for member in members if join.at_end(member)) if fetches else ()
+        """The streams to which results of this step have references."""
+        self.gives_results = self.is_last and not self.fetched
+        carried = _carried(join, {*members, stream}, following, at_end={stream} if fetches and self.is_last else set() if fetches else None)
+        refers = self.fetched
+        if fetches and not self.is_last and join.at_end(stream):
+            refers = (*self.fetched, graph.streams[stream])
+        self.refers = bool(refers)
+        """Whether what it finds has references."""
         self.joiner = _StepJoiner(
             edge,
             window=_kernel_window(join.window, members, stream, self.side),
             residual=_all_of([*_residual_of(edge, names), *graph.checks_at(stream, frozenset(members))]),
-            where=join.where if self.is_last else None,
-            output=join.output if self.is_last else _carried(join, {*members, stream}, following),
+            where=join.where if self.gives_results else None,
+            output=join.output if self.gives_results else carried,
             streams=(came, own) if self.side == LEFT else (own, came),
             spans=None if join.window.kind is WindowKind.UNBOUNDED else dict(zip(graph.streams, join.window.each, strict=True)),
-            is_last=self.is_last,
+            refers=refers,
+            gives_results=self.gives_results,
         )
         self.next_probing: int | None = None
         """The place by which what is found goes on."""
@@ -109,8 +125,12 @@ class Step:
             first = [pa.field(KEY, pa.float64() if is_float else pa.int64()), pa.field(UNIT, pa.uint32())]
             self.schema = pa.schema([*first, *self.joiner.batch_schema])
 
-    def join(self, probing: Run, held: Run) -> Iterator[pa.RecordBatch]:
-        """What the probing tuples give with these: results, or partial ones that are yet to be made ``ready``."""
+    def join(self, probing: Run, held: Run, first: tuple[int, int] = (0, 0)) -> Iterator[pa.RecordBatch]:
+        """What the probing tuples give with these: results, or partial ones that are yet to be made ``ready``.
+
+        ``first``: the references of the first rows of both batches, of use where they have no references of their own.
+        """
+        self.joiner.first_references = first[::-1] if self.side == LEFT else first
         yield from self.joiner.join(*((held, probing) if self.side == LEFT else (probing, held)))
 
     def ready(self, found: Sequence[pa.RecordBatch], salt: int) -> pa.RecordBatch:
@@ -135,7 +155,7 @@ class Step:
 
 
 class _StepJoiner(Joiner):
-    """A joiner whose results may be partial: then they have times, which candidates are checked by."""
+    """A joiner whose results may be partial: then they have times, which candidates are checked by, and references."""
 
     def __init__(
         self,
@@ -147,13 +167,16 @@ class _StepJoiner(Joiner):
         output: Sequence[tuple[str, Expression]],
         streams: tuple[Members, Members],
         spans: dict[str, int] | None,
-        is_last: bool,
+        refers: tuple[str, ...],
+        gives_results: bool,
     ) -> None:
         super().__init__(edge.main, window, residual, where, output or [_NOTHING], streams)
-        self._spans, self._members, self._is_last = spans, streams, is_last
+        self._spans, self._members, self._refers, self._gives_results = spans, streams, refers, gives_results
+        self.first_references = 0, 0
+        """By side, of the first row of the batch."""
         times = [pa.field(TIME, pa.int64()), pa.field(AUX, pa.int64())] if spans is not None else []
-        self.batch_schema = self.output_schema if is_last else pa.schema([*times, *(self.output_schema if output else ())])
-        self._has_output = bool(output)
+        references = [pa.field(reference_to(stream), pa.int64()) for stream in refers]
+        self.batch_schema = self.output_schema if gives_results else pa.schema([*times, *references, *self.output_schema])
 
     def admitted(self, pairs: Pairs) -> Pairs:
         if self._spans is not None and pairs.count and any(len(streams) > 1 for streams in self._members):
@@ -164,11 +187,22 @@ class _StepJoiner(Joiner):
         return super().admitted(pairs)
 
     def batch(self, pairs: Pairs) -> pa.RecordBatch:
-        if self._is_last:
-            return super().batch(pairs)
-        columns = list(super().batch(pairs).columns) if self._has_output else []
-        times = [pa.array(times) for times in self._times(pairs)] if self._spans is not None else []
-        return pa.RecordBatch.from_arrays([*times, *columns], schema=self.batch_schema)
+        results = super().batch(pairs)
+        if self._gives_results:
+            return results
+        times = self._times(pairs) if self._spans is not None else ()
+        found = [pa.array(values) for values in (*times, *(self._references(pairs, stream) for stream in self._refers))]
+        return pa.RecordBatch.from_arrays([*found, *results.columns], schema=self.batch_schema)
+
+    def _references(self, pairs: Pairs, stream: str) -> NDArray[np.int64]:
+        """To the members of this stream."""
+        for first, (streams, (batch, rows)) in zip(self.first_references, pairs.sides.items(), strict=True):
+            if stream in streams:
+                if len(streams) == 1:
+                    return rows.astype(np.int64) + first
+                found: NDArray[np.int64] = batch.column(reference_to(stream)).to_numpy()[rows]
+                return found
+        raise AssertionError(f"{stream} is no member")
 
     def _times(self, pairs: Pairs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The time of the newest member, and up to which time one may be."""
@@ -205,13 +239,16 @@ def _all_of(conditions: Sequence[Expression]) -> Expression | None:
     return conditions[0] if len(conditions) == 1 else Expression.of(Call("and", tuple(each.tree for each in conditions), BOOLEAN))
 
 
-def _carried(join: ManyJoin, members: set[int], following: Sequence[int]) -> list[tuple[str, Expression]]:
-    """The columns of these streams that later steps or the output read."""
-    graph = join.graph
+def reference_to(stream: str) -> str:
+    """The column of references to tuples of a stream."""
+    return f"_reference.{stream}"
+
+
+def _carried(join: ManyJoin, members: set[int], following: Sequence[int], at_end: set[int] | None) -> list[tuple[str, Expression]]:
+    """The columns of these streams that later steps read, and of ``at_end`` (None: of all) those that the output reads."""
+    graph, schemas = join.graph, join.by_name
     names = {graph.streams[member] for member in members}
-    schemas = dict(zip(graph.streams, join.schemas, strict=True))
-    read: set[Name] = {name for _, expression in join.output for name in expression.columns}
-    read |= join.where.columns if join.where is not None else set()
+    read: set[Name] = {name for member in (members if at_end is None else at_end) for name in join.at_end(member)}
     done = set(members)
     for stream in following:
         edge = graph.edge_to(stream, frozenset(done))
@@ -239,12 +276,68 @@ class Sequences:
         self._join = join
         self.of = cache(self._of)
 
-    def _of(self, orders: Orders) -> tuple[tuple[Step, ...], ...]:
+    def _of(self, ways: Ways) -> tuple[tuple[Step, ...], ...]:
         """By head, its steps. A step's number is its place in all of them."""
-        length = len(orders) - 1
+        length = len(ways) - 1
         return tuple(
             tuple(
-                Step(self._join, head * length + at, head, (head, *order[:at]), order[at], order[at + 1 :]) for at in range(length)
+                Step(self._join, head * length + at, (head, *way.order[:at]), way.order[at], way.order[at + 1 :], fetches=way.fetches)
+                for at in range(length)
             )
-            for head, order in enumerate(orders)
+            for head, way in enumerate(ways)
         )
+
+    @cached_property
+    def finisher(self) -> Finisher:
+        return Finisher(self._join)
+
+
+class Finisher:
+    """Makes results of what sequences that fetch have found, once the tuples have come that it refers to."""
+
+    def __init__(self, join: ManyJoin) -> None:
+        self._graph = join.graph
+        self._where = None if join.where is None else Evaluator(join.where)
+        self._output = [Evaluator(expression) for _, expression in join.output]
+        self._schema = pa.schema([pa.field(name, arrow_type(expression.type)) for name, expression in join.output])
+        schemas = join.by_name
+        self._columns = {
+            stream: [column.name for column in schemas[stream] if (stream, column.name) in join.at_end(number)]
+            for number, stream in enumerate(join.graph.streams)
+        }
+        self.schemas = {
+            stream: pa.schema([pa.field(name, arrow_type(column.type)) for name in names if (column := schemas[stream].get(name))])
+            for stream, names in self._columns.items()
+        }
+        """By stream, of the tuples that are fetched."""
+
+    def tuples(self, stream: str, batch: pa.RecordBatch, rows: NDArray[np.int64]) -> pa.RecordBatch:
+        """What results need of these rows of a held batch of a stream."""
+        return take(batch.select(self._columns[stream]), pa.array(rows))
+
+    def results(self, found: pa.RecordBatch, fetched: Mapping[str, Fetched]) -> pa.RecordBatch:
+        """The results of what was found, which may be fewer: ``where`` is for results. O(n log fetched)."""
+        columns: dict[Name, pa.Array] = {}
+        for name in found.schema.names:
+            stream, _, column = name.partition(".")
+            if not name.startswith("_"):
+                columns[stream, column] = found.column(name)
+        for stream, tuples in fetched.items():
+            if reference_to(stream) in found.schema.names:
+                rows = pa.array(np.searchsorted(tuples.references, found.column(reference_to(stream)).to_numpy()))
+                columns |= {(stream, name): take(tuples.batch.column(name), rows) for name in self._columns[stream]}
+        count = found.num_rows
+        if self._where is not None:
+            chosen = pa.array(self._where.select(columns, count))
+            columns, count = {name: take(values, chosen) for name, values in columns.items()}, len(chosen)
+        return pa.RecordBatch.from_arrays([output.evaluate(columns, count) for output in self._output], schema=self._schema)
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Tuples of a stream that were asked for."""
+
+    references: NDArray[np.int64]
+    """Ascending."""
+    batch: pa.RecordBatch
+    """In the same order."""

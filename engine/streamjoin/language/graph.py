@@ -65,6 +65,8 @@ class JoinGraph:
     """The parts that no edge sees to."""
     main: Stack
     """Of all floors."""
+    columns: frozenset[tuple[str, str]]
+    """What the condition reads: streams and columns."""
 
     def ends(self, edge: Edge) -> tuple[int, int]:
         """Its streams, by side."""
@@ -109,7 +111,8 @@ def join_graph(text: str, schemas: dict[str, Schema]) -> JoinGraph:
     Raises SqlError where it does not parse, is no condition, or leaves streams unconnected: then the message says which.
     """
     names = tuple(schemas)
-    tree = parse_boolean(text, schemas).tree
+    condition = parse_boolean(text, schemas)
+    tree = condition.tree
     parts = [part for part in conjuncts(tree) if part != Literal(True, BOOLEAN)]
     of_pair: dict[tuple[int, int], list[Node]] = {}
     for part in parts:
@@ -120,7 +123,7 @@ def join_graph(text: str, schemas: dict[str, Schema]) -> JoinGraph:
     stated = [part for pair in chosen for part in of_pair[pair]]
     checks = [Expression.of(part) for part in parts if not any(part is other for other in stated)]
     places, edges, floors = _placed(chosen, of_pair, names, schemas)
-    return JoinGraph(names, tuple(places), tuple(edges), tuple(checks), Stack.of(tuple(floors)))
+    return JoinGraph(names, tuple(places), tuple(edges), tuple(checks), Stack.of(tuple(floors)), condition.columns)
 
 
 def _spanning(of_pair: dict[tuple[int, int], list[Node]], names: Sequence[str], schemas: dict[str, Schema]) -> list[tuple[int, int]]:

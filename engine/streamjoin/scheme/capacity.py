@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from streamjoin.language.schema import Schema
 from streamjoin.language.types import DataType, TypeName
@@ -82,6 +83,21 @@ class Capacity:
 def tuple_bytes(schema: Schema, payload: tuple[str, ...]) -> float:
     """Bytes of a held tuple with these columns, by their types; strings have an average length."""
     return float(TUPLE_OVERHEAD + sum(_width(column.type) for column in schema.select(payload).columns))
+
+
+class Width(NamedTuple):
+    """Bytes of some columns of a tuple, by their types."""
+
+    fixed: float
+    open_ended: float
+    """Of texts, whose length the type does not say."""
+
+
+def column_bytes(schema: Schema, names: tuple[str, ...]) -> Width:
+    """Of these columns."""
+    kinds = [column.type for column in schema.select(names).columns]
+    fixed = sum(_width(kind) for kind in kinds if kind.name in _WIDTHS)
+    return Width(float(fixed), float(sum(map(_width, kinds)) - fixed))
 
 
 def _width(data_type: DataType) -> int:

@@ -38,6 +38,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from streamjoin.elastic.sequences import Way, Ways
 from streamjoin.state.blocks import Block
 from streamjoin.state.extent import Extent
 from streamjoin.state.storage import AlreadyExists, Missing, Storage, StorageError
@@ -118,8 +119,10 @@ class Checkpoint:
     scheme: dict[str, Any] | None = None
     first_workers: int = 0
     """The workers of the first plan (ESJ's M); 0: not known."""
-    orders: tuple[tuple[int, ...], ...] = ()
-    """Of three and more streams: for each, in what order its new tuples met the others."""
+    ways: Ways = ()
+    """Of three and more streams: for each, in what order its new tuples met the others, and how."""
+    flowing: dict[str, list[float]] = field(default_factory=dict)
+    """What those ways are priced by (``elastic.sequences.Flowing``), as it was measured by then."""
     expired: tuple[int | None, ...] = (None, None)
     """``_time`` below which this epoch has let held tuples go, by place."""
     blocks: tuple[Block, ...] = ()
@@ -161,6 +164,7 @@ class Checkpoint:
 
     def to_json(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in Checkpoint.__slots__}
+        values["ways"] = [[list(way.order), way.fetches] for way in self.ways]
         for name in ("blocks", "marks"):
             values[name] = [block.to_json() for block in getattr(self, name)]
         values["partitions"] = [{number: [newest.time_max, newest.seen_at] for number, newest in side.items()} for side in self.partitions]
@@ -176,7 +180,7 @@ class Checkpoint:
         read["partitions"] = tuple({int(number): Newest(*newest) for number, newest in side.items()} for side in sides)
         for name in ("blocks", "marks"):
             read[name] = tuple(Block.from_json(block) for block in read.get(name, ()))
-        read["orders"] = tuple(map(tuple, read.get("orders", ())))
+        read["ways"] = tuple(Way(tuple(order), fetches) for order, fetches in read.get("ways", ()))
         read["waiting"] = tuple(read["waiting"])
         for name in ("held", "held_bytes"):
             read[name] = {int(task): tuple(held) for task, held in read.get(name, {}).items()}
