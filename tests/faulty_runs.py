@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from harness import Crash, Input, driver_for
+from streamjoin.elastic.plan import Plan
+from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.replan import PlanRefused
 from streamjoin.job import Job
@@ -39,11 +41,19 @@ def elastic(job: Job) -> Job:
 
 
 def run_with_faults(
-    job: Job, inputs: tuple[Input, Input], root: Path, rng: random.Random, counts: Counter[str], *, faults: bool = True
+    job: Job,
+    inputs: Sequence[Input],
+    root: Path,
+    rng: random.Random,
+    counts: Counter[str],
+    *,
+    faults: bool = True,
+    plan: Callable[[random.Random, Driver], Plan] = next_plan,
 ) -> None:
     """Run the job to the end of its input, its state in ``root/state``; a driver that has died is followed by another.
 
-    ``counts`` is told of what came between; without ``faults`` that is nothing but a driver who hears of the end late.
+    ``counts`` is told of what came between; without ``faults`` that is nothing but a driver who hears of the end late. ``plan`` makes any
+    plan that may follow the one that the driver runs.
     """
 
     def at(step: str) -> None:
@@ -59,7 +69,7 @@ def run_with_faults(
             while True:
                 if faults and driver.scheme is not None and rng.random() < 0.3:
                     try:
-                        counts["plans"] += driver.put_plan(next_plan(rng, driver))
+                        counts["plans"] += driver.put_plan(plan(rng, driver))
                     except PlanRefused:
                         counts["refused"] += 1
                 before = driver.checkpoint.generation

@@ -124,7 +124,7 @@ def join_of(
 def manifest_text(
     root: Root,
     *,
-    types: tuple[str, str],
+    types: tuple[str, str] = ("BIGINT", "BIGINT"),
     on: str = "",
     window: dict[str, Any] | None = None,
     model: str = "adsp",
@@ -141,7 +141,8 @@ def manifest_text(
 ) -> str:
     """A manifest for two streams ``l`` and ``r`` with columns rid, k, v, at, whose sources tests may replace.
 
-    ``joins``: several, made by ``join_of``, in place of the one that ``on``, ``window``, ``output`` and ``join_type`` describe.
+    ``joins``: several, made by ``join_of``, in place of the one that ``on``, ``window``, ``output`` and ``join_type`` describe. ``spec``:
+    other fields of the manifest's, and ``streams`` in place of these two.
     """
     streams = []
     for name, kind, condition in zip("lr", types, where, strict=True):
@@ -190,8 +191,8 @@ def make_batch(rows: Sequence[tuple[int, Any, int, int]], key_type: pa.DataType)
     )
 
 
-def driver_for(job: Job, inputs: tuple[Input, Input], storage: Storage, runner: Any, **options: Any) -> Driver:
-    return Driver(job, storage, runner, sources=(inputs[0].source(), inputs[1].source()), **options)
+def driver_for(job: Job, inputs: Sequence[Input], storage: Storage, runner: Any, **options: Any) -> Driver:
+    return Driver(job, storage, runner, sources=tuple(one.source() for one in inputs), **options)
 
 
 def run_all(driver: Driver, *, epochs: int = 10_000) -> list[EpochResult]:

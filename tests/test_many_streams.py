@@ -1,0 +1,124 @@
+"""Joins of two to five streams on the inline runner: their results are those that DuckDB selects of all tuples.
+
+Random conditions, windows, filters, arrival orders and models, under plans that change, drivers that die, workers that lose what they hold
+and epochs that fail in between. Each case is made from one seed, which a failure prints:
+``STREAMJOIN_SEED=<seed> pytest tests/test_many_streams.py`` runs that case alone. ``STREAMJOIN_CASES`` sets how many there are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from faulty_runs import elastic, run_cases, run_with_faults
+from harness import SECOND, START, Input, driver_for, late_of, make_job, output_of, run_all, staged_of
+from many_streams import (
+    SHAPES,
+    Join,
+    TimeWindow,
+    batch_of,
+    column,
+    compare,
+    drawn,
+    expected,
+    expected_by_hand,
+    moment,
+    written,
+)
+from streamjoin.job import Job
+from streamjoin.manifest import ManifestError
+from streamjoin.runner.inline import InlineRunner
+from streamjoin.state.storage import ObjectStorage
+
+CASES = int(os.environ.get("STREAMJOIN_CASES", "200"))
+SEED = os.environ.get("STREAMJOIN_SEED")
+PARTS = 8
+
+
+def job_of(join: Join, root: Path, counts: Counter[str]) -> Job:
+    """The join's job, on A-DSP where its own model cannot cut what the condition compares."""
+    try:
+        return make_job(root, **join.options(root))
+    except ManifestError as error:
+        if [problem.field for problem in error.problems] != ["spec.scheme.model"]:
+            raise
+        counts["other model"] += 1
+        return make_job(root, **join.options(root, model="adsp"))
+
+
+def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
+    join, rng = drawn(seed), random.Random(f"faults of {seed}")
+    job, faults = job_of(join, root, counts), rng.random() < 0.6
+    counts[join.shape] += 1
+    counts[f"{len(join.names)} streams"] += 1
+    run_with_faults(elastic(job) if faults else job, join.inputs, root, rng, counts, faults=faults)
+    label = f"STREAMJOIN_SEED={seed}, {'with' if faults else 'without'} faults: {join}"
+    late, surely, possibly = late_of(root), join.late(), join.late(sooner=True)
+    taken = {(name, row["rid"]) for name, rows in join.rows(()) for row in rows if join.takes(name, row)}
+    assert surely & taken <= late <= possibly & taken, f"{label}: late were {late}"
+    found, want = written(output_of(root).elements()), expected(join, late)
+    assert found == want, f"{label}\nmissing {list((want - found).items())[:5]}\nunexpected {list((found - want).items())[:5]}"
+    assert staged_of(root) == [], label
+    counts["late"] += len(late)
+    counts["results"] += found.total()
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_join_of_several_streams_gives_what_the_oracle_selects(part: int, tmp_path: Path) -> None:
+    counts: Counter[str] = Counter()
+    run_cases(range(part, CASES, PARTS) if SEED is None else [int(SEED)] * (part == 0), tmp_path, run_case, counts)
+    if SEED is None and CASES >= 200:
+        assert min(counts[each] for each in (*SHAPES, "2 streams", "3 streams", "4 streams", "5 streams")) > 0, counts
+        assert counts["results"] > 1_000, counts
+        assert min(counts["plans"], counts["switches"], counts["failed epochs"], counts["late"]) > 0, counts
+
+
+@pytest.mark.parametrize("streams", [2, 3, 4, 5])
+def test_the_oracle_selects_what_python_finds_in_the_product_of_all_streams(streams: int) -> None:
+    total = 0
+    for seed in range(12):
+        join = drawn(seed, streams=streams, most_tuples={2: 60, 3: 20, 4: 10, 5: 6}[streams])
+        late = join.late()
+        found, want = expected(join, late), expected_by_hand(join, late)
+        assert found == want, f"seed {seed}: {join}\nmissing {want - found}\nunexpected {found - want}"
+        total += found.total()
+    assert total > 100
+
+
+@pytest.mark.parametrize(
+    ("bounds", "times", "holds"),
+    [
+        ((9, 4, 1), (0, 5, 9), True),
+        ((8, 9, 9), (0, 5, 9), False),
+        ((9, 3, 9), (0, 5, 9), False),
+        ((0, 9, 8), (9, 0, 1), True),
+        ((9, 9, 8), (9, 0, 0), False),
+        ((0, 0, 1), (4, 4, 4), True),
+        ((0, 5, 5), (3, 4, 4), False),
+    ],
+)
+def test_no_member_of_a_result_is_older_than_the_newest_by_more_than_its_streams_window(
+    bounds: tuple[int, ...], times: tuple[int, ...], holds: bool, tmp_path: Path
+) -> None:
+    """In whatever order the three arrive, one in each epoch, or all in one."""
+    names = "abc"
+    condition = tuple(compare(column(one, "n"), "=", column(other, "n")) for one, other in ("ab", "bc"))
+    window, select = TimeWindow(dict(zip(names, bounds, strict=True))), {f"{name}_rid": column(name, "rid") for name in names}
+    arrivals = [*itertools.permutations(range(3)), (0, 0, 0)]
+    for number, epochs in enumerate(arrivals):
+        inputs = tuple(one_tuple(epoch, START + second * SECOND) for epoch, second in zip(epochs, times, strict=True))
+        join, root = Join(tuple(names), "chain", condition, window, {}, select, None, inputs, (0, 0, 0)), tmp_path / str(number)
+        job = make_job(root, **join.options(root))
+        run_all(driver_for(job, inputs, ObjectStorage(str(root / "state")), InlineRunner()))
+        assert output_of(root) == Counter([(0, 0, 0)] if holds else []), f"arrived in epochs {epochs}"
+        assert expected(join) == expected_by_hand(join) == written(output_of(root).elements())
+
+
+def one_tuple(epoch: int, at: int) -> Input:
+    """A stream whose only tuple comes in one of three epochs."""
+    return Input([batch_of([(0, 1, 0, moment(at), 0.0, "")])], [int(number == epoch) for number in range(3)])
