@@ -70,10 +70,16 @@ def rows(first: int, count: int) -> list[dict[str, Any]]:
 
 
 def source_of(
-    broker: KafkaBroker, name: str, schema: pa.Schema = DECLARED, *, timeout: float = 20.0, client: Sequence[tuple[str, str]] = (), **options: Any
+    broker: KafkaBroker,
+    name: str,
+    schema: pa.Schema = DECLARED,
+    *,
+    timeout: float = 20.0,
+    client: tuple[tuple[str, str], ...] = (),
+    **options: Any,
 ) -> KafkaSource:
     """``client``: options of librdkafka."""
-    return KafkaSource(KafkaSourceConfig(KafkaClient(broker.servers, name, tuple(client), timeout), f"group-{name}", **options), schema)
+    return KafkaSource(KafkaSourceConfig(KafkaClient(broker.servers, name, client, timeout), f"group-{name}", **options), schema)
 
 
 def read_plan(source: KafkaSource, plan: Any) -> tuple[list[dict[str, Any]], list[Any]]:
@@ -220,7 +226,7 @@ def test_any_range_reads_the_same_also_where_offsets_have_gaps(broker: KafkaBrok
                 writing.commit_transaction(30)
         produce(broker, name, rows(10_000 + turn * 100, 70), 1)
     # Each time that a consumer is sent elsewhere, it waits so long for what it asked before.
-    source = source_of(broker, name, client=[("fetch.wait.max.ms", "10")])
+    source = source_of(broker, name, client=(("fetch.wait.max.ms", "10"),))
     plan = source.plan(None, 10_000, 0.0)
     found, rejected = read_plan(source, plan)
     committed = [range(turn * 100, turn * 100 + 50) for turn in range(6)] + [range(10_000 + t * 100, 10_070 + t * 100) for t in range(6)]
