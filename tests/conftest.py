@@ -28,7 +28,7 @@ hypothesis.settings.load_profile("untimed")
 
 GROUPS = ("apiserver", "spark", "kafka")
 """Marks of tests that run one after another in one process: each Spark brings Java processes that would crowd out another's, and the
-others share a server. A test with two marks belongs to the first group: a second API server would cost more than a second Spark.
+others share a server. A test with two marks is in the first one's group: one with Spark, too, would start a second API server there.
 """
 
 
