@@ -47,7 +47,6 @@ def checkpoint_after(
     now: float,
     results: Results,
     segment: Segment,
-    flowing: dict[str, list[float]],
 ) -> Checkpoint:
     """The checkpoint after the epoch, which is over at ``now``. O(blocks + reports).
 
@@ -83,7 +82,6 @@ def checkpoint_after(
         partitions=tuple(partitions for _, partitions in advanced),
         widths=widths_after(last, reports),
         ways=spec.ways,
-        flowing=flowing,
         expired=spec.expired_before,
         blocks=() if spec.is_last else tuple(kept + new),
         marks=() if spec.is_last else tuple(kept_marks + new_marks),
