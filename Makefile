@@ -2,9 +2,11 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Tests that start Spark run one after another in one process, the others beside them, in the order that tests/conftest.py gives. Many tests
-# wait, for Spark or a server: two processes leave a third of two cores idle.
-PYTEST ?= $(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder
+# Three processes have the tests of Spark, of the API server and of Kafka to begin with (tests/conftest.py), which wait a good deal; a fourth
+# one has those that compute.
+PYTEST ?= $(BIN)/pytest -n 4 --dist loadgroup --no-loadscope-reorder
+# Tests start hundreds of Python processes. In a container where this is set, each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint bench crds monitoring kubernetes cluster-up cluster-down e2e clean

@@ -19,6 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from streamjoin.cli.draw import draw_change
+from streamjoin.cli.floors import Floor
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.snapshots import StorageSnapshots
 from streamjoin.io.factory import make_source
@@ -150,7 +151,8 @@ def draw(job: Job, log: list[Checkpoint], streams: dict[str, pa.Table]) -> Path 
     main = next(layout.main for layout in job.layouts if str(layout.main) == after.main)
     held = [statistics(table, mark) for table, mark in zip(streams.values(), after.watermarks, strict=True)]
     path = OUT / "scheme.png"
-    draw_change(path, old, plan, Statistics((held[0], held[1])), main, (job.streams[0].name, job.streams[1].name), job.capacity)
+    known = Statistics((held[0], held[1]))
+    draw_change(path, old, plan, known, [Floor.alone(main, known, (job.streams[0].name, job.streams[1].name))], job.capacity)
     return path
 
 

@@ -26,9 +26,9 @@ __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_te
 hypothesis.settings.register_profile("untimed", deadline=None)  # a machine that is busy fails no test
 hypothesis.settings.load_profile("untimed")
 
-GROUPS = ("spark", "apiserver", "kafka")
-"""Marks of tests that run one after another in one process: each Spark brings Java processes that would crowd out another's,
-and the others share a server. The group that takes longest is first, so that the processes end together.
+GROUPS = ("apiserver", "spark", "kafka")
+"""Marks of tests that run one after another in one process: each Spark brings Java processes that would crowd out another's, and the
+others share a server. A test with two marks is in the first one's group: one with Spark, too, would start a second API server there.
 """
 
 

@@ -169,6 +169,11 @@ class KafkaBroker:
             time.sleep(0.1)
 
     @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not killed since."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         """Of the process, which must run."""
         assert self._process is not None

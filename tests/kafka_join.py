@@ -88,7 +88,7 @@ def consumed(broker: KafkaBroker, name: str) -> list[tuple[str, bytes | None, by
     deadline = time.monotonic() + 30
     while len(ended) < len(partitions):
         assert time.monotonic() < deadline
-        for message in consumer.consume(1000, 0.2):
+        for message in consumer.consume(1000, 0.02):
             if message.error() is not None:
                 ended.add(message.partition())
                 continue

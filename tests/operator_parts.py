@@ -56,6 +56,19 @@ def streamjoin(name: str = "one", namespace: str = "default", **spec: Any) -> Ob
     }
 
 
+def three_streams() -> Object:
+    """Parts of a spec, for a join in which payments meet orders by one column and shipments by another, and so are on both sides."""
+    orders, payments = copy.deepcopy(SPEC["streams"])
+    for stream in (orders, payments):
+        stream["schema"] = "id BIGINT, amount DOUBLE, customer BIGINT, at TIMESTAMP"
+    shipments = copy.deepcopy(payments) | {"name": "shipments"}
+    shipments["source"]["files"]["path"] = "s3://bucket/shipments"
+    join = copy.deepcopy(SPEC["joins"][0])
+    join["condition"] = "orders.customer = payments.customer AND abs(payments.amount - shipments.amount) <= 0.01"
+    join["window"] = {"each": {"orders": "180s", "payments": "60s", "shipments": "30s"}}
+    return {"streams": [orders, payments, shipments], "joins": [join]}
+
+
 def joins_of_before() -> list[Object]:
     """Those of a StreamJoin, with the condition under its former name."""
     return [{"on" if name == "condition" else name: value for name, value in join.items()} for join in copy.deepcopy(SPEC["joins"])]

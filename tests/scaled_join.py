@@ -36,13 +36,14 @@ class ScaledJoin:
         move_seconds: float = MOVE_SECONDS,
         **spec: Any,
     ) -> None:
-        """``tuples``: that each of the two streams holds. Tests whose clock is the real one give less time than the defaults."""
+        """``tuples``: that each side of the scheme holds. Tests whose clock is the real one give less time than the defaults."""
         job = derive(streamjoin(**spec)).job
         assert job is not None
         self._job, self._clock = job, clock
         self._start_seconds, self._change_seconds = start_seconds, start_seconds + move_seconds
         self.main: MainPredicate = job.layouts[0].main
-        self.tuples, self.rate, self.backlog, self.epoch_seconds = tuples, 100.0, 0.0, 0.1
+        self.tuples, self.backlog, self.epoch_seconds = tuples, 0.0, 0.1
+        self.rates = {stream.name: 100.0 for stream in job.streams}
         self.state, self.began = "running", clock()
         self.plan = make_plan(None, self.statistics_now, self.main, **self._limits(workers)).plan
         self.wanted: Plan | None = None
@@ -144,7 +145,8 @@ class ScaledJoin:
 
     def answer_statistics(self) -> Object:
         found = self.statistics_now.to_json()
-        return {"predicate": self.main.text, **{side: {**found[side], "acceptedPerSecond": self.rate} for side in found}}
+        rates = (sum(self.rates[stream] for stream in streams) for streams in self._job.streams_by_side)
+        return {"predicate": self.main.text, **{side: {**found[side], "acceptedPerSecond": next(rates)} for side in ("left", "right")}}
 
     def take(self, wish: Object) -> Answered:
         """``PUT /v1/plan``, as ``serve.api`` answers it."""
@@ -184,9 +186,9 @@ class ScaledJoin:
             lines.append(f'streamjoin_worker_shed_ratio{{name="one",task="{task}"}} 0.0')
             for side in ("left", "right"):
                 lines.append(f'streamjoin_worker_tuples{{name="one",side="{side}",task="{task}"}} {self.tuples}')
-        for stream in ("orders", "payments"):
+        for stream, rate in self.rates.items():
             lines.append(f'streamjoin_shed_tuples_total{{name="one",stream="{stream}"}} 0.0')
-            lines.append(f'streamjoin_accepted_tuples_total{{name="one",stream="{stream}"}} {self.rate * (self._clock() - self.began)}')
+            lines.append(f'streamjoin_accepted_tuples_total{{name="one",stream="{stream}"}} {rate * (self._clock() - self.began)}')
             lines.append(f'streamjoin_backlog_records{{name="one",stream="{stream}"}} {self.backlog}')
         lines.append(f'streamjoin_last_commit_timestamp_seconds{{name="one"}} {self._clock()}')
         return self.spoil("\n".join(lines) + "\n")

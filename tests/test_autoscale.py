@@ -16,7 +16,7 @@ import pytest
 
 import scaled_join
 from memory_cluster import MemoryCluster
-from operator_parts import Object, parsed_once, streamjoin
+from operator_parts import Object, parsed_once, streamjoin, three_streams
 from scaled_join import MOVE_SECONDS, START_SECONDS, ScaledJoin
 from streamjoin.elastic.decision import Kind
 from streamjoin.elastic.decision import Reason as Why
@@ -25,6 +25,7 @@ from streamjoin.elastic.sample import Sample
 from streamjoin_operator import children, cost, names, plugin
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.autoscale import MOST_BYTES, Autoscaler
+from streamjoin_operator.derived import derive
 from streamjoin_operator.driver import Answered
 from streamjoin_operator.measurement import Distrusted, Scrapes, Series, measure
 from streamjoin_operator.missing import Found
@@ -201,6 +202,23 @@ async def test_load_comes_and_goes_and_workers_follow_it() -> None:
     told = [reason for reason in world.reasons if reason in ("Allocating", "Deallocating", "Scaled")]
     assert told[:2] == ["Allocating", "Scaled"]
     assert told[-2:] == ["Deallocating", "Scaled"]
+
+
+@story
+async def test_load_of_three_streams_comes_and_goes_and_workers_follow_it() -> None:
+    for prometheus in (True, False):
+        world = World(prometheus=prometheus, scaling=slow(), **three_streams())
+        await world.run(120)
+        world.join.tuples = MANY
+        await world.run(300)
+        assert world.join.workers > 1
+        (decision,) = world.status["decisions"]
+        assert (decision["rule"], decision["outcome"]) == ("allocate", "Applied")
+        assert float(decision["realizedUtilization"]) == pytest.approx(float(decision["predictedUtilization"]), abs=0.02)
+        world.join.tuples = FEW
+        await world.run(900)
+        assert world.join.workers == 1
+        assert [decision["outcome"] for decision in world.status["decisions"]] == ["Applied"] * len(world.targets)
 
 
 @story
@@ -1015,3 +1033,27 @@ def test_a_sample_has_what_a_scrape_says() -> None:
     assert list(sample.tau.values()) == pytest.approx(world.join.tau)
     assert sample.rates == pytest.approx((100.0, 100.0))
     assert (sample.epoch_seconds, sample.backlog_records, sample.shed_fraction) == (pytest.approx(0.1), 0.0, 0.0)
+
+
+def test_a_stream_that_is_on_both_sides_counts_on_each_and_is_waited_for_once() -> None:
+    world = World(MANY, workers=2, **three_streams())
+    world.join.rates, world.join.backlog = {"orders": 100.0, "payments": 40.0, "shipments": 7.0}, 5.0
+    for _ in range(5):
+        world.now += 10
+        world.prometheus.scrape()
+    job = derive(world.cluster.objects["StreamJoin", *KEY]).job
+    assert job is not None
+    assert job.streams_by_side == (("orders", "payments"), ("payments", "shipments"))
+
+    def measured(found: Sequence[Series]) -> Sample | Distrusted:
+        return measure(found, generation=1, workers=world.join.workers, streams=job.streams_by_side, now=world.now, bound=60.0)
+
+    found = asyncio.run(world.prometheus.read("", *KEY, 120.0))
+    assert not isinstance(found, Distrusted)
+    sample = measured(found)
+    assert isinstance(sample, Sample)
+    assert sample.rates == pytest.approx((140.0, 47.0))
+    assert sample.backlog_records == 15.0
+    lacking = measured(without("accepted_tuples_total", stream="payments")(found))
+    assert isinstance(lacking, Distrusted)
+    assert (lacking.reason, lacking.text) == (Reason.MetricsIncomplete, "streamjoin_accepted_tuples_total of payments is missing")

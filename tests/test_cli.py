@@ -5,6 +5,7 @@ Everything runs with the inline runner; ``tests/test_spark.py`` starts Spark.
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -520,6 +522,119 @@ def test_plan_needs_no_place_for_state_and_names_what_is_wrong_with_statistics(t
     assert "--output" in undrawable.stderr
 
 
+def chain_at(root: Path, *, streams: int = 3, rows: int = 1000, **changes: Any) -> Path:
+    """A manifest of so many streams a, b, c ..., each joined with the next: by ``id`` and, every second time, by a band of ``k``."""
+    names = "abcdef"[:streams]
+    path = manifest_at(root, rows=rows)
+    document = yaml.safe_load(path.read_text())
+    spec = document["spec"]
+    first, _ = spec["streams"]
+    spec["streams"] = [first | {"name": name, "watermark": "100ms"} for name in names]
+    spec["joins"][0] |= {
+        "condition": " AND ".join(
+            f"abs({one}.k - {other}.k) <= 1" if number % 2 else f"{one}.id = {other}.id"
+            for number, (one, other) in enumerate(itertools.pairwise(names))
+        ),
+        "output": {"select": [f"{name}.id AS {name}" for name in names], "sink": {"files": {"path": str(root / "out")}}},
+    }
+    spec |= changes
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    return path
+
+
+def of_three(epoch: int = 0, streams: int = 3, places: int = 4, **changes: Any) -> EpochResult:
+    """An epoch of :func:`chain_at`."""
+    each = tuple(10 * (number + 1) for number in range(streams))
+    counts = make_result().counts | dict.fromkeys(("rejected", "filtered", "late", "unmatchable", "shed"), (0,) * streams)
+    counts |= dict.fromkeys(("input", "accepted", "routed"), each)
+    held = tuple(100 * (number + 1) for number in range(places))
+    totals = {name: list(of_streams) for name, of_streams in counts.items()} | {"output": [5], "candidates": [7]}
+    totals |= {"partial": [1234], "partial_bytes": [56789]}
+    return make_result(
+        epoch,
+        counts=counts,
+        totals=totals,
+        held={0: held, 1: held},
+        watermarks=(None,) * streams,
+        lag=(1.0,) * streams,
+        backlog=(0,) * streams,
+        **changes,
+    )
+
+
+def test_a_join_of_three_streams_is_told_of_by_line_summary_and_picture(tmp_path: Path) -> None:
+    picture = tmp_path / "run.svg"
+    result = run_inline(chain_at(tmp_path), "--until-idle", "--picture", picture)
+    assert result.exit_code == Exit.DONE, result.output
+    assert re.search(r"^epoch 0: in 333 \+ 333 \+ 333, out [\d,]+, held [\d,]+, ", result.stdout, re.MULTILINE)
+    for name in "abc":
+        assert re.search(rf"^  {name}  +1,000 tuples, ", result.stdout, re.MULTILINE)
+        assert picture.read_text().count(f"<!-- {name} in -->") == 1
+    assert f"{rows_in(tmp_path):,} rows" in result.stdout
+
+
+def test_json_has_what_a_worker_holds_by_stream_where_there_are_three(tmp_path: Path) -> None:
+    result = run_inline(chain_at(tmp_path), "--until-idle", "--json")
+    *epochs, summary = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(stream["name"], stream["input"]) for stream in summary["streams"]] == [("a", 1000), ("b", 1000), ("c", 1000)]
+    assert summary["output"] == rows_in(tmp_path) > 0
+    for worker in epochs[-1]["workers"]:
+        assert list(worker["held"]) == ["a", "b", "c"]
+        assert "heldLeft" not in worker
+    held = Counter[str]()
+    for worker in epochs[0]["workers"]:
+        held.update(worker["held"])
+    # b is held by its id and by its k.
+    assert held["b"] == 2 * held["a"] == 2 * held["c"]
+    assert summary["totals"]["partial"][0] > 0
+    assert summary["totals"]["partialBytes"][0] > 0
+
+
+def test_plan_of_three_streams_cuts_saves_goes_on_and_draws(tmp_path: Path) -> None:
+    path, saved, picture = chain_at(tmp_path), tmp_path / "plan.json", tmp_path / "plan.svg"
+    first = invoke("plan", path, "--tasks", 3, "--save", saved, "--output", picture)
+    assert first.exit_code == Exit.DONE, first.output
+    assert "main predicate: a.id = b.id (range)\na by id: " in first.stdout
+    assert "\n\nabs(b.k - c.k) <= 1:\ntasks  b by k" in first.stdout
+    assert "a ⋈ b ⋈ c by adsp: 3 tasks" in picture.read_text()
+    stats = tmp_path / "stats.json"
+    keys = {"keys": list(range(200))}
+    stats.write_text(json.dumps({"a": {"tuples": 500}, "b": {"tuples": 400, "by": {"k": keys}}, "c": {"tuples": 300} | keys}))
+    again = invoke("plan", path, "--stats", stats, "--tasks", 4, "--from", saved, "--output", picture)
+    assert again.exit_code == Exit.DONE, again.output
+    assert "b by k: 400 tuples (" in again.stdout
+    assert re.search(r"^\d  +from \d+(?: to \d+)? +", again.stdout, re.MULTILINE), "cut along k"
+    assert "from plan 1, 3 tasks, to plan 2:" in again.stdout
+    assert "4 tasks" in picture.read_text()
+    stats.write_text('{"left": {"tuples": 1}, "right": {"tuples": 1}}')
+    refused = invoke("plan", path, "--stats", stats)
+    assert refused.exit_code == Exit.USAGE
+    assert refused.stderr == f"{stats}: left, right: must be an object of a, b, c and capacity\n"
+
+
+def test_validate_and_plan_expect_the_same_of_three_streams(tmp_path: Path) -> None:
+    path = chain_at(tmp_path, workers={"min": 1, "max": 3, "capacityTuples": 4000})
+    document = yaml.safe_load(path.read_text())
+    document["spec"]["joins"][0]["condition"] = "a.id = b.id AND a.id = c.id"
+    path.write_text(yaml.safe_dump(document))
+    planned, told = invoke("plan", path), invoke("validate", path)
+    # Tuples of one key, which is hashed: nothing is held twice.
+    assert planned.exit_code == told.exit_code == Exit.DONE
+    assert "warning" not in planned.stderr + told.stderr
+    path.write_text(path.read_text().replace("4000", "1500"))
+    (warning,) = [line for line in invoke("plan", path).stderr.splitlines() if "warning" in line]
+    assert "spec.workers.max: 3 is too small" in warning
+    assert invoke("validate", path).stderr == f"{path}: {warning}\n"
+
+
+def test_simulate_is_for_two_streams_and_validate_takes_three(tmp_path: Path) -> None:
+    path = chain_at(tmp_path)
+    assert invoke("validate", path).stdout == f"{path}: ok\n"
+    refused = invoke("simulate", path, "--days", 1)
+    assert refused.exit_code == Exit.USAGE
+    assert refused.stderr.startswith(f"{path}: spec.streams: simulate is for joins of two streams, and this one has 3; ")
+
+
 # The loop alone, with a driver that does as it is told.
 
 
@@ -785,6 +900,31 @@ def test_the_screen_fits_its_terminal(tmp_path: Path, width: int, height: int, w
         assert word in text
     if not unicode:
         assert not set(text) & set("▁▂▃▄▅▆▇█●τ")
+
+
+@pytest.mark.parametrize(("width", "height"), [(100, 30), (80, 24), (200, 60)])
+@pytest.mark.parametrize("streams", [3, 6])
+def test_the_screen_has_a_line_and_a_column_for_each_of_many_streams(tmp_path: Path, width: int, height: int, streams: int) -> None:
+    job = compile_job(load(chain_at(tmp_path, streams=streams).read_text()))
+    subject = Subject(job, "spark", "streamjoin run x", SimpleNamespace(layout=job.layouts[0], scheme=None))
+    history = History(1000.0)
+    screen = Screen(subject, history)
+    result = of_three(streams=streams, places=len(job.places), warnings=("a.csv was replaced",))
+    history.add(result, 1000.5)
+    screen.see(Done(result, 1000.5))
+    console = Console(width=width, height=height, force_terminal=True, color_system=None)
+    with console.capture() as capture:
+        console.print(screen.render(1001.6, width, height))
+    lines = capture.get().splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert len(lines) <= height
+    assert {line.split()[0] for line in lines if line[:2].strip()} >= set("abcdef"[:streams])
+    heading = next(index for index, line in enumerate(lines) if line.startswith(" worker has "))
+    assert lines[heading].split()[2 : streams + 3] == [*"abcdef"[:streams], "tau"]
+    task, *held = lines[heading + 1].split()[: streams + 2]
+    # b is held by id and by k.
+    assert (task, held[:3], held[-1]) == ("0", ["100", "500", "400" if streams == 3 else "900"], "0.30")
+    assert any("5 in all, 1,234 partial results sent" in line for line in lines)
 
 
 def with_joins(path: Path, count: int) -> Path:

@@ -896,6 +896,25 @@ def test_what_is_in_the_state_may_change_only_with_the_checkpoint(
         defined.admin.patch(f"{joins}/good", patch, JSON_PATCH)
 
 
+@pytest.mark.apiserver
+def test_of_three_streams_none_may_come_go_change_places_or_have_another_window(defined: ApiServer, joins: str) -> None:
+    kept = defined.admin.create(joins, as_kubectl(THREE))
+    place, streams, (join,) = f"{joins}/three", kept["spec"]["streams"], kept["spec"]["joins"]
+    of_two = join | {"condition": "orders.id = payments.order_id", "window": {"within": "10m"}, "output": {"sink": {"console": {}}}}
+    of_four = join | {
+        "condition": f"{join['condition']} AND returns.id = orders.id",
+        "window": {"each": join["window"]["each"] | {"returns": "1m"}},
+    }
+    for others, other in ((streams[:2], of_two), ([*streams, streams[0] | {"name": "returns"}], of_four), (streams[::-1], join)):
+        changed_spec = {"streams": others, "joins": [other], "checkpoint": {"location": "out/another"}}
+        with pytest.raises(ApiError, match="the streams' names and order may not change; make another StreamJoin"):
+            defined.admin.patch(place, {"spec": changed_spec})
+    wider = [{"op": "replace", "path": "/spec/joins/0/window/each/payments", "value": "3m"}]
+    with pytest.raises(ApiError, match="a join's window may not change under the same checkpoint"):
+        defined.admin.patch(place, wider, JSON_PATCH)
+    defined.admin.patch(place, [*wider, {"op": "replace", "path": "/spec/checkpoint/location", "value": "out/another"}], JSON_PATCH)
+
+
 FREE = [
     {"op": "add", "path": "/spec/streams/0/where", "value": "amount > 1"},
     {"op": "add", "path": "/spec/streams/0/watermark", "value": "20s"},

@@ -11,9 +11,14 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from streamjoin.cli import wording
 from streamjoin.cli.draw import draw_scheme, render_change, render_scheme
+from streamjoin.cli.floors import Floor, floors_of, statistics_of
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
+from streamjoin.language.ddl import parse_schema
+from streamjoin.language.graph import join_graph
+from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate
 from streamjoin.language.sides import LEFT
 from streamjoin.language.types import DataType, TypeName
@@ -25,6 +30,10 @@ KEY = KeyExpression(("k",), (DataType(TypeName.BIGINT),), Encoding.INTEGER)
 HASH = KeyExpression(("k",), (DataType(TypeName.BIGINT),), Encoding.HASH)
 BAND = MainPredicate(MainKind.RANGE, (KEY, KEY), -50, 50, text="abs(l.k - r.k) <= 50")
 ALL = MainPredicate(MainKind.ALL)
+
+
+def band(statistics: Statistics) -> list[Floor]:
+    return [Floor.alone(BAND, statistics)]
 
 
 def known(left: float = 3000, right: float = 2000) -> Statistics:
@@ -53,7 +62,7 @@ def pixels(png: bytes) -> np.ndarray:
 )
 def test_every_task_has_its_number_in_the_matrix_and_beside_its_bar(tasks: int, main: MainPredicate, statistics: Statistics) -> None:
     scheme = plan_for_tasks("adsp", statistics, main, tasks)
-    found = texts(render_scheme("svg", scheme, statistics, main))
+    found = texts(render_scheme("svg", scheme, statistics, [Floor.alone(main, statistics)]))
     for task in range(scheme.tasks):
         assert found.count(str(task)) >= 2, (task, found)
 
@@ -62,7 +71,7 @@ def test_every_task_has_its_number_in_the_matrix_and_beside_its_bar(tasks: int, 
 @pytest.mark.parametrize("main", [BAND, ALL])
 def test_every_model_is_drawn(model: str, main: MainPredicate) -> None:
     scheme = plan_for_tasks(model, known(), main, 5)
-    found = texts(render_scheme("svg", scheme, known(), main))
+    found = texts(render_scheme("svg", scheme, known(), [Floor.alone(main, known())]))
     for task in range(scheme.tasks):
         assert found.count(str(task)) >= 2, (task, found)
 
@@ -71,7 +80,7 @@ def test_a_change_is_drawn_as_both_schemes_and_who_goes_on_keeps_the_colour() ->
     first = Plan.initial(plan_for_tasks("square", known(1000, 0), ALL, 4))
     plan = follow(first, plan_for_tasks("square", known(1000, 0), ALL, 5), known(1000, 0), ALL).plan
     assert any(area.units[LEFT].gaps for area in plan.scheme.areas)
-    picture = render_change("svg", first.scheme, plan, known(1000, 0), ALL)
+    picture = render_change("svg", first.scheme, plan, known(1000, 0), [Floor.alone(ALL, known(1000, 0))])
     found = texts(picture)
     assert "left ⋈ right by square: 4 tasks" in found
     assert "left ⋈ right by square: 5 tasks" in found
@@ -83,7 +92,7 @@ def test_a_change_is_drawn_as_both_schemes_and_who_goes_on_keeps_the_colour() ->
 def test_the_title_says_what_is_joined_how_and_by_how_many() -> None:
     statistics = known()
     scheme = plan_for_tasks("adsp", statistics, BAND, 4)
-    found = texts(render_scheme("svg", scheme, statistics, BAND, ("orders", "payments"), Capacity(2000)))
+    found = texts(render_scheme("svg", scheme, statistics, [Floor.alone(BAND, statistics, ("orders", "payments"))], Capacity(2000)))
     assert "orders ⋈ payments by adsp: 4 tasks" in found
     assert any("abs(l.k - r.k) &lt;= 50" in text and scheme.summary.replace("<", "&lt;").replace(">", "&gt;") in text for text in found)
     assert {"largest", "mean (dashed)", "capacity", "2,000"} <= set(found)
@@ -93,14 +102,14 @@ def test_the_same_scheme_gives_the_same_bytes() -> None:
     statistics = known()
     scheme = plan_for_tasks("adsp", statistics, BAND, 4)
     for form in ("svg", "png"):
-        assert render_scheme(form, scheme, statistics, BAND) == render_scheme(form, scheme, statistics, BAND)
+        assert render_scheme(form, scheme, statistics, band(statistics)) == render_scheme(form, scheme, statistics, band(statistics))
 
 
 def test_results_are_darker_than_what_is_covered_for_nothing() -> None:
     statistics = known()
     whole = plan_for_capacity("square", statistics, BAND, 1e9)
     assert whole.tasks == 1
-    picture = pixels(render_scheme("png", whole, statistics, BAND))[:, :, :3].sum(axis=2)
+    picture = pixels(render_scheme("png", whole, statistics, band(statistics)))[:, :, :3].sum(axis=2)
     shades, counts = np.unique(picture.round(2), return_counts=True)
     covered, results = shades[np.argsort(-counts)][1:3]
     assert results < covered
@@ -113,18 +122,36 @@ def test_results_are_darker_than_what_is_covered_for_nothing() -> None:
 def test_the_suffix_decides_the_format(tmp_path: Path, form: str) -> None:
     statistics = known()
     path = tmp_path / "new" / f"plan.{form}"
-    draw_scheme(path, plan_for_tasks("adsp", statistics, BAND, 3), statistics, BAND)
+    draw_scheme(path, plan_for_tasks("adsp", statistics, BAND, 3), statistics, band(statistics))
     assert path.read_bytes()[:5] in (b"<?xml", b"\x89PNG\r")
 
 
 def test_another_suffix_is_refused(tmp_path: Path) -> None:
     statistics = known()
     with pytest.raises(ValueError, match=r"plan\.gif: its suffix must be one of \.svg, \.png"):
-        draw_scheme(tmp_path / "plan.gif", plan_for_tasks("adsp", statistics, BAND, 3), statistics, BAND)
+        draw_scheme(tmp_path / "plan.gif", plan_for_tasks("adsp", statistics, BAND, 3), statistics, band(statistics))
 
 
 def test_hundreds_of_tasks_are_drawn() -> None:
     statistics = known()
     scheme = plan_for_tasks("hash", statistics, BAND, 200)
     assert scheme.tasks > 128
-    assert len(render_scheme("png", scheme, statistics, BAND)) > 10_000
+    assert len(render_scheme("png", scheme, statistics, band(statistics))) > 10_000
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_three_streams_have_a_matrix_for_each_part_of_the_condition_that_finds_results(model: str) -> None:
+    schemas = {name: parse_schema("id BIGINT, k INT") for name in ("orders", "payments", "shipments")}
+    layout = Layout.of_graph(join_graph("orders.id = payments.id AND abs(payments.k - shipments.k) <= 50", schemas))
+    of_band = known().sides
+    floors = floors_of(layout, tuple(schemas), (SideStatistics(3000), SideStatistics(3000), *of_band))
+    statistics = statistics_of(floors)
+    scheme = plan_for_tasks(model, statistics, layout.main, 5)
+    found = texts(render_scheme("svg", scheme, statistics, floors, Capacity(4000)))
+    assert f"orders ⋈ payments ⋈ shipments by {model}: {wording.plural(scheme.tasks, 'task')}" in found
+    assert {"orders.id = payments.id", "abs(payments.k - shipments.k) &lt;= 50"} <= set(found)
+    assert "shipments by k: 2,000 tuples, keys, to the scale of their tuples" in found
+    for task in range(scheme.tasks):
+        assert found.count(str(task)) >= 2, (task, found)
+    change = render_change("svg", scheme, Plan.initial(scheme), statistics, floors)
+    assert len(re.findall("orders.id = payments.id", change.decode())) == 2

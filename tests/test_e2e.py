@@ -325,7 +325,15 @@ def prometheus(kube: Kube) -> Iterator[Callable[[int], None]]:
     scale(1)
 
 
-def check_results(join: Join, directory: Path) -> None:
+PAIRS = """
+WITH o AS (SELECT *, unnest([-1, 0, 1]) + floor(amount * 10)::BIGINT AS tenth FROM orders),
+    p AS (SELECT *, floor(amount * 10)::BIGINT AS tenth FROM payments)
+SELECT o.id AS order_id, p.id AS payment_id
+FROM o JOIN p ON o.tenth = p.tenth AND abs(o.amount - p.amount) <= 0.05 AND abs(o.at - p.at) <= 10000000"""
+"""The example's results, in DuckDB's words."""
+
+
+def check_results(join: Join, directory: Path, results: str = PAIRS) -> None:
     """All results are DuckDB's over the tuples that were taken, each once. Stops the join."""
     join.suspend()
     join.files(directory)
@@ -339,14 +347,8 @@ def check_results(join: Join, directory: Path) -> None:
     connection.execute("SET threads = 1")
     for stream, rows in zip(job.streams, last.records, strict=True):
         connection.register(stream.name, tuples(stream, rows, directory))
-    connection.execute(
-        """CREATE TABLE expected AS
-        WITH o AS (SELECT *, unnest([-1, 0, 1]) + floor(amount * 10)::BIGINT AS tenth FROM orders),
-            p AS (SELECT *, floor(amount * 10)::BIGINT AS tenth FROM payments)
-        SELECT o.id AS order_id, p.id AS payment_id
-        FROM o JOIN p ON o.tenth = p.tenth AND abs(o.amount - p.amount) <= 0.05 AND abs(o.at - p.at) <= 10000000"""
-    )
-    connection.execute(f"CREATE TABLE found AS SELECT order_id, payment_id FROM read_parquet('{directory}/matches/*.parquet')")
+    connection.execute(f"CREATE TABLE expected AS {results}")
+    connection.execute(f"CREATE TABLE found AS FROM read_parquet('{directory}/matches/*.parquet')")
     [(wrong,)] = connection.execute("SELECT count(*) FROM (FROM found EXCEPT ALL FROM expected)").fetchall()
     [(missing,)] = connection.execute("SELECT count(*) FROM (FROM expected EXCEPT ALL FROM found)").fetchall()
     [(count,)] = connection.execute("SELECT count(*) FROM found").fetchall()
@@ -415,6 +417,69 @@ def test_prometheus_scales_it_with_its_traffic(join: Join, operator: str, tmp_pa
     later, memory = footprint(join.kube, operator)
     print(f"{later - requests:.0f} requests to the API server meanwhile; the operator has {memory / 2**20:.0f} MiB")
     check_results(join, tmp_path)
+
+
+def test_three_streams_are_scaled_while_an_executor_and_the_operator_are_killed(join: Join, operator: str, tmp_path: Path) -> None:
+    use_three_streams(join)
+    make_traffic_swing(join)
+    join.body["spec"]["workers"]["capacityTuples"] = 14_000  # payments are held twice
+    join.apply()
+    join.until_running()
+    refuse_other_streams(join)
+    join.until_workers(3)
+    killed = join.running("executor")[0]
+    join.kube.kill(join.namespace, killed)
+    join.kube.kill(operator, "-l", OPERATOR_PODS)
+    join.until("the executor gone", lambda: killed not in join.running("executor"))
+    join.until_epochs(3)
+    join.until_workers(1)
+    join.until("the last one applied", lambda: join.status["decisions"][-1]["outcome"] == "Applied")
+    assert {record["decision"]["rule"] for record in join.acts() if record["realised"]} >= {"allocate", "deallocate"}
+    assert join.condition("MetricsAvailable")["reason"] == "MetricsRead"
+    changed_plans(join)
+    for line in changes(join):
+        print(line)
+    check_results(join, tmp_path, TRIPLES)
+
+
+TRIPLES = """
+WITH p AS (SELECT *, unnest([-1, 0, 1]) + floor(amount * 10)::BIGINT AS tenth FROM payments),
+    s AS (SELECT *, floor(amount * 10)::BIGINT AS tenth FROM shipments)
+SELECT o.id AS order_id, p.id AS payment_id, s.id AS shipment_id
+FROM p JOIN s ON p.tenth = s.tenth AND abs(p.amount - s.amount) <= 0.05 AND abs(p.at - s.at) <= 10000000
+    JOIN orders o ON o.customer = p.customer AND abs(o.at - p.at) <= 10000000
+WHERE greatest(o.at, p.at, s.at) - o.at <= 10000000 AND greatest(o.at, p.at, s.at) - p.at <= 8000000
+    AND greatest(o.at, p.at, s.at) - s.at <= 5000000"""
+
+
+def use_three_streams(join: Join) -> None:
+    """Makes it a join in which payments meet orders by one column and shipments by another."""
+    spec = join.body["spec"]
+    orders, payments = spec["streams"]
+    for stream in (orders, payments):
+        stream["source"]["generator"]["columns"]["customer"] = {"uniform": {"min": 0, "max": 2000}}
+        stream["schema"] = "id BIGINT, amount DOUBLE, customer BIGINT, at TIMESTAMP"
+    shipments = copy.deepcopy(orders) | {"name": "shipments"}
+    shipments["source"]["generator"]["seed"] = 3
+    spec["streams"].append(shipments)
+    spec["joins"][0] |= {
+        "condition": "orders.customer = payments.customer AND abs(payments.amount - shipments.amount) <= 0.05",
+        "window": {"each": {"orders": "10s", "payments": "8s", "shipments": "5s"}},
+    }
+    spec["joins"][0]["output"]["select"].append("shipments.id AS shipment_id")
+
+
+def refuse_other_streams(join: Join) -> None:
+    """Tries to have a stream fewer and a stream more, which would not fit the checkpoint."""
+    fewer, more = copy.deepcopy(join.body), copy.deepcopy(join.body)
+    del fewer["spec"]["streams"][2]
+    fewer["spec"]["joins"] = yaml.safe_load(EXAMPLE.read_text())["spec"]["joins"]
+    more["spec"]["streams"].append(copy.deepcopy(more["spec"]["streams"][0]) | {"name": "returns"})
+    more["spec"]["joins"][0]["condition"] += " AND returns.customer = orders.customer"
+    more["spec"]["joins"][0]["window"]["each"]["returns"] = "1s"
+    for body in (fewer, more):
+        with pytest.raises(AssertionError, match="the streams' names and order may not change; make another StreamJoin"):
+            join.kubectl("apply", "-f", "-", stdin=json.dumps(body))
 
 
 def test_without_prometheus_it_holds_until_that_is_back(join: Join, prometheus: Callable[[int], None], tmp_path: Path) -> None:
@@ -649,7 +714,7 @@ def containers(join: Join) -> dict[str, tuple[str, int]]:
 def make_traffic_swing(join: Join) -> None:
     """By 90 % in five minutes: at its height two workers are full, at its low one is nearly empty. Nothing is shed."""
     spec = join.body["spec"]
-    for stream, mean in zip(spec["streams"], (300, 250), strict=True):
+    for stream, mean in zip(spec["streams"], (300, 250, 200), strict=False):
         stream["source"]["generator"]["rate"] = {"diurnal": {"mean": mean, "amplitude": 0.9, "period": "300s"}}
     spec["workers"]["capacityTuples"] = 7000
     spec["epoch"] = {"interval": "2s"}

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -48,15 +48,38 @@ from streamjoin.state.storage import ObjectStorage
 TESTS = Path(__file__).parent
 DECLARED = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 __all__ = ["way"]
-pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture(scope="module")
+def other_broker() -> Iterator[KafkaBroker]:
+    with running_broker() as started:
+        yield started
+
+
+@pytest.fixture
+def mortal_broker(other_broker: KafkaBroker) -> KafkaBroker:
+    """For a test that may kill it. It has few topics, and is soon there again."""
+    if not other_broker.is_running:
+        other_broker.start()
+    return other_broker
 
 
 def rows(first: int, count: int) -> list[dict[str, Any]]:
     return [{"id": i, "k": i % 7, "at": f"2026-01-01T00:00:{i % 60:02d}Z"} for i in range(first, first + count)]
 
 
-def source_of(broker: KafkaBroker, name: str, schema: pa.Schema = DECLARED, *, timeout: float = 20.0, **options: Any) -> KafkaSource:
-    return KafkaSource(KafkaSourceConfig(KafkaClient(broker.servers, name, (), timeout), f"group-{name}", **options), schema)
+def source_of(
+    broker: KafkaBroker,
+    name: str,
+    schema: pa.Schema = DECLARED,
+    *,
+    timeout: float = 20.0,
+    client: tuple[tuple[str, str], ...] = (),
+    **options: Any,
+) -> KafkaSource:
+    """``client``: options of librdkafka."""
+    return KafkaSource(KafkaSourceConfig(KafkaClient(broker.servers, name, client, timeout), f"group-{name}", **options), schema)
 
 
 def read_plan(source: KafkaSource, plan: Any) -> tuple[list[dict[str, Any]], list[Any]]:
@@ -202,7 +225,8 @@ def test_any_range_reads_the_same_also_where_offsets_have_gaps(broker: KafkaBrok
             else:
                 writing.commit_transaction(30)
         produce(broker, name, rows(10_000 + turn * 100, 70), 1)
-    source = source_of(broker, name)
+    # Each time that a consumer is sent elsewhere, it waits so long for what it asked before.
+    source = source_of(broker, name, client=(("fetch.wait.max.ms", "10"),))
     plan = source.plan(None, 10_000, 0.0)
     found, rejected = read_plan(source, plan)
     committed = [range(turn * 100, turn * 100 + 50) for turn in range(6)] + [range(10_000 + t * 100, 10_070 + t * 100) for t in range(6)]
@@ -737,80 +761,80 @@ def test_a_full_queue_is_waited_for(broker: KafkaBroker, topic: Callable[..., st
     for key in (None, "a"):
         sink = KafkaSink(KafkaSinkConfig(client, f"full-{key}", key), RESULT, ObjectStorage(str(tmp_path / str(key))))
         writer = sink.writer("0a1b-000001-000000000000-00000-x", "0a1b-000000000000-00000")
-        writer.write(results(0, 3000))
+        writer.write(results(0, 1000))
         sink.publish(writer.close())
     found = consumed(broker, name)
-    assert {identity for identity, _, _ in found} == {f"full-{key}/0a1b/0/0/{row}" for key in (None, "a") for row in range(3000)}
-    assert len(found) == 6000
+    assert {identity for identity, _, _ in found} == {f"full-{key}/0a1b/0/0/{row}" for key in (None, "a") for row in range(1000)}
+    assert len(found) == 2000
 
 
-def test_the_broker_dies_and_comes_back(tmp_path: Path) -> None:
-    with running_broker() as broker:
-        join = Joined(broker, tmp_path, timeout="2s")
-        driver, metrics = join.driver(), Metrics(join.job)
-        watched = Watched(driver, metrics)
-        watched.start()
-        join.feed(60)
-        finish_despite_failures(watched)
-        met_with = [sample(metrics, "kafka_source_errors_total", stream="l"), sample(metrics, "kafka_sink_errors_total")]
-        assert met_with == [0, 0]
-        join.feed(60)
-        broker.kill()
-        with pytest.raises(EpochFailed, match=r"UnavailableError: Kafka topic join-l-.* on 127.*: no answer within 2 s") as failure:
-            watched.step()
-        assert not failure.value.permanent
-        assert sample(metrics, "kafka_source_errors_total", stream="l") > 0
-        broker.start()
-        finish_despite_failures(watched)
-        join.feed(40)
+def test_the_broker_dies_and_comes_back(mortal_broker: KafkaBroker, tmp_path: Path) -> None:
+    join = Joined(mortal_broker, tmp_path, timeout="2s")
+    driver, metrics = join.driver(), Metrics(join.job)
+    watched = Watched(driver, metrics)
+    watched.start()
+    join.feed(60)
+    finish_despite_failures(watched)
+    met_with = [sample(metrics, "kafka_source_errors_total", stream="l"), sample(metrics, "kafka_sink_errors_total")]
+    assert met_with == [0, 0]
+    join.feed(60)
+    mortal_broker.kill()
+    with pytest.raises(EpochFailed, match=r"UnavailableError: Kafka topic join-l-.* on 127.*: no answer within 2 s") as failure:
+        watched.step()
+    assert not failure.value.permanent
+    assert sample(metrics, "kafka_source_errors_total", stream="l") > 0
+    mortal_broker.start()
+    finish_despite_failures(watched)
+    join.feed(40)
 
-        def kill(at: str) -> None:
-            if at == "publish":
-                broker.kill()
+    def kill(at: str) -> None:
+        if at == "publish":
+            mortal_broker.kill()
 
-        driver._at = kill
-        before = sample(metrics, "kafka_send_failures_total")
-        finish_despite_failures(watched, r"UnavailableError: Kafka topic join-out-.*: not all records were acknowledged within 2 s")
-        assert sample(metrics, "kafka_send_failures_total") == before + 1
-        assert sample(metrics, "kafka_sink_errors_total") > 0
-        driver._at = lambda step: None
-        broker.start()
-        finish_despite_failures(watched)
-        found, _ = join.found()
-        assert found == join.expected()
-        assert sample(metrics, "kafka_sent_records_total") == sum(found.values()), "an epoch counts when it was sent whole"
+    driver._at = kill
+    before = sample(metrics, "kafka_send_failures_total")
+    finish_despite_failures(watched, r"UnavailableError: Kafka topic join-out-.*: not all records were acknowledged within 2 s")
+    assert sample(metrics, "kafka_send_failures_total") == before + 1
+    assert sample(metrics, "kafka_sink_errors_total") > 0
+    driver._at = lambda step: None
+    mortal_broker.start()
+    finish_despite_failures(watched)
+    found, _ = join.found()
+    assert found == join.expected()
+    assert sample(metrics, "kafka_sent_records_total") == sum(found.values()), "an epoch counts when it was sent whole"
 
 
-def test_results_that_a_dead_driver_left_are_sent_by_one_that_starts_while_the_brokers_are_away(tmp_path: Path) -> None:
-    with running_broker() as broker:
-        join = Joined(broker, tmp_path, timeout="1s", epoch=150)
-        join.feed(60)
+def test_results_that_a_dead_driver_left_are_sent_by_one_that_starts_while_the_brokers_are_away(
+    mortal_broker: KafkaBroker, tmp_path: Path
+) -> None:
+    join = Joined(mortal_broker, tmp_path, timeout="1s", epoch=150)
+    join.feed(60)
 
-        def die(at: str) -> None:
-            if at == "publish" and first.checkpoint.epoch == 1:
-                raise Crash(at)
+    def die(at: str) -> None:
+        if at == "publish" and first.checkpoint.epoch == 1:
+            raise Crash(at)
 
-        first = join.driver(at=die)
-        first.start()
-        with pytest.raises(Crash):
-            finish_despite_failures(first)  # a second is short on a busy machine
-        broker.kill()
-        storage = ObjectStorage(join.job.checkpoint)
-        left = storage.list("outbox")
-        second = join.driver()
-        second.start()
-        assert not second.is_published
-        with pytest.raises(EpochFailed, match=r"epoch 1: UnavailableError: Kafka topic join-out-.*: not all records") as failure:
-            second.step()
-        assert not failure.value.permanent
-        assert storage.list("outbox") == left, "what is committed stays until it is sent"
-        broker.start()
-        finish_despite_failures(second)
-        join.feed(20)
-        finish_despite_failures(second)
-        found, _ = join.found()
-        assert found == join.expected()
-        assert len(storage.list("outbox")) <= 1, "what start could not sweep away is gone with the next epoch"
+    first = join.driver(at=die)
+    first.start()
+    with pytest.raises(Crash):
+        finish_despite_failures(first)  # a second is short on a busy machine
+    mortal_broker.kill()
+    storage = ObjectStorage(join.job.checkpoint)
+    left = storage.list("outbox")
+    second = join.driver()
+    second.start()
+    assert not second.is_published
+    with pytest.raises(EpochFailed, match=r"epoch 1: UnavailableError: Kafka topic join-out-.*: not all records") as failure:
+        second.step()
+    assert not failure.value.permanent
+    assert storage.list("outbox") == left, "what is committed stays until it is sent"
+    mortal_broker.start()
+    finish_despite_failures(second)
+    join.feed(20)
+    finish_despite_failures(second)
+    found, _ = join.found()
+    assert found == join.expected()
+    assert len(storage.list("outbox")) <= 1, "what start could not sweep away is gone with the next epoch"
 
 
 def test_brokers_that_stay_away_end_a_run_after_a_bounded_time_with_one_sentence(tmp_path: Path) -> None:

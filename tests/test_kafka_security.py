@@ -32,13 +32,21 @@ SCHEMA = pa.schema([("id", pa.int64())])
 PATIENCE_SECONDS = 60
 """Far below the sum of the timeouts with which the tests below would end if a refusal were waited for."""
 __all__ = ["way"]
-pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[KafkaBroker]:
+def login_broker() -> Iterator[KafkaBroker]:
     with running_broker(login=(USER, PASSWORD)) as started:
         yield started
+
+
+@pytest.fixture
+def broker(login_broker: KafkaBroker) -> KafkaBroker:
+    """For a test that may kill it."""
+    if not login_broker.is_running:
+        login_broker.start()
+    return login_broker
 
 
 def login(broker: KafkaBroker, password: str, mechanism: str = "SCRAM-SHA-256", **options: str) -> dict[str, str]:
@@ -176,21 +184,20 @@ def test_a_client_that_speaks_no_tls_is_told_to_look_at_its_options(broker: Kafk
         KafkaSource(KafkaSourceConfig(client, "g"), SCHEMA).plan(None, 10, 0.0)
 
 
-def test_a_broker_that_lets_clients_in_dies_and_comes_back(tmp_path: Path) -> None:
+def test_a_broker_that_lets_clients_in_dies_and_comes_back(broker: KafkaBroker, tmp_path: Path) -> None:
     """Connections that break in the middle of a login are no refusals."""
-    with running_broker(login=(USER, PASSWORD)) as broker:
-        client = {"bootstrapServers": broker.secure_servers, "options": login(broker, PASSWORD), "timeout": "2s"}
-        join = Joined(broker, tmp_path, client=client)
-        driver = join.driver()
-        driver.start()
-        join.feed(20)
-        finish_despite_failures(driver)
-        broker.kill()
-        with pytest.raises(EpochFailed, match=r"UnavailableError: Kafka topic join-l-.*: no answer within 2 s") as failure:
-            driver.step()
-        assert not failure.value.permanent
-        broker.start()
-        finish_despite_failures(driver)
-        join.feed(20)
-        finish_despite_failures(driver)
-        assert join.found() == (join.expected(), 0)
+    client = {"bootstrapServers": broker.secure_servers, "options": login(broker, PASSWORD), "timeout": "2s"}
+    join = Joined(broker, tmp_path, client=client)
+    driver = join.driver()
+    driver.start()
+    join.feed(20)
+    finish_despite_failures(driver)
+    broker.kill()
+    with pytest.raises(EpochFailed, match=r"UnavailableError: Kafka topic join-l-.*: no answer within 2 s") as failure:
+        driver.step()
+    assert not failure.value.permanent
+    broker.start()
+    finish_despite_failures(driver)
+    join.feed(20)
+    finish_despite_failures(driver)
+    assert join.found() == (join.expected(), 0)

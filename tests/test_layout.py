@@ -10,6 +10,7 @@ from streamjoin.language.condition import Condition, parse_condition
 from streamjoin.language.ddl import parse_schema
 from streamjoin.language.layout import layouts
 from streamjoin.language.predicate import MainKind, MainPredicate
+from streamjoin.language.stack import Stack
 from streamjoin.language.window import Window, WindowKind, widest
 
 SCHEMA = parse_schema("k BIGINT, d DOUBLE, s STRING")
@@ -48,10 +49,29 @@ def test_joins_of_the_same_keys_lie_by_the_hull_of_their_bands(texts: tuple[str,
     [("l.k < r.k", "l.d < r.d"), ("l.k < r.k", "l.s = r.s"), ("abs(l.k - r.k) <= 2", "l.k != r.k"), ("l.k < r.k", "l.k + r.k < 7")],
 )
 def test_joins_of_no_common_keys_have_each_pair_meet_and_find_theirs_by_indexes_of_their_own(texts: tuple[str, ...]) -> None:
-    (found,) = layouts(conditions(*texts))
+    found, _ = layouts(conditions(*texts))
     assert found.main.kind is MainKind.ALL
     assert [found.indexes(join) for join in (0, 1)] == [True, True]
     assert found.text == "all"
+
+
+@pytest.mark.parametrize(
+    ("texts", "floors", "lie_by"),
+    [
+        (("l.k < r.k", "l.d < r.d"), (0, 1), ["l.k < r.k", "l.d < r.d"]),
+        (("l.k < r.k", "l.s = r.s", "l.k >= r.k + 4"), (0, 1, 0), ["(l.k < r.k) OR (l.k >= r.k + 4)", "l.s = r.s"]),
+        (("abs(l.k - r.k) <= 2", "l.k != r.k", "l.k + r.k < 7"), (0, 1, 2), ["abs(l.k - r.k) <= 2", "l.k <> r.k", "l.k + r.k < 7"]),
+        (("l.k < r.k OR l.d < r.d", "l.k = r.k", "l.k < r.k OR l.s = r.s"), (0, 1, 0), ["all", "l.k = r.k"]),
+    ],
+)
+def test_joins_of_no_common_keys_may_have_floors_of_their_own(texts: tuple[str, ...], floors: tuple[int, ...], lie_by: list[str]) -> None:
+    _, found = layouts(conditions(*texts))
+    assert isinstance(found.main, Stack)
+    assert found.floors == floors
+    assert [main.text or str(main.kind) for main in found.main.floors] == lie_by
+    assert [(place.side, place.floor) for place in found.places] == [(side, floor) for floor in range(len(lie_by)) for side in (0, 1)]
+    assert [found.places_of(join) for join in range(len(texts))] == [(2 * floor, 2 * floor + 1) for floor in floors]
+    assert not any(found.indexes(join) for join in range(len(texts)))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +93,7 @@ def test_equalities_that_all_joins_share_are_keys_and_no_two_layouts_have_one_te
 
 
 def test_a_join_without_keys_needs_no_index() -> None:
-    (found,) = layouts(conditions("l.k < r.k OR l.d < r.d", "l.k < r.k"))
+    found, _ = layouts(conditions("l.k < r.k OR l.d < r.d", "l.k < r.k"))
     assert [found.indexes(join) for join in (0, 1)] == [False, True]
 
 

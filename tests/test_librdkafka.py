@@ -32,7 +32,7 @@ from streamjoin.io.kafka_records import Fetched, KafkaSplit, Outgoing, Wanted
 from streamjoin.io.kafka_session import RecordByRecord, Session
 from streamjoin.io.librdkafka import Library, UnfitError
 
-pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+pytestmark = pytest.mark.kafka
 EVERYTHING = Wanted(lines=False, keys=True, timestamps=True)
 Record = tuple[bytes | None, bytes | None, int]
 """Key, value and timestamp."""

@@ -39,6 +39,7 @@ from streamjoin.manifest.sinks import KafkaSink
 from streamjoin.manifest.sources import KafkaSource
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.capacity import Capacity
+from streamjoin.serve.api import PlanApi
 from streamjoin.serve.catalogue import CATALOGUE, Kind, tables
 from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.server import DriverServer
@@ -472,10 +473,43 @@ def test_the_catalogue_has_what_is_served_and_nothing_else(run: Run) -> None:
     seen, weighed = scrape(by_tuples), scrape(by_bytes)
     assert weighed["capacity_bytes"] == 1 << 20
     assert set(seen.types) ^ set(weighed.types) == {"streamjoin_capacity_bytes", "streamjoin_capacity_tuples"}
-    assert seen.types | weighed.types == {name: metric.kind.value for name, metric in CATALOGUE.items()}
-    for name, metric in CATALOGUE.items():
+    of_two = {name: metric for name, metric in CATALOGUE.items() if not metric.many}
+    assert seen.types | weighed.types == {name: metric.kind.value for name, metric in of_two.items()}
+    for name, metric in of_two.items():
         assert {frozenset(labels) for labels in seen.labels[name] | weighed.labels[name]} == {frozenset(metric.labels)}, name
     assert run.scrape().types == {name: kind for name, kind in seen.types.items() if "kafka" not in name}
+
+
+def test_joins_of_three_streams_count_partial_results_and_may_have_a_stream_on_both_sides(tmp_path: Path) -> None:
+    columns = {"id": {"sequence": {}}, "k": {"uniform": {"min": 0, "max": 50}}}
+    source = {"generator": {"rows": 300, "realTime": False, "columns": columns}}
+    streams = [{"name": name, "source": source, "schema": "id BIGINT, k INT, at TIMESTAMP", "eventTime": "at"} for name in "abc"]
+    sink = {"files": {"path": str(tmp_path / "out")}}
+    join = {"condition": "a.id = b.id AND abs(b.k - c.k) <= 1", "window": {"unbounded": True}, "output": {"sink": sink}}
+    job = make_job(tmp_path, types=("INT", "INT"), streams=streams, joins=[join], epoch={"maxTuples": 300})
+    metrics = Metrics(job, clock=Clock())
+    driver = Driver(job, ObjectStorage(job.checkpoint), InlineRunner())
+    watched = Watched(driver, metrics)
+    watched.start()
+    results = list(iter(lambda: watched.step(final=True), None))
+    seen = scrape(metrics)
+    assert seen["input_records_total"] == dict.fromkeys("abc", 300)
+    assert set(seen["stream_info"]) == {("left", "a"), ("right", "b"), ("left", "b"), ("right", "c")}
+    # Each tuple is held once for each key of it; of b there are two.
+    held = sum(map(sum, results[-1].held.values()))
+    assert sum(seen["worker_tuples"].values()) == held >= 4 * 300
+    assert seen["partial_tuples_total"] == results[-1].totals["partial"][0] > 0
+    assert seen["partial_bytes_total"] == results[-1].totals["partial_bytes"][0] > 0
+    assert set(seen.types) >= {name for name, metric in CATALOGUE.items() if metric.many}
+    api = PlanApi(driver, job, metrics.health)
+    answer = json.loads(api.answer("GET", "/v1/statistics", b"").message.model_dump_json(by_alias=True))
+    assert answer["predicate"] == "a.id = b.id; abs(b.k - c.k) <= 1"
+    assert [answer[side]["tuples"] for side in ("left", "right")] == [600, 600]
+    first, second = (-(2**63) + floor * 2**61 for floor in (1, 2))
+    for side in ("left", "right"):
+        bounds = answer[side]["histogram"]["bounds"]
+        assert min(bounds) < first < max(bounds) < second, "levels of either main predicate"
+    assert api.answer("GET", "/v1/plan", b"").status == 200
 
 
 def test_kafka_is_shown_by_stream_and_partition_and_summed_over_epochs(run: Run) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from operator_parts import Object, joins_of_before, streamjoin
+from operator_parts import Object, joins_of_before, streamjoin, three_streams
 from streamjoin.cli import pods
 from streamjoin.elastic.sample import Sample
 from streamjoin.manifest import check
@@ -118,6 +118,19 @@ class TestChanges:
             assert worst(changes) is Class.REFUSED
             refused = {change.field for change in changes if change.kind is Class.REFUSED}
             assert {"spec.joins[1].name", "spec.joins[1].condition"} <= refused
+
+    def test_a_stream_that_comes_or_goes_is_refused_by_name(self) -> None:
+        two, three = streamjoin(), streamjoin(**three_streams())
+        for before, after in ((two, three), (three, two)):
+            changes = classify(compared(manifest_of(before)), compared(manifest_of(after)))
+            assert worst(changes) is Class.REFUSED
+            assert "spec.streams[2].name" in {change.field for change in changes if change.kind is Class.REFUSED}
+
+    def test_of_three_streams_a_window_is_refused_by_the_stream_that_it_is_of(self) -> None:
+        before, after = streamjoin(**three_streams()), streamjoin(**three_streams())
+        after["spec"]["joins"][0]["window"]["each"]["payments"] = "61s"
+        (change,) = classify(compared(manifest_of(before)), compared(manifest_of(after)))
+        assert (change.field, change.kind) == ("spec.joins[0].window.each.payments", Class.REFUSED)
 
     def test_a_default_that_is_written_out_is_no_change(self) -> None:
         body = changed("scaling", {"tau0": 0.2, "tau2": 0.8, "mode": "Enforce"})

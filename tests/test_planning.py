@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamjoin.cli.planning import StatsError, expected_statistics, key_text, make_plan, read_plan, read_stats, report, report_change
+from streamjoin.cli.floors import Floor, floors_of, statistics_of
+from streamjoin.cli.planning import key_text, make_plan, read_plan, report, report_change
+from streamjoin.cli.stats import StatsError, expected_statistics, read_stats, read_stats_by_stream
 from streamjoin.elastic.deployment import Expected, expected_tuples
 from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.kernel.keys import encode_keys
+from streamjoin.language.ddl import parse_schema
+from streamjoin.language.graph import join_graph
+from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate
 from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.types import DataType, TypeName
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.scheme.capacity import Capacity
-from streamjoin.scheme.models import plan_for_tasks
+from streamjoin.scheme.models import KEYED, MODELS, plan_for_tasks
+from streamjoin.scheme.statistics import Statistics, loads
+from streamjoin.scheme.tiling import UNITS, KeyRange
 
 
 def main_of(encoding: Encoding, *types: DataType, low: float | None = 0, high: float | None = 0) -> MainPredicate:
@@ -134,7 +142,7 @@ def test_the_report_says_loads_replication_and_every_coverage_area() -> None:
     keys = np.random.default_rng(51).integers(0, 10_000, 500).tolist()
     read = read_stats(stats(left={"tuples": 4000, "keys": keys}, right={"tuples": 4000, "keys": keys}), BAND)
     scheme = make_plan("adsp", read.statistics, BAND, tasks=4).plan.scheme
-    text = report(scheme, read.statistics, BAND, ("orders", "payments"), Capacity(2500))
+    text = report(scheme, read.statistics, [Floor.alone(BAND, read.statistics, ("orders", "payments"))], Capacity(2500))
     assert text.startswith(f"adsp: 4 tasks, {scheme.summary}\nmain predicate: l.k = r.k (range)\norders: 4,000 tuples (")
     assert "capacity 2,500, so that the fullest is 8" in text
     assert "replication: a tuple is held by 1.0" in text
@@ -154,7 +162,7 @@ def test_what_the_manifest_says_is_what_the_window_holds_at_the_expected_rates()
     ]
     for rates, held_in, tuples in cases:
         found = expected_statistics(rates, expected_tuples(rates, held_in))
-        assert tuple(side.tuples for side in found.sides) == tuples
+        assert tuple(side.tuples for side in found) == tuples
 
 
 @pytest.mark.parametrize(
@@ -195,3 +203,131 @@ def test_a_saved_plan_is_read_back_and_one_of_another_join_is_refused() -> None:
         read_plan(json.dumps(plan.to_json()), BAND)
     with pytest.raises(PlanError, match=r"line 1, column 1: .*must be JSON"):
         read_plan("plan", HASH)
+
+
+# Three and more streams.
+
+STREAMS = {name: parse_schema("id BIGINT, k INT, v DOUBLE, s STRING") for name in "abcd"}
+CHAIN = Layout.of_graph(join_graph("a.id = b.id AND abs(b.v - c.v) <= 0.5 AND c.k BETWEEN d.k - 3 AND d.k + 9", STREAMS))
+PLACES = ["a by id", "b by id", "b by v", "c by k", "c by v", "d by k"]
+STAR = Layout.of_graph(join_graph("a.id = b.id AND a.id = c.k AND d.id = a.id", STREAMS))
+
+
+def chain_stats(seed: int = 7, rows: int = 500) -> str:
+    rng = np.random.default_rng(seed)
+    values, whole = ((rng.normal(0, 40, rows).round(2).tolist(), rng.integers(-900, 900, rows).tolist()) for _ in range(2))
+    of_c = {"v": {"keys": values[0]}, "k": {"keys": values[1]}}
+    given = {"a": {"tuples": 4000}, "b": {"tuples": 3000, "by": {"v": {"keys": whole[0]}}}, "c": {"tuples": 2000, "by": of_c}}
+    return json.dumps(given | {"d": {"tuples": 1000, "keys": whole[1]}, "capacity": 900})
+
+
+def chain_floors() -> tuple[tuple[Floor, ...], Statistics]:
+    floors = floors_of(CHAIN, tuple(STREAMS), read_stats_by_stream(chain_stats(), tuple(STREAMS), CHAIN.places).places)
+    return floors, statistics_of(floors)
+
+
+def test_floors_have_every_place_once_with_its_key() -> None:
+    floors, statistics = chain_floors()
+    assert sorted(text for floor in floors for text in floor.texts) == PLACES
+    assert [floor.main.text for floor in floors] == ["a.id = b.id", "abs(b.v - c.v) <= 0.5", "c.k BETWEEN d.k - 3 AND d.k + 9"]
+    assert sum(side.tuples for side in statistics.sides) == 4000 + 2 * 3000 + 2 * 2000 + 1000
+    read = read_stats_by_stream(json.dumps({name: {"tuples": 10} for name in "abcd"}), "abcd", STAR.places)
+    (star,) = floors_of(STAR, "abcd", read.places)
+    assert star.headings == ("a by id", "b by id, c by k and d by id")
+    assert star.main.text == "a.id = b.id; a.id = c.k; d.id = a.id"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_a_floor_shows_holds_every_pair_that_its_predicate_admits_once(model: str) -> None:
+    floors, statistics = chain_floors()
+    scheme = make_plan(model, statistics, CHAIN.main, tasks=6).plan.scheme
+    rng = np.random.default_rng(3)
+
+    def has(keys: KeyRange, key: float) -> bool:
+        return (keys.low is None or keys.low <= key) and (keys.high is None or key < keys.high)
+
+    for floor, (draw, low, high) in zip(
+        floors,
+        [
+            (lambda: int(rng.integers(-(2**60), 2**60)) * 8, 0, 0),
+            (lambda: float(rng.normal(0, 40)), -0.5, 0.5),
+            (lambda: int(rng.integers(-900, 900)), -9, 3),
+        ],
+        strict=True,
+    ):
+        shown = floor.of(scheme)
+        for _ in range(300):
+            left = draw()
+            right = left + (rng.uniform(low, high) if isinstance(left, float) else int(rng.integers(low, high, endpoint=True)))
+            for holder in (LEFT, RIGHT):
+                found = [area for area in shown.areas if area.holds[holder] and has(area.keys[LEFT], left) and has(area.keys[RIGHT], right)]
+                assert sum(area.units[LEFT].size * area.units[RIGHT].size for area in found) == UNITS**2, (left, right)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_tasks_hold_is_what_the_floors_show_together(model: str) -> None:
+    floors, statistics = chain_floors()
+    scheme = make_plan(model, statistics, CHAIN.main, tasks=6).plan.scheme
+    together = sum(loads(floor.of(scheme), floor.statistics) for floor in floors)
+    assert together == pytest.approx(loads(scheme, statistics), rel=0.02, abs=10)
+
+
+@pytest.mark.parametrize("model", KEYED)
+def test_keys_of_hashed_floors_are_cut_though_nothing_is_known_of_them(model: str) -> None:
+    read = read_stats_by_stream(json.dumps({name: {"tuples": 1000} for name in "abcd"}), "abcd", STAR.places)
+    floors = floors_of(STAR, "abcd", read.places)
+    planned = make_plan(model, statistics_of(floors), STAR.main, capacity=Capacity(500))
+    assert planned.plan.workers == 8
+    text = report(planned.plan.scheme, statistics_of(floors), floors, Capacity(500))
+    assert "a by id: 1,000 tuples (hashed evenly), b by id, c by k and d by id: 3,000 tuples (hashed evenly)" in text
+    assert "a tuple is held by 1.00 tasks on average" in text
+    assert "from hash 50.0% to hash 62.5%" in text
+
+
+def test_the_report_has_a_table_for_each_floor_in_its_own_keys() -> None:
+    floors, statistics = chain_floors()
+    scheme = make_plan("adsp", statistics, CHAIN.main, tasks=4).plan.scheme
+    text = report(scheme, statistics, floors, Capacity(10_000))
+    head, *tables = text.split("\n\n")
+    assert "which no key serves" not in head
+    assert "b by v: 3,000 tuples (" in head
+    assert "replication: for each of its keys, a tuple is held by " in head
+    assert [table.splitlines()[0] for table in tables] == [f"{floor.main.text}:" for floor in floors]
+    for floor, table in zip(floors, tables, strict=True):
+        heading, *rows = table.splitlines()[1:]
+        assert heading.split("  ")[0] == "tasks"
+        assert all(name in heading for name in floor.headings)
+        assert rows
+        bounds = [float(bound.replace(",", "")) for bound in re.findall(r"(?:from|below|to) (-?[\d.,]+)", " ".join(rows))]
+        assert all(abs(bound) < 1000 for bound in bounds), "bounds are keys, not levels"
+
+
+def test_where_no_key_serves_a_floor_says_so_of_it_alone() -> None:
+    layout = Layout.of_graph(join_graph("a.id = b.id AND length(concat(b.s, c.s)) > 3", {name: STREAMS[name] for name in "abc"}))
+    read = read_stats_by_stream(json.dumps({name: {"tuples": 100} for name in "abc"}), "abc", layout.places)
+    floors = floors_of(layout, "abc", read.places)
+    scheme = make_plan("adsp", statistics_of(floors), layout.main, tasks=4).plan.scheme
+    lines = report(scheme, statistics_of(floors), floors).splitlines()
+    assert [line for line in lines if "no key serves" in line] == [
+        "main predicate: length(concat(b.s, c.s)) > 3 (all), which no key serves: each tuple of one stream meets every one of the other"
+    ]
+    assert "b: 100 tuples (keys do not matter), c: 100 tuples (keys do not matter)" in lines
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"e": 1}, "e: must be an object of a, b, c, d and capacity"),
+        ({"d": None}, "d: is missing; give at least"),
+        ({"d": 5}, "d: 5; give at least"),
+        ({"d": {"tuples": -1}}, "d.tuples: -1 must be a number"),
+        ({"b": {"tuples": 1, "keys": [1]}}, r"b: it is held by several keys; say how each of them is spread: by\.id, by\.v"),
+        ({"b": {"tuples": 1, "by": {"w": {}}}}, 'b.by: {"w": {}} must be an object of id and v: by these keys it is held'),
+        ({"b": {"tuples": 1, "by": {"v": [1]}}}, "b.by.v: .1. must be an object of keys or histogram"),
+        ({"b": {"tuples": 1, "by": {"v": {"keys": ["x"]}}}}, "b.by.v.keys: must be values of type DOUBLE"),
+        ({"capacity": 0}, "capacity: 0 must be a positive number"),
+    ],
+)
+def test_what_is_wrong_with_statistics_of_many_streams_is_said_by_stream(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(StatsError, match=message):
+        read_stats_by_stream(json.dumps(json.loads(chain_stats()) | changes), tuple(STREAMS), CHAIN.places)

@@ -162,7 +162,7 @@ def _dashed(name: str, colour: str) -> Object:
 NOW = (
     stat("Workers", "none", "Workers of the plan.", "sum(streamjoin_workers)"),
     stat("Fullest worker", "percentunit", "tau of the fullest worker: tuples held / capacity.", "max(streamjoin_worker_utilization_ratio)"),
-    stat("Read", "cps", "Records read, of both streams.", rates("streamjoin_input_records_total")),
+    stat("Read", "cps", "Records read, of all streams.", rates("streamjoin_input_records_total")),
     stat("Results", "cps", "Rows of output.", rates("streamjoin_output_rows_total")),
     stat("Watermark lag", "s", "Of the stream that is furthest behind.", "max(streamjoin_watermark_lag_seconds)"),
     stat(
@@ -273,8 +273,13 @@ STREAMS = (
     Panel(
         "Results and candidates",
         "cps",
-        "Rows of output, and the pairs that the main predicates found, on which the rest of each condition is checked.",
-        {"rows": rates("streamjoin_output_rows_total"), "candidate pairs": rates("streamjoin_candidate_pairs_total")},
+        "Rows of output, and the pairs that the main predicates found, on which the rest of each condition is checked; of three and more "
+        "streams also the partial results that were sent between workers.",
+        {
+            "rows": rates("streamjoin_output_rows_total"),
+            "candidate pairs": rates("streamjoin_candidate_pairs_total"),
+            "partial results": rates("streamjoin_partial_tuples_total"),
+        },
     ),
     Panel("Results by join", "cps", "Rows of output of each join.", {"{{join}}": rates("streamjoin_join_output_rows_total", "join")}),
     Panel(

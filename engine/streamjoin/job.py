@@ -18,7 +18,7 @@ from streamjoin.language.ddl import parse_schema
 from streamjoin.language.graph import JoinGraph, Place
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.layout import Layout
-from streamjoin.language.predicate import MainKind, MainPredicate
+from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.language.sql import Expression, parse_boolean
@@ -154,8 +154,20 @@ class Job:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Where tuples are held, by whichever layout: of which stream, and on which side of a scheme."""
+        """Where tuples are held by the first layout: by the one that was chosen, once there is one (:meth:`lying`)."""
         return self.layouts[0].places
+
+    def lying(self, layout: Layout) -> Job:
+        """The same with this layout alone."""
+        return dataclasses.replace(self, layouts=(layout,))
+
+    def stream_of(self, place: int) -> int:
+        """Whose tuples are held there, by any layout: of two streams those of the left side are in even places."""
+        return place % len(SIDES) if self.graph is None else self.graph.places[place].stream
+
+    def side_of(self, place: int) -> int:
+        """Of a scheme, by any layout."""
+        return place % len(SIDES) if self.graph is None else self.graph.places[place].side
 
     def carried_bytes(self, tuple_bytes: Sequence[float]) -> list[tuple[float, float]]:
         """By stream, the bytes of a tuple that the condition reads, and of those that only what comes of results does.
@@ -181,15 +193,15 @@ class Job:
     def by_stream(self, of_places: Sequence[int]) -> tuple[int, ...]:
         """What is counted by place, added up by stream."""
         found = [0] * len(self.streams)
-        for held, count in zip(self.places, of_places, strict=True):
-            found[held.stream] += count
+        for number, count in enumerate(of_places):
+            found[self.stream_of(number)] += count
         return tuple(found)
 
     def by_side(self, of_places: Sequence[float]) -> tuple[float, float]:
         """What is counted by place, added up by side of a scheme."""
         found = [0.0, 0.0]
-        for held, count in zip(self.places, of_places, strict=True):
-            found[held.side] += count
+        for number, count in enumerate(of_places):
+            found[self.side_of(number)] += count
         return found[LEFT], found[RIGHT]
 
     @property
@@ -216,7 +228,8 @@ class Job:
     def weights_of_sides(self, tuple_bytes: Sequence[float] | None = None, held: Sequence[float] | None = None) -> tuple[float, float]:
         """The same of each side of a scheme: where it has several places, on average of the tuples ``held`` by place, or evenly."""
         weights = self.weights(tuple_bytes)
-        left, right = (_mean([number for number, place in enumerate(self.places) if place.side == side], weights, held) for side in SIDES)
+        of_side = [[number for number in range(len(weights)) if self.side_of(number) == side] for side in SIDES]
+        left, right = (_mean(numbers, weights, held) for numbers in of_side)
         return left, right
 
     def first_deployment(
@@ -282,7 +295,7 @@ def compile_job(manifest: Manifest) -> Job:
     needs = resolve.all_needs(spec, schemas)
     streams = tuple(_stream_job(stream, schemas[stream.name], needs) for stream in spec.streams)
     if spec.scheme.model in KEYED:
-        found = tuple(layout for layout in found if layout.main.kind is MainKind.RANGE)
+        found = tuple(layout for layout in found if layout.cuts_keys)
     return Job(
         name=manifest.metadata.name,
         streams=streams,

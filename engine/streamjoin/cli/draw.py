@@ -1,7 +1,8 @@
 """Draws a scheme as the papers do: the tuple matrix with its results in grey, the areas in colour, each with its task's number.
 
 Left keys run down, right keys across, both in order and to the scale of the tuples that they hold, so that a rectangle's size shows how
-many pairs it joins; a coverage area's grid is drawn to the proportion of its unit ranges. Beside it, what each task holds.
+many pairs it joins; a coverage area's grid is drawn to the proportion of its unit ranges. Beside it, what each task holds. Of three and
+more streams each floor has a matrix of its own, one below the other.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import io
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from streamjoin.cli import wording
+from streamjoin.cli.floors import Floor, is_empty
 from streamjoin.cli.planning import coverage_areas, key_text
 from streamjoin.elastic.plan import Plan
-from streamjoin.language.predicate import Bound, KeyExpression, MainPredicate
+from streamjoin.language.predicate import Bound, KeyExpression
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.matrix import Matrix
@@ -35,6 +38,8 @@ FORMATS = ("svg", "png")
 INK, MUTED, RESULT, LIMIT = "#222222", "#6b6b6b", "#000000", "#c8362f"
 MATRIX_INCHES = 6.2
 """The longer side of the matrix."""
+FLOOR_INCHES, FLOOR_MARGIN = 4.2, 1.15
+"""Where there are several, and between them."""
 LEFT_MARGIN, TOP_MARGIN, BOTTOM_MARGIN, BARS_WIDTH = 1.45, 1.35, 0.95, 2.3
 """Inches."""
 MOST_BESIDE = 64
@@ -52,12 +57,11 @@ def draw_scheme(
     path: Path,
     scheme: Scheme,
     statistics: Statistics,
-    main: MainPredicate,
-    names: tuple[str, str] = ("left", "right"),
+    floors: Sequence[Floor],
     capacity: Capacity | None = None,
 ) -> None:
     """Write the picture to ``path``, whose suffix (svg or png) says how. Raises OSError, and ValueError for another suffix."""
-    _write(path, lambda form: render_scheme(form, scheme, statistics, main, names, capacity))
+    _write(path, lambda form: render_scheme(form, scheme, statistics, floors, capacity))
 
 
 def draw_change(
@@ -65,24 +69,22 @@ def draw_change(
     before: Scheme,
     plan: Plan,
     statistics: Statistics,
-    main: MainPredicate,
-    names: tuple[str, str] = ("left", "right"),
+    floors: Sequence[Floor],
     capacity: Capacity | None = None,
 ) -> None:
     """Write the picture of a change of schemes to ``path``, as :func:`draw_scheme` does."""
-    _write(path, lambda form: render_change(form, before, plan, statistics, main, names, capacity))
+    _write(path, lambda form: render_change(form, before, plan, statistics, floors, capacity))
 
 
 def render_scheme(
     form: str,
     scheme: Scheme,
     statistics: Statistics,
-    main: MainPredicate,
-    names: tuple[str, str] = ("left", "right"),
+    floors: Sequence[Floor],
     capacity: Capacity | None = None,
 ) -> bytes:
     """The picture as svg (with text as text) or png; the same bytes for the same arguments."""
-    return _render(form, [(scheme, _colours(range(scheme.tasks)))], statistics, main, names, capacity)
+    return _render(form, [(scheme, _colours(range(scheme.tasks)))], statistics, floors, capacity)
 
 
 def render_change(
@@ -90,15 +92,14 @@ def render_change(
     before: Scheme,
     plan: Plan,
     statistics: Statistics,
-    main: MainPredicate,
-    names: tuple[str, str] = ("left", "right"),
+    floors: Sequence[Floor],
     capacity: Capacity | None = None,
 ) -> bytes:
     """Two schemes under the same statistics, side by side. A worker that goes on keeps its colour; a new one has a colour of its own."""
     new = itertools.count(before.tasks)
     after = [next(new) if worker is None else worker for worker in plan.keep]
     parts = [(before, _colours(range(before.tasks))), (plan.scheme, _colours(after))]
-    return _render(form, parts, statistics, main, names, capacity)
+    return _render(form, parts, statistics, floors, capacity)
 
 
 def _write(path: Path, render: Callable[[str], bytes]) -> None:
@@ -113,35 +114,57 @@ def _render(
     form: str,
     parts: Sequence[tuple[Scheme, list[_Colour]]],
     statistics: Statistics,
-    main: MainPredicate,
-    names: tuple[str, str],
+    floors: Sequence[Floor],
     capacity: Capacity | None,
 ) -> bytes:
     settings = {"font.size": 9, "font.family": "DejaVu Sans", "svg.fonttype": "none", "svg.hashsalt": "scheme", "axes.edgecolor": MUTED}
     with mpl.rc_context(settings):
-        ratio = min(2.0, max(0.5, (statistics.sides[LEFT].tuples or 1) / (statistics.sides[RIGHT].tuples or 1)))
-        height, width = (MATRIX_INCHES, MATRIX_INCHES / ratio) if ratio >= 1 else (MATRIX_INCHES * ratio, MATRIX_INCHES)
-        panel = LEFT_MARGIN + width + BARS_WIDTH + 0.95
-        figure = Figure(figsize=(panel * len(parts), TOP_MARGIN + height + BOTTOM_MARGIN), dpi=150)
+        sizes = [_inches(floor, MATRIX_INCHES if len(floors) == 1 else FLOOR_INCHES) for floor in floors]
+        widest = max(width for _, width in sizes)
+        panel = LEFT_MARGIN + widest + BARS_WIDTH + 0.95
+        between = FLOOR_MARGIN * (len(floors) - 1)
+        height = TOP_MARGIN + sum(height for height, _ in sizes) + between + BOTTOM_MARGIN
+        figure = Figure(figsize=(panel * len(parts), height), dpi=150)
         size = figure.get_size_inches()
         # Both schemes of a change to one scale.
         largest = max(float(loads(scheme, statistics).max()) for scheme, _ in parts)
         for number, (scheme, colours) in enumerate(parts):
-            begin = panel * number
-            rows = _Axis(statistics.sides[LEFT], [area.keys[LEFT] for area in scheme.areas], main.key(LEFT), names[LEFT])
-            columns = _Axis(statistics.sides[RIGHT], [area.keys[RIGHT] for area in scheme.areas], main.key(RIGHT), names[RIGHT])
-            bars_height = min(height, 0.35 * scheme.tasks + 0.15)
-            axes = figure.add_axes(_box(size, begin + LEFT_MARGIN, BOTTOM_MARGIN, width, height))
-            bars_box = _box(size, begin + LEFT_MARGIN + width + 0.7, BOTTOM_MARGIN + height - bars_height, BARS_WIDTH, bars_height)
-            bars = figure.add_axes(bars_box)
-            _results(axes, Matrix.of(statistics, main), rows, columns)
-            _areas(axes, scheme, rows, columns, colours, (height, width))
-            _matrix_axes(axes, rows, columns, (height, width))
+            begin, top = panel * number, height - TOP_MARGIN
+            bars_height = min(top - BOTTOM_MARGIN, 0.35 * scheme.tasks + 0.15)
+            bars = figure.add_axes(_box(size, begin + LEFT_MARGIN + widest + 0.7, top - bars_height, BARS_WIDTH, bars_height))
+            for floor, inches in zip(floors, sizes, strict=True):
+                top -= inches[0]
+                axes = figure.add_axes(_box(size, begin + LEFT_MARGIN, top, inches[1], inches[0]))
+                _floor(axes, floor, floor.of(scheme), colours, inches, is_one_of_many=len(floors) > 1)
+                top -= FLOOR_MARGIN
             _loads(bars, loads(scheme, statistics), colours, capacity, bars_height, largest)
-            _titles(figure, scheme, main, names, begin)
+            _titles(figure, scheme, floors, begin)
         buffer = io.BytesIO()
         figure.savefig(buffer, format=form, metadata={"Date": None} if form == "svg" else None)
         return buffer.getvalue()
+
+
+def _inches(floor: Floor, longer: float) -> tuple[float, float]:
+    """Height and width of a floor's matrix."""
+    left, right = (side.tuples or 1 for side in floor.statistics.sides)
+    ratio = min(2.0, max(0.5, left / right))
+    return (longer, longer / ratio) if ratio >= 1 else (longer * ratio, longer)
+
+
+def _floor(axes: Any, floor: Floor, scheme: Scheme, colours: list[_Colour], inches: tuple[float, float], *, is_one_of_many: bool) -> None:
+    """The matrix of a floor, of which ``scheme`` has the areas that both sides have keys of."""
+    main, statistics = floor.main, floor.statistics
+    scheme = replace(scheme, areas=tuple(area for area in scheme.areas if not any(map(is_empty, area.keys))))
+    rows, columns = (
+        _Axis(statistics.sides[side], [area.keys[side] for area in scheme.areas], main.key(side), floor.headings[side])
+        for side in (LEFT, RIGHT)
+    )
+    _results(axes, Matrix.of(statistics, main), rows, columns)
+    _areas(axes, scheme, rows, columns, colours, inches)
+    _matrix_axes(axes, rows, columns, inches)
+    if is_one_of_many:
+        axes.set_xlabel(columns.label, color=INK, labelpad=6, loc="left")
+        axes.set_title(_cut(main.text or str(main.kind), 70), loc="left", fontsize=10, fontweight="bold", color=INK, pad=9)
 
 
 def _box(size: Array, left: float, bottom: float, width: float, height: float) -> tuple[float, float, float, float]:
@@ -299,14 +322,15 @@ def _loads(axes: Any, held: Array, colours: list[_Colour], capacity: Capacity | 
             axes.annotate(part, (at, 0), ha=side, fontsize=8, color=colour, **below)
 
 
-def _titles(figure: Figure, scheme: Scheme, main: MainPredicate, names: tuple[str, str], inches: float) -> None:
+def _titles(figure: Figure, scheme: Scheme, floors: Sequence[Floor], inches: float) -> None:
     width, height = figure.get_size_inches()
     begin = inches / width + 0.02
-    title = f"{names[0]} ⋈ {names[1]} by {scheme.model}: {wording.plural(scheme.tasks, 'task')}"
+    names = dict.fromkeys(name for floor in floors for side in floor.streams for name in side)
+    title = f"{' ⋈ '.join(names)} by {scheme.model}: {wording.plural(scheme.tasks, 'task')}"
     figure.text(begin, 1 - 0.28 / height, title, fontsize=13, fontweight="bold", color=INK, va="center")
-    predicate = main.text or str(main.kind)
-    line = f"{_cut(predicate, 70)}   ·   {_cut(scheme.summary, 90)}"
-    figure.text(begin, 1 - 0.56 / height, line, fontsize=9, color=MUTED, va="center")
+    predicates = [_cut(floor.main.text or str(floor.main.kind), 70) for floor in floors]
+    facts = [*(predicates if len(floors) == 1 else []), _cut(scheme.summary, 90)]
+    figure.text(begin, 1 - 0.56 / height, "   ·   ".join(facts), fontsize=9, color=MUTED, va="center")
 
 
 def _cut(text: str, most: int) -> str:

@@ -159,15 +159,14 @@ class History:
         self.epochs += 1
         self.last = result
         self.durations.add(result.duration)
-        for name, pair in result.counts.items():
-            total = self.counts.setdefault(name, [0, 0])
-            total[0] += pair[0]
-            total[1] += pair[1]
+        for name, of_streams in result.counts.items():
+            before = self.counts.get(name, [0] * len(of_streams))
+            self.counts[name] = [total + count for total, count in zip(before, of_streams, strict=True)]
         self.output += result.output
         self.candidates += result.candidates
         for name, work in result.joins.items():
-            before = self.joins.get(name, JoinWork(0, 0))
-            self.joins[name] = JoinWork(before.output + work.output, before.candidates + work.candidates)
+            so_far = self.joins.get(name, JoinWork(0, 0))
+            self.joins[name] = JoinWork(so_far.output + work.output, so_far.candidates + work.candidates)
         self.read_back += result.read_back
         self.largest_utilization = max(self.largest_utilization, max(result.utilization.values(), default=0.0))
         workers = len(result.held)

@@ -22,6 +22,7 @@ STREAMS = (LEFT, RIGHT, "#8f5bd4", "#1ea5a5", "#b0487a", "#7a6a3a")
 """By stream."""
 STYLE = {"font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False}
 MOST_WORKERS_NAMED = 10
+LINE = 1.4
 MOST_SWITCHES_NAMED = 6
 LAG_UNITS = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), (180.0, 60.0, "minutes"))
 """From how many seconds on lag is given in which unit."""
@@ -61,17 +62,22 @@ def _heading(subject: Subject, history: History) -> str:
     return f"{shown}\n{wording.plural(tuples, 'tuple')} in, {wording.plural(rows, 'row')} out, {wording.plural(history.epochs, 'epoch')}"
 
 
+def _width(stream: int, streams: int) -> float:
+    """Of a stream's line: lines that lie on one another are all to be seen."""
+    return LINE * (1 + 0.7 * (streams - 1 - stream))
+
+
 def _rates(axes: Any, subject: Subject, samples: list[Sample], times: list[float]) -> None:
     spans = [
         max(sample.end - (samples[index - 1].end if index else sample.start), 1e-3) for index, sample in enumerate(samples)
     ]
     for number, colour in zip(range(len(subject.streams)), STREAMS, strict=False):
         rates = [sample.input[number] / span for sample, span in zip(samples, spans, strict=True)]
-        axes.plot(times, rates, color=colour, linewidth=1.4, label=f"{subject.streams[number]} in")
+        axes.plot(times, rates, color=colour, linewidth=_width(number, len(subject.streams)), label=f"{subject.streams[number]} in")
     axes.set_ylabel("tuples in per second")
     axes.yaxis.set_major_formatter(EngFormatter(sep=""))
     right = axes.twinx()
-    right.plot(times, [sample.output / span for sample, span in zip(samples, spans, strict=True)], color=OUT, linewidth=1.4, label="out")
+    right.plot(times, [sample.output / span for sample, span in zip(samples, spans, strict=True)], color=OUT, linewidth=LINE, label="out")
     right.set_ylabel("rows out per second", color=OUT)
     right.spines["right"].set_visible(True)
     right.set_ylim(bottom=0)
@@ -115,7 +121,7 @@ def _utilization(axes: Any, subject: Subject, samples: list[Sample], times: list
         # NaN where the worker is not there: the line ends, and begins again with the next plan that has it.
         known = [(time, sample.utilization.get(task, math.nan)) for time, sample in zip(times, samples, strict=True)]
         label = f"worker {task}" if len(tasks) <= MOST_WORKERS_NAMED else None
-        axes.plot(*zip(*known, strict=True), color=colours(0.85 * index / max(1, len(tasks) - 1)), linewidth=1.4, label=label)
+        axes.plot(*zip(*known, strict=True), color=colours(0.85 * index / max(1, len(tasks) - 1)), linewidth=LINE, label=label)
     thresholds = ((job.tau0, "tau0", COLD), (job.tau1, "tau1", QUIET), (job.tau2, "tau2", WARM), (job.tau3, "tau3", HOT))
     for value, name, colour in thresholds if subject.elastic else thresholds[1:]:
         axes.axhline(value, color=colour, linestyle="--", linewidth=1, label=f"{name} {value:g}")
@@ -145,7 +151,8 @@ def _lag(axes: Any, subject: Subject, samples: list[Sample], times: list[float])
         lags = [(time, sample.lag[number]) for time, sample in zip(times, samples, strict=True)]
         known = [(time, lag / scale) for time, lag in lags if lag is not None]
         if known:
-            axes.plot(*zip(*known, strict=True), color=colour, linewidth=1.4, label=subject.streams[number])
+            width = _width(number, len(subject.streams))
+            axes.plot(*zip(*known, strict=True), color=colour, linewidth=width, label=subject.streams[number])
     axes.set_title("watermark lag", loc="left")
     axes.set_ylabel(unit)
     if axes.get_legend_handles_labels()[0]:

@@ -10,16 +10,19 @@ from pathlib import Path
 import click
 
 from streamjoin.cli.exits import Exit, Failure
-from streamjoin.cli.planning import Stats, StatsError, expected_statistics, make_plan, read_plan, read_stats, report, report_change
+from streamjoin.cli.floors import floors_of, statistics_of
+from streamjoin.cli.planning import make_plan, read_plan, report, report_change
+from streamjoin.cli.stats import Stats, StatsError, expected_statistics, read_stats, read_stats_by_stream
 from streamjoin.cli.validate import Unreadable, read_text, refusing
 from streamjoin.elastic.plan import PlanError
 from streamjoin.elastic.sequences import Flowing, assumed, told
 from streamjoin.job import Job, compile_job, with_checkpoint
 from streamjoin.language.graph import JoinGraph
-from streamjoin.language.sides import SIDES
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.manifest.problem import listed
 from streamjoin.manifest.validate import load
 from streamjoin.scheme.capacity import Capacity
+from streamjoin.scheme.statistics import SideStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +54,30 @@ def plan_manifest(path: Path, options: Options) -> Exit:
 
 
 def _plan(job: Job, options: Options) -> None:
-    left_names, right_names = (" and ".join(names) for names in job.streams_by_side)
-    names = (left_names, right_names)
-    main = job.layouts[0].main
-    rates = _rates_of_sides(job)
-    given = Stats(expected_statistics(rates, job.expected_tuples()), None)
+    names = tuple(stream.name for stream in job.streams)
+    layout, main = job.layouts[0], job.layouts[0].main
+    given = Stats(_expected(job), None)
     if options.stats is not None:
         try:
-            given = read_stats(read_text(str(options.stats)), main, names)
+            text = read_text(str(options.stats))
+            if layout.graph is None:
+                given = read_stats(text, main, (names[LEFT], names[RIGHT]))
+            else:
+                given = read_stats_by_stream(text, names, job.places)
         except (StatsError, Unreadable) as refusal:
             raise Failure(Exit.USAGE, f"{options.stats}: {refusal}") from refusal
+    floors = floors_of(layout, names, given.places)
     running = None
     if options.running is not None:
         try:
             running = read_plan(read_text(str(options.running)), main)
         except (PlanError, Unreadable) as refusal:
             raise Failure(Exit.USAGE, f"{options.running}: {refusal}") from refusal
-    statistics, tasks, warning = given.statistics, options.tasks, None
+    tasks, warning = options.tasks, None
     given_tuples = options.capacity or given.capacity_tuples
     holds = job.capacity if given_tuples is None else Capacity(given_tuples)
-    statistics = statistics.weighed(replace(job, capacity=holds).weights_of_sides())
+    held = [place.tuples for place in given.places]
+    statistics = statistics_of(floors).weighed(replace(job, capacity=holds).weights_of_sides(held=held))
     if tasks is None and options.capacity is None and options.stats is None:
         deployment = job.first_deployment(statistics, main)
         if not deployment.fits:
@@ -82,7 +89,7 @@ def _plan(job: Job, options: Options) -> None:
         )
     except ValueError as error:
         raise Failure(Exit.FAILED, f"no plan can be made: {error}") from error
-    click.echo(report(planned.plan.scheme, statistics, main, names, holds), nl=False)
+    click.echo(report(planned.plan.scheme, statistics, floors, holds), nl=False)
     if holds.origin:
         click.echo(f"capacity: {holds.told()}")
     if running is not None:
@@ -104,21 +111,18 @@ def _plan(job: Job, options: Options) -> None:
 
         try:
             if running is None or not planned.changed:
-                draw_scheme(options.output, planned.plan.scheme, statistics, main, names, holds)
+                draw_scheme(options.output, planned.plan.scheme, statistics, floors, holds)
             else:
-                draw_change(options.output, running.scheme, planned.plan, statistics, main, names, holds)
+                draw_change(options.output, running.scheme, planned.plan, statistics, floors, holds)
         except (OSError, ValueError) as error:
             raise Failure(Exit.USAGE, f"--output: {options.output}: {error}") from error
         click.echo(f"drawn: {options.output}")
 
 
-def _rates_of_sides(job: Job) -> tuple[float | None, float | None]:
-    """The tuples per second that are expected on each side of the scheme; None where a stream's are not known."""
-    known = [job.streams[place.stream].expected_rate for place in job.places]
-    if None in known:
-        left, right = (known[0], known[1]) if len(known) == len(SIDES) else (None, None)
-        return left, right
-    return job.by_side([rate or 0.0 for rate in known])
+def _expected(job: Job) -> tuple[SideStatistics, ...]:
+    """What the manifest alone says of what is held at each place."""
+    of_streams = expected_statistics([stream.expected_rate for stream in job.streams], job.expected_of_streams())
+    return tuple(of_streams[place.stream] for place in job.places)
 
 
 def _sequences(job: Job, graph: JoinGraph) -> list[str]:

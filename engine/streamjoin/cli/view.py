@@ -35,8 +35,10 @@ REFRESH_SECONDS = 0.25
 WIDTH, HEIGHT = 100, 30
 """Where the screen shows everything. It fits 80 by 24 by leaving out what is zero."""
 LABEL_CELLS = 12
-LINES_BESIDE_WORKERS = 19
-"""How many lines the screen has besides one for each worker and warning."""
+LINES_BESIDE_WORKERS = 17
+"""How many lines the screen has besides one for each stream, worker and warning."""
+LEAST_WORKER_LINES = 3
+"""With less room for workers, there are no blank lines around them."""
 MOST_JOINS_SHOWN = 6
 GAP = (0, 2, 0, 0)
 COUNTERS = {
@@ -142,7 +144,7 @@ def epoch_line(result: EpochResult) -> str:
     """An epoch in one line; what is zero and better so is left out."""
     counts = result.counts
     parts = [
-        f"in {counts['input'][0]:,} + {counts['input'][1]:,}",
+        f"in {' + '.join(f'{records:,}' for records in counts['input'])}",
         f"out {result.output:,}{_by_join(result)}",
         f"held {sum(map(sum, result.held.values())):,}",
         f"tau {max(result.utilization.values(), default=0.0):.2f}",
@@ -243,14 +245,18 @@ class Screen:
 
     def render(self, now: float, width: int = WIDTH, height: int = HEIGHT) -> RenderableType:
         # On a small terminal the workers and the rates go before joins.
-        joins = max(2, min(MOST_JOINS_SHOWN, height - LINES_BESIDE_WORKERS - 3))
+        lines = LINES_BESIDE_WORKERS + len(self.subject.streams)
+        joins = max(2, min(MOST_JOINS_SHOWN, height - lines - 3))
         parts: list[RenderableType] = [self._header(now, joins), self._streams(now, width >= WIDTH - 5)]
         last = self.history.last
         if last is not None:
             more_joins = min(len(self.subject.job.joins), joins) - 1
-            spare = height - LINES_BESIDE_WORKERS - more_joins - len(self._warnings) - (2 if self.subject.elastic else 0)
-            bar, curve = max(10, min(80, width - WIDTH + 46)), max(10, min(60, width - WIDTH + 32))
-            parts += [Text(), self._workers(last, max(1, spare), bar), Text(), self._flow(now, last, curve), self._state_line(last)]
+            spare = height - lines - more_joins - len(self._warnings) - (2 if self.subject.elastic else 0)
+            blank = [Text()]
+            if spare < LEAST_WORKER_LINES:
+                blank, spare = [], spare + 2
+            curve = max(10, min(60, width - WIDTH + 32))
+            parts += [*blank, self._workers(last, max(1, spare), width), *blank, self._flow(now, last, curve), self._state_line(last)]
         parts += [Text(f" ! {warning}", style="yellow", overflow="ellipsis", no_wrap=True) for warning in self._warnings]
         if self._ended is None:
             parts += [Text(), Text(f" {self._hint()}", style="dim", no_wrap=True, overflow="ellipsis")]
@@ -348,18 +354,27 @@ class Screen:
             )
         return table
 
-    def _workers(self, last: EpochResult, rows: int, bar: int) -> RenderableType:
+    def _workers(self, last: EpochResult, rows: int, width: int) -> RenderableType:
+        streams = self.subject.streams
+        are_two = len(streams) == 2
+        gap, tau_cells, least_bar = GAP[1], 4, 10
+        room = width - (LABEL_CELLS + gap) - (tau_cells + gap) - gap
+        most = min(18, (room - least_bar) // len(streams) - gap)
+        names = [f"held {name}" if are_two else name for name in streams]
+        cells = [max(6, min(most, max(len(name), 9))) for name in names]
+        bar = max(least_bar, min(80, room - sum(cells) - gap * len(cells)))
         table = Table(box=None, padding=GAP, header_style="dim")
-        table.add_column(" worker", no_wrap=True, width=LABEL_CELLS)
-        for name in self.subject.streams:
-            table.add_column(f"held {name}", justify="right", no_wrap=True, overflow="ellipsis", max_width=18)
-        table.add_column("tau", justify="right", no_wrap=True)
+        table.add_column(" worker" if are_two else " worker has", no_wrap=True, width=LABEL_CELLS)
+        for name, of_stream in zip(names, cells, strict=True):
+            table.add_column(name, justify="right", no_wrap=True, overflow="ellipsis", width=of_stream)
+        table.add_column("tau", justify="right", no_wrap=True, width=tau_cells)
         table.add_column(self._scale(bar), no_wrap=True, min_width=bar)
         tasks = sorted(last.held)
         shown = tasks if len(tasks) <= rows else sorted(sorted(tasks, key=lambda task: -last.utilization[task])[: rows - 1])
         for task in shown:
             tau = last.utilization[task]
-            held = map(_number, self.subject.job.by_stream(last.held[task]))
+            of_streams = self.subject.job.by_stream(last.held[task])
+            held = [_number(count) if of_stream >= 9 else wording.short(count) for count, of_stream in zip(of_streams, cells, strict=True)]
             table.add_row(f" {task}", *held, Text(f"{tau:.2f}", style=self._colour(tau)), self._bar(tau, bar))
         if len(shown) < len(tasks):
             table.add_row(Text(f" {len(tasks) - len(shown)} more", style="dim"))
@@ -402,7 +417,10 @@ class Screen:
         table.add_column(no_wrap=True, overflow="ellipsis")
         durations = self.history.durations
         total_in, total_out = sum(last.totals.get("input", [0])), sum(last.totals.get("output", [0]))
-        kept = f", {last.output / last.candidates:.0%} of pairs compared" if last.candidates > last.output else ""
+        if "partial" in last.totals:
+            made_of = f", {_number(last.totals['partial'][0])} partial results sent"
+        else:
+            made_of = f", {last.output / last.candidates:.0%} of pairs compared" if last.candidates > last.output else ""
         for name, value, curve, colour, more in (
             (" in", f"{wording.short(sum(rates.input))}/s", [second.input for second in seconds], "blue", f"{_number(total_in)} in all"),
             (
@@ -410,7 +428,7 @@ class Screen:
                 f"{wording.short(rates.output)}/s",
                 [second.output for second in seconds],
                 "green",
-                f"{_number(total_out)} in all{kept}",
+                f"{_number(total_out)} in all{made_of}",
             ),
             (
                 f" epoch {last.epoch}",

@@ -77,6 +77,11 @@ class Deployment:
         return self.planned.plan.workers
 
     @property
+    def volume(self) -> float:
+        """What all workers are expected to hold together, replicas counted."""
+        return float(self.planned.loads.sum())
+
+    @property
     def fits(self) -> bool:
         """Whether no worker is expected to hold more than it may. A window without end is not expected to."""
         return self.tau is None or math.isinf(self.tau) or self.tau <= 1 + PRECISION

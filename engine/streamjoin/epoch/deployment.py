@@ -67,15 +67,25 @@ def first_plan(
             source.reader.close()
     checkpoint = replace(checkpoint, widths=tuple(map(_width, samples)))
     encoded = [[_encoded(samples[place.stream], place.key, job.streams[place.stream]) for place in each.places] for each in job.layouts]
-    layout = choose(job.layouts, list(zip(*encoded, strict=True)))
-    levels = [layout.levels(place, keys) for place, keys in zip(layout.places, encoded[job.layouts.index(layout)], strict=True)]
     rates = [stream.expected_rate for stream in job.streams]
     of_streams = [float(rate or 1) for rate in rates] if all(rates) else [float(max(1, plan.records)) for plan in inputs]
-    volumes = [of_streams[place.stream] for place in layout.places]
-    keyed = layout.is_keyed
-    known = _statistics(layout.places, volumes, [(keys, np.ones(len(keys))) if keyed else None for keys in levels])
-    sampled = [_tuple_bytes(job, place.stream, samples[place.stream]) for place in layout.places]
-    return _deployed(checkpoint, layout.main, job.first_deployment(known, layout.main, tuple_bytes=sampled, held=volumes))
+
+    def deployment(layout: Layout) -> Deployment:
+        """The first plan by this layout."""
+        of_places = zip(layout.places, encoded[job.layouts.index(layout)], strict=True)
+        levels = [layout.levels(place, keys) for place, keys in of_places]
+        volumes = [of_streams[place.stream] for place in layout.places]
+        known = _statistics(layout.places, volumes, [(keys, np.ones(len(keys))) if layout.is_keyed else None for keys in levels])
+        sampled = [_tuple_bytes(job, place.stream, samples[place.stream]) for place in layout.places]
+        return job.lying(layout).first_deployment(known, layout.main, tuple_bytes=sampled, held=volumes)
+
+    if len(job.joins) > 1 and any(layout.floors for layout in job.layouts):
+        made = {layout: deployment(layout) for layout in job.layouts}
+        layout = min(made, key=lambda each: made[each].volume)
+    else:
+        layout = choose(job.layouts, list(zip(*encoded, strict=True)))
+        made = {layout: deployment(layout)}
+    return _deployed(checkpoint, layout.main, made[layout])
 
 
 def plan_as_asked(job: Job, checkpoint: Checkpoint, storage: Storage) -> Deployed:
@@ -94,8 +104,9 @@ def plan_as_asked(job: Job, checkpoint: Checkpoint, storage: Storage) -> Deploye
         layout.places, held, [_sampled(storage, of_place, layout, place) for of_place, place in zip(blocks, layout.places, strict=True)]
     )
     totals = [side.tuples for side in known.sides]
-    left, right = (max(tuples, expected or 0.0) for tuples, expected in zip(totals, job.expected_tuples(), strict=True))
-    deployment = job.first_deployment(known, layout.main, (left, right), tuple_bytes=tuple_bytes(job, checkpoint), held=held)
+    left, right = (max(tuples, expected or 0.0) for tuples, expected in zip(totals, job.lying(layout).expected_tuples(), strict=True))
+    lying = job.lying(layout)
+    deployment = lying.first_deployment(known, layout.main, (left, right), tuple_bytes=tuple_bytes(lying, checkpoint), held=held)
     deployed = _deployed(checkpoint, layout.main, deployment)
     after = Scheme.from_json(deployed.checkpoint.scheme)
     # The model may have no scheme for as many workers as were asked for.

@@ -427,6 +427,9 @@ class Driver:
         """Run under the checkpoint's plan from now on; where it is new, it is durable with the next commit."""
         self.checkpoint = checkpoint
         self.layout = layout_of(self.job, checkpoint, self._storage.url)
+        self.job = self.job.lying(self.layout)
+        self.checkpoint = checkpoint.sized(len(self.job.streams), len(self.job.places))
+        self._observations = Observations(self.job.places, len(self.job.streams))
         config = make_config(self.job, self.layout, self._query, self._storage, self._sources, self._sink, self._dead_letters)
         self._config = share(self._query, config)
         self._carry_out(self._replanner.handle(Adopted(checkpoint.generation, Scheme.from_json(checkpoint.scheme))))

@@ -56,7 +56,6 @@ from streamjoin.epoch.writes import Writes
 from streamjoin.kernel.expansion import Coverage
 from streamjoin.kernel.run import CHUNK_BYTES, Run, merge_in_chunks, merge_runs, tiers
 from streamjoin.language.join_type import JoinType
-from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.tiling import Area
 from streamjoin.state.blocks import FOLDER, Axes, Block, describe, encode_in_parts, load_all, name_of
 from streamjoin.state.log import Entry
@@ -101,7 +100,7 @@ def rounds_among_tasks(spec: EpochSpec) -> int:
     if worker.sequences is not None:
         return rounds_of(spec.ways)
     areas = plan_of(spec.scheme, spec.config).scheme.areas
-    return int(any(area.writes[side] != area.keys[side] for area in areas for side in worker.tracked))
+    return int(any(area.writes[place] != area.keys[place] for area in areas for place in worker.tracked))
 
 
 class Part:
@@ -155,7 +154,7 @@ class Part:
         for each in self._worker.joins:
             seen = each.joiner.candidates_seen
             for index, area in areas.items():
-                for left, right in _pairs(index, area, self._runs, self._fresh):
+                for left, right in _pairs(index, area, each.places, self._runs, self._fresh):
                     self._join_pair(each, left, right)
             report.admitted[each.name] = each.joiner.candidates_seen - seen
             if not each.type.tracked:
@@ -165,15 +164,16 @@ class Part:
     def _drop_indexes(self) -> None:
         """Those of joins whose windows have passed a run, which a wider one still holds."""
         spec, joins, wider = self._spec, self._worker.joins, self._worker.config.window
-        expired = [join.window.expired_within(wider, spec.expired_before) for join in joins]
-        for (_, side), of_side in self._runs.items():
-            for held in of_side:
-                latest, bounds = held.run.time_max, [of_join[side] for of_join in expired]
-                needed = {
-                    join.indexed[side]
-                    for join, bound in zip(joins, bounds, strict=True)
-                    if bound is None or latest is None or latest >= bound
-                }
+        expired = [join.expired(wider, spec.expired_before) for join in joins]
+        for (_, place), of_place in self._runs.items():
+            for held in of_place:
+                latest, needed = held.run.time_max, set()
+                for join, bounds in zip(joins, expired, strict=True):
+                    if place in join.places:
+                        side = join.places.index(place)
+                        bound = bounds[side]
+                        if bound is None or latest is None or latest >= bound:
+                            needed.add(join.indexed[side])
                 for indexed in held.indexes.keys() - needed:
                     del held.indexes[indexed]
 
@@ -283,8 +283,9 @@ class Part:
         self._report.admitted[join.name] = self._report.admitted.get(join.name, 0) + count
 
     def _write_alone(self, join: CompiledJoin, tuples: Iterable[tuple[int, Rows]]) -> None:
-        for side, (run, rows) in tuples:
-            for results in join.joiner.alone(side, run.batch, rows):
+        """``tuples``: by place."""
+        for place, (run, rows) in tuples:
+            for results in join.joiner.alone(join.places.index(place), run.batch, rows):
                 self._write(join, results)
 
     def _gather(self, pieces: Iterable[Piece]) -> dict[tuple[int, int], list[Run]]:
@@ -293,10 +294,11 @@ class Part:
             if piece.area == REPORT:
                 self._report.routes.append(pickle.loads(piece.data))  # noqa: S301 - written by the route tasks
             elif piece.area == UNMATCHABLE:
-                alone = ipc.read_record_batch(piece.data, self._worker.streams[piece.place].payload)
+                stream = self._worker.places[piece.place].stream
+                alone = ipc.read_record_batch(piece.data, self._worker.streams[stream].payload)
                 for join in self._worker.joins:
-                    if join.type.gives_unmatched and piece.place in join.type.tracked:
-                        for results in join.joiner.alone(piece.place, alone):
+                    if join.type.gives_unmatched and piece.place in join.tracked:
+                        for results in join.joiner.alone(stream, alone):
                             self._write(join, results)
             else:
                 parts[piece.area, piece.place].append(Run.of(ipc.read_record_batch(piece.data, self._worker.held[piece.place])))
@@ -392,8 +394,7 @@ def _read_back(
     here = [] if spec.handover is None else _held_here(spec, spec.handover, store)
     worker = compiled(spec.config)
     bounds = tuple(
-        (spec.released_before if place.stream in worker.tracked else spec.expired_before)[number]
-        for number, place in enumerate(worker.places)
+        (spec.released_before if place in worker.tracked else spec.expired_before)[place] for place in range(len(worker.places))
     )
     gathered = read_back(
         *(config.storage, checkpoint.blocks, areas, spec.generation, bounds), here=here, fetched=store.fetched()
@@ -475,14 +476,14 @@ def _unexpired(held: tuple[HeldRun, ...], bound: int | None, report: TaskReport)
     return tuple(kept)
 
 
-def _pairs(index: int, area: Area, runs: TaskRuns, fresh: TaskRuns) -> Iterable[tuple[HeldRun, HeldRun]]:
-    left, right = fresh.get((index, LEFT), ()), fresh.get((index, RIGHT), ())
-    for new in left:
-        yield from ((new, held) for held in runs[index, RIGHT])
-    for new in right:
-        yield from ((held, new) for held in runs[index, LEFT])
-        if area.holds[LEFT]:
-            yield from ((other, new) for other in left)
+def _pairs(index: int, area: Area, places: tuple[int, int], runs: TaskRuns, fresh: TaskRuns) -> Iterable[tuple[HeldRun, HeldRun]]:
+    left, right = places
+    for new in fresh.get((index, left), ()):
+        yield from ((new, held) for held in runs[index, right])
+    for new in fresh.get((index, right), ()):
+        yield from ((held, new) for held in runs[index, left])
+        if area.holds[left]:
+            yield from ((other, new) for other in fresh.get((index, left), ()))
 
 
 def _in_tiers(
@@ -495,7 +496,7 @@ def _in_tiers(
     if spec.is_last:
         return [], []
     bound = spec.expired_before[key[1]]
-    tracking = [matches[join.name] for join in worker.joins if key[1] in join.type.tracked]
+    tracking = [matches[join.name] for join in worker.joins if key[1] in join.tracked]
     kept: list[HeldRun] = []
     made: list[HeldRun] = []
     for stored in (True, False):

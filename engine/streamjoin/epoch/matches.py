@@ -53,14 +53,14 @@ class Matches:
         """``wider``: the window that ``spec.expired_before`` goes by. ``before``: as the epoch before has left them; of a run that is not
         among them nothing has matched."""
         self._spec, self._plan, self._areas, self._join, self._before = spec, plan, areas, join, before
-        self._tracked = join.type.tracked
-        self._expired = join.window.expired_within(wider, spec.expired_before)
-        self._released = join.window.expired_within(wider, spec.released_before)
+        self._tracked = join.tracked
+        self._expired = dict(zip(join.places, join.expired(wider, spec.expired_before), strict=True))
+        self._released = dict(zip(join.places, join.expired(wider, spec.released_before), strict=True))
         self._now: dict[HeldRun, Marks] = {}
 
     def marker(self, left: HeldRun, right: HeldRun) -> Matched:
         """Who is told of pairs of these two runs that match."""
-        sides = [(side, run) for side, run in enumerate((left, right)) if side in self._tracked]
+        sides = [(side, run) for side, run in enumerate((left, right)) if side in self._join.type.tracked]
 
         def mark(*pairs: Indices) -> None:
             for side, run in sides:
@@ -77,22 +77,22 @@ class Matches:
 
     def notices(self, runs: Runs) -> Iterator[Piece]:
         """What the owners of tuples that are not ours are to know. O(rows of other areas that are held here)."""
-        for (area, side), of_side in self._tracked_of(runs):
+        for (area, place), of_side in self._tracked_of(runs):
             for held in of_side:
-                start, end = self._owned(area, side, held)
+                start, end = self._owned(area, place, held)
                 rows = np.concatenate([self._fresh(held, 0, start), self._fresh(held, end, held.run.rows)])
                 if len(rows):
-                    yield from self._to_owners(side, take(held.run.batch.select([KEY, UNIT, ID]), pa.array(rows)))
+                    yield from self._to_owners(place, take(held.run.batch.select([KEY, UNIT, ID]), pa.array(rows)))
 
-    def _to_owners(self, side: int, batch: pa.RecordBatch) -> Iterator[Piece]:
+    def _to_owners(self, place: int, batch: pa.RecordBatch) -> Iterator[Piece]:
         areas = self._plan.scheme.areas
-        for number, selection in self._plan.routers[side].route(batch.column(KEY).to_numpy(), batch.column(UNIT).to_numpy()):
-            keys = areas[number].writes[side]
+        for number, selection in self._plan.routers[place].route(batch.column(KEY).to_numpy(), batch.column(UNIT).to_numpy()):
+            keys = areas[number].writes[place]
             if keys is None:
                 continue
             owned = slice_keys(rows_selected(batch, selection), keys)
             if owned.num_rows:
-                yield Piece(areas[number].task, number, side, owned.select([KEY, ID]).serialize(), self._join.number)
+                yield Piece(areas[number].task, number, place, owned.select([KEY, ID]).serialize(), self._join.number)
 
     def take(self, notices: Iterable[Piece], runs: Runs) -> None:
         """Mark what other areas have found. O(n log n) for the n rows that have keys such as the notices'."""
@@ -122,16 +122,16 @@ class Matches:
                 yield key, parts
 
     def passed(self, runs: Runs, *, fresh: bool) -> Iterator[tuple[int, Rows]]:
-        """By side, our tuples that have matched nothing and never will: those that this epoch lets go, of runs that were held before
+        """By place, our tuples that have matched nothing and never will: those that this epoch lets go, of runs that were held before
         it, or, ``fresh``, those that came in it too late for anything that is still to come. O(rows of runs where there are such)."""
         spec = self._spec
-        for (area, side), of_side in self._tracked_of(runs):
-            bound, released = self._expired[side], None if fresh else self._released[side]
+        for (area, place), of_side in self._tracked_of(runs):
+            bound, released = self._expired[place], None if fresh else self._released[place]
             for held in of_side:
                 run = held.run
                 if not spec.is_last and (bound is None or run.time_min is None or run.time_min >= bound):
                     continue
-                start, end = self._owned(area, side, held)
+                start, end = self._owned(area, place, held)
                 marks = self.marks(held)[start:end]
                 if run.time is None:
                     rows = np.flatnonzero(~marks)
@@ -140,7 +140,7 @@ class Matches:
                     rows = np.empty(end - start, dtype=np.int64)
                     rows = rows[: unmatched_between(marks, run.time[start:end], low, high, rows)]
                 if len(rows):
-                    yield side, (run, rows + start)
+                    yield place, (run, rows + start)
 
     def after(self, runs: Runs) -> dict[HeldRun, Marks]:
         """The marks of those of these runs of which any tuple has matched."""
@@ -165,8 +165,8 @@ class Matches:
             return np.empty(0, dtype=np.int64)
         return start + np.flatnonzero(now[start:end] if before is None else now[start:end] > before[start:end])
 
-    def _owned(self, area: int, side: int, held: HeldRun) -> tuple[int, int]:
-        keys = self._areas[area].writes[side]
+    def _owned(self, area: int, place: int, held: HeldRun) -> tuple[int, int]:
+        keys = self._areas[area].writes[place]
         return (0, 0) if keys is None else places_of(held.run.key, keys)
 
     def _tracked_of(self, runs: Runs) -> Iterator[tuple[AreaSide, Sequence[HeldRun]]]:
@@ -230,14 +230,14 @@ def read_marks(
     """A join's marks of runs that were read back, from committed blocks. O(marks log marks + rows log marks). Raises StorageError."""
     found: dict[HeldRun, Marks] = {}
     blocks = [block for block in blocks if block.join == join.tag]
-    for side in join.type.tracked:
-        held_here = {area: held_on(areas[area], side) for area, of_side in runs if of_side == side and areas[area].holds[side]}
+    for place in join.tracked:
+        held_here = {area: held_on(areas[area], place) for area, of_place in runs if of_place == place and areas[area].holds[place]}
         met = [block for block in blocks if any(block.meets(region) for regions in held_here.values() for region in regions)]
         if not met:
             continue
         identities = np.unique(np.concatenate([batch.column(ID).to_numpy() for batch in load_all(storage, met)]))
         for area in held_here:
-            for held in runs[area, side]:
+            for held in runs[area, place]:
                 rows = rows_of(held.run, identities, 0, held.run.rows)
                 if len(rows):
                     marks = found[held] = np.zeros(held.run.rows, dtype=bool)

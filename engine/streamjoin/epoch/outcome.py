@@ -228,11 +228,12 @@ def counts_of(reports: Iterable[TaskReport], streams: int) -> dict[str, tuple[in
 
 def stored(job: Job, blocks: Iterable[Block]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """How many blocks these are and their bytes, each by stream."""
-    count, nbytes = [0] * len(job.places), [0] * len(job.places)
+    count, nbytes = [0] * len(job.streams), [0] * len(job.streams)
     for block in blocks:
-        count[block.place] += 1
-        nbytes[block.place] += block.nbytes
-    return job.by_stream(count), job.by_stream(nbytes)
+        stream = job.stream_of(block.place)
+        count[stream] += 1
+        nbytes[stream] += block.nbytes
+    return tuple(count), tuple(nbytes)
 
 
 def _all_ahead(job: Job, routes: Sequence[RouteReport]) -> Iterator[str]:

@@ -15,7 +15,6 @@ from streamjoin.epoch.events import EpochPlans
 from streamjoin.epoch.spec import EpochSpec, Handover, Rewrite, Shared, TooLarge, Upcoming
 from streamjoin.io.base import Position, Source, SourcePlan
 from streamjoin.job import Job
-from streamjoin.language.graph import Place
 from streamjoin.language.window import Ends, WindowKind
 from streamjoin.state.log import Checkpoint
 
@@ -214,9 +213,10 @@ def loads_of(job: Job, checkpoint: Checkpoint) -> dict[int, float]:
 def tuple_bytes(job: Job, checkpoint: Checkpoint) -> tuple[float, ...]:
     """Bytes of a held tuple, by place: of those that workers hold, and by the schema where they hold none. O(tasks)."""
 
-    def width(number: int, place: Place) -> float:
-        tuples = sum(held[number] for task, held in checkpoint.held.items() if task in checkpoint.held_bytes)
-        nbytes = sum(held[number] for held in checkpoint.held_bytes.values())
-        return nbytes / tuples if nbytes and tuples else job.streams[place.stream].tuple_bytes
+    def width(place: int) -> float:
+        tuples = sum(held[place] for task, held in checkpoint.held.items() if task in checkpoint.held_bytes)
+        nbytes = sum(held[place] for held in checkpoint.held_bytes.values())
+        return nbytes / tuples if nbytes and tuples else job.streams[job.stream_of(place)].tuple_bytes
 
-    return tuple(width(number, place) for number, place in enumerate(job.places))
+    places = next((len(held) for held in checkpoint.held.values()), len(job.places))
+    return tuple(map(width, range(places)))

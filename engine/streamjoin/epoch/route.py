@@ -76,8 +76,8 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
         _require_room(spec, split, report)
         found = prepare(spec, worker, which, index, records, split.first_record, report, late_letters=dead_letters.late)
         dead.write(split, records.rejected + found.letters)
-        if found.unmatchable is not None:
-            yield Piece(index % plan.scheme.tasks, UNMATCHABLE, which, found.unmatchable.serialize())
+        for place, tuples in found.unmatchable.items():
+            yield Piece(index % plan.scheme.tasks, UNMATCHABLE, place, tuples.serialize())
         batch = found.held
         if batch is None:
             continue
@@ -132,8 +132,8 @@ class Prepared:
 
     held: pa.Table | None
     """The tuples, with a column ``_shed`` in [0, 1), and their keys of all places but the first; None: there are none."""
-    unmatchable: pa.RecordBatch | None
-    """The payload of those that can match nothing, if that is wanted and there are any."""
+    unmatchable: dict[int, pa.RecordBatch]
+    """By place, the payload of those that can match nothing there, if that is wanted and there are any."""
     letters: list[Rejected]
 
 
@@ -189,22 +189,22 @@ def prepare(
         report.late += late
         if late and late_letters:
             letters += _letters(batch, rows, ~keep, f"{stream.event_time}: late; the stream's watermark was {_written(bound)}")
-    alone: pa.RecordBatch | None = None
+    alone: dict[int, pa.RecordBatch] = {}
     keys: list[np.ndarray] = []
-    matchable = keep.copy()
+    keyed: list[np.ndarray] = []
     for place in taken.places:
         by = worker.places[place].key
-        if by is None:
-            keys.append(np.zeros(batch.num_rows, dtype=np.int64))
-            continue
-        key, valid = encode_keys(batch, by, stream.schema)
+        key, valid = (np.zeros(batch.num_rows, dtype=np.int64), None) if by is None else encode_keys(batch, by, stream.schema)
         keys.append(key)
-        if valid is not None:
-            matchable &= valid
-    unmatchable = keep & ~matchable
-    report.unmatchable += int(unmatchable.sum())
-    if taken.gives_unmatched and unmatchable.any():
-        alone = batch.select(list(stream.payload)).filter(pa.array(unmatchable))
+        keyed.append(keep if valid is None else keep & valid)
+        if valid is not None and taken.gives_unmatched:
+            unmatchable = keep & ~valid
+            if unmatchable.any():
+                alone[place] = batch.select(list(stream.payload)).filter(pa.array(unmatchable))
+    # A result of three and more streams has a tuple of each: one that lacks a key is of no use in any place.
+    combine = np.logical_or if worker.sequences is None else np.logical_and
+    matchable = combine.reduce(keyed)
+    report.unmatchable += int((keep & ~matchable).sum())
     keep = matchable
     if not keep.any():
         return Prepared(None, alone, letters)
@@ -222,6 +222,8 @@ def prepare(
         arrays.append(first_record + rows)
     payload = [batch.column(name) for name in stream.payload]
     more = {_key_of(number): pa.array(key) for number, key in enumerate(keys) if number}
+    if worker.sequences is None and len(taken.places) > 1:
+        more |= {_is_in(number): pa.array(valid) for number, valid in enumerate(keyed)}
     schema = worker.held[taken.places[0]].append(pa.field("_shed", pa.float64()))
     for name, values in more.items():
         schema = schema.append(pa.field(name, values.type))
@@ -235,13 +237,15 @@ def cut(spec: EpochSpec, plan: Plan, taken: Taken, tables: list[pa.Table], repor
     """Phase 4."""
     table = pa.concat_tables(tables)
     names = [_key_of(number) for number in range(len(taken.places))]
-    orders = [sort_order(table.column(name).to_numpy()) for name in names]
+    orders = [_order(table, number) for number in range(len(taken.places))]
+    kept: np.ndarray | None = None
     if any(spec.shed):
         kept = table.column("_shed").to_numpy() >= _shed_factors(spec, plan, taken, table, names, orders)
         report.shed += table.num_rows - int(kept.sum())
         orders = [order[kept[order]] for order in orders]
-    report.accepted += len(orders[0])
-    held = [name for name in table.column_names if name not in ("_shed", *names)]
+    report.accepted += table.num_rows if kept is None else int(kept.sum())
+    beside = {"_shed", *names, *map(_is_in, range(len(names)))}
+    held = [name for name in table.column_names if name not in beside]
     for place, name, order in zip(taken.places, names, orders, strict=True):
         if len(order):
             own = table.select([name, *held]).rename_columns(["_key", *held])
@@ -273,6 +277,20 @@ def _shed_factors(
                 rows = order[selection]
                 factors[rows] = np.maximum(factors[rows], spec.shed[areas[area].task])
     return factors
+
+
+def _order(table: pa.Table, number: int) -> np.ndarray:
+    """The rows that are held in the so-manieth place of the stream, in the order of its key."""
+    key = table.column(_key_of(number)).to_numpy()
+    if _is_in(number) not in table.column_names:
+        return sort_order(key)
+    rows = np.flatnonzero(table.column(_is_in(number)).to_numpy())
+    return rows[sort_order(key[rows])]
+
+
+def _is_in(number: int) -> str:
+    """The column that says whether a tuple has a key in the so-manieth place of its stream."""
+    return f"_in{number}"
 
 
 def _key_of(number: int) -> str:

@@ -357,8 +357,8 @@ class Compiled:
         """Of two streams."""
         self.sequences = None if graph is None else Sequences(_many(config, graph))
         """Of three and more."""
-        self.tracked = tuple(sorted({side for join in config.joins for side in join.type.tracked}))
-        """The sides that any join tracks."""
+        self.tracked = tuple(sorted({place for join in self.joins for place in join.tracked}))
+        """The places that any join tracks."""
         self.streams = tuple(
             Taken(
                 stream,
@@ -390,6 +390,10 @@ class CompiledJoin:
     def __init__(self, number: int, join: Join, config: Config) -> None:
         """``number``: its place among the joins."""
         self.number, self.name, self.type, self.window = number, join.name, join.type, join.window
+        self.places = config.layout.places_of(number)
+        """Where it finds its pairs, by side."""
+        self.tracked = tuple(self.places[side] for side in join.type.tracked)
+        """The places whose tuples are known to have matched or not."""
         self.tag = tags(each.name for each in config.joins)[join.name]
         """What marks blocks are known by as this join's."""
         assert join.predicate is not None
@@ -409,6 +413,11 @@ class CompiledJoin:
         slides = None if slide in (0, config.window.slide_micros) else slide
         self.indexed = tuple(Indexed(main.key(side) if join.has_index else None, slides) for side in SIDES)
         """By side, what it finds pairs by."""
+
+    def expired(self, wider: Window, bounds: Ends) -> Ends:
+        """By side, the ``_time`` below which its own window has passed tuples; ``bounds``: by place, of a wider one."""
+        left, right = self.places
+        return self.window.expired_within(wider, (bounds[left], bounds[right]))
 
 
 class Taken:

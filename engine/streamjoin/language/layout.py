@@ -1,8 +1,9 @@
 """How the tuples of streams lie for all joins over them: one main predicate to cut, ship and sort them by.
 
 Joins whose conditions bound the same two keys share an order by those: the layout's main predicate is the hull of their bands, and each
-join finds its own pairs within it. Joins that have no keys in common share none: then every pair of tuples meets in one place, and each
-join finds its pairs there by an index of its own.
+join finds its own pairs within it. Joins that have no keys in common share none. Then there are two layouts: every pair of tuples meets
+somewhere, and each join finds its pairs there by an index of its own; or tuples are held once for every pair of keys, which one scheme
+cuts as *floors* (:mod:`~streamjoin.language.stack`), each for the joins that have those keys.
 
 Always holds: a layout's main predicate admits every pair that any of its joins admits.
 """
@@ -19,6 +20,7 @@ from streamjoin.language.condition import Condition
 from streamjoin.language.graph import JoinGraph, Place
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate, Predicate, hull
 from streamjoin.language.sides import LEFT, SIDES
+from streamjoin.language.stack import MOST_FLOORS, Stack
 from streamjoin.language.types import BIGINT, DataType
 
 
@@ -32,6 +34,8 @@ class Layout:
     """By join, how it finds its pairs. Of three and more streams empty: the graph says it."""
     graph: JoinGraph | None = None
     """Of three and more streams."""
+    floors: tuple[int, ...] = ()
+    """By join, its floor, where joins have several."""
 
     @classmethod
     def of_graph(cls, graph: JoinGraph) -> Layout:
@@ -42,20 +46,31 @@ class Layout:
         """Where tuples are held."""
         if self.graph is not None:
             return self.graph.places
-        return tuple(Place(side, side, 0, self.main.key(side)) for side in SIDES)
+        mains = self.main.floors if isinstance(self.main, Stack) else (self.main,)
+        return tuple(Place(side, side, floor, main.key(side)) for floor, main in enumerate(mains) for side in SIDES)
+
+    def places_of(self, join: int) -> tuple[int, int]:
+        """Of two streams: where a join finds its pairs, by side."""
+        first = len(SIDES) * self.floors[join] if self.floors else 0
+        return first, first + 1
 
     @property
     def is_keyed(self) -> bool:
         """Whether tuples lie by keys at all, so that statistics of them are worth while."""
-        return bool(self.main.keys) or self.graph is not None
+        return bool(self.main.keys) or isinstance(self.main, Stack)
+
+    @property
+    def cuts_keys(self) -> bool:
+        """Whether keys say anything of which tuples meet, so that a scheme can cut along them."""
+        return self.main.cuts_keys if isinstance(self.main, Stack) else self.main.kind is MainKind.RANGE
 
     def levels(self, place: Place, keys: NDArray[Any]) -> NDArray[Any]:
         """Keys of a place as schemes and statistics know them."""
-        return keys if self.graph is None else self.graph.main.levels(place.floor, keys)
+        return self.main.levels(place.floor, keys) if isinstance(self.main, Stack) else keys
 
     def indexes(self, join: int) -> bool:
         """Whether the join finds its pairs by an index of its own, as they are not sorted by its keys."""
-        if self.graph is not None:
+        if isinstance(self.main, Stack):
             return False
         own = self.predicates[join].main
         return bool(own.keys) and own.keys != self.main.keys
@@ -69,8 +84,8 @@ class Layout:
 def layouts(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
     """The layouts that could serve joins on these conditions, best static choice first. Never empty. O(joins x candidates).
 
-    Of one join each candidate is one. Of several each pair of keys that all of them bound; there being none, the one without keys. No two
-    of several joins have the same text.
+    Of one join each candidate is one. Of several each pair of keys that all of them bound; there being none, the one without keys, and
+    the one of floors. No two of several joins have the same text.
     """
     if len(conditions) == 1:
         return tuple(Layout(candidate.main, (candidate,)) for candidate in conditions[0].candidates)
@@ -82,7 +97,35 @@ def layouts(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
             predicates = tuple(ways[keys] for ways in (first, *others))
             main = hull([predicate.main for predicate in predicates])
             found.setdefault(main.text, Layout(main, predicates))  # equalities alone need no band: a hash says as much
-    return tuple(found.values()) or (Layout(MainPredicate(MainKind.ALL), tuple(condition.candidates[0] for condition in conditions)),)
+    if found:
+        return tuple(found.values())
+    best = tuple(condition.candidates[0] for condition in conditions)
+    return (Layout(MainPredicate(MainKind.ALL), best), *_by_floors(conditions))
+
+
+_Floor = tuple[MainKind, tuple[KeyExpression, ...]]
+
+
+def _by_floors(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
+    """The layout in which joins that bound the same keys share a floor: again and again that which most of those left can have.
+
+    None where that is one for all, or there would be more than ``MOST_FLOORS``.
+    """
+    ways: list[dict[_Floor, Predicate]] = []
+    for condition in conditions:
+        bounded = _by_keys(condition, frozenset()).values() or condition.candidates[:1]
+        ways.append({(predicate.main.kind, predicate.main.keys): predicate for predicate in bounded})
+    floor_of: dict[int, _Floor] = {}
+    while left := [number for number in range(len(ways)) if number not in floor_of]:
+        best = max((floor for number in left for floor in ways[number]), key=lambda floor: sum(floor in ways[number] for number in left))
+        floor_of |= {number: best for number in left if best in ways[number]}
+    floors = list(dict.fromkeys(floor_of[number] for number in range(len(ways))))
+    if not 1 < len(floors) <= MOST_FLOORS:
+        return ()
+    predicates = tuple(of_join[floor_of[number]] for number, of_join in enumerate(ways))
+    mains = [[predicate.main for number, predicate in enumerate(predicates) if floor_of[number] == floor] for floor in floors]
+    together = tuple(of_floor[0] if len(of_floor) == 1 else hull(of_floor) for of_floor in mains)
+    return (Layout(Stack.of(together), predicates, floors=tuple(floors.index(floor_of[number]) for number in range(len(ways)))),)
 
 
 Equality = tuple[tuple[str, str], DataType]

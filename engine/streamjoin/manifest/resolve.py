@@ -114,13 +114,15 @@ def output(join: model.Join, spec: model.Spec, schemas: Mapping[str, Schema]) ->
 def all_needs(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Need, ...]:
     """What ``needs`` says of all joins, and the columns of keys that a join of two streams finds its pairs by, and tuples do not lie by."""
     found: list[Need] = []
-    layout = layouts_of(spec, schemas)[0]
+    found_layouts = layouts_of(spec, schemas)
     for index, join in enumerate(spec.joins):
         where = None if join.output.where is None else parse_boolean(join.output.where, schemas)
         field = f"spec.joins[{index}]"
         checked = _checked(join.condition_text, schemas)
         found += [replace(need, field=f"{field}.{need.field}") for need in needs(checked, where, output(join, spec, schemas))]
-        if layout.indexes(index):
+        for layout in found_layouts:
+            if not layout.indexes(index):
+                continue
             for (stream, schema), key in zip(schemas.items(), layout.predicates[index].main.keys, strict=True):
                 columns = sorted({name for sql in key.sql for _, name in parse_expression(sql, {stream: schema}).columns})
                 found += [Need(stream, column, f"{field}.{join.condition_field}") for column in columns]

@@ -10,7 +10,8 @@ cutting, whose number grows like Catalan's. Here it is found in polynomial time,
    (``varietal.half_planes``), hence binary searches. O(tasks * corners * half-planes * log buckets), at most ``BEAM`` corners a number.
    Cuts that are further than they need be then move back to where least is replicated.
 2. *All dichotomies*, for matrices of at most ``EXACT_CELLS`` cells: a cut may also end at another cut, amid results, which in a few cases
-   of a hundred saves a task. Rectangles are solved from small to large. O(rows² * columns² * (rows + columns)).
+   of a hundred saves a task. Rectangles are solved from small to large, but for those with which there would be too many tasks
+   (Eq. 7). O(rows² * columns² * (rows + columns)).
 
 The order of the coverage areas is that of the cuts, upper and left parts first: on either side the keys held by the first areas of
 any number are a prefix of the keys, so that what an area holds and no earlier one does is one range.
@@ -19,7 +20,6 @@ any number are a prefix of the keys, so that what an area holds and no earlier o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -284,58 +284,98 @@ def _is_small(matrix: Matrix) -> bool:
     return matrix.rows * matrix.columns <= EXACT_CELLS and bool((matrix.last[:-1] > matrix.first[1:]).any())
 
 
-def _all_dichotomies(matrix: Matrix, capacity: float, most: int) -> Dichotomy | None:
-    rows, columns = matrix.rows, matrix.columns
-    first, last, first_row, last_row = matrix.first, matrix.last, matrix.first_row, matrix.last_row
-    # fewest[a, b, c, d]: for the rows a..b and columns c..d, all inclusive. It means something where (a, c) and (b, d) are results.
-    fewest = np.full((rows, rows, columns, columns), most + 1, np.int32)
-    row, column = np.arange(rows), np.arange(columns)
-    result = (first[:, None] <= column) & (column <= last[:, None])
-    proper = (row[:, None] <= row)[:, :, None, None] & (column[:, None] <= column)
-    a, b, c, d = np.nonzero(result[:, None, :, None] & result[None, :, None, :] & proper)
-    left = matrix.row_sums[b + 1] - matrix.row_sums[a]
-    right = matrix.column_sums[d + 1] - matrix.column_sums[c]
-    fewest[a, b, c, d] = tasks_needed(left, right, capacity, most)
-    whole = fewest.copy()
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """The rectangles that a matrix may be cut into: those with a result in the upper left and in the lower right corner.
 
-    for height in range(rows):
-        for width in range(columns):
-            top, begin = np.arange(rows - height)[:, None, None], np.arange(columns - width)[None, :, None]
-            bottom, end = top + height, begin + width
-            best = fewest[top, bottom, begin, end][:, :, 0]
-            if height:
-                cut = top + np.arange(height)
-                upper = fewest[top, cut, begin, np.minimum(end, last[cut])]
-                lower = fewest[cut + 1, bottom, np.maximum(begin, first[cut + 1]), end]
-                best = np.minimum(best, (upper + lower).min(axis=2))
-            if width:
-                cut = begin + np.arange(width)
-                before = fewest[top, np.minimum(bottom, last_row[cut]), begin, cut]
-                behind = fewest[np.maximum(top, first_row[cut + 1]), bottom, cut + 1, end]
-                best = np.minimum(best, (before + behind).min(axis=2))
-            fewest[top[:, :, 0], bottom[:, :, 0], begin[:, :, 0], end[:, :, 0]] = best
-    tasks = int(fewest[0, rows - 1, 0, columns - 1])
+    Results are numbered row by row. A part is the numbers of these two, its ``corner`` and the ``opposite`` one.
+    """
+
+    matrix: Matrix
+    cuts: _Cuts
+    row: Array
+    """Of each result; and in ``column`` its column."""
+    column: Array
+    number: Array
+    """Of the result in each cell of the band."""
+
+    @classmethod
+    def of(cls, matrix: Matrix) -> _Parts:
+        column = np.arange(matrix.columns)
+        band = (matrix.first[:, None] <= column) & (column <= matrix.last[:, None])
+        row, column = np.nonzero(band)
+        return cls(matrix, _Cuts.of(matrix), row, column, np.cumsum(band).reshape(band.shape) - 1)
+
+    def all(self) -> tuple[Array, Array]:
+        corner, opposite = np.nonzero((self.row[:, None] <= self.row) & (self.column[:, None] <= self.column))
+        return corner, opposite
+
+    def edges(self, corner: Array, opposite: Array) -> tuple[Array, Array, Array, Array]:
+        """Top, bottom, begin and end, as of a Rectangle."""
+        return self.row[corner], self.row[opposite] + 1, self.column[corner], self.column[opposite] + 1
+
+    def volumes(self, corner: Array, opposite: Array) -> tuple[Array, Array]:
+        top, bottom, begin, end = self.edges(corner, opposite)
+        rows, columns = self.matrix.row_sums, self.matrix.column_sums
+        return rows[bottom] - rows[top], columns[end] - columns[begin]
+
+    def bounds(self, corner: Array, opposite: Array, capacity: float) -> tuple[Array, Array]:
+        """Eq. 7: how many tasks each part takes at least, and how many more what lies beside it does, in any dichotomy that it is of."""
+        matrix = self.matrix
+        top, bottom, begin, end = self.edges(corner, opposite)
+        before = np.zeros((matrix.rows + 1, matrix.columns + 1))
+        before[self.row + 1, self.column + 1] = np.diff(matrix.row_sums)[self.row] * np.diff(matrix.column_sums)[self.column]
+        before = before.cumsum(axis=0).cumsum(axis=1)
+        pairs = before[bottom, end] - before[top, end] - before[bottom, begin] + before[top, begin]
+        left, right = self.volumes(corner, opposite)
+        tasks = np.stack([(left + right) / capacity, pairs / (capacity / 2) ** 2])
+        everything = np.array([[(matrix.left + matrix.right) / capacity], [matrix.result_volume / (capacity / 2) ** 2]])
+        within, beside = (np.ceil(part * (1 - EPSILON) - EPSILON).max(axis=0) for part in (tasks, everything - tasks))
+        return np.maximum(within, 1), beside
+
+    def halves(self, corner: Array, opposite: Array) -> tuple[Array, Array]:
+        """Def. 5: all cuts of parts with as many rows and columns together, as (parts, cuts).
+
+        The part (a, b) falls into (a, first) and (second, b).
+        """
+        top, bottom, begin, end = (edge[:, None] for edge in self.edges(corner, opposite))
+        after_row = top + 1 + np.arange(int((bottom - top + end - begin)[0, 0]) - 2)
+        cut = np.where(after_row < bottom, after_row, self.matrix.rows + begin + 1 + after_row - bottom)
+        first = self.number[np.minimum(bottom, self.cuts.bottom[cut]) - 1, np.minimum(end, self.cuts.end[cut]) - 1]
+        second = self.number[np.maximum(top, self.cuts.next_top[cut]), np.maximum(begin, self.cuts.next_begin[cut])]
+        return first, second
+
+
+def _all_dichotomies(matrix: Matrix, capacity: float, most: int) -> Dichotomy | None:
+    parts = _Parts.of(matrix)
+    corner, opposite = parts.all()
+    least, beside = parts.bounds(corner, opposite, capacity)
+    # The others are not on the way to any dichotomy of at most ``most`` tasks.
+    useful = least + beside <= most
+    corner, opposite, least = corner[useful], opposite[useful], least[useful]
+    needed = tasks_needed(*parts.volumes(corner, opposite), capacity, most)
+    # By part: the tasks of one coverage area, and of the best dichotomy.
+    whole = np.full((len(parts.row), len(parts.row)), most + 1, np.int32)
+    whole[corner, opposite] = needed
+    fewest = whole.copy()
+    size = parts.row[opposite] - parts.row[corner] + parts.column[opposite] - parts.column[corner]
+    unsolved = needed > least
+    for each in np.unique(size[unsolved & (size > 0)]).tolist():
+        a, b = corner[unsolved & (size == each)], opposite[unsolved & (size == each)]
+        first, second = parts.halves(a, b)
+        fewest[a, b] = np.minimum(whole[a, b], (fewest[a[:, None], first] + fewest[second, b[:, None]]).min(axis=1))
+    tasks = int(fewest[0, -1])
     if tasks > most:
         return None
 
     areas: list[Rectangle] = []
-    stack = [(0, rows - 1, 0, columns - 1)]
+    stack = [(np.array([0]), np.array([len(parts.row) - 1]))]
     while stack:
-        part = stack.pop()
-        if whole[part] == fewest[part]:
-            areas.append(Rectangle(part[0], part[1] + 1, part[2], part[3] + 1))
+        a, b = stack.pop()
+        if whole[a, b] == fewest[a, b]:
+            areas.append(Rectangle(*(int(edge[0]) for edge in parts.edges(a, b))))
         else:
-            halves = next(pair for pair in _cuts(matrix, *part) if fewest[pair[0]] + fewest[pair[1]] == fewest[part])
-            stack += [halves[1], halves[0]]
+            first, second = (of_part[0] for of_part in parts.halves(a, b))
+            best = int(np.argmax(fewest[a, first] + fewest[second, b] == fewest[a, b]))
+            stack += [(second[best : best + 1], b), (a, first[best : best + 1])]
     return Dichotomy(tasks, tuple(areas))
-
-
-_Part = tuple[int, int, int, int]
-
-
-def _cuts(matrix: Matrix, a: int, b: int, c: int, d: int) -> Iterator[tuple[_Part, _Part]]:
-    """Def. 5: the pairs of parts of the rows a..b and columns c..d, all inclusive."""
-    for row in range(a, b):
-        yield (a, row, c, min(d, int(matrix.last[row]))), (row + 1, b, max(c, int(matrix.first[row + 1])), d)
-    for column in range(c, d):
-        yield (a, min(b, int(matrix.last_row[column])), c, column), (max(a, int(matrix.first_row[column + 1])), b, column + 1, d)

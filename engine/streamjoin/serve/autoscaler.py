@@ -113,7 +113,7 @@ class Autoscaler:
         if status is None or layout is None:
             return
         self._follow(status, now)
-        self._measure(result, status, now)
+        self._measure(result, status, layout, now)
         # Of a join that has nothing to do the statistics stay as they are.
         at_least = FORECAST_SECONDS if result is not None else math.inf
         self._shell.forecast = self._shell.reusable_forecast(at_least) or self._new_forecast(status, layout)
@@ -139,7 +139,7 @@ class Autoscaler:
             self._shell.pause.begin(now)
         self._drops = status.drops
 
-    def _measure(self, result: EpochResult | None, status: PlanStatus, now: float) -> None:
+    def _measure(self, result: EpochResult | None, status: PlanStatus, layout: Layout, now: float) -> None:
         """Give the core its sample; of a join that had nothing to do, too, for its workers may be too many."""
         checkpoint = self._join.checkpoint
         if result is None:
@@ -151,7 +151,7 @@ class Autoscaler:
         came = tuple(map(sum, zip(counts["accepted"], counts["shed"], strict=True)))
         self._arrived.append((taken_at, came))
         self._shed.append(sum(counts["shed"]))
-        held = [0] * len(self._job.places)
+        held = [0] * len(layout.places)
         for block in checkpoint.blocks:
             held[block.place] += block.rows
         tau = utilization(self._job, checkpoint)
@@ -163,7 +163,7 @@ class Autoscaler:
                 tau=tau,
                 workers=len(tau),
                 starting=new,
-                rates=self._rates(),
+                rates=self._rates(layout),
                 held=self._job.by_side(held),
                 epoch_seconds=0.0 if result is None else result.duration,
                 backlog_records=0 if result is None else sum(result.backlog),
@@ -177,13 +177,13 @@ class Autoscaler:
         came = sum(sum(counts) for _, counts in self._arrived)
         return sum(self._shed) / came if came else 0.0
 
-    def _rates(self) -> tuple[float | None, float | None]:
+    def _rates(self, layout: Layout) -> tuple[float | None, float | None]:
         """Tuples per second that come to each side, those shed included; None before the second epoch."""
         seconds = self._arrived[-1][0] - self._arrived[0][0]
         if seconds <= 0:
             return None, None
         came = [sum(of_stream) / seconds for of_stream in zip(*(counts for _, counts in list(self._arrived)[1:]), strict=True)]
-        return self._job.by_side([came[place.stream] for place in self._job.places])
+        return self._job.by_side([came[place.stream] for place in layout.places])
 
     def _new_forecast(self, status: PlanStatus, layout: Layout) -> PlannedForecast:
         """It costs nothing until it is asked."""

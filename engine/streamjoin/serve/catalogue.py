@@ -31,6 +31,8 @@ class Described:
     total: str | None = None
     """The counter of the checkpoint (``Checkpoint.totals``) that it shows, per stream or join if it has that label; None: it is of this
     process."""
+    many: bool = False
+    """Whether it is of joins of three and more streams only."""
 
     @property
     def unit(self) -> str:
@@ -57,13 +59,13 @@ def _histogram(name: str, labels: tuple[str, ...], text: str) -> Described:
     return Described(f"streamjoin_{name}", Kind.HISTOGRAM, labels, text)
 
 
-def _counter(name: str, labels: tuple[str, ...], text: str, total: str | None = None) -> Described:
-    return Described(f"streamjoin_{name}", Kind.COUNTER, labels, text, total)
+def _counter(name: str, labels: tuple[str, ...], text: str, total: str | None = None, *, many: bool = False) -> Described:
+    return Described(f"streamjoin_{name}", Kind.COUNTER, labels, text, total, many)
 
 
 WORKERS = (
     _gauge("worker_utilization_ratio", TASK, "tau: what the worker of a task holds / the capacity of a worker."),
-    _gauge("worker_tuples", ("name", "task", "side"), "Tuples of a side (left, right) that a worker holds, replicas included."),
+    _gauge("worker_tuples", ("name", "task", "side"), "Tuples of a side (left, right) of the plan that a worker holds, replicas included."),
     _gauge("worker_bytes", TASK, "Size of the tuples that a worker holds; large runs of them are mapped files."),
     _gauge("worker_shed_ratio", TASK, "Fraction of what a worker would have held that it was not sent in the last epoch (load shedding)."),
     _counter("worker_busy_seconds_total", TASK, "Time that a task's joins have taken, reading back and writing included."),
@@ -137,6 +139,14 @@ STREAMS = (
         "Pairs found by the main predicates of all joins; what else must hold is checked on them.",
         "candidates",
     ),
+    _counter(
+        "partial_tuples_total",
+        NAME,
+        "Partial results that were sent to workers, replicas counted each. Of three and more streams only.",
+        "partial",
+        many=True,
+    ),
+    _counter("partial_bytes_total", NAME, "Size of these partial results. Of three and more streams only.", "partial_bytes", many=True),
     _counter("output_rows_total", NAME, "Rows of output of all joins.", "output"),
     _counter("join_candidate_pairs_total", JOIN, "Pairs that a join has found by its main predicate.", "candidates"),
     _counter("join_output_rows_total", JOIN, "Rows of a join's output.", "output"),
@@ -145,7 +155,11 @@ STREAMS = (
     _gauge("watermark_timestamp_seconds", STREAM, "The watermark, in event time since 1970: no older tuple will be joined."),
     _gauge("watermark_lag_seconds", STREAM, "How far the watermark is behind the event time of tuples made at the moment of the scrape."),
     _gauge("source_warnings", NAME, "Warnings of the last epoch, of its sources or about a plan made in it; the run shows their text."),
-    _gauge("stream_info", ("name", "stream", "side"), "Always 1; says which side (left, right) a stream is."),
+    _gauge(
+        "stream_info",
+        ("name", "stream", "side"),
+        "Always 1; says on which side (left, right) of the plan a stream is; of three and more, one may be on both.",
+    ),
 )
 EPOCHS = (
     _gauge("epoch_number", NAME, "The last committed epoch. The checkpoint's first is 0."),
@@ -168,7 +182,8 @@ EPOCHS = (
     _histogram(
         "task_step_duration_seconds",
         STEP,
-        "Time by step of an epoch's tasks, of the slowest: route; open, gather, join, match, merge, write (until it is kept).",
+        "Time by step of an epoch's tasks, of the slowest: route; open, gather, join, match, merge, write (until it is kept); of three and "
+        "more streams also send and wait: for partial results of others.",
     ),
     _counter("epoch_failures_total", NAME, "Attempts to start or to run an epoch that failed."),
     _counter("epoch_stalls_total", NAME, "Of these, attempts that were given up because nothing of them moved."),

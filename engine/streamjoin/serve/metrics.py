@@ -396,7 +396,7 @@ class Metrics(Collector):
     def _add_totals(self, page: Page, totals: Mapping[str, Sequence[int]]) -> None:
         name = self._job.name
         for metric in CATALOGUE.values():
-            if metric.total is None:
+            if metric.total is None or (metric.many and self._job.graph is None):
                 continue
             if "stream" in metric.labels:
                 values = totals.get(metric.total, (0,) * len(self._streams))

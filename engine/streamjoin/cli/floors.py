@@ -1,0 +1,175 @@
+"""The floors of a scheme, one by one, each as if it were a scheme of two streams: for people, who think in keys and not in levels.
+
+Of two streams there is one floor, the scheme itself. A scheme of three and more streams cuts levels (:mod:`streamjoin.language.stack`):
+a floor then shows what that means for some of the places that tuples are held at, in the keys of these.
+
+Always holds: the floors together have every place once, on its side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from streamjoin.language.graph import Place
+from streamjoin.language.layout import Layout
+from streamjoin.language.predicate import INT64_MIN, MainPredicate
+from streamjoin.language.sides import LEFT, RIGHT, SIDES
+from streamjoin.language.stack import FLOOR_BITS, Stack
+from streamjoin.manifest.problem import listed
+from streamjoin.scheme.matrix import hashed
+from streamjoin.scheme.places import by_place
+from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
+from streamjoin.scheme.tiling import KeyRange, Scheme
+
+BUCKETS = 1024
+"""Of hashed keys, where nothing else is known of them."""
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Floor:
+    """See the module."""
+
+    main: MainPredicate
+    streams: tuple[tuple[str, ...], tuple[str, ...]]
+    """The names of each side's streams."""
+    statistics: Statistics
+    """In the floor's keys."""
+    places: tuple[Place, ...] = ()
+    """Those of the floor; empty: of two streams, where there is one floor."""
+    texts: tuple[str, ...] = ()
+    """What is held at these places, for people."""
+    stack: Stack | None = None
+
+    @classmethod
+    def alone(cls, main: MainPredicate, statistics: Statistics, names: tuple[str, str] = ("left", "right")) -> Floor:
+        """Of two streams."""
+        return cls(main, ((names[LEFT],), (names[RIGHT],)), statistics)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The streams of each side, for people."""
+        left, right = (listed(names, "and") for names in self.streams)
+        return left, right
+
+    @property
+    def headings(self) -> tuple[str, str]:
+        """What is held on each side, for people."""
+        if self.stack is None:
+            return self.names
+        left, right = (
+            listed([text for place, text in zip(self.places, self.texts, strict=True) if place.side == side], "and") for side in SIDES
+        )
+        return left, right
+
+    def of(self, scheme: Scheme) -> Scheme:
+        """What the scheme is on this floor: the areas that have keys of it, in keys. O(areas).
+
+        One whose other side has nothing of this floor has an empty range of keys there (:func:`is_empty`).
+        """
+        if self.stack is None:
+            return scheme
+        sides = [next(place for place in self.places if place.side == side) for side in SIDES]
+        areas = [replace(area, keys=tuple(map(_finite, area.keys))) for area in by_place(scheme, sides, self.stack).areas]
+        return replace(scheme, areas=tuple(area for area in areas if not all(map(is_empty, area.keys))))
+
+
+def is_empty(keys: KeyRange) -> bool:
+    return keys.low is not None and keys.low == keys.high
+
+
+def _finite(keys: KeyRange) -> KeyRange:
+    """Without infinite bounds: levels beyond those of all numbers are still of a floor of doubles, and nothing is there."""
+    if keys.high == -math.inf or keys.low == math.inf:
+        return KeyRange(0.0, 0.0)
+    return KeyRange(None if keys.low == -math.inf else keys.low, None if keys.high == math.inf else keys.high)
+
+
+def place_text(stream: str, place: Place) -> str:
+    """``payments by order_id``; where tuples lie by no key, the stream alone."""
+    return stream if place.key is None else f"{stream} by {key_name(place)}"
+
+
+def key_name(place: Place) -> str:
+    """The expressions that make the key; empty where there is none."""
+    return "" if place.key is None else " and ".join(place.key.sql)
+
+
+def floors_of(layout: Layout, streams: Sequence[str], known: Sequence[SideStatistics]) -> tuple[Floor, ...]:
+    """The floors of a layout's schemes, from what is known of the keys at each place."""
+    if layout.graph is None:
+        return (Floor.alone(layout.main, Statistics(tuple(known)), (streams[LEFT], streams[RIGHT])),)
+    graph = layout.graph
+    floors = []
+    for number, main in enumerate(graph.main.floors):
+        numbers = [index for index, place in enumerate(graph.places) if place.floor == number]
+        edges = [edge for edge in graph.edges if edge.places[LEFT] in numbers]
+        of_side = [[index for index in numbers if graph.places[index].side == side] for side in SIDES]
+        left, right = (tuple(streams[graph.places[index].stream] for index in indices) for indices in of_side)
+        floors.append(
+            Floor(
+                replace(main, text="; ".join(edge.main.text or edge.residual or str(edge.main.kind) for edge in edges)),
+                (left, right),
+                Statistics(tuple(_together([known[index] for index in indices]) for indices in of_side)),
+                tuple(graph.places[index] for index in numbers),
+                tuple(place_text(streams[graph.places[index].stream], graph.places[index]) for index in numbers),
+                graph.main,
+            )
+        )
+    return tuple(floors)
+
+
+def statistics_of(floors: Sequence[Floor]) -> Statistics:
+    """What schemes are made from: of levels, where there are several floors or more than two streams. O(buckets * floors)."""
+    (stack,) = {floor.stack for floor in floors}
+    if stack is None:
+        return floors[0].statistics
+    return Statistics(tuple(_stacked(stack, floors, side) for side in SIDES))
+
+
+def _together(known: Sequence[SideStatistics]) -> SideStatistics:
+    """Of several places with keys of one kind; those whose keys are not known are taken to be like the others."""
+    spreads = [(side.histogram, side.tuples) for side in known if side.histogram is not None]
+    histogram = spreads[0][0] if len(spreads) == 1 else _sum([_scaled(*spread) for spread in spreads]) if spreads else None
+    return SideStatistics(sum(side.tuples for side in known), histogram)
+
+
+def _stacked(stack: Stack, floors: Sequence[Floor], side: int) -> SideStatistics:
+    sides = [floor.statistics.sides[side] for floor in floors]
+    spreads = [
+        known.histogram or (Histogram.even(BUCKETS) if hashed(floor.main) else None) for floor, known in zip(floors, sides, strict=True)
+    ]
+    tuples = sum(known.tuples for known in sides)
+    if not any(spreads):
+        return SideStatistics(tuples)
+    levels = [_levels(stack, number, *each) for number, each in enumerate(zip(spreads, (known.tuples for known in sides), strict=True))]
+    return SideStatistics(tuples, _sum(levels))
+
+
+def _levels(stack: Stack, floor: int, spread: Histogram | None, tuples: float) -> Histogram:
+    """So many tuples of a floor by their levels; of unknown keys (``spread`` None) all that is known is that they are of this floor."""
+    begin, end = (INT64_MIN + (number << FLOOR_BITS) for number in (floor, floor + 1))
+    bounds, below = [begin], [0.0]
+    if spread is not None:
+        scaled = _scaled(spread, tuples)
+        bounds += stack.levels(floor, scaled.bounds).tolist()
+        below += np.cumsum(scaled.counts)[:-1].tolist()
+    at = dict(zip([*bounds, end], [*below, tuples], strict=True))  # of bounds with one level, the last
+    ends = {INT64_MIN, INT64_MIN + (len(stack.floors) << FLOOR_BITS)}  # nothing is beyond these
+    kept = sorted(at.keys() - ends)
+    return Histogram(np.array(kept, np.int64), np.diff([at[bound] for bound in kept], prepend=0.0, append=tuples))
+
+
+def _scaled(histogram: Histogram, tuples: float) -> Histogram:
+    return Histogram(histogram.bounds, histogram.counts * (tuples / histogram.total if histogram.total > 0 else 0.0))
+
+
+def _sum(histograms: Sequence[Histogram]) -> Histogram:
+    bounds = np.unique(np.concatenate([histogram.bounds for histogram in histograms]))
+    return Histogram(bounds, np.sum([histogram.refined(bounds).counts for histogram in histograms], axis=0))
