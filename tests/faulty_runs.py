@@ -10,12 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness import Crash, Input, driver_for
-from streamjoin.elastic.plan import Plan
-from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.replan import PlanRefused
 from streamjoin.job import Job
-from streamjoin.state.storage import ObjectStorage
+from streamjoin.state.storage import ObjectStorage, Storage
 from test_replan import Unreliable, next_plan
 
 MOST_FAILURES = 30
@@ -48,12 +46,12 @@ def run_with_faults(
     counts: Counter[str],
     *,
     faults: bool = True,
-    plan: Callable[[random.Random, Driver], Plan] = next_plan,
+    storage: Callable[[str], Storage] = ObjectStorage,
 ) -> None:
     """Run the job to the end of its input, its state in ``root/state``; a driver that has died is followed by another.
 
-    ``counts`` is told of what came between; without ``faults`` that is nothing but a driver who hears of the end late. ``plan`` makes any
-    plan that may follow the one that the driver runs.
+    ``counts`` is told of what came between; without ``faults`` that is nothing but a driver who hears of the end late. ``storage`` is made
+    of the directory.
     """
 
     def at(step: str) -> None:
@@ -63,13 +61,13 @@ def run_with_faults(
 
     runner, failures = Unreliable(rng, faults), 0
     for _ in range(200):
-        driver = driver_for(job, inputs, ObjectStorage(str(root / "state")), runner, at=at)
+        driver = driver_for(job, inputs, storage(str(root / "state")), runner, at=at)
         try:
             driver.start()
             while True:
                 if faults and driver.scheme is not None and rng.random() < 0.3:
                     try:
-                        counts["plans"] += driver.put_plan(plan(rng, driver))
+                        counts["plans"] += driver.put_plan(next_plan(rng, driver))
                     except PlanRefused:
                         counts["refused"] += 1
                 before = driver.checkpoint.generation

@@ -180,6 +180,8 @@ class TimeWindow:
     bounds: Mapping[str, int] | None
     is_even: bool = False
     """Whether all bounds are equal and written as one."""
+    is_of_pairs: bool = False
+    """Whether that of two streams is written as how far the second one's tuple may lie before and after the first one's."""
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -187,7 +189,7 @@ class TimeWindow:
             return {"unbounded": True}
         if self.is_even:
             return {"within": f"{next(iter(self.bounds.values()))}s"}
-        if len(self.bounds) == 2:
+        if self.is_of_pairs:
             left, right = self.bounds.values()
             return {"before": f"{right}s", "after": f"{left}s"}
         return {"each": {name: f"{bound}s" for name, bound in self.bounds.items()}}
@@ -334,12 +336,13 @@ def written(rows: Iterable[tuple[Any, ...]]) -> Results:
 
 
 SHAPES = ("star", "chain", "cycle", "complete", "tree and edges")
-CONNECTING = (
-    ("equal",) * 6 + ("band",) * 3 + ("several equal", "between", "time") * 2 + ("shifted", "two bounds", "order", "sum", "unequal")
-)
-"""Kinds of parts that compare two streams and can be indexed, the more often the more they select."""
-BOUNDING = ("equal", "band", "band", "between", "two bounds", "order")
+EQUALITIES = ("equal",) * 6 + ("several equal", "several equal", "shifted")
+BANDS = ("band", "band", "band", "between", "between", "two bounds", "time", "time")
+CONNECTING = (*EQUALITIES, *BANDS, "order", "sum", "unequal", "either", "same")
 FURTHER = (*CONNECTING, "unequal", "either", "same")
+"""Kinds of parts that compare two streams, the more often the more they select."""
+BOUNDING = ("equal", "band", "band", "between", "two bounds", "order")
+"""Those of which several can be of the same column."""
 NAMES = ("a", "b", "c", "d", "e", "orders", "Paid", "sent_2")
 MOST_TUPLES = {2: 120, 3: 90, 4: 70, 5: 60}
 FEWEST_RESULTS, MOST_RESULTS = 20, 3_000
@@ -511,10 +514,10 @@ def _window(rng: random.Random, names: tuple[str, ...]) -> TimeWindow:
         return TimeWindow(dict.fromkeys(names, rng.choice([0, 1, 5, 8, 30])), is_even=True)
     bounds = [rng.choice([0, 1, 5, 20]) for _ in names]
     bounds[rng.randrange(len(names))] = 8
-    # The manifest may name the streams in any order, but of two it says before and after.
-    order = names if len(names) == 2 else rng.sample(names, len(names))
     by_name = dict(zip(names, bounds, strict=True))
-    return TimeWindow({name: by_name[name] for name in order})
+    if len(names) == 2 and rng.random() < 0.5:
+        return TimeWindow(by_name, is_of_pairs=True)
+    return TimeWindow({name: by_name[name] for name in rng.sample(names, len(names))})
 
 
 def _select(rng: random.Random, names: tuple[str, ...]) -> dict[str, Term]:

@@ -1,7 +1,7 @@
 """Joins of two to five streams on the inline runner: their results are those that DuckDB selects of all tuples.
 
-Random conditions, windows, filters, arrival orders and models, under plans that change, drivers that die, workers that lose what they hold
-and epochs that fail in between. Each case is made from one seed, which a failure prints:
+Random conditions, windows, filters, arrival orders, models and ways in which the streams meet, under plans that change, drivers that die,
+workers that lose what they hold and epochs that fail in between. Each case is made from one seed, which a failure prints:
 ``STREAMJOIN_SEED=<seed> pytest tests/test_many_streams.py`` runs that case alone. ``STREAMJOIN_CASES`` sets how many there are.
 """
 
@@ -12,6 +12,7 @@ import os
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,9 @@ from many_streams import (
     moment,
     written,
 )
+from streamjoin.elastic.sequences import Flowing, Way, Ways
 from streamjoin.job import Job
+from streamjoin.language.graph import JoinGraph
 from streamjoin.manifest import ManifestError
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage
@@ -45,18 +48,51 @@ def job_of(join: Join, root: Path, counts: Counter[str]) -> Job:
     try:
         return make_job(root, **join.options(root))
     except ManifestError as error:
-        if [problem.field for problem in error.problems] != ["spec.scheme.model"]:
+        if {problem.field for problem in error.problems} != {"spec.scheme.model"}:
             raise
         counts["other model"] += 1
         return make_job(root, **join.options(root, model="adsp"))
 
 
+class Far(ObjectStorage):
+    """A directory from which nothing is mapped: blocks are fetched, as from an object store."""
+
+    def local_path(self, path: str) -> None:
+        return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Far, (self.url,)
+
+
+def take_any_way(patch: pytest.MonkeyPatch, rng: random.Random) -> None:
+    """Has each epoch's new tuples meet the other streams in any order that finds the results, and fetch or not what the output reads."""
+
+    def choose(graph: JoinGraph, known: Flowing, current: Ways = ()) -> Ways:
+        return tuple(Way(rng.choice(list(graph.orders(head))), rng.random() < 0.5) for head in range(len(graph.streams)))
+
+    patch.setattr("streamjoin.epoch.flowing.CHOOSE_SECONDS", 0.0)
+    patch.setattr("streamjoin.epoch.flowing.choose", choose)
+
+
 def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
-    join, rng = drawn(seed), random.Random(f"faults of {seed}")
+    rng = random.Random(f"run of {seed}")
+    with pytest.MonkeyPatch.context() as patch:
+        if rng.random() < 0.6:
+            take_any_way(patch, rng)
+        if rng.random() < 0.5:
+            patch.setattr("streamjoin.epoch.cascade.SENT_BYTES", 500)
+        storage = rng.choice([ObjectStorage, ObjectStorage, Far])
+        if storage is Far:
+            patch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
+        compare_with_the_oracle(seed, root, rng, storage, counts)
+
+
+def compare_with_the_oracle(seed: int, root: Path, rng: random.Random, storage: type[ObjectStorage], counts: Counter[str]) -> None:
+    join = drawn(seed)
     job, faults = job_of(join, root, counts), rng.random() < 0.6
     counts[join.shape] += 1
     counts[f"{len(join.names)} streams"] += 1
-    run_with_faults(elastic(job) if faults else job, join.inputs, root, rng, counts, faults=faults)
+    run_with_faults(elastic(job) if faults else job, join.inputs, root, rng, counts, faults=faults, storage=storage)
     label = f"STREAMJOIN_SEED={seed}, {'with' if faults else 'without'} faults: {join}"
     late, surely, possibly = late_of(root), join.late(), join.late(sooner=True)
     taken = {(name, row["rid"]) for name, rows in join.rows(()) for row in rows if join.takes(name, row)}
