@@ -195,7 +195,7 @@ def result_of(
         totals=after.totals,
         generation=after.generation,
         blocks=len(after.blocks),
-        warnings=inputs[0].warnings + inputs[1].warnings + tuple(_all_ahead(job, routes)) + _rewrite_errors(reports),
+        warnings=tuple(warning for plan in inputs for warning in plan.warnings) + tuple(_all_ahead(job, routes)) + _rewrite_errors(reports),
         committed_at=after.committed_at,
         joins=joins_of(reports),
         work={report.task: TaskWork(report.seconds, report.output, report.candidates, sum(report.held_bytes)) for report in reports},
