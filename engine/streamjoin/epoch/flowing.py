@@ -1,6 +1,6 @@
 """What the last epochs have shown of the streams and edges of a join graph, for those who choose in which order streams meet.
 
-Lost with the driver, but for what the last commit says of it (``Checkpoint.flowing``): the next one goes on from there.
+Lost with the driver; the next one goes on by the ways of the last commit, and looks again once it has measured.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class Flow:
 
     def ways(self, checkpoint: Checkpoint, rates: Sequence[float], now: float) -> Ways:
         """Those for the next epoch: others than for the last, if it is time to look again, and they are better."""
-        if not self._ways or self._chosen_at is None or not 0 <= now - self._chosen_at < CHOOSE_SECONDS:
+        if self._chosen_at is None and self._ways:
+            self._chosen_at = now  # nothing has been measured yet, and they were chosen by what had been
+        if self._chosen_at is None or not 0 <= now - self._chosen_at < CHOOSE_SECONDS:
             self._chosen_at = now
             self._ways = choose(self._graph, self.known(checkpoint, rates), self._ways)
         return self._ways
