@@ -982,8 +982,15 @@ def test_plan_says_how_several_joins_share_their_tuples(tmp_path: Path) -> None:
     document["spec"]["joins"][1]["condition"] = "l.id = r.id AND length(concat(l.id, r.id)) > 2"
     path.write_text(yaml.safe_dump(document))
     apart = CliRunner().invoke(main, ["plan", str(path)]).stdout
-    assert "joins: join and lonely-1 have no keys in common\n" in apart
+    assert "joins: join and lonely-1 have no keys in common: where every pair of tuples meets a tuple would be held " in apart
+    assert "; this plan is where every pair of tuples meets. " in apart
     assert "  lonely-1 finds its pairs by an index of its own: l.id = r.id\n" in apart
+    document["spec"]["workers"] = {"min": 16, "max": 16}
+    document["spec"]["joins"][0]["condition"] = "l.k = r.k"
+    path.write_text(yaml.safe_dump(document))
+    many = CliRunner().invoke(main, ["plan", str(path)]).stdout
+    assert "; this plan is on floors of their own. " in many
+    assert "  join: on floor 1, by l.k = r.k\n  lonely-1: on floor 2, by l.id = r.id\n" in many
     assert "not indexed in lonely-1: " in apart
 
 

@@ -218,7 +218,7 @@ class Job:
 
     def foreseen(self) -> Deployment:
         """The first plan by what the manifest alone says; nothing is known of keys but whether they are hashed."""
-        of_streams = [tuples if tuples is not None and math.isfinite(tuples) else 0.0 for tuples in self.expected_of_streams()]
+        of_streams = [tuples if tuples and math.isfinite(tuples) else 1.0 for tuples in self.expected_of_streams()]
         main = self.layouts[0].main
         return self.first_deployment(unknown(self.places, main, [of_streams[held.stream] for held in self.places]), main)
 

@@ -103,23 +103,24 @@ def key_name(place: Place) -> str:
 
 def floors_of(layout: Layout, streams: Sequence[str], known: Sequence[SideStatistics]) -> tuple[Floor, ...]:
     """The floors of a layout's schemes, from what is known of the keys at each place."""
-    if layout.graph is None:
+    if not isinstance(layout.main, Stack):
         return (Floor.alone(layout.main, Statistics(tuple(known)), (streams[LEFT], streams[RIGHT])),)
-    graph = layout.graph
+    places, graph = layout.places, layout.graph
     floors = []
-    for number, main in enumerate(graph.main.floors):
-        numbers = [index for index, place in enumerate(graph.places) if place.floor == number]
-        edges = [edge for edge in graph.edges if edge.places[LEFT] in numbers]
-        of_side = [[index for index in numbers if graph.places[index].side == side] for side in SIDES]
-        left, right = (tuple(streams[graph.places[index].stream] for index in indices) for indices in of_side)
+    for number, main in enumerate(layout.main.floors):
+        numbers = [index for index, place in enumerate(places) if place.floor == number]
+        edges = () if graph is None else [edge for edge in graph.edges if edge.places[LEFT] in numbers]
+        texts = [edge.main.text or edge.residual or str(edge.main.kind) for edge in edges] or [main.text or str(main.kind)]
+        of_side = [[index for index in numbers if places[index].side == side] for side in SIDES]
+        left, right = (tuple(streams[places[index].stream] for index in indices) for indices in of_side)
         floors.append(
             Floor(
-                replace(main, text="; ".join(edge.main.text or edge.residual or str(edge.main.kind) for edge in edges)),
+                replace(main, text="; ".join(texts)),
                 (left, right),
                 Statistics(tuple(_together([known[index] for index in indices]) for indices in of_side)),
-                tuple(graph.places[index] for index in numbers),
-                tuple(place_text(streams[graph.places[index].stream], graph.places[index]) for index in numbers),
-                graph.main,
+                tuple(places[index] for index in numbers),
+                tuple(place_text(streams[places[index].stream], places[index]) for index in numbers),
+                layout.main,
             )
         )
     return tuple(floors)

@@ -19,6 +19,7 @@ from streamjoin.elastic.sequences import Flowing, assumed, told
 from streamjoin.job import Job, compile_job, with_checkpoint
 from streamjoin.language.graph import JoinGraph
 from streamjoin.language.sides import LEFT, RIGHT
+from streamjoin.language.stack import Stack
 from streamjoin.manifest.problem import listed
 from streamjoin.manifest.validate import load
 from streamjoin.scheme.capacity import Capacity
@@ -54,13 +55,15 @@ def plan_manifest(path: Path, options: Options) -> Exit:
 
 
 def _plan(job: Job, options: Options) -> None:
+    shared = _shared(job) if len(job.joins) > 1 else []
+    job = _lying(job)
     names = tuple(stream.name for stream in job.streams)
     layout, main = job.layouts[0], job.layouts[0].main
     given = Stats(_expected(job), None)
     if options.stats is not None:
         try:
             text = read_text(str(options.stats))
-            if layout.graph is None:
+            if not isinstance(main, Stack):
                 given = read_stats(text, main, (names[LEFT], names[RIGHT]))
             else:
                 given = read_stats_by_stream(text, names, job.places)
@@ -98,7 +101,7 @@ def _plan(job: Job, options: Options) -> None:
         click.echo(f"warning: {warning}", err=True)
     for line in () if job.graph is None else _sequences(job, job.graph):
         click.echo(line)
-    for line in _alternatives(job):
+    for line in (*shared, *_alternatives(job)):
         click.echo(line)
     if options.save is not None:
         try:
@@ -140,9 +143,9 @@ def _sequences(job: Job, graph: JoinGraph) -> list[str]:
 
 
 def _alternatives(job: Job) -> list[str]:
-    """How several joins share the layout; what else could have been the main predicate, and why each of the other conjuncts could not."""
+    """What else could have been the main predicate, and why each of the other conjuncts could not."""
     others = [layout.main for layout in job.layouts[1:]]
-    lines = _shared(job) if len(job.joins) > 1 else []
+    lines = []
     for join in job.joins:
         in_join = f" in {join.name}" if len(job.joins) > 1 else ""
         lines += [f"not indexed{in_join}: {each.conjunct}: {each.reason}" for each in (join.condition.unmatched if join.condition else ())]
@@ -152,17 +155,32 @@ def _alternatives(job: Job) -> list[str]:
     return lines
 
 
+def _lying(job: Job) -> Job:
+    """Where several joins may have floors of their own: as a run would have it, by which is expected to hold less."""
+    if not any(layout.floors for layout in job.layouts):
+        return job
+    return job.lying(min(job.layouts, key=lambda layout: job.lying(layout).foreseen().volume))
+
+
 def _shared(job: Job) -> list[str]:
     """What tuples lie by, and by what each of several joins finds its pairs."""
     layout, names = job.layouts[0], listed([join.name for join in job.joins], "and")
     if layout.main.keys:
         return [f"joins: {names}: tuples lie by {layout.text} once for all of them"]
-    return [
-        f"joins: {names} have no keys in common",
-        *(
-            f"  {join.name} finds its pairs by an index of its own: {predicate.main.text}"
-            if layout.indexes(index)
-            else f"  {join.name} compares all pairs: no key serves it"
-            for index, (join, predicate) in enumerate(zip(job.joins, layout.predicates, strict=True))
-        ),
-    ]
+    lines = [f"joins: {names} have no keys in common"]
+    chosen = _lying(job).layouts[0]
+    if len(job.layouts) > 1:
+        made = {each: job.lying(each).foreseen() for each in job.layouts}
+        once = sum(side.total for side in made[layout].statistics.sides)
+        where = {each: "on floors of their own" if each.floors else "where every pair of tuples meets" for each in job.layouts}
+        held = ", and ".join(f"{where[each]} a tuple would be held {made[each].volume / once:.2g} times" for each in job.layouts)
+        lines = [f"{lines[0]}: {held}; this plan is {where[chosen]}. A run chooses by a sample of its first input"]
+    for index, (join, predicate) in enumerate(zip(job.joins, chosen.predicates, strict=True)):
+        text = predicate.main.text
+        if chosen.floors:
+            lines.append(f"  {join.name}: on floor {chosen.floors[index] + 1}" + (f", by {text}" if text else ", which no key serves"))
+        elif chosen.indexes(index):
+            lines.append(f"  {join.name} finds its pairs by an index of its own: {text}")
+        else:
+            lines.append(f"  {join.name} compares all pairs: no key serves it")
+    return lines

@@ -347,7 +347,8 @@ class Spec(Part):
     streams: Annotated[tuple[Stream, ...], Field(strict=False)]
     """The streams: two to six. Of two, the first is the left side of the join, the second the right."""
     joins: Annotated[tuple[Join, ...], Field(strict=False)]
-    """The joins over the streams: of two streams at most 16, of three and more one. A tuple is read, sent and held once for all of them."""
+    """The joins over the streams: of two streams at most 16, of three and more one. A tuple is read once for all of
+    them, and held once where they have keys in common."""
     scheme: SchemeSpec = SchemeSpec()
     """How the join is cut among workers."""
     workers: Workers = Workers()
