@@ -1389,8 +1389,8 @@ def test_the_good_manifest_may_have_sixteen_joins() -> None:
 def test_joins_of_different_keys_are_remarked_upon() -> None:
     (document,) = parse(GOOD.replace(JOINS, JOINS + ANOTHER))
     assert [str(remark) for remark in document.remarks] == [
-        "spec.joins: have no pair of keys that all of their conditions bound, so every tuple meets every other one on some worker; joins of"
-        " other keys in a manifest of their own are sent less"
+        "spec.joins: have no pair of keys that all of their conditions bound, so every tuple meets every other one on some worker, or is"
+        " held once for each pair of keys, whichever is expected to hold less; joins of other keys in a manifest of their own are sent less"
     ]
 
 

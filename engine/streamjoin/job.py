@@ -36,6 +36,7 @@ from streamjoin.scheme.capacity import Capacity, column_bytes, tuple_bytes
 from streamjoin.scheme.models import DEFAULTS, KEYED
 from streamjoin.scheme.models import Options as SchemeOptions
 from streamjoin.scheme.statistics import Statistics
+from streamjoin.scheme.unknown import unknown
 
 DEAD_LETTERS = "dead-letters"
 """The directory within the checkpoint where records go that do not parse, unless the manifest says otherwise."""
@@ -214,6 +215,12 @@ class Job:
     def gives_unmatched(self) -> bool:
         """Whether tuples of any join come alone."""
         return any(join.type.gives_unmatched for join in self.joins)
+
+    def foreseen(self) -> Deployment:
+        """The first plan by what the manifest alone says; nothing is known of keys but whether they are hashed."""
+        of_streams = [tuples if tuples is not None and math.isfinite(tuples) else 0.0 for tuples in self.expected_of_streams()]
+        main = self.layouts[0].main
+        return self.first_deployment(unknown(self.places, main, [of_streams[held.stream] for held in self.places]), main)
 
     @property
     def capacity_tuples(self) -> float:

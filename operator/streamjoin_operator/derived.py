@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest import Manifest, check
 from streamjoin.manifest.together import former_names
-from streamjoin.scheme.statistics import SideStatistics, Statistics
 from streamjoin_operator.changes import CLAIM_PATH
 from streamjoin_operator.drift import Object
 from streamjoin_operator.memory import WorkerMemory, worker_memory
@@ -46,8 +45,7 @@ def derive(body: Object) -> Derived:
     job = compile_job(located)
     memory = worker_memory(job)
     # The driver knows the keys, and may choose another candidate: this is what to expect until it answers.
-    nothing = SideStatistics(0.0)
-    deployment = job.first_deployment(Statistics((nothing, nothing)), job.layouts[0].main)
+    deployment = job.foreseen()
     problem = None if memory.fits else (Reason.InsufficientMemory, memory.refusal())
     overfull = None if deployment.fits else deployment.warning
     former = "; ".join(map(str, former_names(manifest))) or None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -52,16 +51,10 @@ def located(name: str, problem: Problem, kind: str = "") -> str:
 def expected(manifest: Manifest) -> tuple[str | None, str | None]:
     """Of a valid manifest: a warning where the workers that it allows would begin fuller than it wants them to be; and what a worker may
     hold, where it does not say."""
-    from streamjoin.cli.floors import floors_of, statistics_of
     from streamjoin.job import compile_job, with_checkpoint
-    from streamjoin.scheme.statistics import SideStatistics
 
     job = compile_job(with_checkpoint(manifest))
-    # Nothing is known of their keys but whether these are hashed; a plan goes by how many tuples there are on either side of each floor.
-    of_streams = [tuples if tuples is not None and math.isfinite(tuples) else 0.0 for tuples in job.expected_of_streams()]
-    places = [SideStatistics(of_streams[place.stream]) for place in job.places]
-    floors = floors_of(job.layouts[0], [stream.name for stream in job.streams], places)
-    deployment = job.first_deployment(statistics_of(floors), job.layouts[0].main)
+    deployment = job.foreseen()
     return deployment.warning, job.capacity.told() if job.capacity.origin else None
 
 

@@ -12,7 +12,7 @@ measurements that waver change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from streamjoin.language.graph import Edge, JoinGraph
@@ -81,7 +81,46 @@ class Priced:
 
 def priced(graph: JoinGraph, flowing: Flowing, head: int, way: Way) -> Priced:
     """A way's price. O(streams²)."""
-    planning = _planning(graph, flowing, fetches=way.fetches)
+    return _priced(graph, flowing, _planning(graph, flowing, fetches=way.fetches), head, way)
+
+
+def alternatives(graph: JoinGraph, flowing: Flowing, head: int) -> list[Priced]:
+    """Every way for a head, the least bytes first. At most 2 (streams - 1)! of them."""
+    plannings = [_planning(graph, flowing, fetches=fetches) for fetches in (False, True)]
+    found = [_priced(graph, flowing, plannings[way.fetches], head, way) for way in _ways(graph, head)]
+    return sorted(found, key=lambda each: each.bytes_per_second)
+
+
+def choose(graph: JoinGraph, flowing: Flowing, current: Ways = ()) -> Ways:
+    """The ways that are expected to send least; ``current`` ones stay where others are not better by ``GAIN``.
+
+    Fetching takes two rounds of the exchange more, whoever fetches; so it is done where that is worth ``ROUNDS_BYTES``. A tenth of a second
+    for six streams, and milliseconds for four.
+    """
+    found = [alternatives(graph, flowing, head) for head in range(len(graph.streams))]
+    plain = [_best([each for each in of_head if not each.way.fetches], way) for of_head, way in _beside(found, current)]
+    fetching = [_best(of_head, way) for of_head, way in _beside(found, current)]
+    saved = sum(each.bytes_per_second for each in plain) - sum(each.bytes_per_second for each in fetching)
+    is_worth_it = saved > ROUNDS_BYTES * (GAIN if any(way.fetches for way in current) else 1 / GAIN)
+    return tuple(each.way for each in (fetching if is_worth_it else plain))
+
+
+def _ways(graph: JoinGraph, head: int) -> list[Way]:
+    return [Way(order, fetches) for order in graph.orders(head) for fetches in (False, True)]
+
+
+def _beside(found: Sequence[list[Priced]], current: Ways) -> Iterator[tuple[list[Priced], Way | None]]:
+    yield from zip(found, current or [None] * len(found), strict=True)
+
+
+def _best(found: Sequence[Priced], current: Way | None) -> Priced:
+    """The first, which sends least, but for the current way where that is hardly worse."""
+    best = found[0]
+    now = next((each for each in found if each.way == current), best)
+    return now if best.bytes_per_second > GAIN * now.bytes_per_second else best
+
+
+def _priced(graph: JoinGraph, flowing: Flowing, planning: Planning, head: int, way: Way) -> Priced:
     found = sequence_along(planning, graph.streams[head], [graph.streams[stream] for stream in way.order])
     tuples = tuple(step.results.rate for step in found.steps)
     price = sum(step.price for step in found.steps[1:])
@@ -89,36 +128,6 @@ def priced(graph: JoinGraph, flowing: Flowing, head: int, way: Way) -> Priced:
         asked = [stream for stream in (head, *way.order[:-1]) if flowing.output_bytes[stream]]
         price += tuples[-1] * sum(REFERENCE_BYTES + flowing.condition_bytes[stream] + flowing.output_bytes[stream] for stream in asked)
     return Priced(way, tuples, price)
-
-
-def alternatives(graph: JoinGraph, flowing: Flowing, head: int, *, may_fetch: bool = True) -> list[Priced]:
-    """Every way for a head, the least bytes first. At most 2 (streams - 1)! of them."""
-    ways = [Way(order, fetches) for order in graph.orders(head) for fetches in (False, True)[: 1 + may_fetch]]
-    return sorted((priced(graph, flowing, head, way) for way in ways), key=lambda each: each.bytes_per_second)
-
-
-def choose(graph: JoinGraph, flowing: Flowing, current: Ways = ()) -> Ways:
-    """The ways that are expected to send least; ``current`` ones stay where others are not better by ``GAIN``.
-
-    Fetching takes two rounds of the exchange more, whoever fetches; so it is done where that is worth ``ROUNDS_BYTES``.
-    """
-    plain = _chosen(graph, flowing, current, may_fetch=False)
-    fetching = _chosen(graph, flowing, current, may_fetch=True)
-    saved = sum(each.bytes_per_second for each in plain) - sum(each.bytes_per_second for each in fetching)
-    fetches_now = any(way.fetches for way in current)
-    is_worth_it = saved > ROUNDS_BYTES * (GAIN if fetches_now else 1 / GAIN)
-    return tuple(each.way for each in (fetching if is_worth_it else plain))
-
-
-def _chosen(graph: JoinGraph, flowing: Flowing, current: Ways, *, may_fetch: bool) -> list[Priced]:
-    chosen = []
-    for head in range(len(graph.streams)):
-        best = alternatives(graph, flowing, head, may_fetch=may_fetch)[0]
-        if current and (may_fetch or not current[head].fetches):
-            now = priced(graph, flowing, head, current[head])
-            best = now if best.bytes_per_second > GAIN * now.bytes_per_second else best
-        chosen.append(best)
-    return chosen
 
 
 def _planning(graph: JoinGraph, flowing: Flowing, *, fetches: bool) -> Planning:

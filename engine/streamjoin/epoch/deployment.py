@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 
 import numpy as np
@@ -28,7 +29,7 @@ from streamjoin.io.several import Sinks, tags
 from streamjoin.job import Job, JoinJob, StreamJob
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_type
-from streamjoin.language.choice import choose
+from streamjoin.language.choice import choose, choose_graph
 from streamjoin.language.graph import Place
 from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import KeyExpression, MainPredicate
@@ -66,7 +67,12 @@ def first_plan(
         if isinstance(source.reader, Keeping):
             source.reader.close()
     checkpoint = replace(checkpoint, widths=tuple(map(_width, samples)))
-    encoded = [[_encoded(samples[place.stream], place.key, job.streams[place.stream]) for place in each.places] for each in job.layouts]
+
+    @cache
+    def keys_of(stream: int, key: KeyExpression | None) -> np.ndarray:
+        return _encoded(samples[stream], key, job.streams[stream])
+
+    encoded = [[keys_of(place.stream, place.key) for place in each.places] for each in job.layouts]
     rates = [stream.expected_rate for stream in job.streams]
     of_streams = [float(rate or 1) for rate in rates] if all(rates) else [float(max(1, plan.records)) for plan in inputs]
 
@@ -83,7 +89,7 @@ def first_plan(
         made = {layout: deployment(layout) for layout in job.layouts}
         layout = min(made, key=lambda each: made[each].volume)
     else:
-        layout = choose(job.layouts, list(zip(*encoded, strict=True)))
+        layout = choose(job.layouts, list(zip(*encoded, strict=True))) if job.graph is None else choose_graph(job.layouts, encoded)
         made = {layout: deployment(layout)}
     return _deployed(checkpoint, layout.main, made[layout])
 

@@ -26,15 +26,14 @@ removed.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from streamjoin.elastic.plan import Plan
-from streamjoin.elastic.sequences import Flowing, Ways
+from streamjoin.elastic.sequences import Ways
 from streamjoin.epoch.compaction import next_rewrite
 from streamjoin.epoch.deployment import (
     Deployed,
@@ -124,8 +123,8 @@ class Driver:
         self._janitor = Janitor(storage, self._log, self._sources, self._sink, self._dead_letters)
         self._replanner = Replanner(self._query, fetches=storage.local_path(FOLDER) is None)
         self._observations = Observations(job.places, len(job.streams))
-        # Of three and more streams.
-        self._flow = None if job.graph is None else Flow(job, job.graph)
+        # Of three and more streams, once a plan is adopted.
+        self._flow: Flow | None = None
         # None until a plan is adopted.
         self._config: Shared | None = None
         self._published = False
@@ -157,8 +156,6 @@ class Driver:
         self.checkpoint = self._log.claim().sized(len(self.job.streams), len(self.job.places))
         require_same_join(self.job, self.checkpoint, self._storage.url)
         self._results = Results.of(self.checkpoint, self._storage)
-        if self._flow is not None:
-            self._flow.resume(self.checkpoint)
         self._enter("republish")
         try:
             self._publish(again=True)
@@ -357,7 +354,9 @@ class Driver:
                 raise EpochFailed(f"epoch {epoch.spec.epoch}: {type(error).__name__}: {error}", traceback.format_exc()) from error
         segment = Segment(self._log.next_path)
         results = results.kept_in(segment)
-        after = checkpoint_after(self.job, self.checkpoint, epoch, reports, now, results, segment, self._flowing())
+        after = checkpoint_after(self.job, self.checkpoint, epoch, reports, now, results, segment)
+        if self._flow is not None:
+            after = replace(after, flowing=asdict(self._flow.known(self.checkpoint, self._observations.rates())))
         self._enter("commit")
         self._log.commit(after, segment.data)
         self.checkpoint, self._results, self._published, self._refused = after, results, False, None
@@ -382,7 +381,7 @@ class Driver:
         assert self.layout is not None
         self._observations.add(self.layout, reports, epoch.spec.expired_before, now)
         if self._flow is not None:
-            self._flow.add(epoch.spec.ways, reports, self._stored())
+            self._flow.add(epoch.spec.ways, reports, self.checkpoint)
         if epoch.is_switch:
             committed = FirstEpochCommitted(
                 epoch=epoch.spec.epoch,
@@ -428,6 +427,7 @@ class Driver:
         self.checkpoint = checkpoint
         self.layout = layout_of(self.job, checkpoint, self._storage.url)
         self.job = self.job.lying(self.layout)
+        self._flow = None if self.job.graph is None else Flow(self.job, self.job.graph, checkpoint.ways)
         self.checkpoint = checkpoint.sized(len(self.job.streams), len(self.job.places))
         self._observations = Observations(self.job.places, len(self.job.streams))
         config = make_config(self.job, self.layout, self._query, self._storage, self._sources, self._sink, self._dead_letters)
@@ -456,27 +456,7 @@ class Driver:
 
     def _ways(self) -> Ways:
         """In what order each stream's new tuples meet the others, and how, where there are more than two."""
-        if self._flow is None:
-            return ()
-        self._flow.choose(self._known_flow(self._flow), self._clock())
-        return self._flow.ways
-
-    def _flowing(self) -> dict[str, list[float]]:
-        """What these orders are priced by."""
-        if self._flow is None:
-            return {}
-        return {name: list(values) for name, values in dataclasses.asdict(self._known_flow(self._flow)).items()}
-
-    def _known_flow(self, flow: Flow) -> Flowing:
-        return flow.known(self._observations.rates(), self._stored(), tuple_bytes(self.job, self.checkpoint))
-
-    def _stored(self) -> list[float]:
-        """Tuples stored, by stream: each once, however many places hold it."""
-        of_places = [0] * len(self.job.places)
-        for block in self.checkpoint.blocks:
-            of_places[block.place] += block.rows
-        first = {place.stream: number for number, place in reversed(list(enumerate(self.job.places)))}
-        return [float(of_places[first[stream]]) for stream in range(len(self.job.streams))]
+        return () if self._flow is None else self._flow.ways(self.checkpoint, self._observations.rates(), self._clock())
 
     def _plan_inputs(self, head: Head, final: bool) -> tuple[SourcePlan, ...]:
         return plan_inputs(self.job, self._sources, self.checkpoint, head, self._clock(), final=final)

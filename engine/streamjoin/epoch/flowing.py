@@ -1,6 +1,6 @@
 """What the last epochs have shown of the streams and edges of a join graph, for those who choose in which order streams meet.
 
-Lost with the driver, but for what the last commit says of it (``Checkpoint.flowing``): the next one goes on from there.
+Lost with the driver; the next one goes on by the ways of the last commit, and looks again once it has measured.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from streamjoin.elastic.sequences import Flowing, Ways, assumed, choose
 from streamjoin.epoch.outcome import counts_of
+from streamjoin.epoch.planning import tuple_bytes
 from streamjoin.epoch.spec import TaskReport
 from streamjoin.job import Job
 from streamjoin.language.graph import JoinGraph
@@ -25,18 +26,17 @@ LEAST_PAIRS = 10_000.0
 class Flow:
     """See the module. The loop's own."""
 
-    def __init__(self, job: Job, graph: JoinGraph) -> None:
-        self._job, self._graph = job, graph
+    def __init__(self, job: Job, graph: JoinGraph, ways: Ways) -> None:
+        """``ways``: those of the last commit; empty before the first."""
+        self._job, self._graph, self._ways = job, graph, ways
         # By edge: pairs that could have matched, and those that did.
         self._pairs = [0.0] * len(graph.edges)
         self._found = [0.0] * len(graph.edges)
         self._chosen_at: float | None = None
-        self.ways: Ways = ()
-        """Empty until they are first chosen."""
 
-    def add(self, ways: Ways, reports: Sequence[TaskReport], held: Sequence[float]) -> None:
-        """Take in an epoch that ran by these ways. ``held``: tuples stored, by stream. O(reports x steps)."""
-        accepted, steps = counts_of(reports, len(ways))["accepted"], len(ways) - 1
+    def add(self, ways: Ways, reports: Sequence[TaskReport], after: Checkpoint) -> None:
+        """Take in an epoch that ran by these ways. O(reports x steps + blocks)."""
+        accepted, steps, held = counts_of(reports, len(ways))["accepted"], len(ways) - 1, self._stored(after)
         found = [0] * (len(ways) * steps)
         for report in reports:
             for number, work in report.steps.items():
@@ -55,23 +55,30 @@ class Flow:
                 self._found[number] += came
                 probing, joined = float(came), joined | {stream}
 
-    def known(self, rates: Sequence[float], held: Sequence[float], tuple_bytes: Sequence[float]) -> Flowing:
-        """All of it; selectivities are assumed where none was measured. ``tuple_bytes``: of held tuples, by place."""
+    def known(self, checkpoint: Checkpoint, rates: Sequence[float]) -> Flowing:
+        """All of it; selectivities are assumed where none was measured. ``rates``: by stream. O(blocks + tasks)."""
+        held = self._stored(checkpoint)
         measured = [
             found / pairs if pairs >= LEAST_PAIRS else unknown
             for unknown, pairs, found in zip(assumed(self._graph, held), self._pairs, self._found, strict=True)
         ]
-        widths = self._job.carried_bytes(tuple_bytes)
-        by_condition, by_output = zip(*widths, strict=True)
+        by_condition, by_output = zip(*self._job.carried_bytes(tuple_bytes(self._job, checkpoint)), strict=True)
         return Flowing(tuple(rates), tuple(held), by_condition, by_output, tuple(measured))
 
-    def resume(self, checkpoint: Checkpoint) -> None:
-        """Go on from the ways of the last commit."""
-        self.ways = checkpoint.ways
+    def ways(self, checkpoint: Checkpoint, rates: Sequence[float], now: float) -> Ways:
+        """Those for the next epoch: others than for the last, if it is time to look again, and they are better."""
+        if self._chosen_at is None and self._ways:
+            self._chosen_at = now  # nothing has been measured yet, and they were chosen by what had been
+        if self._chosen_at is None or not 0 <= now - self._chosen_at < CHOOSE_SECONDS:
+            self._chosen_at = now
+            self._ways = choose(self._graph, self.known(checkpoint, rates), self._ways)
+        return self._ways
 
-    def choose(self, known: Flowing, now: float) -> None:
-        """Look at the ways again, if it is time."""
-        if self.ways and self._chosen_at is not None and 0 <= now - self._chosen_at < CHOOSE_SECONDS:
-            return
-        self._chosen_at = now
-        self.ways = choose(self._graph, known, self.ways)
+    def _stored(self, checkpoint: Checkpoint) -> list[float]:
+        """Tuples stored, by stream: each once, however many places hold it."""
+        stored = [0.0] * len(self._job.streams)
+        first = {place.stream: number for number, place in reversed(list(enumerate(self._graph.places)))}
+        for block in checkpoint.blocks:
+            stream = self._graph.places[block.place].stream
+            stored[stream] += block.rows * (first[stream] == block.place)
+        return stored

@@ -47,7 +47,6 @@ def checkpoint_after(
     now: float,
     results: Results,
     segment: Segment,
-    flowing: dict[str, list[float]],
 ) -> Checkpoint:
     """The checkpoint after the epoch, which is over at ``now``. O(blocks + reports).
 
@@ -83,7 +82,6 @@ def checkpoint_after(
         partitions=tuple(partitions for _, partitions in advanced),
         widths=widths_after(last, reports),
         ways=spec.ways,
-        flowing=flowing,
         expired=spec.expired_before,
         blocks=() if spec.is_last else tuple(kept + new),
         marks=() if spec.is_last else tuple(kept_marks + new_marks),
@@ -197,7 +195,7 @@ def result_of(
         totals=after.totals,
         generation=after.generation,
         blocks=len(after.blocks),
-        warnings=inputs[0].warnings + inputs[1].warnings + tuple(_all_ahead(job, routes)) + _rewrite_errors(reports),
+        warnings=tuple(warning for plan in inputs for warning in plan.warnings) + tuple(_all_ahead(job, routes)) + _rewrite_errors(reports),
         committed_at=after.committed_at,
         joins=joins_of(reports),
         work={report.task: TaskWork(report.seconds, report.output, report.candidates, sum(report.held_bytes)) for report in reports},

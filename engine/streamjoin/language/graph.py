@@ -1,9 +1,10 @@
 """The join graph of three and more streams: which parts of the condition find pairs, where tuples are held for that, and what is checked
 when.
 
-Parts that compare two streams are candidates for *edges*. The graph keeps those of a spanning tree, the most selective first; all other
-parts are checked on what the edges find, as soon as their streams are joined. So every sequence of steps from any stream along the tree
-finds every result, whatever order the steps are in, and tuples are held for no more keys than that takes.
+Parts that compare two streams are candidates for *edges*. A graph keeps those of a spanning tree; all other parts are checked on what the
+edges find, as soon as their streams are joined. So every sequence of steps from any stream along the tree finds every result, whatever
+order the steps are in, and tuples are held for no more keys than that takes. Where there are several trees, samples of the streams decide
+(:func:`streamjoin.language.choice.choose_graph`).
 
 A *place* is where the tuples of one stream are held by one key. Edges that meet in a stream and read the same key of it share that place,
 and with it a *floor* (:mod:`~streamjoin.language.stack`): of a star on one attribute each tuple is held once.
@@ -13,8 +14,9 @@ Always holds: every part is stated by an edge, or checked by exactly those steps
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from streamjoin.language.condition import parse_condition
 from streamjoin.language.errors import SqlError
@@ -28,6 +30,8 @@ from streamjoin.language.tree import Call, Literal, Node, Reference, conjuncts, 
 from streamjoin.language.types import BOOLEAN
 
 MOST_STREAMS = 6
+MOST_GRAPHS = 24
+"""So many spanning trees of a condition are looked at, where it has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,50 +110,71 @@ class JoinGraph:
 
 
 def join_graph(text: str, schemas: dict[str, Schema]) -> JoinGraph:
-    """The graph of a condition over three or more streams, in the order of ``schemas``. O(streams² x parts).
+    """The first of :func:`join_graphs`."""
+    return join_graphs(text, schemas, most=1)[0]
+
+
+def join_graphs(text: str, schemas: dict[str, Schema], *, most: int = MOST_GRAPHS) -> tuple[JoinGraph, ...]:
+    """The graphs of a condition over three or more streams, in the order of ``schemas``: one for each spanning tree, the best static
+    choice first, at most so many. O(parts + pairs of streams to the power of streams).
 
     Raises SqlError where it does not parse, is no condition, or leaves streams unconnected: then the message says which.
     """
     names = tuple(schemas)
     condition = parse_boolean(text, schemas)
-    tree = condition.tree
-    parts = [part for part in conjuncts(tree) if part != Literal(True, BOOLEAN)]
-    of_pair: dict[tuple[int, int], list[Node]] = {}
+    parts = [part for part in conjuncts(condition.tree) if part != Literal(True, BOOLEAN)]
+    of_pair: dict[_Pair, list[Node]] = {}
     for part in parts:
         streams = sorted({names.index(node.stream) for node in walk(part) if isinstance(node, Reference)})
         if len(streams) == 2:
             of_pair.setdefault((streams[0], streams[1]), []).append(part)
-    chosen = _spanning(of_pair, names, schemas)
-    stated = [part for pair in chosen for part in of_pair[pair]]
-    checks = [Expression.of(part) for part in parts if not any(part is other for other in stated)]
-    places, edges, floors = _placed(chosen, of_pair, names, schemas)
-    return JoinGraph(names, tuple(places), tuple(edges), tuple(checks), Stack.of(tuple(floors)), condition.columns)
+    ways = {turned: _between(turned, of_pair[pair], names, schemas) for pair in of_pair for turned in (pair, pair[::-1])}
+    _require_connected(of_pair, names)
+    graphs = []
+    for tree in _spanning_trees(sorted(of_pair), ways, len(names))[:most]:
+        stated = [part for pair in tree for part in of_pair[pair]]
+        checks = tuple(Expression.of(part) for part in parts if not any(part is other for other in stated))
+        places, edges, floors = _placed(tree, ways)
+        graphs.append(JoinGraph(names, tuple(places), tuple(edges), checks, Stack.of(tuple(floors)), condition.columns))
+    return tuple(graphs)
 
 
-def _spanning(of_pair: dict[tuple[int, int], list[Node]], names: Sequence[str], schemas: dict[str, Schema]) -> list[tuple[int, int]]:
-    """The pairs of a spanning tree, by Kruskal: those with the most selective predicates first, and where keys can be shared."""
-    found = {pair: _between(pair, of_pair[pair], names, schemas) for pair in of_pair}
-    group = list(range(len(names)))
-    chosen: list[tuple[int, int]] = []
-    used: set[tuple[int, KeyExpression]] = set()
-    left = sorted(found)
-    while left:
-        best = min(left, key=lambda pair: (_rank(found[pair]), -len(used & _vertices(pair, found[pair])), pair))
-        left.remove(best)
-        first, second = (group[stream] for stream in best)
-        if first == second:
-            continue
-        chosen.append(best)
-        used |= _vertices(best, found[best])
-        group = [first if of_stream == second else of_stream for of_stream in group]
-    apart = [name for name, of_stream in zip(names, group, strict=True) if of_stream != group[0]]
+_Pair = tuple[int, int]
+
+
+def _require_connected(pairs: Iterable[_Pair], names: Sequence[str]) -> None:
+    reached = {0}
+    while more := {stream for pair in pairs if reached & set(pair) for stream in pair} - reached:
+        reached |= more
+    apart = [name for number, name in enumerate(names) if number not in reached]
     if apart:
-        together = [name for name, of_stream in zip(names, group, strict=True) if of_stream == group[0]]
+        together = [name for number, name in enumerate(names) if number in reached]
         raise SqlError(
             f"no part of it compares {' or '.join(apart)} with {' or '.join(together)}",
             f"add one that does, as {together[0]}.a = {apart[0]}.b",
         )
-    return chosen
+
+
+def _spanning_trees(pairs: Sequence[_Pair], ways: Mapping[_Pair, Predicate], streams: int) -> list[tuple[_Pair, ...]]:
+    """Every one, those with the most selective predicates first, and of these those that hold tuples by the fewest keys."""
+
+    def cost(tree: tuple[_Pair, ...]) -> tuple[int, int, tuple[_Pair, ...]]:
+        ends = {vertex for pair in tree for vertex in _vertices(pair, ways[pair])}
+        alone = sum(2 for pair in tree if ways[pair].main.kind is not MainKind.RANGE)
+        return sum(_rank(ways[pair]) for pair in tree), len(ends) + alone, tree
+
+    return sorted((tree for tree in combinations(pairs, streams - 1) if _spans(tree, streams)), key=cost)
+
+
+def _spans(pairs: Sequence[_Pair], streams: int) -> bool:
+    """Whether so many pairs as a tree has are one."""
+    group = list(range(streams))
+    for left, right in pairs:
+        first, second = group[left], group[right]
+        if first == second:
+            return False
+        group = [first if of_stream == second else of_stream for of_stream in group]
+    return True
 
 
 def _between(pair: tuple[int, int], parts: Sequence[Node], names: Sequence[str], schemas: dict[str, Schema]) -> Predicate:
@@ -173,9 +198,7 @@ def _vertices(pair: tuple[int, int], predicate: Predicate) -> set[tuple[int, Key
     return set(zip(pair, predicate.main.keys, strict=True)) if predicate.main.kind is MainKind.RANGE else set()
 
 
-def _placed(
-    chosen: Sequence[tuple[int, int]], of_pair: dict[tuple[int, int], list[Node]], names: Sequence[str], schemas: dict[str, Schema]
-) -> tuple[list[Place], list[Edge], list[MainPredicate]]:
+def _placed(tree: Sequence[_Pair], ways: Mapping[_Pair, Predicate]) -> tuple[list[Place], list[Edge], list[MainPredicate]]:
     """Places for the ends of these pairs, sharing those that can be, the edges between them, and a main predicate for each floor."""
     places: list[Place] = []
     edges: list[Edge] = []
@@ -187,29 +210,29 @@ def _placed(
             places.append(wanted)
         return places.index(wanted)
 
-    def shared(pair: tuple[int, int], predicate: Predicate) -> int | None:
+    def shared(pair: _Pair) -> int | None:
         """The floor where an end of the pair has its place already, and on its side."""
-        if predicate.main.kind is not MainKind.RANGE:
+        main = ways[pair].main
+        if main.kind is not MainKind.RANGE:
             return None
         return next(
             (
                 known.floor
                 for known in places
                 for side in SIDES
-                if (known.stream, known.side, known.key) == (pair[side], side, predicate.main.keys[side])
+                if (known.stream, known.side, known.key) == (pair[side], side, main.keys[side])
             ),
             None,
         )
 
-    for pair in _connected(chosen):
-        ways = [(turned, _between(turned, of_pair[pair], names, schemas)) for turned in (pair, pair[::-1])]
-        floor, (turned, predicate) = next(((at, way) for way in ways if (at := shared(*way)) is not None), (len(on_floor), ways[0]))
+    for pair in _connected(tree):
+        floor, turned = next(((at, way) for way in (pair, pair[::-1]) if (at := shared(way)) is not None), (len(on_floor), pair))
         if floor == len(on_floor):
             on_floor.append([])
-        main = predicate.main
+        main = ways[turned].main
         on_floor[floor].append(main)
         left, right = (place(turned[side], side, floor, main.key(side)) for side in SIDES)
-        edges.append(Edge((left, right), main, predicate.residual))
+        edges.append(Edge((left, right), main, ways[turned].residual))
     return places, edges, [mains[LEFT] if len(mains) == 1 else hull(mains) for mains in on_floor]
 
 

@@ -88,7 +88,7 @@ class Stack(MainPredicate):
 
     def _low_end(self, level: int, back: bool) -> int:
         floor = self._floor_of(level)
-        local = level - self._base(floor)
+        local = min(level - self._base(floor), _FLOOR - 1)  # the last floor has levels above it
         reached = None if local <= 0 else self._reach_of(floor, self._least(floor, local), None, back)[0]
         return self._base(floor) if reached is None else self._level(floor, reached)
 

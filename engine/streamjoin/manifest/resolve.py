@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from streamjoin.language.condition import Condition, parse_condition
 from streamjoin.language.errors import SqlError
-from streamjoin.language.graph import join_graph
+from streamjoin.language.graph import join_graphs
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.layout import Layout, layouts
 from streamjoin.language.schema import Column, Schema
@@ -73,9 +73,9 @@ def condition(text: str, schemas: Mapping[str, Schema]) -> Condition:
 
 
 def layouts_of(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Layout, ...]:
-    """The layouts that could serve all joins, best static choice first. Of three and more streams, which have one join, it is one."""
+    """The layouts that could serve all joins, best static choice first. Of three and more streams one for each graph."""
     if len(schemas) > 2:
-        return (Layout.of_graph(join_graph(spec.joins[0].condition_text, dict(schemas))),)
+        return tuple(map(Layout.of_graph, join_graphs(spec.joins[0].condition_text, dict(schemas))))
     return layouts([condition(join.condition_text, schemas) for join in spec.joins])
 
 

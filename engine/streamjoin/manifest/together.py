@@ -93,8 +93,8 @@ def remarks(manifest: Manifest) -> list[Problem]:
         found += _join_remarks(f"spec.joins[{index}]", join, spec)
     if len(spec.joins) > 1 and resolve.layouts_of(spec, schemas)[0].main.kind is MainKind.ALL:
         message = (
-            "have no pair of keys that all of their conditions bound, so every tuple meets every other one on some worker; joins of other"
-            " keys in a manifest of their own are sent less"
+            "have no pair of keys that all of their conditions bound, so every tuple meets every other one on some worker, or is held once"
+            " for each pair of keys, whichever is expected to hold less; joins of other keys in a manifest of their own are sent less"
         )
         found.append(Problem("spec.joins", None, message))
     for index, stream in enumerate(spec.streams):

@@ -147,7 +147,7 @@ def sequence_along(planning: Planning, head: str, order: Iterable[str]) -> Seque
     steps: list[Step] = []
     results = Joined.of(planning.graph, head)
     for stream in order:
-        candidates = [step for step in _next_steps(planning, results) if step.stream == stream]
+        candidates = _steps_to(planning, results, stream) if stream in planning.graph.adjacent(results.streams) else []
         if not candidates:
             raise ValueError(f"order: no edge leads to {stream} from {', '.join(results.streams)}; name the streams along the edges")
         steps.append(min(candidates, key=_price))
@@ -204,11 +204,12 @@ def _tree(planning: Planning, search: Callable[[Joined, Callable[[Joined], list[
 
 
 def _next_steps(planning: Planning, results: Joined) -> list[Step]:
-    steps = []
-    for stream in planning.graph.adjacent(results.streams):
-        joins = _one_ways(planning, *results.flows(stream), planning.connection(results.site, stream))
-        steps += [Step(stream, join, results.probing(stream, results.site if at_source else stream)) for at_source, join in joins.items()]
-    return steps
+    return [step for stream in planning.graph.adjacent(results.streams) for step in _steps_to(planning, results, stream)]
+
+
+def _steps_to(planning: Planning, results: Joined, stream: str) -> list[Step]:
+    joins = _one_ways(planning, *results.flows(stream), planning.connection(results.site, stream))
+    return [Step(stream, join, results.probing(stream, results.site if at_source else stream)) for at_source, join in joins.items()]
 
 
 def _next_levels(planning: Planning, results: Joined) -> list[Level]:

@@ -1,0 +1,38 @@
+"""Statistics where nothing has been measured yet: what a manifest alone says of the keys of its streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from streamjoin.language.graph import Place
+from streamjoin.language.predicate import INT64_MIN, MainPredicate
+from streamjoin.language.sides import SIDES
+from streamjoin.language.stack import FLOOR_BITS, Stack
+from streamjoin.scheme.matrix import hashed
+from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
+
+BUCKETS = 1024
+"""Of a floor of hashed keys, which are spread evenly."""
+
+
+def unknown(places: Sequence[Place], main: MainPredicate, tuples: Sequence[float]) -> Statistics:
+    """Of so many tuples by place: the floors in proportion to these, hashed keys spread evenly, others all at one level. O(floors)."""
+    totals = [sum(count for place, count in zip(places, tuples, strict=True) if place.side == side) for side in SIDES]
+    if not isinstance(main, Stack):
+        return Statistics(tuple(SideStatistics(total) for total in totals))
+    return Statistics(tuple(SideStatistics(totals[side], _levels(places, main, tuples, side)) for side in SIDES))
+
+
+def _levels(places: Sequence[Place], main: Stack, tuples: Sequence[float], side: int) -> Histogram:
+    bounds: list[int] = []
+    counts: list[float] = []
+    for number, floor in enumerate(main.floors):
+        base, size = INT64_MIN + (number << FLOOR_BITS), 1 << FLOOR_BITS
+        own = [count for place, count in zip(places, tuples, strict=True) if (place.side, place.floor) == (side, number)]
+        ends = [base + size * part // BUCKETS for part in range(1, BUCKETS)] if hashed(floor) else [base + size // 2, base + size // 2 + 1]
+        # What lies between the last bound of a floor and the first of the next is none of either.
+        counts += [0.0] + [(sum(own) or 1.0) / (len(ends) - 1)] * (len(ends) - 1)
+        bounds += ends
+    return Histogram(np.array(bounds, np.int64), np.array([*counts, 0.0]))
