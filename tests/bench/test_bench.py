@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bench import bench_latency, bench_several, rivals
+from bench import bench_latency, bench_several, bench_streams, rivals, stream_rivals
 from bench.bench_breakdown import PARTS, middle
 from bench.engine import job_of, join, timed
 from bench.report import counts, millions, table
@@ -33,6 +33,18 @@ def test_all_who_need_no_spark_find_as_many_results_in_every_epoch(workload: Wor
     assert timed_epochs(rivals.duckdb(tmp_path, workload, FILES, seconds))[1] == ours
     for engine in ("in-memory", "streaming"):
         assert timed_epochs(rivals.polars(tmp_path, workload, FILES, seconds, engine))[1] == ours
+
+
+@pytest.mark.parametrize("name", bench_streams.WORKLOADS)
+def test_of_three_streams_all_who_need_no_spark_find_as_many_results_in_every_epoch(name: str, tmp_path: Path) -> None:
+    workload = bench_streams.WORKLOADS[name]
+    workload.generate(tmp_path, 200, FILES)
+    _, ours = bench_streams.streamjoin(InlineRunner())(tmp_path, workload.streams, FILES)
+    assert len(ours) == FILES
+    assert min(ours[FULL_AFTER:]) > 100
+    assert timed_epochs(stream_rivals.duckdb(tmp_path, workload.streams, FILES))[1] == ours
+    for engine in ("in-memory", "streaming"):
+        assert timed_epochs(stream_rivals.polars(tmp_path, workload.streams, FILES, engine))[1] == ours
 
 
 @pytest.mark.parametrize("name", ["W1", "W2, z = 1", "W2, z = 2"])
