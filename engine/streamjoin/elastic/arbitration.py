@@ -91,7 +91,7 @@ def bill(
 ) -> Bill:
     """The bill of running on ``workers`` workers, as full as said (with nothing shed), from now on.
 
-    ``rate``: tuples per second of both streams; unknown: no loss can be expected. ``changes``: whether the plan changes, which pauses.
+    ``rate``: tuples per second of both sides; unknown: no loss can be expected. ``changes``: whether the plan changes, which pauses.
     """
     hours = prices.horizon_seconds / 3600
     moved_bytes = moved_tuples * prices.tuple_bytes

@@ -41,7 +41,7 @@ class Sample:
     epoch_seconds: float | None = None
     """How long the last epoch took."""
     backlog_records: float | None = None
-    """Records that wait, of both streams."""
+    """Records that wait, of all streams."""
     shed_fraction: float | None = None
     """Which part of the incoming tuples is dropped, 0 to 1."""
     migrating: bool = False
@@ -89,7 +89,7 @@ class Reading:
 
     @property
     def rate(self) -> float | None:
-        """Tuples per second of both streams."""
+        """Tuples per second of both sides."""
         left, right = self.rates
         return None if left is None or right is None else left + right
 

@@ -38,7 +38,7 @@ _WIDTHS = {
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """W: how many tuples of both streams a worker may hold, or how many bytes of them. Raises ValueError for one that is not positive."""
+    """W: how many tuples of all streams a worker may hold, or how many bytes of them. Raises ValueError for one that is not positive."""
 
     amount: float
     in_bytes: bool = False
