@@ -57,7 +57,11 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
     counts[join.shape] += 1
     counts[f"{len(join.names)} streams"] += 1
     run_with_faults(elastic(job) if faults else job, join.inputs, root, rng, counts, faults=faults)
-    label = f"STREAMJOIN_SEED={seed}, {'with' if faults else 'without'} faults: {join}"
+    check_output(join, root, f"STREAMJOIN_SEED={seed}, {'with' if faults else 'without'} faults: {join}", counts)
+
+
+def check_output(join: Join, root: Path, label: str, counts: Counter[str]) -> None:
+    """The join has had all of its input: its late tuples may be late, and its results are those of all others."""
     late, surely, possibly = late_of(root), join.late(), join.late(sooner=True)
     taken = {(name, row["rid"]) for name, rows in join.rows(()) for row in rows if join.takes(name, row)}
     assert surely & taken <= late <= possibly & taken, f"{label}: late were {late}"
