@@ -145,8 +145,9 @@ class ScaledJoin:
 
     def answer_statistics(self) -> Object:
         found = self.statistics_now.to_json()
-        rates = (sum(self.rates[stream] for stream in streams) for streams in self._job.streams_by_side)
-        return {"predicate": self.main.text, **{side: {**found[side], "acceptedPerSecond": next(rates)} for side in ("left", "right")}}
+        for side, streams in zip(("left", "right"), self._job.streams_by_side, strict=True):
+            found[side]["acceptedPerSecond"] = sum(self.rates[stream] for stream in streams)
+        return {"predicate": self.main.text, **found}
 
     def take(self, wish: Object) -> Answered:
         """``PUT /v1/plan``, as ``serve.api`` answers it."""

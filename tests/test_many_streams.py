@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from faulty_runs import elastic, run_cases, run_with_faults
 from harness import SECOND, START, Input, driver_for, late_of, make_job, output_of, run_all, staged_of
@@ -31,11 +32,16 @@ from many_streams import (
     moment,
     written,
 )
+from operator_parts import streamjoin, three_streams
 from streamjoin.elastic.sequences import Flowing, Way, Ways
-from streamjoin.job import Job
+from streamjoin.epoch.fingerprint import require_same_join, stored
+from streamjoin.epoch.ports import CheckpointMismatch
+from streamjoin.job import Job, compile_job, with_checkpoint
 from streamjoin.language.graph import JoinGraph
 from streamjoin.manifest import ManifestError
+from streamjoin.manifest.validate import load
 from streamjoin.runner.inline import InlineRunner
+from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import ObjectStorage
 
 CASES = int(os.environ.get("STREAMJOIN_CASES", "200"))
@@ -93,7 +99,11 @@ def compare_with_the_oracle(seed: int, root: Path, rng: random.Random, storage: 
     counts[join.shape] += 1
     counts[f"{len(join.names)} streams"] += 1
     run_with_faults(elastic(job) if faults else job, join.inputs, root, rng, counts, faults=faults, storage=storage)
-    label = f"STREAMJOIN_SEED={seed}, {'with' if faults else 'without'} faults: {join}"
+    check_output(join, root, f"STREAMJOIN_SEED={seed}, {'with' if faults else 'without'} faults: {join}", counts)
+
+
+def check_output(join: Join, root: Path, label: str, counts: Counter[str]) -> None:
+    """The join has had all of its input: its late tuples may be late, and its results are those of all others."""
     late, surely, possibly = late_of(root), join.late(), join.late(sooner=True)
     taken = {(name, row["rid"]) for name, rows in join.rows(()) for row in rows if join.takes(name, row)}
     assert surely & taken <= late <= possibly & taken, f"{label}: late were {late}"
@@ -158,3 +168,13 @@ def test_no_member_of_a_result_is_older_than_the_newest_by_more_than_its_streams
 def one_tuple(epoch: int, at: int) -> Input:
     """A stream whose only tuple comes in one of three epochs."""
     return Input([batch_of([(0, 1, 0, moment(at), 0.0, "")])], [int(number == epoch) for number in range(3)])
+
+
+def test_streams_may_not_come_or_go_under_a_checkpoint() -> None:
+    two, three = (compile_job(with_checkpoint(load(yaml.safe_dump(streamjoin(**spec))))) for spec in ({}, three_streams()))
+    cases = (two, three, "orders, payments, shipments differ from orders, payments,"), (three, two, "orders, payments differ from orders,")
+    for before, now, names in cases:
+        checkpoint = Checkpoint(fingerprint=stored(before.fingerprint()))
+        with pytest.raises(CheckpointMismatch, match=f"spec.streams: {names}"):
+            require_same_join(now, checkpoint, "s3://here")
+    assert three.fingerprint()["spec.joins[0].window"] == "each orders 180000000 us, payments 60000000 us, shipments 30000000 us"

@@ -278,7 +278,7 @@ class Job:
         for join, written in zip(self.joins, self.manifest.spec.joins, strict=True):
             field = f"spec.joins[{join.name if len(self.joins) > 1 else 0}]"  # one alone may be renamed
             prints[f"{field}.condition"] = " ".join(written.condition_text.split())
-            prints[f"{field}.window"] = _window_text(join.window)
+            prints[f"{field}.window"] = _window_text(join.window, [stream.name for stream in self.streams])
             prints[f"{field}.type"] = join.type
         return prints
 
@@ -422,9 +422,9 @@ def _source_identity(source: SourceModel) -> str:
     return f"{source.format} files in {source.path}" if isinstance(source, FilesSource) else "generator"
 
 
-def _window_text(window: Window) -> str:
+def _window_text(window: Window, streams: Sequence[str]) -> str:
     if window.each:
-        return f"each {', '.join(map(str, window.each))} us"
+        return "each " + ", ".join(f"{stream} {micros} us" for stream, micros in zip(streams, window.each, strict=True))
     if window.kind is WindowKind.RANGE:
         slide = f", slide {window.slide_micros} us" if window.slide_micros else ""
         return f"before {window.before_micros} us, after {window.after_micros} us{slide}"

@@ -21,7 +21,10 @@ def require_same_join(job: Job, checkpoint: Checkpoint, location: str) -> None:
     if not before:
         return
     was, joins = _joins_in(before), _joins_in(now)
-    if set(was) == set(joins):
+    had, streams = _streams_in(before), _streams_in(now)
+    if len(had) != len(streams):
+        lines = [f"spec.streams: {', '.join(streams)} differ from {', '.join(had)}, which the checkpoint was made with"]
+    elif set(was) == set(joins):
         changed = [name for name in now if before.get(name) != now[name]]
         lines = [f"{name}: {now[name]} differs from {before.get(name)}, which the checkpoint was made with" for name in changed]
     else:
@@ -34,6 +37,11 @@ def require_same_join(job: Job, checkpoint: Checkpoint, location: str) -> None:
 def _joins_in(fingerprint: Mapping[str, str]) -> list[str]:
     """The names of its joins; of one alone its place, as its name may change."""
     return [name.removeprefix("spec.joins[").removesuffix(CONDITION) for name in fingerprint if name.endswith(CONDITION)]
+
+
+def _streams_in(fingerprint: Mapping[str, str]) -> list[str]:
+    """The names of its streams, in their order."""
+    return [text for name, text in fingerprint.items() if name.startswith("spec.streams[") and name.endswith("].name")]
 
 
 def stored(fingerprint: dict[str, str]) -> dict[str, str]:

@@ -106,7 +106,7 @@ class JoinGraph:
     @property
     def text(self) -> str:
         """What its edges state, for people."""
-        return "; ".join(edge.main.text or str(edge.main.kind) for edge in self.edges)
+        return "; ".join(edge.main.text or edge.residual or str(edge.main.kind) for edge in self.edges)
 
 
 def join_graph(text: str, schemas: dict[str, Schema]) -> JoinGraph:
