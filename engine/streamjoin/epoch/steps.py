@@ -77,15 +77,14 @@ class Step:
     ) -> None:
         """``members``: the streams joined before, the head first, ``stream`` the one that comes now, ``following`` those after it, in
         order. ``fetches``: so does the sequence."""
-        graph, head = join.graph, members[0]
+        graph = join.graph
         edge = graph.edge_to(stream, frozenset(members))
         assert edge is not None, "an order of the graph"
-        self.number, self.head, self.stream, self.edge = number, head, stream, edge
-        self.is_first, self.is_last = len(members) == 1, not following
+        self.number, self.is_last = number, not following
         self.side = graph.ends(edge).index(stream)
         """Of the scheme, where what is probed is held."""
         self.place, self.probing = edge.places[self.side], edge.places[1 - self.side]
-        self.takes_new = stream < head
+        self.takes_new = stream < members[0]
         """Whether what came of the stream in this epoch counts."""
         names = join.by_name
         own, came = tuple(graph.streams[member] for member in members), (graph.streams[stream],)
@@ -119,7 +118,7 @@ class Step:
             side = graph.ends(after).index(following[0])
             self.next_probing = after.places[1 - side]
             place = graph.places[self.next_probing]
-            self._key, self._by = place.key, place.stream
+            self._key = place.key
             self._prefix, self._keyed = graph.streams[place.stream], join.schemas[place.stream]
             is_float = place.key is not None and place.key.encoding == "float"
             first = [pa.field(KEY, pa.float64() if is_float else pa.int64()), pa.field(UNIT, pa.uint32())]
