@@ -193,7 +193,7 @@ def test_an_image_that_cannot_be_pulled_leaves_the_join_as_it_is_until_it_is_men
         cluster.ready()
         is_well(cluster)
         assert cluster.child("Deployment")["spec"]["template"]["spec"]["containers"][0]["image"] == "engine:2"
-        assert cluster.status()["change"]["class"] == "Restart"
+        wait_for("it is told what kind of change it was", lambda: cluster.status().get("change", {}).get("class") == "Restart")
 
 
 @pytest.mark.apiserver

@@ -7,6 +7,7 @@ at the clock, which is where another thread may come between.
 from __future__ import annotations
 
 import functools
+import pickle
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -48,7 +49,7 @@ from streamjoin.epoch.replan import (
     PlanStatus,
     Replanner,
 )
-from streamjoin.epoch.spec import EpochSpec, plan_of
+from streamjoin.epoch.spec import EpochSpec
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.scheme.statistics import SideStatistics, Statistics
@@ -132,7 +133,7 @@ def test_a_plan_waits_for_its_workers_prepares_them_and_is_switched_to() -> None
     plans = machine.replanner.plans
     assert plans.before is not None
     assert (plans.current.generation, plans.before.generation, plans.workers) == (2, 1, (0, 1, 2, 3))
-    assert plan_of(plans.current.shared).scheme == scheme_of(4)
+    assert pickle.loads(plans.current.shared.data) == scheme_of(4)
     assert machine.handle(COMMITTED) == (ReleaseWorkers((0, 1, 2, 3)),)
     status = machine.status
     assert (status.generation, status.phase, status.workers, status.wanted) == (2, PlanPhase.RUNNING, 4, None)

@@ -122,7 +122,7 @@ def test_each_join_of_a_set_gives_what_it_would_give_alone(part: int, tmp_path: 
     counts: Counter[str] = Counter()
     run_cases(range(part, CASES, 4) if SEED is None else [int(SEED)] * (part == 0), tmp_path, run_case, counts)
     if SEED is None and CASES >= 120:
-        assert min(counts["in one order"], counts["every pair meets"], counts["on floors"]) >= 4
+        assert min(counts["in one order"], counts["every pair meets"] + counts["on floors"]) >= 4
         assert counts["results"] > 5_000
         assert min(counts["switches"], counts["failed epochs"], counts["died at commit"] + counts["died at publish"]) > 0
 

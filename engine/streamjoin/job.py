@@ -218,7 +218,11 @@ class Job:
 
     def foreseen(self) -> Deployment:
         """The first plan by what the manifest alone says; nothing is known of keys but whether they are hashed."""
-        of_streams = [tuples if tuples and math.isfinite(tuples) else 1.0 for tuples in self.expected_of_streams()]
+        rates = [stream.expected_rate for stream in self.streams]
+        fastest = max((rate for rate in rates if rate is not None), default=1.0)
+        # Of a window without end, which holds ever more, those of a second: their proportion decides the scheme.
+        expected = zip(rates, self.expected_of_streams(), strict=True)
+        of_streams = [rate or fastest if held is None or math.isinf(held) else held for rate, held in expected]
         main = self.layouts[0].main
         return self.first_deployment(unknown(self.places, main, [of_streams[held.stream] for held in self.places]), main)
 

@@ -24,6 +24,7 @@ from streamjoin.manifest.problem import listed
 from streamjoin.manifest.validate import load
 from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.statistics import SideStatistics
+from streamjoin.scheme.unknown import unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,8 @@ def _plan(job: Job, options: Options) -> None:
     given_tuples = options.capacity or given.capacity_tuples
     holds = job.capacity if given_tuples is None else Capacity(given_tuples)
     held = [place.tuples for place in given.places]
-    statistics = statistics_of(floors).weighed(replace(job, capacity=holds).weights_of_sides(held=held))
+    known = unknown(job.places, main, held) if options.stats is None else statistics_of(floors)
+    statistics = known.weighed(replace(job, capacity=holds).weights_of_sides(held=held))
     if tasks is None and options.capacity is None and options.stats is None:
         deployment = job.first_deployment(statistics, main)
         if not deployment.fits:

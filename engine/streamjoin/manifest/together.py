@@ -453,7 +453,7 @@ def _model(manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
     if (graph := found[0].graph) is not None:
         ends = [sorted(graph.ends(edge)) for edge in graph.edges if edge.main.kind is not MainKind.RANGE]
         apart = [listed([graph.streams[stream] for stream in pair], "and") for pair in ends]
-    elif not any(layout.main.kind is MainKind.RANGE for layout in found):
+    elif not any(layout.cuts_keys for layout in found):
         apart = ["the two streams"]
     for pair in apart:
         message = f"needs an equality, an order or a band between {pair} in {where}; use adsp or square"
