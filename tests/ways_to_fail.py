@@ -223,8 +223,20 @@ def quota(world: SteppedCluster, **hard: str) -> str:
 
 def await_refusal(world: SteppedCluster, said: str, of: str = "pods") -> None:
     """The API server's caches take a moment to see a new quota or webhook: until it refuses an object, which is not made."""
-    from apiserver import ApiError
     from waiting import wait_for
+
+    wait_for(f"it refuses: {said}", lambda: is_refused(world, said, of), 20)
+
+
+def await_admission(world: SteppedCluster, said: str, of: str = "pods") -> None:
+    """And to see that it is gone, while the world's clock, which goes by steps, would go on."""
+    from waiting import wait_for
+
+    wait_for(f"it does not refuse any more: {said}", lambda: not is_refused(world, said, of), 60)
+
+
+def is_refused(world: SteppedCluster, said: str, of: str) -> bool:
+    from apiserver import ApiError
 
     pod = {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": 4}, "limits": {"memory": "8Gi"}}}]}
     labels = {"app": "probe"}
@@ -234,16 +246,12 @@ def await_refusal(world: SteppedCluster, said: str, of: str = "pods") -> None:
         "secrets": {},
     }
     root = "/apis/apps/v1" if of == "deployments" else "/api/v1"
-
-    def refuses() -> bool:
-        try:
-            body = {"metadata": {"name": "probe"}, **bodies[of]}
-            world.admin.create(f"{root}/namespaces/{world.namespace}/{of}", body, dryRun="All")
-        except ApiError as error:
-            return said in str(error)
-        return False
-
-    wait_for(f"it refuses: {said}", refuses, 20)
+    try:
+        body = {"metadata": {"name": "probe"}, **bodies[of]}
+        world.admin.create(f"{root}/namespaces/{world.namespace}/{of}", body, dryRun="All")
+    except ApiError as error:
+        return said in str(error)
+    return False
 
 
 QUOTA = "Raise the quota, or lower what the pods ask for (`{}`)"
@@ -324,6 +332,7 @@ def quota_of_children(world: SteppedCluster) -> Iterator[None]:
     world.submit()
     yield
     world.admin.delete(path)
+    await_admission(world, "exceeded quota", "secrets")
 
 
 @way(
@@ -338,6 +347,7 @@ def limit_range(world: SteppedCluster) -> Iterator[None]:
     world.submit()
     yield
     world.admin.delete(path)
+    await_admission(world, "maximum memory usage")
 
 
 @way(
