@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("planned_once")
 EVERY = {"with the commit": 1, "gathered": 1, "in files": 5}
 """The power is lost at one of so many calls: a run with files makes hundreds."""
 SHARED = 10
-"""By so many calls runs may differ, as threads that flush one directory at once share a call: the power of a short one may never be lost."""
+"""By so many calls runs may differ, as threads that flush one directory at once share a call: so in a short one the power stays."""
 
 
 def run(root: Path, inputs: tuple[Input, Input], disk: Disk) -> Driver:
