@@ -48,7 +48,7 @@ def operator_rules() -> list[Object]:
 
 
 def wait_for(what: str, found: Callable[[], Any]) -> Any:
-    return wait_longer(what, found, 40)
+    return wait_longer(what, found, 120)
 
 
 class Running:
