@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from streamjoin.elastic.deployment import Deployment, Expected, expected_tuples, first_deployment
+from streamjoin.elastic.deployment import Deployment, Expected, expected_tuples, first_deployment, typical_tuples
 from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS
 from streamjoin.language.condition import Condition
 from streamjoin.language.ddl import parse_schema
@@ -219,10 +219,7 @@ class Job:
     def foreseen(self) -> Deployment:
         """The first plan by what the manifest alone says; nothing is known of keys but whether they are hashed."""
         rates = [stream.expected_rate for stream in self.streams]
-        fastest = max((rate for rate in rates if rate is not None), default=1.0)
-        # Of a window without end, which holds ever more, those of a second: their proportion decides the scheme.
-        expected = zip(rates, self.expected_of_streams(), strict=True)
-        of_streams = [rate or fastest if held is None or math.isinf(held) else held for rate, held in expected]
+        of_streams = [tuples or 1.0 for tuples in typical_tuples(rates, self.expected_of_streams())]
         main = self.layouts[0].main
         return self.first_deployment(unknown(self.places, main, [of_streams[held.stream] for held in self.places]), main)
 

@@ -110,7 +110,7 @@ def floors_of(layout: Layout, streams: Sequence[str], known: Sequence[SideStatis
     for number, main in enumerate(layout.main.floors):
         numbers = [index for index, place in enumerate(places) if place.floor == number]
         edges = () if graph is None else [edge for edge in graph.edges if edge.places[LEFT] in numbers]
-        texts = [edge.main.text or edge.residual or str(edge.main.kind) for edge in edges] or [main.text or str(main.kind)]
+        texts = [edge.text for edge in edges] or [main.text or str(main.kind)]
         of_side = [[index for index in numbers if places[index].side == side] for side in SIDES]
         left, right = (tuple(streams[places[index].stream] for index in indices) for indices in of_side)
         floors.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from streamjoin.cli.floors import floors_of, statistics_of
 from streamjoin.cli.planning import make_plan, read_plan, report, report_change
 from streamjoin.cli.stats import Stats, StatsError, expected_statistics, read_stats, read_stats_by_stream
 from streamjoin.cli.validate import Unreadable, read_text, refusing
+from streamjoin.elastic.deployment import Deployment
 from streamjoin.elastic.plan import PlanError
 from streamjoin.elastic.sequences import Flowing, assumed, told
 from streamjoin.job import Job, compile_job, with_checkpoint
 from streamjoin.language.graph import JoinGraph
+from streamjoin.language.layout import Layout
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.stack import Stack
 from streamjoin.manifest.problem import listed
@@ -56,8 +59,10 @@ def plan_manifest(path: Path, options: Options) -> Exit:
 
 
 def _plan(job: Job, options: Options) -> None:
-    shared = _shared(job) if len(job.joins) > 1 else []
-    job = _lying(job)
+    foreseen = {layout: job.lying(layout).foreseen() for layout in job.layouts} if any(layout.floors for layout in job.layouts) else {}
+    lying = job.lying(min(foreseen, key=lambda layout: foreseen[layout].volume)) if foreseen else job
+    shared = _shared(job, lying.layouts[0], foreseen) if len(job.joins) > 1 else []
+    job = lying
     names = tuple(stream.name for stream in job.streams)
     layout, main = job.layouts[0], job.layouts[0].main
     given = Stats(_expected(job), None)
@@ -157,25 +162,19 @@ def _alternatives(job: Job) -> list[str]:
     return lines
 
 
-def _lying(job: Job) -> Job:
-    """Where several joins may have floors of their own: as a run would have it, by which is expected to hold less."""
-    if not any(layout.floors for layout in job.layouts):
-        return job
-    return job.lying(min(job.layouts, key=lambda layout: job.lying(layout).foreseen().volume))
+def _shared(job: Job, chosen: Layout, foreseen: Mapping[Layout, Deployment]) -> list[str]:
+    """What tuples lie by, and by what each of several joins finds its pairs.
 
-
-def _shared(job: Job) -> list[str]:
-    """What tuples lie by, and by what each of several joins finds its pairs."""
+    ``foreseen``: the first plans, where joins may have floors of their own; as a run would, this plan has that which holds less.
+    """
     layout, names = job.layouts[0], listed([join.name for join in job.joins], "and")
     if layout.main.keys:
         return [f"joins: {names}: tuples lie by {layout.text} once for all of them"]
     lines = [f"joins: {names} have no keys in common"]
-    chosen = _lying(job).layouts[0]
-    if len(job.layouts) > 1:
-        made = {each: job.lying(each).foreseen() for each in job.layouts}
-        once = sum(side.total for side in made[layout].statistics.sides)
+    if len(foreseen) > 1:
+        once = sum(side.total for side in foreseen[layout].statistics.sides)
         where = {each: "on floors of their own" if each.floors else "where every pair of tuples meets" for each in job.layouts}
-        held = ", and ".join(f"{where[each]} a tuple would be held {made[each].volume / once:.2g} times" for each in job.layouts)
+        held = ", and ".join(f"{where[each]} a tuple would be held {foreseen[each].volume / once:.2g} times" for each in job.layouts)
         lines = [f"{lines[0]}: {held}; this plan is {where[chosen]}. A run chooses by a sample of its first input"]
     for index, (join, predicate) in enumerate(zip(job.joins, chosen.predicates, strict=True)):
         text = predicate.main.text

@@ -25,7 +25,6 @@ Of three and more streams, each by its name; of one that is held by several keys
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -36,6 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.cli.floors import key_name
+from streamjoin.elastic.deployment import typical_tuples
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_type
 from streamjoin.language.graph import Place
@@ -102,15 +102,8 @@ def read_stats_by_stream(text: str, streams: Sequence[str], places: Sequence[Pla
 
 
 def expected_statistics(rates: Sequence[float | None], expected: Sequence[float | None]) -> tuple[SideStatistics, ...]:
-    """What the manifest alone says: the tuples that are ``expected`` to be held, of each stream or place, at these rates.
-
-    Of an unbounded window, which holds ever more, those of one second: their proportion decides the scheme.
-    """
-    fastest = max((rate for rate in rates if rate is not None), default=0.0)
-    return tuple(
-        SideStatistics((rate or fastest if held is not None and math.isinf(held) else held) or 0.0)
-        for rate, held in zip(rates, expected, strict=True)
-    )
+    """What the manifest alone says: the tuples that are ``expected`` to be held, of each stream or place, at these rates."""
+    return tuple(map(SideStatistics, typical_tuples(rates, expected)))
 
 
 def _object(text: str, allowed: set[str], fields: str) -> dict[str, Any]:

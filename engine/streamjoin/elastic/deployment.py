@@ -40,6 +40,17 @@ def expected_tuples(
     return tuple(_held(rate, window, stream, delays_micros, epoch_micros) for stream, rate in enumerate(filled))
 
 
+def typical_tuples(rates: Sequence[float | None], expected: Sequence[float | None]) -> tuple[float, ...]:
+    """What is ``expected`` to be held of each stream or place, at these rates, as finite numbers: 0 where nothing is known.
+
+    Of an unbounded window, which holds ever more, the tuples of one second: their proportion decides the scheme.
+    """
+    fastest = max((rate for rate in rates if rate is not None), default=0.0)
+    return tuple(
+        (rate or fastest if held is not None and math.isinf(held) else held) or 0.0 for rate, held in zip(rates, expected, strict=True)
+    )
+
+
 def executors_for(workers: int, per_executor: int) -> int:
     """How many executors have room for so many workers."""
     return -(-workers // per_executor)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from pyarrow import ipc
 
 from streamjoin.elastic.sequences import Ways
+from streamjoin.epoch.matches import Runs
 from streamjoin.epoch.spec import Compiled, EpochSpec, Piece, Plan, TaskReport
 from streamjoin.epoch.steps import Fetched, Step, StepWork, reference_to
 from streamjoin.kernel.run import CHUNK_BYTES, Run, merge_in_chunks
@@ -29,9 +31,6 @@ FETCHING_ROUNDS = 2
 ROW_BITS, RUN_BITS = 31, 20
 TASK_SHIFT = ROW_BITS + RUN_BITS
 """A reference is a task, a number of a run there, and a row of it: it ascends by these."""
-
-Runs = Mapping[tuple[int, int], Sequence[HeldRun]]
-
 
 def rounds_of(ways: Ways) -> int:
     """How many rounds of the exchange there are after the first: one for each step but the first, and two where tuples are fetched."""
@@ -48,13 +47,14 @@ class Cascade:
         worker: Compiled,
         areas: Mapping[int, Area],
         report: TaskReport,
-        write: Callable[[pa.RecordBatch], None],
-        admitted: Callable[[int], None],
+        write: Callable[[str, pa.RecordBatch], None],
     ) -> None:
-        """``write`` takes results, ``admitted`` how many pairs the main predicates have admitted."""
+        """``write`` takes results of the join of this name."""
         assert worker.sequences is not None
         self._spec, self._plan, self._areas, self._report = spec, plan, areas, report
-        self._write, self._admitted = write, admitted
+        (join,) = worker.config.joins
+        self._join_name, self._write = join.name, partial(write, join.name)
+        report.admitted[join.name] = 0
         self._by_head = worker.sequences.of(spec.ways)
         self._finisher = worker.sequences.finisher
         self._streams = [stream.name for stream in worker.config.streams]
@@ -133,7 +133,7 @@ class Cascade:
                     self._incomplete.append(batch)
                 else:
                     self._found[step.number].append(batch)
-        self._admitted(step.joiner.candidates_seen - seen)
+        self._report.admitted[self._join_name] += step.joiner.candidates_seen - seen
 
     def _first_reference(self, held: HeldRun) -> int:
         """The reference to the first tuple of a run: those to the others follow."""

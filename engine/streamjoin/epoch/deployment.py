@@ -26,9 +26,9 @@ from streamjoin.io.base import Keeping, Source, SourcePlan
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
 from streamjoin.io.several import Sinks, tags
-from streamjoin.job import Job, JoinJob, StreamJob
+from streamjoin.job import Job, StreamJob
 from streamjoin.kernel.keys import encode_keys
-from streamjoin.kernel.types import arrow_type
+from streamjoin.kernel.types import output_schema
 from streamjoin.language.choice import choose, choose_graph
 from streamjoin.language.graph import Place
 from streamjoin.language.layout import Layout
@@ -110,8 +110,8 @@ def plan_as_asked(job: Job, checkpoint: Checkpoint, storage: Storage) -> Deploye
         layout.places, held, [_sampled(storage, of_place, layout, place) for of_place, place in zip(blocks, layout.places, strict=True)]
     )
     totals = [side.tuples for side in known.sides]
-    left, right = (max(tuples, expected or 0.0) for tuples, expected in zip(totals, job.lying(layout).expected_tuples(), strict=True))
     lying = job.lying(layout)
+    left, right = (max(tuples, expected or 0.0) for tuples, expected in zip(totals, lying.expected_tuples(), strict=True))
     deployment = lying.first_deployment(known, layout.main, (left, right), tuple_bytes=tuple_bytes(lying, checkpoint), held=held)
     deployed = _deployed(checkpoint, layout.main, deployment)
     after = Scheme.from_json(deployed.checkpoint.scheme)
@@ -205,15 +205,10 @@ def make_sinks(job: Job, storage: Storage) -> Sinks:
     known = tags(join.name for join in job.joins)
     return Sinks(
         {
-            join.name: make_sink(join.sink, output_schema(join), storage=storage, query=job.name, join=known[join.name])
+            join.name: make_sink(join.sink, output_schema(join.output), storage=storage, query=job.name, join=known[join.name])
             for join in job.joins
         }
     )
-
-
-def output_schema(join: JoinJob) -> pa.Schema:
-    """The columns of the results."""
-    return pa.schema([pa.field(name, arrow_type(expression.type)) for name, expression in join.output])
 
 
 def _sample(source: Source, plan: SourcePlan, now: float) -> list[pa.RecordBatch]:

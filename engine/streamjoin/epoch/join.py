@@ -149,7 +149,7 @@ class Part:
         self._drop_indexes()
         self._fresh = {key: tuple(HeldRun(run, self._writes.block(key, run)) for run in chunks) for key, chunks in new.items()}
         if self._worker.sequences is not None:
-            self._cascade = Cascade(spec, self._plan, self._worker, areas, report, self._write_many, self._admit_many)
+            self._cascade = Cascade(spec, self._plan, self._worker, areas, report, self._write)
             self._cascade.begin(self._runs, self._fresh)
         for each in self._worker.joins:
             seen = each.joiner.candidates_seen
@@ -189,7 +189,7 @@ class Part:
             for held, indexed, taken in zip((left, right), join.indexed, self._worker.streams, strict=True)
         )
         for batch in join.joiner.join(seen_left, seen_right, matched, pairs_wanted=join.type.gives_pairs):
-            self._write(join, batch)
+            self._write(join.name, batch)
 
     def outgoing(self) -> Iterator[Piece]:
         """What other tasks are to have in the next round: partial results for the steps that they do, or notices, of tuples that they own
@@ -269,24 +269,15 @@ class Part:
             if join.type.gives_unmatched:
                 self._write_alone(join, matches.passed(self._fresh, fresh=True))
 
-    def _write(self, join: CompiledJoin, results: pa.RecordBatch) -> None:
-        self._report.outputs[join.name] = self._report.outputs.get(join.name, 0) + results.num_rows
-        self._writes.results(join.name, results)
-
-    def _write_many(self, results: pa.RecordBatch) -> None:
-        (join,) = self._worker.config.joins
-        self._report.outputs[join.name] = self._report.outputs.get(join.name, 0) + results.num_rows
-        self._writes.results(join.name, results)
-
-    def _admit_many(self, count: int) -> None:
-        (join,) = self._worker.config.joins
-        self._report.admitted[join.name] = self._report.admitted.get(join.name, 0) + count
+    def _write(self, join: str, results: pa.RecordBatch) -> None:
+        self._report.outputs[join] = self._report.outputs.get(join, 0) + results.num_rows
+        self._writes.results(join, results)
 
     def _write_alone(self, join: CompiledJoin, tuples: Iterable[tuple[int, Rows]]) -> None:
         """``tuples``: by place."""
         for place, (run, rows) in tuples:
             for results in join.joiner.alone(join.places.index(place), run.batch, rows):
-                self._write(join, results)
+                self._write(join.name, results)
 
     def _gather(self, pieces: Iterable[Piece]) -> dict[tuple[int, int], list[Run]]:
         parts: dict[tuple[int, int], list[Run]] = defaultdict(list)
@@ -299,7 +290,7 @@ class Part:
                 for join in self._worker.joins:
                     if join.type.gives_unmatched and piece.place in join.tracked:
                         for results in join.joiner.alone(stream, alone):
-                            self._write(join, results)
+                            self._write(join.name, results)
             else:
                 parts[piece.area, piece.place].append(Run.of(ipc.read_record_batch(piece.data, self._worker.held[piece.place])))
         return {key: merge_in_chunks(runs, CHUNK_BYTES) for key, runs in parts.items()}

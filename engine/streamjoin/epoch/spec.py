@@ -26,9 +26,9 @@ from streamjoin.io.several import Sinks, tags
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.index import Indexed
 from streamjoin.kernel.joiner import Joiner
-from streamjoin.kernel.keys import mix
+from streamjoin.kernel.keys import key_type, scattered
 from streamjoin.kernel.types import arrow_schema
-from streamjoin.language.graph import JoinGraph, Place
+from streamjoin.language.graph import JoinGraph
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import KeyExpression, Predicate
@@ -353,6 +353,7 @@ class Compiled:
     def __init__(self, config: Config) -> None:
         self.config = config
         graph, places = config.layout.graph, config.layout.places
+        self.places = places
         self.joins = () if graph is not None else tuple(CompiledJoin(number, join, config) for number, join in enumerate(config.joins))
         """Of two streams."""
         self.sequences = None if graph is None else Sequences(_many(config, graph))
@@ -373,10 +374,6 @@ class Compiled:
             for place in places
         )
         """By place, the columns of held tuples."""
-
-    @property
-    def places(self) -> tuple[Place, ...]:
-        return self.config.layout.places
 
 
 def _many(config: Config, graph: JoinGraph) -> ManyJoin:
@@ -438,8 +435,7 @@ ID = "_id"
 
 def held_schema(stream: Stream, window: Window, key: KeyExpression | None, *, is_tracked: bool = False) -> pa.Schema:
     """The columns of a stream's held tuples, as the kernel wants them."""
-    is_float = key is not None and key.encoding == "float"
-    fields = [pa.field("_key", pa.float64() if is_float else pa.int64()), pa.field("_unit", pa.uint32())]
+    fields = [pa.field("_key", key_type(key)), pa.field("_unit", pa.uint32())]
     if window.has_time:
         fields.append(pa.field("_time", pa.int64()))
     if window.has_aux:
@@ -533,6 +529,5 @@ def units_of(epoch: int, split: int, rows: np.ndarray) -> tuple[np.ndarray, np.n
 
     The same for every attempt at the epoch, so that a task that is run again routes every tuple as before.
     """
-    start = mix(np.array([(epoch << 20) ^ split], dtype=np.uint64))
-    mixed = mix(start ^ rows.astype(np.uint64))
+    mixed = scattered((epoch << 20) ^ split, rows)
     return (mixed >> np.uint64(32)).astype(np.uint32), (mixed & np.uint64(0xFFFFFFFF)) / float(1 << 32)

@@ -24,15 +24,14 @@ from numpy.typing import NDArray
 from streamjoin.elastic.sequences import Ways
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.joiner import Joiner, Members, Name, Pairs, column_of
-from streamjoin.kernel.keys import encode_keys, mix
+from streamjoin.kernel.keys import encode_keys, key_type, scattered
 from streamjoin.kernel.run import AUX, KEY, TIME, UNIT, Run, sort_order, take
-from streamjoin.kernel.types import arrow_type
+from streamjoin.kernel.types import arrow_schema, output_schema
 from streamjoin.language.graph import Edge, JoinGraph
 from streamjoin.language.schema import Schema
 from streamjoin.language.sides import LEFT
 from streamjoin.language.sql import Expression, parse_boolean, parse_expression
-from streamjoin.language.tree import Call, Reference
-from streamjoin.language.types import BOOLEAN
+from streamjoin.language.tree import Reference, conjunction
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.scheme.routing import Router
 
@@ -120,8 +119,7 @@ class Step:
             place = graph.places[self.next_probing]
             self._key = place.key
             self._prefix, self._keyed = graph.streams[place.stream], join.schemas[place.stream]
-            is_float = place.key is not None and place.key.encoding == "float"
-            first = [pa.field(KEY, pa.float64() if is_float else pa.int64()), pa.field(UNIT, pa.uint32())]
+            first = [pa.field(KEY, key_type(place.key)), pa.field(UNIT, pa.uint32())]
             self.schema = pa.schema([*first, *self.joiner.batch_schema])
 
     def join(self, probing: Run, held: Run, first: tuple[int, int] = (0, 0)) -> Iterator[pa.RecordBatch]:
@@ -143,7 +141,7 @@ class Step:
             own = [name for name in batch.schema.names if name.startswith(f"{self._prefix}.")]
             bare = pa.RecordBatch.from_arrays([batch.column(name) for name in own], [name.partition(".")[2] for name in own])
             key, valid = encode_keys(bare, self._key, self._keyed)
-        units = (mix(np.arange(batch.num_rows, dtype=np.uint64) ^ mix(np.array([salt], np.uint64))) >> np.uint64(32)).astype(np.uint32)
+        units = (scattered(salt, np.arange(batch.num_rows)) >> np.uint64(32)).astype(np.uint32)
         batch = pa.RecordBatch.from_arrays([pa.array(key), pa.array(units), *batch.columns], schema=self.schema)
         order = sort_order(key) if valid is None or valid.all() else np.flatnonzero(valid)[sort_order(key[valid])]
         return take(batch, pa.array(order))
@@ -233,9 +231,7 @@ def _residual_of(edge: Edge, schemas: dict[str, Schema]) -> list[Expression]:
 
 
 def _all_of(conditions: Sequence[Expression]) -> Expression | None:
-    if not conditions:
-        return None
-    return conditions[0] if len(conditions) == 1 else Expression.of(Call("and", tuple(each.tree for each in conditions), BOOLEAN))
+    return Expression.of(conjunction([each.tree for each in conditions])) if conditions else None
 
 
 def reference_to(stream: str) -> str:
@@ -295,19 +291,15 @@ class Finisher:
     """Makes results of what sequences that fetch have found, once the tuples have come that it refers to."""
 
     def __init__(self, join: ManyJoin) -> None:
-        self._graph = join.graph
         self._where = None if join.where is None else Evaluator(join.where)
         self._output = [Evaluator(expression) for _, expression in join.output]
-        self._schema = pa.schema([pa.field(name, arrow_type(expression.type)) for name, expression in join.output])
+        self._schema = output_schema(join.output)
         schemas = join.by_name
         self._columns = {
             stream: [column.name for column in schemas[stream] if (stream, column.name) in join.at_end(number)]
             for number, stream in enumerate(join.graph.streams)
         }
-        self.schemas = {
-            stream: pa.schema([pa.field(name, arrow_type(column.type)) for name in names if (column := schemas[stream].get(name))])
-            for stream, names in self._columns.items()
-        }
+        self.schemas = {stream: arrow_schema(schemas[stream].select(tuple(names))) for stream, names in self._columns.items()}
         """By stream, of the tuples that are fetched."""
 
     def tuples(self, stream: str, batch: pa.RecordBatch, rows: NDArray[np.int64]) -> pa.RecordBatch:

@@ -20,7 +20,7 @@ from streamjoin.kernel.expansion import Coverage, coverage_of
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.probe import Candidates
 from streamjoin.kernel.run import Run, take
-from streamjoin.kernel.types import arrow_type
+from streamjoin.kernel.types import output_schema
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.sql import Expression
 from streamjoin.language.window import Window
@@ -69,7 +69,7 @@ class Joiner:
         self._types = types or {}
         self._residual, self._where = (None if condition is None else Evaluator(condition) for condition in (residual, where))
         self._output = [Evaluator(expression) for _, expression in output]
-        self.output_schema = pa.schema([pa.field(name, arrow_type(expression.type)) for name, expression in output])
+        self.output_schema = output_schema(output)
         self.candidates_seen = 0
         """Pairs that the main predicate has admitted in the joins that are over: what they have cost."""
 

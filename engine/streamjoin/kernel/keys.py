@@ -118,6 +118,16 @@ def mix(words: Array) -> Array:
     return mixed
 
 
+def scattered(start: int, rows: Array) -> Array:
+    """Numbers (uint64) that look random, the same for the same start and row."""
+    return mix(mix(np.array([start], dtype=np.uint64)) ^ rows.astype(np.uint64))
+
+
+def key_type(key: KeyExpression | None) -> pa.DataType:
+    """Of the column of such keys; None: of tuples that lie by none, whose key is 0."""
+    return pa.float64() if key is not None and key.encoding is Encoding.FLOAT else pa.int64()
+
+
 def _hashes(evaluator: Evaluator, type_: DataType, columns: Columns, count: int) -> tuple[Array, Array | None]:
     if is_float(type_):
         values, valid = _floats(evaluator, columns, count)

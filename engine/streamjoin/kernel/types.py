@@ -5,9 +5,12 @@ Always holds: the mapping is one to one on the types that columns may have, so a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from streamjoin.language.schema import Schema
+from streamjoin.language.sql import Expression
 from streamjoin.language.types import DataType, TypeName
 
 _ARROW: dict[TypeName, pa.DataType] = {
@@ -37,3 +40,8 @@ def arrow_type(t: DataType) -> pa.DataType:
 def arrow_schema(s: Schema) -> pa.Schema:
     """The Arrow schema of a stream's records: every column nullable, in the order declared."""
     return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in s.columns])
+
+
+def output_schema(output: Sequence[tuple[str, Expression]]) -> pa.Schema:
+    """The Arrow schema of results with these columns."""
+    return pa.schema([pa.field(name, arrow_type(expression.type)) for name, expression in output])

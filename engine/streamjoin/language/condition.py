@@ -20,7 +20,7 @@ from streamjoin.language.schema import Schema
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.language.sql import parse_boolean
 from streamjoin.language.statements import Band, Equal, Reading
-from streamjoin.language.tree import Call, Literal, Node, conjuncts
+from streamjoin.language.tree import Literal, Node, conjunction, conjuncts
 from streamjoin.language.types import BOOLEAN
 
 
@@ -66,7 +66,7 @@ def _text(parts: Sequence[Node]) -> str | None:
     """The conjuncts joined by AND; None: there are none."""
     if not parts:
         return None
-    return render(parts[0] if len(parts) == 1 else Call("and", tuple(parts), BOOLEAN))
+    return render(conjunction(parts))
 
 
 def _candidates(parts: Sequence[Node], readings: Sequence[Reading]) -> Iterator[Predicate]:
@@ -133,12 +133,5 @@ def _predicate(main: MainPredicate, parts: Sequence[Node], used: Sequence[int], 
 
 
 def _static_order(predicate: Predicate) -> tuple[int, bool]:
-    """Equality first, then bands, then open ranges, then !=; of each kind those that need no recheck first."""
-    main = predicate.main
-    if main.kind is MainKind.NOT_EQUAL:
-        rank = 3
-    elif main.is_equality:
-        rank = 0
-    else:
-        rank = 1 if main.low is not None and main.high is not None else 2
-    return rank, main.recheck
+    """By how selective the main predicate looks; of each kind those that need no recheck first."""
+    return predicate.main.rank, predicate.main.recheck

@@ -23,10 +23,10 @@ from streamjoin.language.errors import SqlError
 from streamjoin.language.predicate import KeyExpression, MainKind, MainPredicate, Predicate, hull
 from streamjoin.language.render import render
 from streamjoin.language.schema import Schema
-from streamjoin.language.sides import LEFT, SIDES
+from streamjoin.language.sides import SIDES
 from streamjoin.language.sql import Expression, parse_boolean
 from streamjoin.language.stack import Stack
-from streamjoin.language.tree import Call, Literal, Node, Reference, conjuncts, walk
+from streamjoin.language.tree import Literal, Node, Reference, conjunction, conjuncts, walk
 from streamjoin.language.types import BOOLEAN
 
 MOST_STREAMS = 6
@@ -55,6 +55,11 @@ class Edge:
     main: MainPredicate
     residual: str | None
     """What else of the parts that compare these two streams is to be checked."""
+
+    @property
+    def text(self) -> str:
+        """What it states, for people."""
+        return self.main.text or self.residual or str(self.main.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,7 @@ class JoinGraph:
     @property
     def text(self) -> str:
         """What its edges state, for people."""
-        return "; ".join(edge.main.text or edge.residual or str(edge.main.kind) for edge in self.edges)
+        return "; ".join(edge.text for edge in self.edges)
 
 
 def join_graph(text: str, schemas: dict[str, Schema]) -> JoinGraph:
@@ -161,7 +166,7 @@ def _spanning_trees(pairs: Sequence[_Pair], ways: Mapping[_Pair, Predicate], str
     def cost(tree: tuple[_Pair, ...]) -> tuple[int, int, tuple[_Pair, ...]]:
         ends = {vertex for pair in tree for vertex in _vertices(pair, ways[pair])}
         alone = sum(2 for pair in tree if ways[pair].main.kind is not MainKind.RANGE)
-        return sum(_rank(ways[pair]) for pair in tree), len(ends) + alone, tree
+        return sum(ways[pair].main.rank for pair in tree), len(ends) + alone, tree
 
     return sorted((tree for tree in combinations(pairs, streams - 1) if _spans(tree, streams)), key=cost)
 
@@ -179,19 +184,7 @@ def _spans(pairs: Sequence[_Pair], streams: int) -> bool:
 
 def _between(pair: tuple[int, int], parts: Sequence[Node], names: Sequence[str], schemas: dict[str, Schema]) -> Predicate:
     """The best way to find what satisfies these parts, the first stream of the pair on the left."""
-    text = render(parts[0] if len(parts) == 1 else Call("and", tuple(parts), BOOLEAN))
-    return parse_condition(text, [(names[stream], schemas[names[stream]]) for stream in pair]).candidates[0]
-
-
-def _rank(predicate: Predicate) -> int:
-    main = predicate.main
-    if main.kind is MainKind.ALL:
-        return 4
-    if main.kind is MainKind.NOT_EQUAL:
-        return 3
-    if main.is_equality:
-        return 0
-    return 1 if main.low is not None and main.high is not None else 2
+    return parse_condition(render(conjunction(parts)), [(names[stream], schemas[names[stream]]) for stream in pair]).candidates[0]
 
 
 def _vertices(pair: tuple[int, int], predicate: Predicate) -> set[tuple[int, KeyExpression]]:
@@ -233,7 +226,7 @@ def _placed(tree: Sequence[_Pair], ways: Mapping[_Pair, Predicate]) -> tuple[lis
         on_floor[floor].append(main)
         left, right = (place(turned[side], side, floor, main.key(side)) for side in SIDES)
         edges.append(Edge((left, right), main, ways[turned].residual))
-    return places, edges, [mains[LEFT] if len(mains) == 1 else hull(mains) for mains in on_floor]
+    return places, edges, [hull(mains) for mains in on_floor]
 
 
 def _connected(pairs: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

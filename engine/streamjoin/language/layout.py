@@ -124,8 +124,8 @@ def _by_floors(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
         return ()
     predicates = tuple(of_join[floor_of[number]] for number, of_join in enumerate(ways))
     mains = [[predicate.main for number, predicate in enumerate(predicates) if floor_of[number] == floor] for floor in floors]
-    together = tuple(of_floor[0] if len(of_floor) == 1 else hull(of_floor) for of_floor in mains)
-    return (Layout(Stack.of(together), predicates, floors=tuple(floors.index(floor_of[number]) for number in range(len(ways)))),)
+    main = Stack.of(tuple(map(hull, mains)))
+    return (Layout(main, predicates, floors=tuple(floors.index(floor_of[number]) for number in range(len(ways)))),)
 
 
 Equality = tuple[tuple[str, str], DataType]

@@ -98,6 +98,15 @@ class MainPredicate:
     def is_equality(self) -> bool:
         return self.kind is MainKind.RANGE and self.low == 0 and self.high == 0
 
+    @property
+    def rank(self) -> int:
+        """How selective it looks, least first: equality, then bands, then open ranges, then !=, then what admits all."""
+        if self.kind is not MainKind.RANGE:
+            return 3 if self.kind is MainKind.NOT_EQUAL else 4
+        if self.is_equality:
+            return 0
+        return 1 if self.low is not None and self.high is not None else 2
+
     def reach(self, low: Bound, high: Bound) -> tuple[Bound, Bound]:
         """The closed range of right keys that can match some left key in [low, high] (closed; None: unbounded).
 
@@ -144,7 +153,9 @@ class Predicate:
 
 
 def hull(mains: Sequence[MainPredicate]) -> MainPredicate:
-    """The narrowest band that holds all of these, which are of the same keys."""
+    """The narrowest band that holds all of these, which are of the same keys; of one alone, that."""
+    if len(mains) == 1:
+        return mains[0]
     low, low_strict = _outermost([(main.low, main.low_strict) for main in mains], least=True)
     high, high_strict = _outermost([(main.high, main.high_strict) for main in mains], least=False)
     texts = sorted({main.text for main in mains})  # whatever the order of the joins: a checkpoint is found again by it

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from streamjoin.language.types import DataType
+from streamjoin.language.types import BOOLEAN, DataType
 
 Value = int | float | Decimal | str | bool | None
 
@@ -76,3 +76,8 @@ COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "same"))
 def conjuncts(tree: Node) -> Sequence[Node]:
     """The conditions that AND joins at the top of the tree, in the order written."""
     return tree.arguments if isinstance(tree, Call) and tree.function == "and" else (tree,)
+
+
+def conjunction(parts: Sequence[Node]) -> Node:
+    """One or more conditions joined by AND."""
+    return parts[0] if len(parts) == 1 else Call("and", tuple(parts), BOOLEAN)

@@ -15,7 +15,7 @@ streams' records are taken to arrive evenly interleaved. A pair matches when the
 stream when the later one arrives. Each tuple carries its own position and the number of the other stream's records that arrived before it.
 
 Of three and more streams a window says for each stream how far its member of a result may lie before the newest member (``each``). That is
-so of all members if and only if it is so of every two of them: with windows ``between`` two streams it is checked as members are found.
+so of all members if and only if it is so of every two of them, and so it is checked as members are found.
 """
 
 from __future__ import annotations
@@ -55,10 +55,6 @@ class Window:
         if len(spans) == 2:
             return cls(WindowKind.RANGE, before_micros=spans[1], after_micros=spans[0])
         return cls(WindowKind.RANGE, before_micros=max(spans), after_micros=max(spans), each=tuple(spans))
-
-    def between(self, left: int, right: int) -> Window:
-        """Of three and more streams: the window of the pairs of these two."""
-        return Window.of_each((self.each[left], self.each[right])) if self.each else self
 
     @property
     def has_time(self) -> bool:
