@@ -47,8 +47,11 @@ def run_with_faults(
     *,
     faults: bool = True,
     storage: Callable[[str], Storage] = ObjectStorage,
+    until: int | None = None,
 ) -> None:
     """Run the job to the end of its input, its state in ``root/state``; a driver that has died is followed by another.
+
+    ``until``: or until this epoch is committed, when the driver stops in order.
 
     ``counts`` is told of what came between; without ``faults`` that is nothing but a driver who hears of the end late. ``storage`` is made
     of the directory.
@@ -82,6 +85,9 @@ def run_with_faults(
                     continue
                 failures = 0
                 counts["switches"] += before > 0 and driver.checkpoint.generation != before
+                if until is not None and driver.checkpoint.epoch >= until:
+                    driver.stop()
+                    return
                 if result is None and final:
                     return
         except Crash:

@@ -877,7 +877,6 @@ FIXED = [
     ("joins/0/window", {"within": "5m"}, "a join's window"),
     ("joins/0/window", {"rows": 5}, "a join's window"),
     ("joins/0/window", {"each": {"orders": "180s", "payments": "180s"}}, "a join's window"),
-    ("joins/0/name", "other", "joins may not be added, removed or renamed"),
 ]
 
 
@@ -909,10 +908,24 @@ def test_of_three_streams_none_may_come_go_change_places_or_have_another_window(
         changed_spec = {"streams": others, "joins": [other], "checkpoint": {"location": "out/another"}}
         with pytest.raises(ApiError, match="the streams' names and order may not change; make another StreamJoin"):
             defined.admin.patch(place, {"spec": changed_spec})
+    with pytest.raises(ApiError, match="the name of a join of three and more streams may not change"):
+        defined.admin.patch(place, [{"op": "replace", "path": "/spec/joins/0/name", "value": "other"}], JSON_PATCH)
     wider = [{"op": "replace", "path": "/spec/joins/0/window/each/payments", "value": "3m"}]
     with pytest.raises(ApiError, match="a join's window may not change under the same checkpoint"):
         defined.admin.patch(place, wider, JSON_PATCH)
     defined.admin.patch(place, [*wider, {"op": "replace", "path": "/spec/checkpoint/location", "value": "out/another"}], JSON_PATCH)
+
+
+@pytest.mark.apiserver
+def test_joins_of_two_streams_may_come_and_go_and_those_that_stay_may_not_change(defined: ApiServer, joins: str) -> None:
+    (first,) = defined.admin.create(joins, as_kubectl(GOOD))["spec"]["joins"]
+    other = first | {"name": "other", "condition": "orders.id < payments.id", "output": {"sink": {"console": {}}}}
+    both = defined.admin.patch(f"{joins}/good", {"spec": {"joins": [other, first]}}, MERGE)["spec"]["joins"]
+    assert [join["name"] for join in both] == ["other", first["name"]]
+    with pytest.raises(ApiError, match="a join's condition may not change under the same checkpoint"):
+        defined.admin.patch(f"{joins}/good", {"spec": {"joins": [first | {"condition": other["condition"]}]}}, MERGE)
+    (left,) = defined.admin.patch(f"{joins}/good", {"spec": {"joins": [other]}}, MERGE)["spec"]["joins"]
+    assert left["name"] == "other"
 
 
 FREE = [

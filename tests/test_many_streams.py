@@ -34,7 +34,7 @@ from many_streams import (
 )
 from operator_parts import streamjoin, three_streams
 from streamjoin.elastic.sequences import Flowing, Way, Ways
-from streamjoin.epoch.fingerprint import require_same_join, stored
+from streamjoin.epoch.fingerprint import join_changes, stored
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.job import Job, compile_job, with_checkpoint
 from streamjoin.language.graph import JoinGraph
@@ -176,5 +176,5 @@ def test_streams_may_not_come_or_go_under_a_checkpoint() -> None:
     for before, now, names in cases:
         checkpoint = Checkpoint(fingerprint=stored(before.fingerprint()))
         with pytest.raises(CheckpointMismatch, match=f"spec.streams: {names}"):
-            require_same_join(now, checkpoint, "s3://here")
+            join_changes(now, checkpoint, "s3://here")
     assert three.fingerprint()["spec.joins[0].window"] == "each orders 180000000 us, payments 60000000 us, shipments 30000000 us"

@@ -243,20 +243,11 @@ def begin(job: Job, inputs: tuple[Input, Input], root: Path) -> None:
         run_all(driver_for(job, inputs, ObjectStorage(str(root / "state")), InlineRunner(), at=at))
 
 
-@pytest.mark.parametrize(
-    ("names", "kinds", "message"),
-    [
-        ("c b", "anti semi", "spec.joins: c, b differs from a, b, which"),
-        ("b a", "anti semi", "spec.joins[b].type: anti differs from semi, which"),
-        ("a", "anti", "spec.joins: one join differs from a, b, which"),
-        ("a b c", "anti semi left", "spec.joins: a, b, c differs from a, b, which"),
-    ],
-)
-def test_a_checkpoint_of_several_joins_is_refused_for_others(names: str, kinds: str, message: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_several_joins_is_refused_where_one_has_changed(tmp_path: Path) -> None:
     inputs = band_inputs()
     begin(job_of(tmp_path, "a b"), inputs, tmp_path)
-    with pytest.raises(CheckpointMismatch, match=re.escape(message)):
-        finish(job_of(tmp_path, names, kinds), inputs, tmp_path)
+    with pytest.raises(CheckpointMismatch, match=re.escape("spec.joins[b].type: anti differs from semi, which")):
+        finish(job_of(tmp_path, "b a", "anti semi"), inputs, tmp_path)
 
 
 def test_joins_may_be_written_in_another_order_under_their_checkpoint(tmp_path: Path) -> None:

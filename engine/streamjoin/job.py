@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from streamjoin.elastic.deployment import Deployment, Expected, expected_tuples, first_deployment, typical_tuples
 from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS
 from streamjoin.language.condition import Condition
 from streamjoin.language.ddl import parse_schema
+from streamjoin.language.floors import Floors
 from streamjoin.language.graph import JoinGraph, Place
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.layout import Layout
@@ -56,8 +57,10 @@ class StreamJob:
     name: str
     schema: Schema
     """As declared."""
+    selected: tuple[str, ...]
+    """The columns that the manifest's joins need of held tuples, however these lie."""
     payload: tuple[str, ...]
-    """The columns that held tuples carry."""
+    """The columns that held tuples carry: those, and more where joins were added to others (:meth:`Job.lying`)."""
     tuple_bytes: float
     """Bytes of a held tuple, by the schema."""
     where: Expression | None
@@ -72,6 +75,13 @@ class StreamJob:
     """Tuples per second."""
     source: SourceModel
     """As in the manifest, but for ``path``, which is a place as ``location`` writes it."""
+
+    def carrying(self, columns: Collection[str]) -> StreamJob:
+        """The same where held tuples carry these columns too."""
+        if set(columns) <= set(self.payload):
+            return self
+        payload = tuple(name for name in self.schema.names if name in columns or name in self.payload)
+        return dataclasses.replace(self, payload=payload, tuple_bytes=tuple_bytes(self.schema, payload))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +169,20 @@ class Job:
         return self.layouts[0].places
 
     def lying(self, layout: Layout) -> Job:
-        """The same with this layout alone."""
-        return dataclasses.replace(self, layouts=(layout,))
+        """The same with this layout alone. Tuples carry what it finds them by too, if the manifest's own layouts would not."""
+        streams = self.streams
+        if layout.graph is None:
+            schemas = {stream.name: stream.schema for stream in streams}
+            indexed = {column for index in range(len(self.joins)) for column in resolve.indexed_by(layout, index, schemas)}
+            streams = tuple(stream.carrying({column for name, column in indexed if name == stream.name}) for stream in streams)
+        return dataclasses.replace(self, layouts=(layout,), streams=streams)
+
+    def continuing(self, floors: Floors) -> Job | None:
+        """The same where tuples lie on these floors; None where a condition, or the model, has no use for how they lie."""
+        layout = floors.layout({join.name: join.condition for join in self.joins if join.condition is not None})
+        if layout is None or (self.model in KEYED and not layout.cuts_keys):
+            return None
+        return dataclasses.replace(self.lying(layout), window=floors.window)
 
     def stream_of(self, place: int) -> int:
         """Whose tuples are held there, by any layout: of two streams those of the left side are in even places."""
@@ -275,13 +297,20 @@ class Job:
             prints[f"{field}.source"] = _source_identity(stream.source)
             prints[f"{field}.schema"] = ", ".join(f"{column.name} {column.type}" for column in stream.schema)
             prints[f"{field}.eventTime"] = stream.event_time or "none"
-            prints[f"{field}.select"] = ", ".join(stream.payload) or "none"
-        for join, written in zip(self.joins, self.manifest.spec.joins, strict=True):
+            prints[f"{field}.select"] = ", ".join(stream.selected) or "none"
+        for join in self.joins:
             field = f"spec.joins[{join.name if len(self.joins) > 1 else 0}]"  # one alone may be renamed
-            prints[f"{field}.condition"] = " ".join(written.condition_text.split())
-            prints[f"{field}.window"] = _window_text(join.window, [stream.name for stream in self.streams])
-            prints[f"{field}.type"] = join.type
+            prints |= {f"{field}.{name}": text for name, text in self.fingerprint_of(join.name).items()}
         return prints
+
+    def fingerprint_of(self, name: str) -> dict[str, str]:
+        """What may not change of a join, by field."""
+        join, written = next(each for each in zip(self.joins, self.manifest.spec.joins, strict=True) if each[0].name == name)
+        return {
+            "condition": " ".join(written.condition_text.split()),
+            "window": _window_text(join.window, [stream.name for stream in self.streams]),
+            "type": join.type,
+        }
 
 
 def compile_job(manifest: Manifest) -> Job:
@@ -371,6 +400,7 @@ def _stream_job(stream: Stream, schema: Schema, needs: tuple[resolve.Need, ...])
     return StreamJob(
         name=stream.name,
         schema=schema,
+        selected=payload,
         payload=payload,
         tuple_bytes=tuple_bytes(schema, payload),
         where=None if stream.where is None else parse_boolean(stream.where, {stream.name: schema}),

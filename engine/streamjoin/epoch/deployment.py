@@ -1,9 +1,9 @@
 """What a join runs as: its predicate and first plan, chosen from a sample of its input; another plan, when the manifest asks for one at a
-restart; and what the tasks must know that stays the same.
+restart, or has other joins then; and what the tasks must know that stays the same.
 
 Nothing here writes. A plan that is chosen here is in the checkpoint that is returned, and durable with the next commit: a crash before that
-leaves the checkpoint as it was, and the next driver chooses again. The predicate never changes once it is chosen: blocks lie in the order
-of its key.
+leaves the checkpoint as it was, and the next driver chooses again. A join's predicate never changes once it is chosen: blocks lie in the
+order of its key.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.elastic.deployment import Deployment
+from streamjoin.epoch.fingerprint import JoinChanges
+from streamjoin.epoch.joins import candidates, continued, floors_of
 from streamjoin.epoch.planning import tuple_bytes
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.snapshots import StorageSnapshots
@@ -30,6 +32,7 @@ from streamjoin.job import Job, StreamJob
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import output_schema
 from streamjoin.language.choice import choose, choose_graph
+from streamjoin.language.floors import Floors
 from streamjoin.language.graph import Place
 from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import KeyExpression, MainPredicate
@@ -91,6 +94,8 @@ def first_plan(
     else:
         layout = choose(job.layouts, list(zip(*encoded, strict=True))) if job.graph is None else choose_graph(job.layouts, encoded)
         made = {layout: deployment(layout)}
+    if job.graph is None:
+        checkpoint = replace(checkpoint, floors=Floors.of(layout, [join.name for join in job.joins], job.window).to_json())
     return _deployed(checkpoint, layout.main, made[layout])
 
 
@@ -103,20 +108,58 @@ def plan_as_asked(job: Job, checkpoint: Checkpoint, storage: Storage) -> Deploye
     scheme = Scheme.from_json(checkpoint.scheme)
     if scheme.model == job.model and job.min_workers <= scheme.tasks <= job.max_workers:
         return Deployed(checkpoint)
-    layout = layout_of(job, checkpoint, storage.url)
-    blocks = [[block for block in checkpoint.blocks if block.place == place] for place in range(len(layout.places))]
-    held = [float(max(1, sum(block.rows for block in of_place))) for of_place in blocks]
-    known = _statistics(
-        layout.places, held, [_sampled(storage, of_place, layout, place) for of_place, place in zip(blocks, layout.places, strict=True)]
-    )
-    totals = [side.tuples for side in known.sides]
-    lying = job.lying(layout)
-    left, right = (max(tuples, expected or 0.0) for tuples, expected in zip(totals, lying.expected_tuples(), strict=True))
-    deployment = lying.first_deployment(known, layout.main, (left, right), tuple_bytes=tuple_bytes(lying, checkpoint), held=held)
+    lying, layout, _ = as_it_lies(job, checkpoint, storage.url)
+    held, samples = _held(checkpoint, layout, storage)
+    deployment = _for_held(lying, checkpoint, layout, held, samples)
     deployed = _deployed(checkpoint, layout.main, deployment)
     after = Scheme.from_json(deployed.checkpoint.scheme)
     # The model may have no scheme for as many workers as were asked for.
     return Deployed(checkpoint) if (after.model, after.tasks) == (scheme.model, scheme.tasks) else deployed
+
+
+def other_joins(
+    job: Job,
+    checkpoint: Checkpoint,
+    changes: JoinChanges,
+    storage: Storage,
+    sources: Sequence[Source],
+    inputs: Sequence[SourcePlan],
+    now: float,
+) -> Deployed:
+    """The checkpoint with the manifest's joins, and a plan for what is held of those that it had, and what is expected of those that were
+    added, whose predicate is chosen by a sample of what comes next. Raises CheckpointMismatch."""
+    floors = floors_of(job, checkpoint, changes, storage.url)
+    added: Layout | None = None
+    samples: list[list[pa.RecordBatch]] = [[] for _ in sources]
+    if changes.added:
+        found = candidates(job, changes)
+        samples = [_sample(source, plan, now) for source, plan in zip(sources, inputs, strict=True)]
+        encoded = [[_encoded(samples[held.stream], held.key, job.streams[held.stream]) for held in each.places] for each in found]
+        added = choose(found, list(zip(*encoded, strict=True))) if len(changes.added) == 1 else found[0]
+    lying, after, was = continued(job, checkpoint, changes, floors, added, storage.url)
+    layout = lying.layouts[0]
+    held, sampled = _held(after, layout, storage)
+    for number, place in enumerate(layout.places):
+        if was[number] is None:  # nothing is held there yet
+            held[number] = max([1.0, *(tuples for at, tuples in zip(layout.places, held, strict=True) if at.stream == place.stream)])
+            keys = _encoded(samples[place.stream], place.key, job.streams[place.stream])
+            sampled[number] = (layout.levels(place, keys), np.ones(len(keys))) if layout.is_keyed else None
+    return _deployed(after, layout.main, _for_held(lying, after, layout, held, sampled))
+
+
+def _held(checkpoint: Checkpoint, layout: Layout, storage: Storage) -> tuple[list[float], list[_Sampled | None]]:
+    """How many tuples the checkpoint has in each place, at least one, and a sample of their keys."""
+    blocks = [[block for block in checkpoint.blocks if block.place == place] for place in range(len(layout.places))]
+    held = [float(max(1, sum(block.rows for block in of_place))) for of_place in blocks]
+    return held, [_sampled(storage, of_place, layout, place) for of_place, place in zip(blocks, layout.places, strict=True)]
+
+
+def _for_held(job: Job, checkpoint: Checkpoint, layout: Layout, held: list[float], samples: list[_Sampled | None]) -> Deployment:
+    """A plan for what is held, or what is expected where that is more."""
+    known = _statistics(layout.places, held, samples)
+    totals = [side.tuples for side in known.sides]
+    left, right = (max(tuples, expected or 0.0) for tuples, expected in zip(totals, job.expected_tuples(), strict=True))
+    return job.first_deployment(known, layout.main, (left, right), tuple_bytes=tuple_bytes(job, checkpoint), held=held)
 
 
 _Sampled = tuple[np.ndarray, np.ndarray]
@@ -150,14 +193,20 @@ def _deployed(checkpoint: Checkpoint, main: MainPredicate, deployment: Deploymen
     return Deployed(after, deployment.warning)
 
 
-def layout_of(job: Job, checkpoint: Checkpoint, location: str) -> Layout:
-    """The layout that the checkpoint's blocks are sorted by. Raises CheckpointMismatch when the joins no longer have it."""
+def as_it_lies(job: Job, checkpoint: Checkpoint, location: str) -> tuple[Job, Layout, Floors | None]:
+    """The job with the layout that the checkpoint's blocks are sorted by, that, and its floors. Raises CheckpointMismatch when the joins no
+    longer have it."""
+    if job.graph is None:
+        floors = floors_of(job, checkpoint, JoinChanges(), location)
+        lying = job.continuing(floors)
+        if lying is not None:
+            return lying, lying.layouts[0], floors
     for layout in job.layouts:
         if str(layout.main) == checkpoint.main:
-            return layout
+            return job.lying(layout), layout, None
     raise CheckpointMismatch(
-        f"{location}: its tuples are sorted by the key of {checkpoint.main}, which the conditions in spec.joins no longer offer; "
-        "use the version that wrote it, or choose a new checkpoint.location"
+        f"{location}: its tuples are sorted by the key of {checkpoint.main}, which the conditions in spec.joins no longer offer"
+        f" to model {job.model}; use the version or the model that wrote it, or choose a new checkpoint.location"
     )
 
 

@@ -37,11 +37,12 @@ from streamjoin.elastic.sequences import Ways
 from streamjoin.epoch.compaction import next_rewrite
 from streamjoin.epoch.deployment import (
     Deployed,
+    as_it_lies,
     first_plan,
-    layout_of,
     make_config,
     make_sinks,
     make_sources,
+    other_joins,
     plan_as_asked,
 )
 from streamjoin.epoch.events import (
@@ -57,10 +58,11 @@ from streamjoin.epoch.events import (
     StartWorkers,
     WorkersReady,
 )
-from streamjoin.epoch.fingerprint import require_same_join
+from streamjoin.epoch.fingerprint import JoinChanges, join_changes
 from streamjoin.epoch.flowing import Flow
 from streamjoin.epoch.janitor import Janitor
 from streamjoin.epoch.join import Steps
+from streamjoin.epoch.joins import as_named_now
 from streamjoin.epoch.observations import Observations
 from streamjoin.epoch.outcome import checkpoint_after, require_predecessor, result_of
 from streamjoin.epoch.planning import Head, PlannedEpoch, make_spec, plan_inputs, tuple_bytes, utilization
@@ -136,6 +138,8 @@ class Driver:
         self._warnings: tuple[str, ...] = ()
         # The epoch after the last commit, where it was begun before that commit.
         self._next: _Flight | None = None
+        # Which joins the checkpoint was not made with, or was made with alone, until it is.
+        self._changes: JoinChanges | None = None
         # The split that the last attempt gave up as too large, until an epoch is committed.
         self._refused: TooLarge | None = None
         # Repeated storage requests of tasks that run in this process: their reports have them too.
@@ -154,7 +158,8 @@ class Driver:
     def _start(self) -> None:
         self._enter("claim")
         self.checkpoint = self._log.claim().sized(len(self.job.streams), len(self.job.places))
-        require_same_join(self.job, self.checkpoint, self._storage.url)
+        changes = join_changes(self.job, self.checkpoint, self._storage.url)
+        self.checkpoint = as_named_now(self.job, self.checkpoint, changes, self._storage.url)
         self._results = Results.of(self.checkpoint, self._storage)
         self._enter("republish")
         try:
@@ -164,7 +169,11 @@ class Driver:
         else:
             self._enter("sweep")
             self.sweep()
-        if self.checkpoint.scheme is not None:
+        if self.checkpoint.scheme is None:
+            return
+        if changes:
+            self._changes = changes
+        else:
             self._deploy(plan_as_asked(self.job, self.checkpoint, self._storage))
 
     def stop(self) -> None:
@@ -174,6 +183,8 @@ class Driver:
             self._abandon()
             if self._published and self._results.waiting:
                 self._publish_waiting()
+            if self._published and self._results.staged:
+                self._settle()
         finally:
             self._mark("stop")
             self._runner.stop()
@@ -239,10 +250,14 @@ class Driver:
         inputs = self._plan_inputs(head, final)
         self.exhausted = all(plan.exhausted for plan in inputs)
         idle = not any(plan.splits for plan in inputs)
-        if self._replanner.running is None and not idle:
+        if self._replanner.running is None and (not idle or self._may_change_joins(final)):
             steps.lap("plan")
             self._enter("deploy")
-            self._deploy(first_plan(self.job, self.checkpoint, self._sources, inputs, self._clock()))
+            if self._changes is None:
+                self._deploy(first_plan(self.job, self.checkpoint, self._sources, inputs, self._clock()))
+            else:
+                self._change_joins(self._changes, inputs)
+                head = Head.after(self.checkpoint)
             steps.lap("deploy")
             inputs = self._plan_inputs(head, final)  # workers take seconds to start: for a source that runs by the clock, time begins here
         self._carry_out(self._replanner.handle(EpochPlanned(idle)))
@@ -373,6 +388,12 @@ class Driver:
         self.checkpoint, self._results, self._published = after, results, False
         self._publish()
 
+    def _settle(self) -> None:
+        """Commit that all of the last commit's results are visible, so that a join may be removed whose sink nobody knows any more then."""
+        self._results = replace(self._results, staged=())
+        self.checkpoint = self._results.committed_by(self.checkpoint)
+        self._log.commit(self.checkpoint)
+
     def _learn(self, epoch: PlannedEpoch, reports: list[TaskReport], steps: Steps) -> None:
         """Take over what the epoch that was just committed has changed: the plan, and the statistics for the next one."""
         now, seconds = self._clock(), sum(steps.seconds.values())
@@ -418,15 +439,28 @@ class Driver:
             if position is not None and isinstance(source, Follower):
                 source.committed(position)
 
+    def _may_change_joins(self, final: bool) -> bool:
+        """Whether other joins than the checkpoint was made with can run without input, by which a predicate would be chosen."""
+        return self._changes is not None and (final or not self._changes.added)
+
+    def _change_joins(self, changes: JoinChanges, inputs: Sequence[SourcePlan]) -> None:
+        """Go on with the manifest's joins from a checkpoint that was made with others. All that is staged is visible by now."""
+        deployed = other_joins(self.job, self.checkpoint, changes, self._storage, self._sources, inputs, self._clock())
+        self._enter("joins")
+        # What waits to be visible stays where it is.
+        after = replace(self._results, staged=()).committed_by(deployed.checkpoint)
+        self._log.commit(after)
+        self.checkpoint, self._results, self._changes = after, replace(self._results, staged=()), None
+        self._deploy(replace(deployed, checkpoint=after))
+
     def _deploy(self, deployed: Deployed) -> None:
         self._warnings = () if deployed.warning is None else (deployed.warning,)
         self._adopt(deployed.checkpoint)
 
     def _adopt(self, checkpoint: Checkpoint) -> None:
         """Run under the checkpoint's plan from now on; where it is new, it is durable with the next commit."""
-        self.checkpoint = checkpoint
-        self.layout = layout_of(self.job, checkpoint, self._storage.url)
-        self.job = self.job.lying(self.layout)
+        self.job, self.layout, floors = as_it_lies(self.job, checkpoint, self._storage.url)
+        checkpoint = replace(checkpoint, floors=None if floors is None else floors.to_json())
         self._flow = None if self.job.graph is None else Flow(self.job, self.job.graph, checkpoint.ways)
         self.checkpoint = checkpoint.sized(len(self.job.streams), len(self.job.places))
         self._observations = Observations(self.job.places, len(self.job.streams))

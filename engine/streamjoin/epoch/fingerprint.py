@@ -1,37 +1,114 @@
-"""What a checkpoint knows of the joins that it was made with: what may not change under it (``Job.fingerprint``), by field."""
+"""What a checkpoint knows of the joins that it was made with (``Job.fingerprint``), by field: what may not change of the streams and of
+joins that stay. Joins over two streams may come and go, by name (``epoch.joins``)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.job import Job
 from streamjoin.language.join_type import JoinType
+from streamjoin.manifest import resolve
 from streamjoin.state.log import Checkpoint
 
 CONDITION = "].condition"
+SELECT = "].select"
+ALONE = "0"
+"""What a join is known by that is the only one, as it may get another name."""
 FORMERLY = {"spec.joins[0].on": "spec.joins[0].condition"}
 """Names that fields had in manifests once, as checkpoints have them to this day."""
 FORMER = {now: former for former, now in FORMERLY.items()}
 
 
-def require_same_join(job: Job, checkpoint: Checkpoint, location: str) -> None:
-    """Raises CheckpointMismatch when the checkpoint was made with other joins than the manifest asks for."""
+@dataclass(frozen=True, slots=True)
+class JoinChanges:
+    """Which joins a manifest has that a checkpoint was not made with, and the other way round."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    alone: str | None = None
+    """Of a checkpoint with one join: what that is called now, or was, if it is removed."""
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed)
+
+
+def join_changes(job: Job, checkpoint: Checkpoint, location: str) -> JoinChanges:
+    """How the manifest's joins differ from those that the checkpoint was made with. Raises CheckpointMismatch for what may not differ."""
     before, now = _as_named_today(checkpoint.fingerprint), job.fingerprint()
     if not before:
-        return
-    was, joins = _joins_in(before), _joins_in(now)
+        return JoinChanges()
     had, streams = _streams_in(before), _streams_in(now)
     if len(had) != len(streams):
         lines = [f"spec.streams: {', '.join(streams)} differ from {', '.join(had)}, which the checkpoint was made with"]
-    elif set(was) == set(joins):
-        changed = [name for name in now if before.get(name) != now[name]]
-        lines = [f"{name}: {now[name]} differs from {before.get(name)}, which the checkpoint was made with" for name in changed]
-    else:
-        named = [", ".join(names) if len(names) > 1 else "one join" for names in (joins, was)]
-        lines = [f"spec.joins: {named[0]} differs from {named[1]}, which the checkpoint was made with"]
+        raise _mismatch(lines, location)
+    changes, lines = _joins(job, checkpoint, before)
+    of_streams = [name for name in now if name.startswith("spec.streams[") and not (changes and name.endswith(SELECT))]
+    lines = [*_differing(before, now, of_streams), *lines]
+    if changes:
+        lines += _narrowed(job, before, changes)
     if lines:
-        raise CheckpointMismatch("; ".join(lines) + f". Restore the manifest, or choose a new checkpoint.location (this one is {location})")
+        raise _mismatch(lines, location)
+    return changes
+
+
+def _mismatch(lines: list[str], location: str) -> CheckpointMismatch:
+    return CheckpointMismatch("; ".join(lines) + f". Restore the manifest, or choose a new checkpoint.location (this one is {location})")
+
+
+def _differing(before: Mapping[str, str], now: Mapping[str, str], names: list[str]) -> Iterator[str]:
+    for name in names:
+        if before.get(name) != now[name]:
+            yield f"{name}: {now[name]} differs from {before.get(name)}, which the checkpoint was made with"
+
+
+def _joins(job: Job, checkpoint: Checkpoint, before: Mapping[str, str]) -> tuple[JoinChanges, list[str]]:
+    """What became of the joins, and which of those that are left differ from what they were."""
+    was = {key: _of_join(before, key) for key in _joins_in(before)}
+    joins, alone = [join.name for join in job.joins], None
+    if list(was) == [ALONE]:
+        alone = _alone(job, checkpoint, was[ALONE])
+        if alone is None:
+            return JoinChanges(), [f"spec.joins: {', '.join(joins)} differs from one join, which the checkpoint was made with"]
+        was = {alone: was[ALONE]}
+    added, removed = tuple(name for name in joins if name not in was), tuple(name for name in was if name not in joins)
+    lines = [line for name in joins if name in was for line in _changed_join(job, name, was[name])]
+    return JoinChanges(added, removed, alone), lines
+
+
+def _alone(job: Job, checkpoint: Checkpoint, was: Mapping[str, str]) -> str | None:
+    """What the only join of a checkpoint is called: as it was, or, where there is still one and it is the same, as that is now."""
+    joins = [join.name for join in job.joins]
+    recorded: str | None = None if checkpoint.floors is None else next(iter(checkpoint.floors["joins"]))
+    if recorded is not None and (recorded in joins or len(joins) > 1):
+        return recorded
+    same = next((name for name in joins if job.fingerprint_of(name) == was), None)
+    if same is None and len(joins) == 1 and recorded is None:  # of three and more streams, or an older version's, which kept no name
+        return joins[0]
+    return same or recorded
+
+
+def _changed_join(job: Job, name: str, was: Mapping[str, str]) -> Iterator[str]:
+    key = name if len(job.joins) > 1 else ALONE
+    before, now = ({f"spec.joins[{key}].{field}": text for field, text in of.items()} for of in (was, job.fingerprint_of(name)))
+    yield from _differing(before, now, list(now))
+
+
+def _narrowed(job: Job, before: Mapping[str, str], changes: JoinChanges) -> Iterator[str]:
+    """What joins that stay would need of tuples that were held without it."""
+    schemas = {stream.name: stream.schema for stream in job.streams}
+    held = {stream.name: before[f"spec.streams[{number}{SELECT}"].split(", ") for number, stream in enumerate(job.streams)}
+    for index, join in enumerate(job.joins):
+        if join.name not in changes.added:
+            for need in resolve.needs_of(job.manifest.spec, index, schemas):
+                if need.column not in held[need.stream]:
+                    yield f"{need.field}: needs {need.stream}.{need.column}, which held tuples do not carry; add another join instead"
+
+
+def _of_join(fingerprint: Mapping[str, str], key: str) -> dict[str, str]:
+    start = f"spec.joins[{key}]."
+    return {name.removeprefix(start): text for name, text in fingerprint.items() if name.startswith(start)}
 
 
 def _joins_in(fingerprint: Mapping[str, str]) -> list[str]:

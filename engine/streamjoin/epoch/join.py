@@ -57,7 +57,7 @@ from streamjoin.kernel.expansion import Coverage
 from streamjoin.kernel.run import CHUNK_BYTES, Run, merge_in_chunks, merge_runs, tiers
 from streamjoin.language.join_type import JoinType
 from streamjoin.scheme.tiling import Area
-from streamjoin.state.blocks import FOLDER, Axes, Block, describe, encode_in_parts, load_all, name_of
+from streamjoin.state.blocks import FOLDER, Axes, Block, conformed, describe, encode_in_parts, load_all, name_of
 from streamjoin.state.log import Entry
 from streamjoin.state.storage import StorageError, retries
 from streamjoin.state.store import (
@@ -388,7 +388,7 @@ def _read_back(
         (spec.released_before if place in worker.tracked else spec.expired_before)[place] for place in range(len(worker.places))
     )
     gathered = read_back(
-        *(config.storage, checkpoint.blocks, areas, spec.generation, bounds), here=here, fetched=store.fetched()
+        *(config.storage, checkpoint.blocks, areas, spec.generation, bounds), held_as=worker.held, here=here, fetched=store.fetched()
     )
     if spec.handover is not None:
         report.kept_tuples, report.moved_tuples = gathered.kept, gathered.read
@@ -447,7 +447,9 @@ def _rewritten(spec: EpochSpec, rewrite: Rewrite, config: Config) -> Rewritten:
 def _merged_blocks(spec: EpochSpec, rewrite: Rewrite, config: Config) -> tuple[pa.Buffer, Block] | None:
     """The bytes of one block of several, and the log's record of it, but for its name; None: all tuples have expired."""
     storage, place = config.storage, rewrite.place
-    merged = merge_runs([Run.of(batch) for batch in load_all(storage, rewrite.blocks)], spec.expired_before[place])
+    held_as = compiled(spec.config).held[place]
+    batches = [conformed(batch, held_as) for batch in load_all(storage, rewrite.blocks)]
+    merged = merge_runs([Run.of(batch) for batch in batches], spec.expired_before[place])
     if not merged.rows:
         return None
     axes = None if storage.local_path(FOLDER) is not None else Axes(keys=config.layout.places[place].key is not None, units=True)

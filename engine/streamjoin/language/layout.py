@@ -70,10 +70,11 @@ class Layout:
 
     def indexes(self, join: int) -> bool:
         """Whether the join finds its pairs by an index of its own, as they are not sorted by its keys."""
-        if isinstance(self.main, Stack):
+        if self.graph is not None:
             return False
+        main = self.main.floors[self.floors[join]] if isinstance(self.main, Stack) else self.main
         own = self.predicates[join].main
-        return bool(own.keys) and own.keys != self.main.keys
+        return bool(own.keys) and own.keys != main.keys
 
     @property
     def text(self) -> str:
@@ -90,7 +91,7 @@ def layouts(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
     if len(conditions) == 1:
         return tuple(Layout(candidate.main, (candidate,)) for candidate in conditions[0].candidates)
     shared = frozenset.intersection(*(frozenset(_equalities(condition)) for condition in conditions))
-    first, *others = [_by_keys(condition, shared) for condition in conditions]
+    first, *others = [by_keys(condition, shared) for condition in conditions]
     found: dict[str, Layout] = {}
     for keys in first:
         if all(keys in other for other in others):
@@ -113,7 +114,7 @@ def _by_floors(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
     """
     ways: list[dict[_Floor, Predicate]] = []
     for condition in conditions:
-        bounded = _by_keys(condition, frozenset()).values() or condition.candidates[:1]
+        bounded = by_keys(condition, frozenset()).values() or condition.candidates[:1]
         ways.append({(predicate.main.kind, predicate.main.keys): predicate for predicate in bounded})
     floor_of: dict[int, _Floor] = {}
     while left := [number for number in range(len(ways)) if number not in floor_of]:
@@ -145,7 +146,7 @@ def _equalities(condition: Condition) -> tuple[Equality, ...]:
     return tuple(zip(zip(left.sql, right.sql, strict=True), left.types, strict=True))
 
 
-def _by_keys(condition: Condition, shared: frozenset[Equality]) -> dict[tuple[KeyExpression, ...], Predicate]:
+def by_keys(condition: Condition, shared: frozenset[Equality]) -> dict[tuple[KeyExpression, ...], Predicate]:
     """By the keys that they bound, the ways to evaluate a condition, the best first: its candidates, the equalities that all joins share,
     and each equality of whole numbers as a band of no width, as bands of others may be of the same keys."""
     candidates = {each.main.keys: each for each in reversed(condition.candidates) if each.main.kind is MainKind.RANGE}

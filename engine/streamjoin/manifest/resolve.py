@@ -112,21 +112,33 @@ def output(join: model.Join, spec: model.Spec, schemas: Mapping[str, Schema]) ->
 
 
 def all_needs(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Need, ...]:
-    """What ``needs`` says of all joins, and the columns of keys that a join of two streams finds its pairs by, and tuples do not lie by."""
+    """What ``needs_of`` says of all joins, and the columns of keys that joins find their pairs by where tuples do not lie by them."""
     found: list[Need] = []
     found_layouts = layouts_of(spec, schemas)
     for index, join in enumerate(spec.joins):
-        where = None if join.output.where is None else parse_boolean(join.output.where, schemas)
-        field = f"spec.joins[{index}]"
-        checked = _checked(join.condition_text, schemas)
-        found += [replace(need, field=f"{field}.{need.field}") for need in needs(checked, where, output(join, spec, schemas))]
-        for layout in found_layouts:
-            if not layout.indexes(index):
-                continue
-            for (stream, schema), key in zip(schemas.items(), layout.predicates[index].main.keys, strict=True):
-                columns = sorted({name for sql in key.sql for _, name in parse_expression(sql, {stream: schema}).columns})
-                found += [Need(stream, column, f"{field}.{join.condition_field}") for column in columns]
+        found += needs_of(spec, index, schemas)
+        columns = dict.fromkeys(column for layout in found_layouts for column in indexed_by(layout, index, schemas))
+        found += [Need(stream, column, f"spec.joins[{index}].{join.condition_field}") for stream, column in columns]
     return tuple(found)
+
+
+def needs_of(spec: model.Spec, index: int, schemas: Mapping[str, Schema]) -> tuple[Need, ...]:
+    """What ``needs`` says of one join."""
+    join = spec.joins[index]
+    where = None if join.output.where is None else parse_boolean(join.output.where, schemas)
+    found = needs(_checked(join.condition_text, schemas), where, output(join, spec, schemas))
+    return tuple(replace(need, field=f"spec.joins[{index}].{need.field}") for need in found)
+
+
+def indexed_by(layout: Layout, index: int, schemas: Mapping[str, Schema]) -> list[tuple[str, str]]:
+    """The columns, each with its stream's name, of keys that a join finds its pairs by where tuples do not lie by them."""
+    if not layout.indexes(index):
+        return []
+    return [
+        (stream, column)
+        for (stream, schema), key in zip(schemas.items(), layout.predicates[index].main.keys, strict=True)
+        for column in sorted({name for sql in key.sql for _, name in parse_expression(sql, {stream: schema}).columns})
+    ]
 
 
 def _checked(text: str, schemas: Mapping[str, Schema]) -> tuple[Expression, ...]:

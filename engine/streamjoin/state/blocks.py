@@ -311,6 +311,22 @@ def load(storage: Storage, block: Block) -> pa.RecordBatch:
         raise _unreadable(storage, block, error) from error
 
 
+def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A block's tuples with these columns. It was written for other joins where it lacks some, or has more: none that needs a column finds
+    those tuples, so that it may be null, and the engine's own 0. O(columns), or O(rows) where it lacks some."""
+    if batch.schema.equals(schema):
+        return batch
+    names, columns = set(batch.schema.names), []
+    for field in schema:
+        if field.name in names:
+            columns.append(batch.column(field.name))
+        elif field.name.startswith("_"):
+            columns.append(pa.array(np.zeros(batch.num_rows, field.type.to_pandas_dtype())))
+        else:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def load_excerpt(storage: Storage, excerpt: Excerpt) -> pa.RecordBatch:
     """Read parts of a block back, as one sorted run; the whole block where that is on this machine. Otherwise as :func:`load`."""
     block, parts = excerpt.block, excerpt.block.parts

@@ -115,6 +115,9 @@ class Checkpoint:
     """Bytes of a record of each stream, as it is in memory, going by the last epochs; 0: not known yet."""
     main: str | None = None
     """The main predicate, written out; chosen among the condition's candidates with the first plan, then fixed: blocks lie in its order."""
+    floors: dict[str, Any] | None = None
+    """Of joins over two streams: on which floors their tuples lie (``language.floors``). None in a checkpoint of a version that did not
+    write it."""
     generation: int = 0
     scheme: dict[str, Any] | None = None
     first_workers: int = 0

@@ -28,7 +28,7 @@ from streamjoin.language.window import Ends
 from streamjoin.scheme.region import Region, difference, held_by, intersection, regions
 from streamjoin.scheme.routing import Selection
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange
-from streamjoin.state.blocks import DOWNLOADS, Block, Excerpt, load_excerpt, load_excerpts, map_scratch
+from streamjoin.state.blocks import DOWNLOADS, Block, Excerpt, conformed, load_excerpt, load_excerpts, map_scratch
 from streamjoin.state.storage import Storage
 
 SCRATCH_BYTES = 1 << 20
@@ -175,13 +175,15 @@ def read_back(
     generation: int,
     expired_before: Ends,
     *,
+    held_as: Sequence[pa.Schema] = (),
     here: Here = (),
     fetched: Mapping[Excerpt, pa.RecordBatch] | None = None,
 ) -> Gathered:
     """The runs of these areas (A-DSP, Eqs. 15 to 17): what the process holds under the plan before stays, and only what is needed beyond
     that is cut from the committed blocks of this plan and older ones.
 
-    ``fetched``: excerpts that are in this process already.
+    ``held_as``: by place, the columns of held tuples, which blocks that were written for other joins may not have
+    (:func:`~streamjoin.state.blocks.conformed`). ``fetched``: excerpts that are in this process already.
     O(blocks x areas) plus the tuples that must be copied: what lies wholly inside is mapped, not read.
     """
     held = list(here)
@@ -210,8 +212,9 @@ def read_back(
                 wanted.append((excerpt, keys))
     for (excerpt, keys), batch in zip(wanted, _loaded(storage, [excerpt for excerpt, _ in wanted], fetched or {}), strict=True):
         block = excerpt.block
+        tuples = conformed(batch, held_as[block.place]) if held_as else batch
         for index, place in keys:
-            part = select(batch, needed[index, place], (block.unit_min, block.unit_max))
+            part = select(tuples, needed[index, place], (block.unit_min, block.unit_max))
             read += part.num_rows
             if part.num_rows:
                 own = block.generation == generation and block.area == index

@@ -1,0 +1,143 @@
+"""Going on from a checkpoint with other joins than it was made with: some were added to the manifest, some removed.
+
+What is held of joins that stay, stays where it is, on its floors. A join that is added has floors of its own
+(:mod:`streamjoin.language.floors`), which begin with nothing: it sees what is read from then on, as if it ran alone from there. Floors of
+which no join is left go, with what is held on them. All of this is one commit, with the plan that it takes. A crash before it leaves the
+checkpoint as it was, with the joins that it had.
+
+Results of a join that was removed must be visible by then, as nobody else knows where they go: a driver that stops in order sees to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from streamjoin.epoch.fingerprint import JoinChanges
+from streamjoin.epoch.fingerprint import stored as stored_fingerprint
+from streamjoin.epoch.ports import CheckpointMismatch
+from streamjoin.epoch.results import SINK
+from streamjoin.io.several import tags
+from streamjoin.job import Job
+from streamjoin.language.condition import Condition
+from streamjoin.language.floors import Floors
+from streamjoin.language.layout import Layout, layouts
+from streamjoin.language.sides import SIDES
+from streamjoin.state.blocks import Block
+from streamjoin.state.log import Checkpoint
+
+
+def floors_of(job: Job, checkpoint: Checkpoint, changes: JoinChanges, location: str) -> Floors:
+    """On which floors the tuples of a checkpoint of joins over two streams lie. Raises CheckpointMismatch where the manifest's joins cannot
+    say it."""
+    if checkpoint.floors is not None:
+        return Floors.from_json(checkpoint.floors)
+    conditions = _conditions(job, changes.added)
+    found = () if changes.removed else layouts(list(conditions.values()))
+    for layout in found:
+        if str(layout.main) == checkpoint.main:
+            return Floors.of(layout, list(conditions), job.window)
+    raise CheckpointMismatch(
+        f"{location}: its tuples are sorted by the key of {checkpoint.main}, which the conditions in spec.joins no longer offer; "
+        "use the version or the manifest that wrote it, or choose a new checkpoint.location"
+    )
+
+
+def as_named_now(job: Job, checkpoint: Checkpoint, changes: JoinChanges, location: str) -> Checkpoint:
+    """The checkpoint with floors and results under what the joins are known by now. Raises CheckpointMismatch where results are of a
+    removed join."""
+    known = tags(join.name for join in job.joins)
+    alone = changes.alone or next(iter(known))
+
+    def named(value: dict[str, Any]) -> dict[str, Any]:
+        name = value.get("join") or alone
+        if name not in known:
+            raise CheckpointMismatch(
+                f"spec.joins: {name} was removed while results of it are committed that may not be visible yet; run with {name} until the"
+                f" driver stops in order, then remove it (the checkpoint is {location})"
+            )
+        return {**{field: of for field, of in value.items() if field != "join"}, **({"join": known[name]} if known[name] else {})}
+
+    floors = checkpoint.floors
+    if floors is not None and changes.alone is not None:
+        floors = floors | {"joins": dict.fromkeys([changes.alone], 0)}
+    staged = {sink: list(map(named, values)) if sink == SINK else values for sink, values in checkpoint.staged.items()}
+    return replace(checkpoint, floors=floors, staged=staged, waiting=tuple(map(named, checkpoint.waiting)))
+
+
+def candidates(job: Job, changes: JoinChanges) -> tuple[Layout, ...]:
+    """The layouts that could serve the joins that were added, best static choice first; of several, that of floors, if there is one."""
+    found = layouts(list(_conditions(job, [join.name for join in job.joins if join.name not in changes.added]).values()))
+    return tuple(layout for layout in found if layout.floors) or found
+
+
+def continued(
+    job: Job, checkpoint: Checkpoint, changes: JoinChanges, floors: Floors, added: Layout | None, location: str
+) -> tuple[Job, Checkpoint, tuple[int | None, ...]]:
+    """The job and the checkpoint with the manifest's joins, those that were added as in ``added``; and by place, which place that was.
+
+    What was staged must be visible. O(blocks). Raises CheckpointMismatch.
+    """
+    left, numbers = floors.without(changes.removed)
+    left = left.held_for([join.window for join in job.joins])
+    after = left if added is None else _beside(left, Floors.of(added, list(changes.added), left.window), location)
+    lying = job.continuing(after)
+    if lying is None:
+        raise CheckpointMismatch(
+            f"spec.scheme.model: {job.model} cuts along keys, and not every join that the checkpoint was made with has some; choose another"
+            f" model, or a new checkpoint.location (this one is {location})"
+        )
+    place_of = {len(SIDES) * floor + side: len(SIDES) * now + side for floor, now in numbers.items() for side in SIDES}
+    was: list[int | None] = [None] * len(lying.places)
+    for before, now in place_of.items():
+        was[now] = before
+    known = tags(join.name for join in job.joins)
+    expired = [None if place is None else checkpoint.expired[place] for place in was]
+    pairs = [left.window.expired_within(floors.window, tuple(expired[place : place + 2])) for place in range(0, len(was), len(SIDES))]
+    moved = replace(
+        checkpoint,
+        main=str(lying.layouts[0].main),
+        floors=after.to_json(),
+        blocks=_moved(checkpoint.blocks, place_of),
+        marks=tuple(_marks(_moved(checkpoint.marks, place_of), known, changes.alone)),
+        expired=tuple(end for pair in pairs for end in pair),
+        held=_by_place(checkpoint.held, was),
+        held_bytes=_by_place(checkpoint.held_bytes, was),
+        totals={name: counts for name, counts in checkpoint.totals.items() if name.partition("/")[2] not in changes.removed},
+        staged={},
+        fingerprint=stored_fingerprint(job.fingerprint()),
+    )
+    return lying, moved, tuple(was)
+
+
+def _conditions(job: Job, but: Iterable[str]) -> dict[str, Condition]:
+    return {join.name: join.condition for join in job.joins if join.condition is not None and join.name not in set(but)}
+
+
+def _beside(left: Floors, added: Floors, location: str) -> Floors:
+    if not left.floors:
+        return added
+    try:
+        return left.beside(added)
+    except ValueError as error:
+        raise CheckpointMismatch(
+            f"spec.joins: tuples would lie by {error}, as each time that joins are added they have some of their own; remove a join,"
+            f" or choose a new checkpoint.location (this one is {location})"
+        ) from None
+
+
+def _moved(blocks: Iterable[Block], place_of: Mapping[int, int]) -> tuple[Block, ...]:
+    return tuple(replace(block, place=place_of[block.place]) for block in blocks if block.place in place_of)
+
+
+def _marks(blocks: Iterable[Block], known: Mapping[str, str], alone: str | None) -> Iterable[Block]:
+    """Those of joins that are left, under what these are known by now."""
+    for block in blocks:
+        name = block.join or alone
+        if name is not None and name in known:
+            yield replace(block, join=known[name])
+
+
+def _by_place(counts: Mapping[int, tuple[int, ...]], was: tuple[int | None, ...] | list[int | None]) -> dict[int, tuple[int, ...]]:
+    return {task: tuple(0 if place is None else of_places[place] for place in was) for task, of_places in counts.items()}
