@@ -23,7 +23,7 @@ from streamjoin.cli.floors import Floor
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.snapshots import StorageSnapshots
 from streamjoin.io.factory import make_source
-from streamjoin.job import Job, StreamJob, compile_job
+from streamjoin.job import Job, JoinSource, StreamJob, compile_job
 from streamjoin.manifest import load
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import Scheme
@@ -73,6 +73,7 @@ def entries(job: Job) -> list[Checkpoint]:
 
 def tuples(stream: StreamJob, rows: int) -> pa.Table:
     """The first ``rows`` tuples, as the generator makes them: id, amount, at in microseconds."""
+    assert not isinstance(stream.source, JoinSource)
     state = StorageSnapshots(ObjectStorage(OUT.as_posix()))
     source: Any = make_source(
         stream.source, stream.schema, stream.event_time, snapshots=state, exact_counts=False, stream=stream.name, query="check"

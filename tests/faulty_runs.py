@@ -40,7 +40,7 @@ def elastic(job: Job) -> Job:
 
 def run_with_faults(
     job: Job,
-    inputs: Sequence[Input],
+    inputs: Sequence[Input | None],
     root: Path,
     rng: random.Random,
     counts: Counter[str],

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from memory_reader import MemoryReader, MemorySplit
+from streamjoin.epoch.deployment import make_sources
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochResult
 from streamjoin.io.base import Position, SourcePlan
@@ -191,8 +192,11 @@ def make_batch(rows: Sequence[tuple[int, Any, int, int]], key_type: pa.DataType)
     )
 
 
-def driver_for(job: Job, inputs: Sequence[Input], storage: Storage, runner: Any, **options: Any) -> Driver:
-    return Driver(job, storage, runner, sources=tuple(one.source() for one in inputs), **options)
+def driver_for(job: Job, inputs: Sequence[Input | None], storage: Storage, runner: Any, **options: Any) -> Driver:
+    """``inputs``: None for a stream of results."""
+    own: Sequence[Any] = make_sources(job, storage) if None in inputs else inputs
+    sources = tuple(source if one is None else one.source() for source, one in zip(own, inputs, strict=True))
+    return Driver(job, storage, runner, sources=sources, **options)
 
 
 def run_all(driver: Driver, *, epochs: int = 10_000) -> list[EpochResult]:

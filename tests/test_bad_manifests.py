@@ -102,6 +102,48 @@ GENERATED = "spec.streams[1].source.generator.columns"
 KINDS = "use BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, BINARY, DATE, TIMESTAMP or TIMESTAMP_NTZ"
 
 
+OF_THREE = (
+    "it names orders, payments and shipments, and of several joins over three and more streams each is over two; write columns as"
+    " orders.column, and name two of orders, payments and shipments"
+)
+
+CHAIN = """\
+apiVersion: streamjoin.dev/v1alpha1
+kind: StreamJoin
+metadata:
+  name: chain
+spec:
+  streams:
+    - name: orders
+      source: {files: {path: in/orders, format: json}}
+      schema: "id BIGINT, ordered TIMESTAMP"
+      eventTime: ordered
+    - name: payments
+      source: {files: {path: in/payments, format: json}}
+      schema: "order_id BIGINT, paid TIMESTAMP"
+      eventTime: paid
+    - name: shipments
+      source: {files: {path: in/shipments, format: json}}
+      schema: "order_id BIGINT, shipped TIMESTAMP"
+      eventTime: shipped
+    - name: settled
+      source: {join: settle}
+      eventTime: at
+  joins:
+    - name: settle
+      condition: "orders.id = payments.order_id"
+      window: {within: 10m}
+      output: {select: ["orders.id", "payments.paid AS at"]}
+    - name: deliver
+      type: left
+      condition: "shipments.order_id = settled.id"
+      window: {before: 10m}
+      output: {select: ["shipments.order_id AS id", "settled.at AS at"], sink: {files: {path: out/delivered}}}
+  checkpoint: {location: out/state}
+"""
+"""A good manifest of a join over another's results."""
+
+
 @dataclass(frozen=True)
 class Bad:
     """Changes of a good manifest (each old text stands in it once) and what must be said of them."""
@@ -615,7 +657,7 @@ CASES = [
         "no schema",
         'schema: "id BIGINT, amount DOUBLE, currency STRING, at TIMESTAMP"',
         "",
-        "spec.streams[0].schema: is missing; give the columns and their types, as Spark DDL",
+        "spec.streams[0].schema: is missing; declare columns as Spark DDL, such as id BIGINT, at TIMESTAMP",
     ),
     bad(
         "an event time that is no column",
@@ -755,7 +797,7 @@ CASES = [
         "no source",
         "        files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}\n",
         "          {}\n",
-        "spec.streams[0].source: is empty; give one of files, generator or kafka",
+        "spec.streams[0].source: is empty; give one of files, generator, kafka or join",
     ),
     bad(
         "two sources",
@@ -1032,6 +1074,57 @@ CASES = [
         "window: {each: {orders: 1m, payments: 1m}, after: 1m}",
         "spec.joins[0].window: has each and (before and after); keep one",
     ),
+    # Joins over the results of others.
+    bad(
+        "results of a join that is not there",
+        "source: {join: settle}",
+        "source: {join: settel}",
+        'spec.streams[3].source.join: "settel" is not a join of this resource; did you mean settle?',
+        'spec.joins[0].output.sink: is missing, and no stream reads the results; give files, kafka or console',
+        good=CHAIN,
+    ),
+    bad(
+        "results of a join with a schema",
+        "eventTime: at",
+        'eventTime: at\n      schema: "id BIGINT, at TIMESTAMP"',
+        "spec.streams[3].schema: follows from the output of the join that is the source; remove it",
+        good=CHAIN,
+    ),
+    bad(
+        "results that are made of themselves",
+        "orders.id = payments.order_id",
+        "orders.id = settled.id",
+        'spec.streams[1].name: "payments" is in no join\'s condition, and each is over the two streams that its own names; name it in one,'
+        " or remove it",
+        'spec.streams[3].source.join: "settle" is made of settled itself; read another join, or another stream in its condition',
+        good=CHAIN,
+    ),
+    bad(
+        "rows of one stream of several pairs",
+        "window: {within: 10m}",
+        "window: {rows: 5}",
+        "spec.joins[0].window.rows: 5 counts the records of two streams, and there are more; give within, or before and after, or"
+        " unbounded: true",
+        "spec.joins[1].window: is of another kind than spec.joins[0].window (time, rows or unbounded), and joins over the same streams hold"
+        " them together; move this one into a manifest of its own",
+        good=CHAIN,
+    ),
+    bad(
+        "an event time that the results do not have",
+        "payments.paid AS at",
+        "payments.paid AS paid",
+        'spec.streams[3].eventTime: "at" is not a column of the schema; name one of these: paid',
+        'spec.joins[1].output.select[1]: "settled.at AS at" is refused: unknown column settled.at; settled has id, paid',
+        good=CHAIN,
+    ),
+    bad(
+        "a pair's window that names another stream",
+        "window: {before: 10m}",
+        "window: {each: {shipments: 1m, orders: 1m}}",
+        'spec.joins[1].window.each.orders: "1m" is given to a stream that does not exist; the streams are shipments and settled',
+        "spec.joins[1].window.each: lacks settled; say of every stream how long before the newest tuple of a result its own may be",
+        good=CHAIN,
+    ),
     # Joins of three and more streams.
     bad_of_three(
         "two joins",
@@ -1039,7 +1132,8 @@ CASES = [
         "    - {name: other, condition: orders.id = payments.order_id AND payments.order_id = shipments.order_id,\n"
         "       window: {within: 1m}, output: {sink: {console: {}}}}\n"
         "  scheme:",
-        "spec.joins: has 2 joins, and there may be one over three and more streams; move the others into manifests of their own",
+        f'spec.joins[0].condition: "orders.id = payments.order_id AND abs(payments.amount - sh… is refused: {OF_THREE}',
+        f'spec.joins[1].condition: "orders.id = payments.order_id AND payments.order_id = ship… is refused: {OF_THREE}',
     ),
     bad_of_three(
         "an outer join",
@@ -1371,7 +1465,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("good", [GOOD, THREE], ids=["two streams", "three streams"])
+@pytest.mark.parametrize("good", [GOOD, THREE, CHAIN], ids=["two streams", "three streams", "a join of a join"])
 def test_the_good_manifest_is_good(good: str) -> None:
     (document,) = parse(good)
     assert document.problems == ()

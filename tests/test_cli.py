@@ -953,6 +953,20 @@ def test_results_of_several_joins_are_told_apart(tmp_path: Path) -> None:
     assert not [name for name in summary["totals"] if "/" in name]
 
 
+def test_the_example_of_joins_of_joins_finds_what_was_paid_and_not_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    example = Path(__file__).parents[1] / "examples" / "joins-of-joins.yaml"
+    result = run_inline(example, "--until-idle", "--json")
+    assert result.exit_code == Exit.DONE
+    overdue = [row for file in (tmp_path / "out/joins-of-joins/overdue").glob("*.parquet") for row in pq.read_table(file).to_pylist()]
+    assert sorted(row["id"] for row in overdue) == list(range(16_200, 18_000))
+    epochs = [json.loads(line) for line in result.stdout.splitlines()][:-1]
+    lags = [stream["watermarkLagSeconds"] or 0 for epoch in epochs for stream in epoch["streams"]]
+    assert max(lags) < 60, "that of results as well goes by what they are made of"
+    planned = invoke("plan", example, "--tasks", 4, "--output", tmp_path / "plan.svg").output
+    assert "settle: orders and payments, by orders.id = payments.order_id; paid reads its results" in planned
+
+
 def test_the_example_of_several_joins_puts_every_order_where_it_belongs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_inline(Path(__file__).parents[1] / "examples" / "several-joins.yaml", "--until-idle").exit_code == Exit.DONE

@@ -64,6 +64,11 @@ def accepted(name: str, *changes: tuple[str, str], good: str = GOOD) -> Case:
     return Case(name, changes, good=good)
 
 
+SCHEMA = '      schema: "id BIGINT, amount DOUBLE, currency STRING, at TIMESTAMP"\n'
+RESULTS = "    - {name: results, source: {join: other}, eventTime: shipped}\n  joins:\n"
+WITH_SCHEMA = RESULTS.replace("other}", 'delivered}, schema: "id BIGINT"')
+
+
 def refused(name: str, old: str, new: str, field: str, message: str, good: str = GOOD) -> Case:
     return Case(name, ((old, new),), field, message, good)
 
@@ -170,7 +175,11 @@ REFUSED = [
     refused("each in another case", EACH, EACH.replace("shipments", "Shipments"), "spec.joins", "must name every stream", THREE),
     refused("each of seven", EACH, EACH.replace("30s", "30s, a: 1s, b: 1s, c: 1s, d: 1s"), "spec.joins[0].window.each", "Too many", THREE),
     refused("seven streams", "  joins:\n", "".join(MORE_STREAMS) + "  joins:\n", "spec.streams", "Too many", THREE),
-    refused("three streams and two joins", "  scheme:", MORE[1:] + "\n  scheme:", "spec.joins", "there may be one over three", THREE),
+    refused("results of a join that is not there", "  joins:\n", RESULTS, "spec.streams", "a join that is not there", THREE),
+    refused("results of a join, and a schema", "  joins:\n", WITH_SCHEMA, "spec.streams[3].schema", "where the source is a join", THREE),
+    refused("no schema", SCHEMA, "", "spec.streams[0].schema", "must be given"),
+    refused("two streams, one of results", f"source:\n        {FILES}", "source: {join: match}", "spec.streams", "needs the two streams"),
+    refused("no sink", "        sink: {files: {path: out/matches, format: parquet}}\n", "", "spec.joins", "has no sink, and no stream"),
     refused("three streams, outer", NAMED, "    - type: left\n      name: delivered", "spec.joins", "for two streams", THREE),
     *(
         refused(f"three streams with {of_two} in a window", EACH, f"window: {{{of_two}}}", "spec.joins", "are for two streams", THREE)
@@ -195,10 +204,8 @@ REFUSED = [
     refused("no checkpoint", CHECKPOINT, "suspend: true", "spec.checkpoint", "Required value"),
     refused("a name that is too long", "name: good", f"name: {'a' * 64}", "metadata.name", "Too long"),
     refused("a name with a dot", "name: good", "name: a.b", "", "is not a name for a resource"),
-    refused("two sources", FILES, f"{FILES}\n        {KAFKA}", "spec.streams[0].source", "give exactly one of files, generator and kafka"),
-    refused(
-        "no source", f"source:\n        {FILES}", "source: {}", "spec.streams[0].source", "give exactly one of files, generator and kafka"
-    ),
+    refused("two sources", FILES, f"{FILES}\n        {KAFKA}", "spec.streams[0].source", "exactly one of files, generator, kafka and join"),
+    refused("no source", f"source:\n        {FILES}", "source: {}", "spec.streams[0].source", "exactly one of files, generator, kafka and"),
     refused("a source without a format", ", format: csv", "", "spec.streams[0].source.files.format", "Required value"),
     refused(
         "an unknown format",
@@ -447,6 +454,10 @@ REFUSED = [
 BEYOND = {
     "a later join that no key serves, and a model that needs one",
     "two joins with one directory for their results",
+    "three streams: two joins",
+    "an event time that the results do not have",
+    "results that are made of themselves",
+    "a pair's window that names another stream",
     "a semi join with results of the other stream",
     "a label by a name that none can have",
     "a secret's place",

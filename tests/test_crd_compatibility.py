@@ -23,6 +23,7 @@ FORMER_NAME = "it asks what it did, also where the condition is given under its 
 ONE_JOIN = "it asks nothing of a single join, and there could be no more"
 TWO_STREAMS = "it asks nothing of two streams, and there could be no more"
 UNWRITTEN = "nobody ever wrote it"
+OPTIONAL = "the field had to be given before"
 RENAMED = "what is stored is counted on from zero: a count of executors is not one of workers"
 ACCEPTED: dict[str, str] = {
     "spec.streams[]: rule: needs eventTime; name the column of event times there, or remove maxAhead": NEW_FIELD,
@@ -42,7 +43,20 @@ ACCEPTED: dict[str, str] = {
     "spec.epoch.interval: rule: must be at least 0s and at most 1h": "from 10ms on before: the bound is looser",
     "spec.joins[]: rule: must be given: when tuples match (SQL over the columns of all streams); and on, its former name, must not be given"
     " too": FORMER_NAME,
-    "spec: rule: there may be one over three and more streams; move the others into manifests of their own": TWO_STREAMS,
+    "spec: rule: rows of a window counts the records of two streams, and there are more; give within, or before and after, or unbounded:"
+    " true": TWO_STREAMS,
+    "spec: rule: the name of a join of three and more streams may not change; make another StreamJoin": TWO_STREAMS,
+    "spec: rule: a stream reads the results of a join that is not there; name one of joins": NEW_FIELD,
+    "spec: rule: a stream of results needs the two streams of that join beside it, and one to join its results with; give them": NEW_FIELD,
+    "spec: rule: a join has no sink, and no stream reads its results; give files, kafka or console": OPTIONAL,
+    "spec: rule: a stream's source (its kind, directory or topic, and format) may not change under the same checkpoint; give another"
+    " checkpoint, or make another StreamJoin": NEW_FIELD,
+    "spec: rule: a stream's schema may not change under the same checkpoint; give another checkpoint, or make another StreamJoin": OPTIONAL,
+    "spec: rule: a stream's select may not change under the same checkpoint; give another checkpoint, or make another StreamJoin": (
+        "it may now, where joins come or go"
+    ),
+    "spec.streams[]: rule: must be given, but where the source is a join, whose output it follows from": OPTIONAL,
+    "spec.streams[].source: rule: give exactly one of files, generator, kafka and join": NEW_FIELD,
     "spec: rule: a type other than inner is for two streams; remove it, for inner": TWO_STREAMS,
     "spec: rule: before, after, rows and slide of a window are for two streams; give within, or each, or unbounded: true": TWO_STREAMS,
     "spec: rule: each of a window must name every stream and no other; say how long before the newest tuple of a result the stream's may"

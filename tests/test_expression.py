@@ -315,6 +315,14 @@ def test_rounding_is_half_away_from_zero() -> None:
     ]
 
 
+def test_the_greatest_of_instants() -> None:
+    moment = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+    later = moment + datetime.timedelta(seconds=1)
+    assert evaluate("greatest(t, t + INTERVAL 1 SECOND)", t=[moment, None]) == [later, None]
+    assert evaluate("least(t, t + INTERVAL 1 SECOND)", t=[moment, None]) == [moment, None]
+    assert evaluate("greatest(nullif(t, t), t)", t=[moment]) == [moment]
+
+
 def test_the_greatest_skips_nulls_and_nan_is_above_all_numbers() -> None:
     x, y = [NAN, 1.0, None, None], [1.0, 2.0, 3.0, None]
     assert [str(value) for value in evaluate("greatest(x, y)", x=x, y=y)] == ["nan", "2.0", "3.0", "None"]

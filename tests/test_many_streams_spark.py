@@ -29,6 +29,8 @@ from streamjoin.epoch.ports import EpochFailed
 from streamjoin.runner.spark import SparkRunner
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state.storage import ObjectStorage
+from test_joins_of_joins import Case
+from test_joins_of_joins import drawn as case_of_joins
 from test_many_streams import check_output
 from test_spark import start_spark
 from waiting import wait_for
@@ -54,7 +56,7 @@ def seeds() -> Iterator[int]:
 class Shaken:
     """A join on Spark to which things happen, by the dice of one seed."""
 
-    def __init__(self, join: Join, root: Path, runner: SparkRunner, rng: random.Random, counts: Counter[str]) -> None:
+    def __init__(self, join: Join | Case, root: Path, runner: SparkRunner, rng: random.Random, counts: Counter[str]) -> None:
         self.join, self.root, self.runner, self.rng, self.counts = join, root, runner, rng, counts
         self.job = replace(make_job(root, **join.options(root, model="adsp", workers=2)), min_workers=1, max_workers=MOST_WORKERS)
         self.timers: list[threading.Timer] = []
@@ -121,6 +123,19 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRunner]:
     runner = start_spark(tmp_path_factory.mktemp("logs"))
     yield runner
     runner.stop()
+
+
+def test_joins_over_the_results_of_others_whose_workers_are_killed_give_what_duckdb_gives(runner: SparkRunner, tmp_path: Path) -> None:
+    counts: Counter[str] = Counter()
+
+    def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
+        case = case_of_joins(random.Random(seed), root, FEWEST_EPOCHS)
+        Shaken(case, root, runner, random.Random(f"faults of {seed}"), counts).run()
+        case.check(root, f"STREAMJOIN_SEED={seed}", counts)
+
+    run_cases(range(CASES) if SEED is None else [int(SEED)], tmp_path, run_case, counts)
+    if SEED is None:
+        assert min(counts[each] for each in ("plans", "workers killed", "results")) > 0, counts
 
 
 def test_joins_of_several_streams_whose_workers_are_killed_give_what_duckdb_selects(runner: SparkRunner, tmp_path: Path) -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from streamjoin.elastic.deployment import Deployment, Expected, expected_tuples, first_deployment, typical_tuples
 from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS
 from streamjoin.language.condition import Condition
-from streamjoin.language.ddl import parse_schema
 from streamjoin.language.floors import Floors
 from streamjoin.language.graph import JoinGraph, Place
 from streamjoin.language.join_type import JoinType
@@ -24,11 +23,11 @@ from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.language.sql import Expression, parse_boolean
 from streamjoin.language.types import TypeName
-from streamjoin.language.window import Window, WindowKind, widest
+from streamjoin.language.window import Ends, Window, WindowKind, widest
 from streamjoin.location import place
 from streamjoin.manifest import resolve
 from streamjoin.manifest.capacity import capacity_of
-from streamjoin.manifest.model import Checkpoint, Join, Manifest, SchemeSpec, Spec, Stream
+from streamjoin.manifest.model import Checkpoint, Manifest, SchemeSpec, Spec, Stream
 from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.sinks import ConsoleSink, FilesSink, KafkaSink, Sink
 from streamjoin.manifest.sources import FilesSource, GeneratorSource, KafkaSource, Source
@@ -46,7 +45,16 @@ MAX_AHEAD = Duration.parse("1h")
 FURTHEST_ZONE = Duration.parse("14h")
 """No zone's clock is further ahead of UTC."""
 
-SourceModel = FilesSource | GeneratorSource | KafkaSource
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSource:
+    """The results of another join."""
+
+    join: int
+
+
+SourceModel = FilesSource | GeneratorSource | KafkaSource | JoinSource
 SinkModel = FilesSink | ConsoleSink | KafkaSink
 
 
@@ -90,14 +98,17 @@ class JoinJob:
 
     name: str
     type: JoinType
+    streams: tuple[int, ...]
+    """Which it is over, in their order."""
     condition: Condition | None
     """None: of three and more streams, whose layout has the graph."""
     window: Window
     output: tuple[tuple[str, Expression], ...]
     where: Expression | None
     """Which results to keep."""
-    sink: SinkModel
-    """As in the manifest, but for ``path``, which is a place, and ``compression``, which is never None."""
+    sink: SinkModel | None
+    """As in the manifest, but for ``path``, which is a place, and ``compression``, which is never None. None: only streams read what comes
+    of the join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +161,7 @@ class Job:
         return _sum_of(left), _sum_of(right)
 
     def expected_of_streams(self) -> tuple[float | None, ...]:
-        """What the window is expected to hold of each stream."""
+        """What the window is expected to hold of each stream, once."""
         return expected_tuples(
             [stream.expected_rate for stream in self.streams],
             self.window,
@@ -172,8 +183,11 @@ class Job:
         """The same with this layout alone. Tuples carry what it finds them by too, if the manifest's own layouts would not."""
         streams = self.streams
         if layout.graph is None:
-            schemas = {stream.name: stream.schema for stream in streams}
-            indexed = {column for index in range(len(self.joins)) for column in resolve.indexed_by(layout, index, schemas)}
+            indexed = {
+                column
+                for index, join in enumerate(self.joins)
+                for column in resolve.indexed_by(layout, index, {streams[each].name: streams[each].schema for each in join.streams})
+            }
             streams = tuple(stream.carrying({column for name, column in indexed if name == stream.name}) for stream in streams)
         return dataclasses.replace(self, layouts=(layout,), streams=streams)
 
@@ -186,11 +200,40 @@ class Job:
 
     def stream_of(self, place: int) -> int:
         """Whose tuples are held there, by any layout: of two streams those of the left side are in even places."""
-        return place % len(SIDES) if self.graph is None else self.graph.places[place].stream
+        return place % len(SIDES) if len(self.streams) == len(SIDES) else self.places[place].stream
 
     def side_of(self, place: int) -> int:
         """Of a scheme, by any layout."""
         return place % len(SIDES) if self.graph is None else self.graph.places[place].side
+
+    def expired_before(self, marks: Ends) -> Ends:
+        """By place, the ``_time`` below which a held tuple can match nothing that is still to come (:meth:`Window.expired_before`)."""
+        if self.graph is not None:
+            of_streams = self.window.expired_before(marks)
+            return tuple(of_streams[place.stream] for place in self.places)
+        found: list[int | None] = []
+        for left, right in zip(self.places[::2], self.places[1::2], strict=True):
+            found += self.window.expired_before((marks[left.stream], marks[right.stream]))
+        return tuple(found)
+
+    def depth_of(self, stream: int) -> int:
+        """How many joins a stream's tuples have come through."""
+        source = self.streams[stream].source
+        return 0 if not isinstance(source, JoinSource) else 1 + max(self.depth_of(each) for each in self.joins[source.join].streams)
+
+    def to_end(self, held: Iterable[int]) -> frozenset[int]:
+        """Where tuples can match nothing any more, as nothing comes any more, of the places where some are ``held``: those of the joins
+        that the fewest others come before, as others may read what they give. None, if no tuple comes alone."""
+        if not self.gives_unmatched:
+            return frozenset()
+        alone = max(max(map(self.depth_of, join.streams)) for join in self.joins if join.type.gives_unmatched)
+        depths: dict[int, int] = {}
+        for floor in {each // len(SIDES) for each in held}:
+            depths[floor] = max(self.depth_of(self.stream_of(len(SIDES) * floor + side)) for side in SIDES)
+        least = min(depths.values(), default=alone + 1)
+        if least > alone:
+            return frozenset()
+        return frozenset(len(SIDES) * floor + side for floor, depth in depths.items() if depth == least for side in SIDES)
 
     def carried_bytes(self, tuple_bytes: Sequence[float]) -> list[tuple[float, float]]:
         """By stream, the bytes of a tuple that the condition reads, and of those that only what comes of results does.
@@ -308,7 +351,7 @@ class Job:
         join, written = next(each for each in zip(self.joins, self.manifest.spec.joins, strict=True) if each[0].name == name)
         return {
             "condition": " ".join(written.condition_text.split()),
-            "window": _window_text(join.window, [stream.name for stream in self.streams]),
+            "window": _window_text(join.window, [self.streams[stream].name for stream in join.streams]),
             "type": join.type,
         }
 
@@ -325,12 +368,12 @@ def compile_job(manifest: Manifest) -> Job:
         raise ManifestError((Problem("spec.checkpoint.location", None, message),))
     checkpoint = place(spec.checkpoint.location)
     dead = spec.dead_letter
-    schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
-    joins = tuple(_join_job(join, spec, schemas) for join in spec.joins)
+    schemas = resolve.schemas_of(spec)
+    joins = tuple(_join_job(index, spec, schemas) for index in range(len(spec.joins)))
     found = resolve.layouts_of(spec, schemas)
     # Of all layouts, also of those that a model which cuts along keys does not use: the model may change under a checkpoint.
     needs = resolve.all_needs(spec, schemas)
-    streams = tuple(_stream_job(stream, schemas[stream.name], needs) for stream in spec.streams)
+    streams = tuple(_stream_job(stream, spec, schemas[stream.name], needs) for stream in spec.streams)
     if spec.scheme.model in KEYED:
         found = tuple(layout for layout in found if layout.cuts_keys)
     return Job(
@@ -364,15 +407,17 @@ def compile_job(manifest: Manifest) -> Job:
     )
 
 
-def _join_job(join: Join, spec: Spec, schemas: Mapping[str, Schema]) -> JoinJob:
+def _join_job(index: int, spec: Spec, schemas: Mapping[str, Schema]) -> JoinJob:
+    join, own, names = spec.joins[index], resolve.over(spec, index, schemas), list(schemas)
     return JoinJob(
         name=join.name,
         type=JoinType(join.type),
-        condition=resolve.condition(join.condition_text, schemas) if len(schemas) == 2 else None,
-        window=resolve.window(join.window, tuple(schemas)),
-        output=resolve.output(join, spec, schemas),
-        where=None if join.output.where is None else parse_boolean(join.output.where, schemas),
-        sink=_sink(join.output.sink),
+        streams=tuple(names.index(name) for name in own),
+        condition=resolve.condition(join.condition_text, own) if len(own) == 2 else None,
+        window=resolve.window(join.window, tuple(own)),
+        output=resolve.output(join, spec, own),
+        where=None if join.output.where is None else parse_boolean(join.output.where, own),
+        sink=None if join.output.sink is None else _sink(join.output.sink),
     )
 
 
@@ -394,7 +439,7 @@ def with_checkpoint(manifest: Manifest) -> Manifest:
     return manifest.model_copy(update={"spec": spec})
 
 
-def _stream_job(stream: Stream, schema: Schema, needs: tuple[resolve.Need, ...]) -> StreamJob:
+def _stream_job(stream: Stream, spec: Spec, schema: Schema, needs: tuple[resolve.Need, ...]) -> StreamJob:
     event_time = None if stream.event_time is None else schema.get(stream.event_time)
     payload = resolve.held(stream.name, stream.select, schema, needs)
     return StreamJob(
@@ -409,7 +454,7 @@ def _stream_job(stream: Stream, schema: Schema, needs: tuple[resolve.Need, ...])
         max_ahead_micros=_max_ahead(stream, event_time),
         idle_micros=0 if stream.source.kafka is None else stream.source.kafka.idle_timeout.micros,
         expected_rate=stream.expected_rate,
-        source=_source(stream.source),
+        source=_source(stream.source) if (join := resolve.join_read_by(spec, stream.name)) is None else JoinSource(join),
     )
 
 
@@ -448,6 +493,8 @@ def _sink(sink: Sink) -> SinkModel:
 
 def _source_identity(source: SourceModel) -> str:
     """A position in one directory or kind of source says nothing about another."""
+    if isinstance(source, JoinSource):
+        return "results of a join"
     if isinstance(source, KafkaSource):
         return f"{source.format} records of Kafka topic {source.topic}"
     return f"{source.format} files in {source.path}" if isinstance(source, FilesSource) else "generator"

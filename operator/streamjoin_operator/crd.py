@@ -121,6 +121,10 @@ in a stream's is let through, and the operator refuses it."""
 _PLAIN = f"{_CONDITION.format('j')}.matches('[\\'\"`]|--|/[*]')"
 
 
+_OF_PAIRS = "(self.streams.size() > 2 && (self.joins.size() > 1 || self.streams.exists(s, has(s.source.join))))"
+"""Whether each join is over the two streams that its condition names (``manifest.resolve``)."""
+
+
 def _fixed(what: str, of: str, unchanged: str) -> Rule:
     """What may not change under an existing checkpoint (``job.Job.fingerprint``), for lists of streams or joins, by name."""
     kept = " && ".join(
@@ -188,6 +192,11 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         ),
     ),
     model.Stream: (
+        Rule(
+            "has(self.schema) != has(self.source.join)",
+            "must be given, but where the source is a join, whose output it follows from",
+            field="schema",
+        ),
         Rule(
             "has(self.eventTime) || !self.watermark.matches('[1-9]')",
             "needs eventTime; name the column of event times there, or remove watermark",
@@ -278,22 +287,37 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="joins",
         ),
         Rule(
-            "self.streams.size() == 2 || self.joins.size() == 1",
-            "there may be one over three and more streams; move the others into manifests of their own",
-            field="joins",
-        ),
-        Rule(
-            "self.streams.size() == 2 || self.joins.all(j, j.type == 'inner')",
+            f"self.streams.size() == 2 || {_OF_PAIRS} || self.joins.all(j, j.type == 'inner')",
             "a type other than inner is for two streams; remove it, for inner",
             field="joins",
         ),
         Rule(
-            f"self.streams.size() == 2 || !self.joins.exists(j, {_has_one('j.window', *_OF_TWO)})",
+            f"self.streams.size() == 2 || {_OF_PAIRS} || !self.joins.exists(j, {_has_one('j.window', *_OF_TWO)})",
             f"{listed(_OF_TWO, 'and')} of a window are for two streams; give within, or each, or unbounded: true",
             field="joins",
         ),
         Rule(
-            "self.joins.all(j, !has(j.window.each)"
+            "self.streams.size() == 2 || !self.joins.exists(j, has(j.window.rows))",
+            "rows of a window counts the records of two streams, and there are more; give within, or before and after, or unbounded: true",
+            field="joins",
+        ),
+        Rule(
+            "self.streams.all(s, !has(s.source.join) || self.joins.exists(j, j.name == s.source.join))",
+            "a stream reads the results of a join that is not there; name one of joins",
+            field="streams",
+        ),
+        Rule(
+            "self.streams.size() > 2 || !self.streams.exists(s, has(s.source.join))",
+            "a stream of results needs the two streams of that join beside it, and one to join its results with; give them",
+            field="streams",
+        ),
+        Rule(
+            "self.joins.all(j, has(j.output.sink) || self.streams.exists(s, has(s.source.join) && s.source.join == j.name))",
+            "a join has no sink, and no stream reads its results; give files, kafka or console",
+            field="joins",
+        ),
+        Rule(
+            f"{_OF_PAIRS} || self.joins.all(j, !has(j.window.each)"
             " || (j.window.each.size() == self.streams.size() && self.streams.all(s, s.name in j.window.each)))",
             "each of a window must name every stream and no other; say how long before the newest tuple of a result the stream's may be",
             field="joins",
@@ -316,7 +340,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="streams",
         ),
         Rule(
-            "self.streams.size() == 2 || self.joins[0].name == oldSelf.joins[0].name",
+            f"self.streams.size() == 2 || {_OF_PAIRS} || self.joins[0].name == oldSelf.joins[0].name",
             f"the name of a join of three and more streams may not change; make another {KIND}",
             field="joins",
         ),
@@ -332,7 +356,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
                 ]
             ),
         ),
-        _fixed("a stream's schema", "streams", "s.schema == o.schema"),
+        _fixed("a stream's schema", "streams", same("schema")),
         _fixed("a stream's eventTime", "streams", same("eventTime")),
         _fixed("a stream's select", "streams", f"{same('select')} || self.joins.map(j, j.name) != oldSelf.joins.map(j, j.name)"),
         _fixed("a join's condition", "joins", f"{_CONDITION.format('s')} == {_CONDITION.format('o')}"),

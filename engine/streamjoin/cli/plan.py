@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -18,7 +19,7 @@ from streamjoin.cli.validate import Unreadable, read_text, refusing
 from streamjoin.elastic.deployment import Deployment
 from streamjoin.elastic.plan import PlanError
 from streamjoin.elastic.sequences import Flowing, assumed, told
-from streamjoin.job import Job, compile_job, with_checkpoint
+from streamjoin.job import Job, JoinSource, compile_job, with_checkpoint
 from streamjoin.language.graph import JoinGraph
 from streamjoin.language.layout import Layout
 from streamjoin.language.sides import LEFT, RIGHT
@@ -59,7 +60,8 @@ def plan_manifest(path: Path, options: Options) -> Exit:
 
 
 def _plan(job: Job, options: Options) -> None:
-    foreseen = {layout: job.lying(layout).foreseen() for layout in job.layouts} if any(layout.floors for layout in job.layouts) else {}
+    of_floors = any(layout.floors and not layout.pairs for layout in job.layouts)
+    foreseen = {layout: job.lying(layout).foreseen() for layout in job.layouts} if of_floors else {}
     lying = job.lying(min(foreseen, key=lambda layout: foreseen[layout].volume)) if foreseen else job
     shared = _shared(job, lying.layouts[0], foreseen) if len(job.joins) > 1 else []
     job = lying
@@ -162,12 +164,24 @@ def _alternatives(job: Job) -> list[str]:
     return lines
 
 
+def _of_pair(job: Job, index: int) -> str:
+    """What a join of several pairs is over, and by what it finds its pairs."""
+    join = job.joins[index]
+    text = job.layouts[0].predicates[index].main.text
+    readers = [stream.name for stream in job.streams if stream.source == JoinSource(index)]
+    read = f"; {listed(readers, 'and')} {'reads' if len(readers) == 1 else 'read'} its results" if readers else ""
+    over = " and ".join(job.streams[stream].name for stream in join.streams)
+    return f"{join.name}: {over}" + (f", by {text}" if text else ", which no key serves") + read
+
+
 def _shared(job: Job, chosen: Layout, foreseen: Mapping[Layout, Deployment]) -> list[str]:
     """What tuples lie by, and by what each of several joins finds its pairs.
 
     ``foreseen``: the first plans, where joins may have floors of their own; as a run would, this plan has that which holds less.
     """
     layout, names = job.layouts[0], listed([join.name for join in job.joins], "and")
+    if chosen.pairs:
+        return [f"joins: {names}, each over two streams", *(f"  {line}" for line in map(partial(_of_pair, job), range(len(job.joins))))]
     if layout.main.keys:
         return [f"joins: {names}: tuples lie by {layout.text} once for all of them"]
     lines = [f"joins: {names} have no keys in common"]

@@ -50,7 +50,7 @@ class Subject:
 
     @property
     def window(self) -> str:
-        return self._each([window_text(join.window, self.streams) for join in self.job.joins])
+        return self._each([window_text(join.window, [self.streams[each] for each in join.streams]) for join in self.job.joins])
 
     @property
     def main(self) -> str | None:
@@ -91,7 +91,9 @@ class Subject:
         return "; ".join(f"{join.name}: {text}" for join, text in zip(self.job.joins, texts, strict=True))
 
 
-def _sink(sink: SinkModel) -> str:
+def _sink(sink: SinkModel | None) -> str:
+    if sink is None:
+        return "streams of this resource"
     if isinstance(sink, KafkaSink):
         return f"Kafka topic {sink.topic}"
     return "standard output" if isinstance(sink, ConsoleSink) else f"{wording.path(sink.path)} ({sink.format})"

@@ -65,7 +65,12 @@ def _held(rate: float | None, window: Window, stream: int, delays_micros: Sequen
     if window.kind is WindowKind.UNBOUNDED:
         return math.inf if rate > 0 else 0.0
     # A tuple is held for as long as a partner may follow it, by the others' watermarks.
-    span = window.each[stream] if window.each else window.after_micros if stream == LEFT else window.before_micros
+    if window.each:
+        span = window.each[stream]
+    elif len(delays_micros) == len(SIDES):
+        span = window.after_micros if stream == LEFT else window.before_micros
+    else:
+        span = max(window.after_micros, window.before_micros)
     delay = max(delay for other, delay in enumerate(delays_micros) if other != stream)
     return rate * max(0, span + delay) / 1e6 + in_epochs
 

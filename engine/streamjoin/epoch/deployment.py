@@ -27,11 +27,12 @@ from streamjoin.epoch.spec import Config, Join, Stream
 from streamjoin.io.base import Keeping, Source, SourcePlan
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
+from streamjoin.io.results_source import Feed, ResultsSource
 from streamjoin.io.several import Sinks, tags
-from streamjoin.job import Job, StreamJob
+from streamjoin.job import Job, JoinSource, StreamJob
 from streamjoin.kernel.keys import encode_keys
-from streamjoin.kernel.types import output_schema
-from streamjoin.language.choice import choose, choose_graph
+from streamjoin.kernel.types import arrow_schema, output_schema
+from streamjoin.language.choice import choose, choose_graph, choose_of_pairs
 from streamjoin.language.floors import Floors
 from streamjoin.language.graph import Place
 from streamjoin.language.layout import Layout
@@ -88,7 +89,10 @@ def first_plan(
         sampled = [_tuple_bytes(job, place.stream, samples[place.stream]) for place in layout.places]
         return job.lying(layout).first_deployment(known, layout.main, tuple_bytes=sampled, held=volumes)
 
-    if len(job.joins) > 1 and any(layout.floors for layout in job.layouts):
+    if any(layout.pairs for layout in job.layouts):
+        layout = choose_of_pairs(job.layouts, encoded)
+        made = {layout: deployment(layout)}
+    elif len(job.joins) > 1 and any(layout.floors for layout in job.layouts):
         made = {layout: deployment(layout) for layout in job.layouts}
         layout = min(made, key=lambda each: made[each].volume)
     else:
@@ -135,7 +139,7 @@ def other_joins(
         found = candidates(job, changes)
         samples = [_sample(source, plan, now) for source, plan in zip(sources, inputs, strict=True)]
         encoded = [[_encoded(samples[held.stream], held.key, job.streams[held.stream]) for held in each.places] for each in found]
-        added = choose(found, list(zip(*encoded, strict=True))) if len(changes.added) == 1 else found[0]
+        added = choose_of_pairs(found, encoded) if len(changes.added) == 1 else found[0]
     lying, after, was = continued(job, checkpoint, changes, floors, added, storage.url)
     layout = lying.layouts[0]
     held, sampled = _held(after, layout, storage)
@@ -225,7 +229,7 @@ def make_config(
         query=query,
         streams=tuple(Stream(each.name, each.schema, each.payload, each.where, each.event_time) for each in job.streams),
         joins=tuple(
-            Join(each.name, each.type, each.window, each.where, each.output, predicate, layout.indexes(number))
+            Join(each.name, each.type, each.streams, each.window, each.where, each.output, predicate, layout.indexes(number))
             for number, (each, predicate) in enumerate(zip(job.joins, predicates, strict=True))
         ),
         layout=layout,
@@ -242,6 +246,8 @@ def make_sources(job: Job, storage: Storage) -> tuple[Source, ...]:
     exact, snapshots = job.window.kind is WindowKind.ROWS, StorageSnapshots(storage)
 
     def source(stream: StreamJob) -> Source:
+        if isinstance(stream.source, JoinSource):
+            return ResultsSource(job.joins[stream.source.join].name, storage, arrow_schema(stream.schema))
         return make_source(
             stream.source, stream.schema, stream.event_time, snapshots=snapshots, exact_counts=exact, stream=stream.name, query=job.name
         )
@@ -252,12 +258,14 @@ def make_sources(job: Job, storage: Storage) -> tuple[Source, ...]:
 def make_sinks(job: Job, storage: Storage) -> Sinks:
     """The sinks that the manifest names."""
     known = tags(join.name for join in job.joins)
-    return Sinks(
-        {
-            join.name: make_sink(join.sink, output_schema(join.output), storage=storage, query=job.name, join=known[join.name])
-            for join in job.joins
-        }
-    )
+    read = {stream.source.join for stream in job.streams if isinstance(stream.source, JoinSource)}
+    made = {
+        join.name: make_sink(join.sink, output_schema(join.output), storage=storage, query=job.name, join=known[join.name])
+        for join in job.joins
+        if join.sink is not None
+    }
+    feeds = {join.name: Feed(storage, output_schema(join.output)) for number, join in enumerate(job.joins) if number in read}
+    return Sinks(made, feeds, tuple(known))
 
 
 def _sample(source: Source, plan: SourcePlan, now: float) -> list[pa.RecordBatch]:

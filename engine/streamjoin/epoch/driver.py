@@ -73,6 +73,7 @@ from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import Rewrite, Shared, TaskReport, TooLarge, share
 from streamjoin.io.base import Counting, Follower, SinkError, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
+from streamjoin.io.results_source import ResultsSource
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.scheme.statistics import Statistics
@@ -262,8 +263,10 @@ class Driver:
             inputs = self._plan_inputs(head, final)  # workers take seconds to start: for a source that runs by the clock, time begins here
         self._carry_out(self._replanner.handle(EpochPlanned(idle)))
         plans = self._replanner.plans
-        is_last = final and idle and self.exhausted and self.job.gives_unmatched and bool(self.checkpoint.blocks)
-        if plans is None or (idle and plans.before is None and not is_last):
+        ended = frozenset[int]()
+        if final and idle and self.exhausted and plans is not None and plans.before is None:
+            ended = self.job.to_end({block.place for block in self.checkpoint.blocks})
+        if plans is None or (idle and plans.before is None and not ended):
             return None
         assert self._config is not None
         incarnation, entry = self._log.incarnation, path_of(self._log.sequence)
@@ -274,7 +277,7 @@ class Driver:
             now=self._clock(),
             refused=self._refused,
             rewrite=self._rewrite,
-            is_last=is_last and plans.before is None,
+            ended=ended,
             deadline_seconds=self.pulse.deadline_seconds,
         )
         epoch = PlannedEpoch(spec, inputs, plans, started_at)
@@ -360,7 +363,7 @@ class Driver:
     def _commit(self, epoch: PlannedEpoch, reports: list[TaskReport]) -> Checkpoint:
         """Make the epoch the truth, with what it makes visible."""
         now = self._clock()
-        results = self._results.with_epoch([staged for report in reports for staged in report.staged], now)
+        results = self._results.with_epoch([staged for report in reports for staged in report.staged if not staged.is_fed], now)
         if results.are_due(self._sink, now, self.job.interval_micros / 1e6):
             try:
                 results = results.gathered(self._sink, self.checkpoint.identity, self._log.incarnation, epoch.spec.epoch)
@@ -493,6 +496,9 @@ class Driver:
         return () if self._flow is None else self._flow.ways(self.checkpoint, self._observations.rates(), self._clock())
 
     def _plan_inputs(self, head: Head, final: bool) -> tuple[SourcePlan, ...]:
+        for source in self._sources:
+            if isinstance(source, ResultsSource):
+                source.show(self.checkpoint.fed)
         return plan_inputs(self.job, self._sources, self.checkpoint, head, self._clock(), final=final)
 
     def sweep(self) -> int:

@@ -85,8 +85,8 @@ class Janitor:
             del self._garbage[: len(old)]
 
     def _obsolete(self, before: Checkpoint, now: Checkpoint, reports: Sequence[TaskReport]) -> list[str]:
-        named = {block.name for block in now.stored}
-        unnamed = [block.name for block in before.stored if block.name not in named]
+        named = _files_of(now)
+        unnamed = [name for name in _files_of(before) if name not in named]
         unnamed += [name for report in reports for name in report.replaced if name not in named]
         obsolete = [name for name in dict.fromkeys(unnamed) if is_file(name)]
         for source, was, position in zip(self._sources, before.positions, now.positions, strict=True):
@@ -105,7 +105,7 @@ class Janitor:
             return not spared and is_attempt_of(name, checkpoint.identity, self._log.incarnation)
 
         waiting = {path for garbage in self._garbage for path in garbage.paths}
-        used = waiting | {block.name for block in checkpoint.stored}
+        used = waiting | set(_files_of(checkpoint))
         stray = [path for path in self._storage.list(BLOCKS) if path not in used and may_sweep(path.rsplit("/", 1)[1])]
         positions = zip(self._sources, checkpoint.positions, strict=True)
         used = waiting | {snapshot_path(name) for source, position in positions for name in source.referenced(position)}
@@ -114,3 +114,8 @@ class Janitor:
             stray += snapshots
         self._storage.delete_many(stray)
         return len(stray) + self._sink.sweep(may_sweep) + self._dead_letters.sweep(may_sweep)
+
+
+def _files_of(checkpoint: Checkpoint) -> dict[str, None]:
+    """What a checkpoint names of blocks and of results that streams are yet to read, in order; those in entries of the log among them."""
+    return dict.fromkeys([*(block.name for block in checkpoint.stored), *(part.extent.path for part in checkpoint.fed)])

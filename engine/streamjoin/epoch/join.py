@@ -56,6 +56,7 @@ from streamjoin.epoch.writes import Writes
 from streamjoin.kernel.expansion import Coverage
 from streamjoin.kernel.run import CHUNK_BYTES, Run, merge_in_chunks, merge_runs, tiers
 from streamjoin.language.join_type import JoinType
+from streamjoin.language.sides import LEFT
 from streamjoin.scheme.tiling import Area
 from streamjoin.state.blocks import FOLDER, Axes, Block, conformed, describe, encode_in_parts, load_all, name_of
 from streamjoin.state.log import Entry
@@ -186,7 +187,7 @@ class Part:
         times = coverage is Coverage.SOME
         seen_left, seen_right = (
             held.by(indexed, taken.stream.schema, times=times)
-            for held, indexed, taken in zip((left, right), join.indexed, self._worker.streams, strict=True)
+            for held, indexed, taken in zip((left, right), join.indexed, (self._worker.streams[each] for each in join.streams), strict=True)
         )
         for batch in join.joiner.join(seen_left, seen_right, matched, pairs_wanted=join.type.gives_pairs):
             self._write(join.name, batch)
@@ -238,7 +239,7 @@ class Part:
         for name in [join.name for join in config.joins] if self._cascade is not None else matches:
             self._writes.finish_results(name)
         tiered = {key: _in_tiers(key, self._runs[key], spec, self._worker, self._writes, matches) for key in self._runs}
-        kept_fresh = {key: chunks for key, chunks in self._fresh.items() if holds(areas[key[0]], key[1]) and not spec.is_last}
+        kept_fresh = {key: chunks for key, chunks in self._fresh.items() if holds(areas[key[0]], key[1]) and key[1] not in spec.ended}
         self._joined.unmapped = list(chain.from_iterable((*(merged for _, merged in tiered.values()), *kept_fresh.values())))
         held = {key: (*kept, *merged, *kept_fresh.get(key, ())) for key, (kept, merged) in tiered.items()}
         marks = {name: of_join.after(held) for name, of_join in matches.items()}
@@ -260,9 +261,10 @@ class Part:
             if matches is None:
                 continue
             matches.take(told[join.number], runs)
-            if join.type is JoinType.SEMI or not self._spec.is_last:
+            is_last = join.places[LEFT] in self._spec.ended
+            if join.type is JoinType.SEMI or not is_last:
                 for key, parts in matches.first_matched(runs):
-                    if not self._spec.is_last:
+                    if not is_last:
                         self._writes.marks(key, join.tag, parts)
                     if join.type is JoinType.SEMI:
                         self._write_alone(join, ((key[1], part) for part in parts))
@@ -285,11 +287,11 @@ class Part:
             if piece.area == REPORT:
                 self._report.routes.append(pickle.loads(piece.data))  # noqa: S301 - written by the route tasks
             elif piece.area == UNMATCHABLE:
-                stream = self._worker.places[piece.place].stream
-                alone = ipc.read_record_batch(piece.data, self._worker.streams[stream].payload)
+                place = self._worker.places[piece.place]
+                alone = ipc.read_record_batch(piece.data, self._worker.streams[place.stream].payload)
                 for join in self._worker.joins:
                     if join.type.gives_unmatched and piece.place in join.tracked:
-                        for results in join.joiner.alone(stream, alone):
+                        for results in join.joiner.alone(place.side, alone):
                             self._write(join.name, results)
             else:
                 parts[piece.area, piece.place].append(Run.of(ipc.read_record_batch(piece.data, self._worker.held[piece.place])))
@@ -486,7 +488,7 @@ def _in_tiers(
 
     Stored runs merge with stored ones only, for whole blocks.
     """
-    if spec.is_last:
+    if key[1] in spec.ended:
         return [], []
     bound = spec.expired_before[key[1]]
     tracking = [matches[join.name] for join in worker.joins if key[1] in join.tracked]

@@ -24,6 +24,7 @@ from streamjoin.language.condition import Condition
 from streamjoin.language.floors import Floors
 from streamjoin.language.layout import Layout, layouts
 from streamjoin.language.sides import SIDES
+from streamjoin.manifest import resolve
 from streamjoin.state.blocks import Block
 from streamjoin.state.log import Checkpoint
 
@@ -68,6 +69,10 @@ def as_named_now(job: Job, checkpoint: Checkpoint, changes: JoinChanges, locatio
 
 def candidates(job: Job, changes: JoinChanges) -> tuple[Layout, ...]:
     """The layouts that could serve the joins that were added, best static choice first; of several, that of floors, if there is one."""
+    if resolve.is_of_pairs(job.manifest.spec):
+        schemas = {stream.name: stream.schema for stream in job.streams}
+        numbers = [number for number, join in enumerate(job.joins) if join.name in changes.added]
+        return resolve.layouts_of_pairs(job.manifest.spec, schemas, numbers)
     found = layouts(list(_conditions(job, [join.name for join in job.joins if join.name not in changes.added]).values()))
     return tuple(layout for layout in found if layout.floors) or found
 

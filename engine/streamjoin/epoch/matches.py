@@ -126,17 +126,17 @@ class Matches:
         it, or, ``fresh``, those that came in it too late for anything that is still to come. O(rows of runs where there are such)."""
         spec = self._spec
         for (area, place), of_side in self._tracked_of(runs):
-            bound, released = self._expired[place], None if fresh else self._released[place]
+            bound, released, is_last = self._expired[place], None if fresh else self._released[place], place in spec.ended
             for held in of_side:
                 run = held.run
-                if not spec.is_last and (bound is None or run.time_min is None or run.time_min >= bound):
+                if not is_last and (bound is None or run.time_min is None or run.time_min >= bound):
                     continue
                 start, end = self._owned(area, place, held)
                 marks = self.marks(held)[start:end]
                 if run.time is None:
                     rows = np.flatnonzero(~marks)
                 else:
-                    low, high = INT64_MIN if released is None else released, INT64_MAX if spec.is_last or bound is None else bound - 1
+                    low, high = INT64_MIN if released is None else released, INT64_MAX if is_last or bound is None else bound - 1
                     rows = np.empty(end - start, dtype=np.int64)
                     rows = rows[: unmatched_between(marks, run.time[start:end], low, high, rows)]
                 if len(rows):

@@ -16,11 +16,15 @@ from streamjoin.epoch.ports import EpochFailed, EpochResult, JoinWork, TaskWork
 from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import Rewritten, RouteReport, TaskReport
 from streamjoin.epoch.watermark import advance
-from streamjoin.io.base import SourcePlan
-from streamjoin.job import Job
+from streamjoin.io.base import Position, SourcePlan
+from streamjoin.io.results_source import BEGIN
+from streamjoin.io.several import tags
+from streamjoin.job import Job, JoinSource
+from streamjoin.language.window import Ends
 from streamjoin.manifest.quantity import Duration
 from streamjoin.state.blocks import Block
-from streamjoin.state.extent import Segment
+from streamjoin.state.extent import Extent, Segment
+from streamjoin.state.fed import Fed
 from streamjoin.state.log import Checkpoint, Newest
 
 COUNTERS = (
@@ -59,9 +63,10 @@ def checkpoint_after(
     if rewritten is not None and spec.rewrite is not None:
         replaced |= {block.name for block in spec.rewrite.blocks}
     kept, kept_marks = (
-        [block for block in blocks if block.name not in replaced and not (spec.is_last or block.is_expired(spec.expired_before))]
+        [block for block in blocks if block.name not in replaced and not block.is_expired(spec.expired_before)]
         for blocks in (last.blocks, last.marks)
     )
+    fed = fed_after(job, last, epoch, reports, segment)
     advanced = [_advance(job, last, stream, reports, now) for stream in range(len(job.streams))]
     small = {name: segment.add(data) for report in reports for name, data in report.small_blocks.items()}
     new = [replace(block, extent=small.get(block.name)) for report in reports for block in report.blocks]
@@ -83,17 +88,63 @@ def checkpoint_after(
         widths=widths_after(last, reports),
         ways=spec.ways,
         expired=spec.expired_before,
-        blocks=() if spec.is_last else tuple(kept + new),
-        marks=() if spec.is_last else tuple(kept_marks + new_marks),
+        blocks=tuple(block for block in kept + new if block.place not in spec.ended),
+        marks=tuple(block for block in kept_marks + new_marks if block.place not in spec.ended),
         held={report.task: report.held for report in at_work},
         held_bytes={report.task: report.held_bytes for report in at_work},
         tokens={report.task: report.token for report in at_work},
         totals=_totals(job, last, epoch, reports, results),
         staged={"deadLetter": [staged.to_json() for staged in dead]},
+        fed=fed,
         fingerprint=stored_fingerprint(job.fingerprint()),
         committed_at=now,
     )
+    if fed or any(isinstance(stream.source, JoinSource) for stream in job.streams):
+        after = replace(after, watermarks=_watermarks_of_results(job, last, after))
     return results.committed_by(after)
+
+
+def fed_after(job: Job, last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport], segment: Segment) -> tuple[Fed, ...]:
+    """Results that streams are yet to read after the epoch. O(parts)."""
+    readers: dict[str, list[Position]] = {}
+    for stream, position in zip(job.streams, epoch.head.positions, strict=True):
+        if isinstance(stream.source, JoinSource):
+            readers.setdefault(job.joins[stream.source.join].name, []).append(position or BEGIN)
+    if not readers:
+        return ()
+    names = {tag: name for name, tag in tags(join.name for join in job.joins).items()}
+    new = [staged for report in reports for staged in report.staged if staged.is_fed]
+    spec, found = epoch.spec, list(last.fed)
+    for number, staged in enumerate(new):
+        name = names[staged.join]
+        extent = segment.add(staged.data) if staged.data else Extent(staged.path, 0, staged.nbytes)
+        since = _since(job, name, spec.released_before, spec.late_before)
+        found.append(Fed(name, spec.epoch, number, staged.rows, extent, since))
+    return tuple(part for part in found if any(part.is_after(at["epoch"], at["number"]) for at in readers[part.join]))
+
+
+def _since(job: Job, name: str, released: Ends, late: Ends) -> int | None:
+    """What no event time is before that a join's results are made from, in an epoch with these bounds: a pair's are within the window of a
+    tuple that is not late, and a tuple comes alone when it expires, or at once. None: not known."""
+    number = next(number for number, join in enumerate(job.joins) if join.name == name)
+    join, (left, right) = job.joins[number], job.layouts[0].places_of(number)
+    ends = (*join.window.expired_within(job.window, (released[left], released[right])), *(late[stream] for stream in join.streams))
+    known = [end for end in ends if end is not None]
+    return min(known) if len(known) == len(ends) else None
+
+
+def _watermarks_of_results(job: Job, last: Checkpoint, after: Checkpoint) -> tuple[int | None, ...]:
+    """With those of streams that read results: no later one of these is made from an older event time."""
+    found = list(after.watermarks)
+    for number, stream in enumerate(job.streams):
+        if isinstance(stream.source, JoinSource):
+            name, found[number] = job.joins[stream.source.join].name, last.watermarks[number]
+            ends = [part.since for part in after.fed if part.join == name] + [_since(job, name, after.expired, after.effective)]
+            known = [end for end in ends if end is not None]
+            if len(known) == len(ends):
+                mark, before = min(known) - stream.watermark_micros, last.watermarks[number]
+                found[number] = mark if before is None else max(before, mark)
+    return tuple(found)
 
 
 def _rewritten(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport]) -> Rewritten | None:
@@ -187,7 +238,7 @@ def result_of(
         held=after.held,
         utilization=utilization(job, after),
         watermarks=after.watermarks,
-        lag=tuple(_lag(plan, started, watermark) for plan, watermark in zip(inputs, after.watermarks, strict=True)),
+        lag=tuple(_lag(_event_now(job, inputs, number, started), watermark) for number, watermark in enumerate(after.watermarks)),
         backlog=tuple(plan.backlog_records for plan in inputs),
         shed=spec.shed,
         read_back=_read_back(epoch, reports),
@@ -260,6 +311,14 @@ def _read_back(epoch: PlannedEpoch, reports: Sequence[TaskReport]) -> int:
     return sum(report.read_back for report in reports) if epoch.spec.base else 0
 
 
-def _lag(plan: SourcePlan, now: float, watermark: int | None) -> float | None:
-    event_now = now * 1e6 if plan.event_now is None else plan.event_now
+def _event_now(job: Job, inputs: Sequence[SourcePlan], number: int, now: float) -> float:
+    """The event time that a stream's tuples have that are made now: of one of results, that of what these are made from."""
+    source = job.streams[number].source
+    if isinstance(source, JoinSource):
+        return max(_event_now(job, inputs, stream, now) for stream in job.joins[source.join].streams)
+    made = inputs[number].event_now
+    return now * 1e6 if made is None else made
+
+
+def _lag(event_now: float, watermark: int | None) -> float | None:
     return None if watermark is None else (event_now - watermark) / 1e6

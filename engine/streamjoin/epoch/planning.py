@@ -14,7 +14,8 @@ from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.events import EpochPlans
 from streamjoin.epoch.spec import EpochSpec, Handover, Rewrite, Shared, TooLarge, Upcoming
 from streamjoin.io.base import Position, Source, SourcePlan
-from streamjoin.job import Job
+from streamjoin.job import Job, JoinSource
+from streamjoin.language.predicate import INT64_MAX
 from streamjoin.language.window import Ends, WindowKind
 from streamjoin.state.log import Checkpoint
 
@@ -132,7 +133,7 @@ def make_spec(
     now: float,
     refused: TooLarge | None = None,
     rewrite: Rewrite | None = None,
-    is_last: bool = False,
+    ended: frozenset[int] = frozenset(),
     deadline_seconds: float,
 ) -> EpochSpec:
     """What the tasks of the epoch after ``head`` are told. ``entry`` is the path of the log's newest entry, which is ``last``; ``now`` is
@@ -148,7 +149,7 @@ def make_spec(
     marks = watermarks if ranged else head.records
     current, before, upcoming = plans.current, plans.before, plans.upcoming
     filling = utilization(job, last)
-    expired, nothing = job.window.expired_before(marks), (None,) * len(inputs)
+    nothing = (None,) * len(inputs)
     return EpochSpec(
         identity=last.identity,
         epoch=head.epoch + 1,
@@ -159,9 +160,9 @@ def make_spec(
         splits=tuple((stream, split) for stream, plan in enumerate(inputs) for split in plan.splits),
         late_before=watermarks if ranged else nothing,
         latest=tuple(_latest(job, last, stream, plan, now) for stream, plan in enumerate(inputs)) if ranged else nothing,
-        expired_before=tuple(expired[place.stream] for place in job.places),
+        expired_before=job.expired_before(marks),
         released_before=head.expired,
-        is_last=is_last,
+        ended=ended,
         records_before=head.records,
         records_after=tuple(plan.end_record for plan in inputs),
         shed=tuple(
@@ -188,6 +189,8 @@ def _latest(job: Job, last: Checkpoint, number: int, plan: SourcePlan, now: floa
     was set back stops nothing.
     """
     stream, watermark = job.streams[number], last.watermarks[number]
+    if isinstance(stream.source, JoinSource):
+        return INT64_MAX
     known = [round(now * 1e6) if plan.event_now is None else plan.event_now]
     known += [partition.time_max for partition in last.partitions[number].values()]
     if watermark is not None:

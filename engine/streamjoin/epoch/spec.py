@@ -60,6 +60,8 @@ class Join:
 
     name: str
     type: JoinType
+    streams: tuple[int, ...]
+    """Which it is over."""
     window: Window
     where: Expression | None
     output: tuple[tuple[str, Expression], ...]
@@ -179,8 +181,8 @@ class EpochSpec:
     rewrite: Rewrite | None = None
     """Under way, or to be begun."""
     handover: Handover | None = None
-    is_last: bool = False
-    """The input has ended: nothing can match what is held any more."""
+    ended: frozenset[int] = frozenset()
+    """The places where nothing can match what is held any more, as the input has ended."""
     small_bytes: int = 0
     """Blocks of a task that come to no more than this together, and results that do, go with its report rather than into files."""
     follows: int | None = None
@@ -365,7 +367,7 @@ class Compiled:
                 stream,
                 config.window,
                 tuple(place for place, held in enumerate(places) if held.stream == number),
-                [join.type for join in config.joins if number in join.type.tracked],
+                [join.type for join in config.joins if number in (join.streams[side] for side in join.type.tracked)],
             )
             for number, stream in enumerate(config.streams)
         )
@@ -386,7 +388,7 @@ class CompiledJoin:
 
     def __init__(self, number: int, join: Join, config: Config) -> None:
         """``number``: its place among the joins."""
-        self.number, self.name, self.type, self.window = number, join.name, join.type, join.window
+        self.number, self.name, self.type, self.window, self.streams = number, join.name, join.type, join.window, join.streams
         self.places = config.layout.places_of(number)
         """Where it finds its pairs, by side."""
         self.tracked = tuple(self.places[side] for side in join.type.tracked)
@@ -394,7 +396,8 @@ class CompiledJoin:
         self.tag = tags(each.name for each in config.joins)[join.name]
         """What marks blocks are known by as this join's."""
         assert join.predicate is not None
-        main, residual, (left, right) = join.predicate.main, join.predicate.residual, config.streams
+        main, residual = join.predicate.main, join.predicate.residual
+        left, right = (config.streams[stream] for stream in join.streams)
         schemas = {left.name: left.schema, right.name: right.schema}
         types = {(stream.name, field.name): field.type for stream in config.streams for field in arrow_schema(stream.schema)}
         self.joiner = Joiner(

@@ -51,7 +51,7 @@ class Writes:
         """Begin to write the tuples of a run that this area stores; the block's name, or nothing when there are none."""
         area, place = key
         keys = self._areas[area].writes[place]
-        if keys is None or self._spec.is_last:
+        if keys is None or place in self._spec.ended:
             return ()
         batch = slice_keys(run.batch, keys)
         if not batch.num_rows:

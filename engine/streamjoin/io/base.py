@@ -210,6 +210,8 @@ class Staged:
     """Where."""
     join: str = ""
     """Whose results; empty: those of the only join."""
+    is_fed: bool = False
+    """Whether it is for the streams that read the join's results (``io.results_source``), not for its sink."""
 
     def to_json(self) -> dict[str, Any]:
         """For the commit, but for the data; ``from_json`` reads it back."""

@@ -7,11 +7,12 @@ join it says nothing (:func:`tags`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from streamjoin.io.base import Counting, Sink, Staged, Traffic, Writer
+from streamjoin.io.results_source import Feed
 
 
 def tags(joins: Iterable[str]) -> dict[str, str]:
@@ -25,11 +26,20 @@ class Sinks:
     """The sinks of all joins, by name, in the joins' order. Picklable."""
 
     by_join: Mapping[str, Sink]
+    """Of those that have one."""
+    feeds: Mapping[str, Feed] = field(default_factory=dict)
+    """Of those whose results streams read."""
+    names: tuple[str, ...] = ()
+    """Of all joins, where not each has a sink."""
+
+    @property
+    def tags(self) -> dict[str, str]:
+        return tags(self.names or self.by_join)
 
     @property
     def gather_seconds(self) -> float:
         """The least of theirs."""
-        return min(sink.gather_seconds for sink in self.by_join.values())
+        return min((sink.gather_seconds for sink in self.by_join.values()), default=0.0)
 
     @property
     def traffic(self) -> Traffic:
@@ -39,13 +49,16 @@ class Sinks:
 
     def writers(self, name: str, stem: str, *, small_bytes: int = 0) -> Writers:
         """Writers for one task of one epoch; parameters as of :meth:`streamjoin.io.base.Sink.writer`."""
-        each = small_bytes // len(self.by_join)
-        made = {join: sink.writer(self._name(join, name), stem, small_bytes=each) for join, sink in self.by_join.items()}
-        return Writers(made, tags(self.by_join))
+        each = small_bytes // max(1, len(self.by_join) + len(self.feeds))
+        made: list[tuple[str, Writer]] = [
+            (join, sink.writer(self._name(join, name), stem, small_bytes=each)) for join, sink in self.by_join.items()
+        ]
+        made += [(join, feed.writer(f"{name}-fed-{number}", small_bytes=each)) for number, (join, feed) in enumerate(self.feeds.items())]
+        return Writers(made, self.tags)
 
     def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
         """See :class:`streamjoin.io.base.Sink`."""
-        known = tags(self.by_join)
+        known = self.tags
         return [
             replace(staged, join=known[join])
             for join, sink in self.by_join.items()
@@ -62,7 +75,7 @@ class Sinks:
         return sum(sink.sweep(may_remove) for sink in self.by_join.values())
 
     def _whose(self, staged: Sequence[Staged], join: str) -> list[Staged]:
-        tag = tags(self.by_join)[join]
+        tag = self.tags[join]
         return [each for each in staged if each.join == tag]
 
     def _name(self, join: str, name: str) -> str:
@@ -74,18 +87,21 @@ class Sinks:
 class Writers:
     """Takes one task's results of one epoch, of every join."""
 
-    def __init__(self, by_join: Mapping[str, Writer], tags: Mapping[str, str]) -> None:
-        """``tags``: what is staged of each join says so."""
-        self._by_join, self._tags = by_join, tags
+    def __init__(self, writers: Sequence[tuple[str, Writer]], tags: Mapping[str, str]) -> None:
+        """``writers``: each with its join. ``tags``: what is staged of each join says so."""
+        self._by_join = {join: [writer for of, writer in writers if of == join] for join in tags}
+        self._tags = tags
 
     def write(self, join: str, batch: pa.RecordBatch) -> None:
-        self._by_join[join].write(batch)
+        for writer in self._by_join[join]:
+            writer.write(batch)
 
     def close(self, join: str) -> list[Staged]:
-        """See :class:`streamjoin.io.base.Writer`: that of one join. Those of several may be closed at once, on as many threads."""
-        return [replace(staged, join=self._tags[join]) for staged in self._by_join[join].close()]
+        """See :class:`streamjoin.io.base.Writer`: those of one join. Those of several may be closed at once, on as many threads."""
+        return [replace(staged, join=self._tags[join]) for writer in self._by_join[join] for staged in writer.close()]
 
     def abort(self) -> None:
         """See :class:`streamjoin.io.base.Writer`."""
-        for writer in self._by_join.values():
-            writer.abort()
+        for of_join in self._by_join.values():
+            for writer in of_join:
+                writer.abort()

@@ -51,7 +51,10 @@ def extreme(frame: Frame, node: Call) -> pa.Array:
     arrays = [frame.as_type(part, node.type) for part in node.arguments]
     greatest = node.function == "greatest"
     if not is_float(node.type):
-        return (pc.max_element_wise if greatest else pc.min_element_wise)(*arrays, skip_nulls=True)
+        of_arrays = pc.max_element_wise if greatest else pc.min_element_wise
+        if node.type.name is TypeName.TIMESTAMP:  # Arrow does not compare times with a zone
+            return of_arrays(*(array.cast(pa.int64()) for array in arrays), skip_nulls=True).cast(arrays[0].type)
+        return of_arrays(*arrays, skip_nulls=True)
     width = np.float32 if node.type.name is TypeName.FLOAT else np.float64
     values = np.full(frame.length, np.nan, width)
     known = np.zeros(frame.length, bool)

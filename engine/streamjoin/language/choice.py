@@ -34,6 +34,15 @@ def choose(layouts: Sequence[Layout], keys: Sequence[Sequence[Array]]) -> Layout
     return layouts[costs.index(min(costs))]
 
 
+def choose_of_pairs(layouts: Sequence[Layout], keys: Sequence[Sequence[Array]]) -> Layout:
+    """The same of joins over different pairs of streams: ``keys`` has for each layout and place what is sampled there."""
+    costs = [
+        sum(_cost(predicate, *(of_places[place] for place in layout.places_of(join))) for join, predicate in enumerate(layout.predicates))
+        for layout, of_places in zip(layouts, keys, strict=True)
+    ]
+    return layouts[costs.index(min(costs))]
+
+
 def choose_graph(layouts: Sequence[Layout], keys: Sequence[Sequence[Array]]) -> Layout:
     """Of layouts of three and more streams, that whose edges together admit the smallest part of all combinations; among equals the first.
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from streamjoin.language.condition import Condition
-from streamjoin.language.layout import Equality, Layout, by_keys
+from streamjoin.language.layout import Equality, Layout, Pair, by_keys
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate, Predicate, hull
+from streamjoin.language.sides import SIDES
 from streamjoin.language.stack import MOST_FLOORS, Stack
 from streamjoin.language.types import DataType, TypeName
 from streamjoin.language.window import Window, WindowKind, widest
@@ -29,15 +30,17 @@ class Floor:
     kind: MainKind
     keys: tuple[KeyExpression, ...]
     """By side; empty for ALL."""
+    streams: Pair = SIDES
+    """By side, whose tuples lie here."""
 
     def to_json(self) -> list[Any]:
         keys = [[list(key.sql), [[of.name, of.precision, of.scale] for of in key.types], key.encoding] for key in self.keys]
-        return [self.kind, keys]
+        return [self.kind, keys, list(self.streams)]
 
     @classmethod
     def from_json(cls, values: Sequence[Any]) -> Floor:
-        kind, keys = values
-        return cls(MainKind(kind), tuple(_key(*key) for key in keys))
+        kind, keys, streams = values
+        return cls(MainKind(kind), tuple(_key(*key) for key in keys), tuple(streams))
 
     def predicate(self, condition: Condition) -> Predicate | None:
         """How a join on this condition finds its pairs here; None: it cannot."""
@@ -81,8 +84,9 @@ class Floors:
     def of(cls, layout: Layout, joins: Sequence[str], window: Window) -> Floors:
         """Those of a layout over two streams. ``joins``: their names, in the layout's order."""
         mains = layout.main.floors if isinstance(layout.main, Stack) else (layout.main,)
-        numbers = layout.floors or (0,) * len(joins)
-        return cls(tuple(Floor(main.kind, main.keys) for main in mains), dict(zip(joins, numbers, strict=True)), window)
+        numbers, pairs = layout.floors or (0,) * len(joins), layout.pairs or (SIDES,) * len(mains)
+        floors = tuple(Floor(main.kind, main.keys, pair) for main, pair in zip(mains, pairs, strict=True))
+        return cls(floors, dict(zip(joins, numbers, strict=True)), window)
 
     def to_json(self) -> dict[str, Any]:
         window = self.window
@@ -112,7 +116,13 @@ class Floors:
         )
         if len(mains) == 1:
             return Layout(mains[0], tuple(predicates.values()))
-        return Layout(Stack.of(mains), tuple(predicates.values()), floors=tuple(self.joins[name] for name in predicates))
+        pairs = tuple(floor.streams for floor in self.floors)
+        return Layout(
+            Stack.of(mains),
+            tuple(predicates.values()),
+            floors=tuple(self.joins[name] for name in predicates),
+            pairs=pairs if set(pairs) != {SIDES} else (),
+        )
 
     def without(self, removed: Iterable[str]) -> tuple[Floors, dict[int, int]]:
         """Those that are left when these joins go, and by the number of each its number then."""

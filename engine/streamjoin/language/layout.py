@@ -17,11 +17,15 @@ from typing import Any
 from numpy.typing import NDArray
 
 from streamjoin.language.condition import Condition
+from streamjoin.language.errors import SqlError
 from streamjoin.language.graph import JoinGraph, Place
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate, Predicate, hull
 from streamjoin.language.sides import LEFT, SIDES
 from streamjoin.language.stack import MOST_FLOORS, Stack
 from streamjoin.language.types import BIGINT, DataType
+
+Pair = tuple[int, int]
+"""Two streams, by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class Layout:
     """Of three and more streams."""
     floors: tuple[int, ...] = ()
     """By join, its floor, where joins have several."""
+    pairs: tuple[Pair, ...] = ()
+    """By floor, the streams whose tuples lie there, by side; empty: those of two streams."""
 
     @classmethod
     def of_graph(cls, graph: JoinGraph) -> Layout:
@@ -47,10 +53,11 @@ class Layout:
         if self.graph is not None:
             return self.graph.places
         mains = self.main.floors if isinstance(self.main, Stack) else (self.main,)
-        return tuple(Place(side, side, floor, main.key(side)) for floor, main in enumerate(mains) for side in SIDES)
+        floors = enumerate(zip(mains, self.pairs or (SIDES,) * len(mains), strict=True))
+        return tuple(Place(pair[side], side, floor, main.key(side)) for floor, (main, pair) in floors for side in SIDES)
 
     def places_of(self, join: int) -> tuple[int, int]:
-        """Of two streams: where a join finds its pairs, by side."""
+        """Where a join of two streams finds its pairs, by side."""
         first = len(SIDES) * self.floors[join] if self.floors else 0
         return first, first + 1
 
@@ -127,6 +134,29 @@ def _by_floors(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
     mains = [[predicate.main for number, predicate in enumerate(predicates) if floor_of[number] == floor] for floor in floors]
     main = Stack.of(tuple(map(hull, mains)))
     return (Layout(main, predicates, floors=tuple(floors.index(floor_of[number]) for number in range(len(ways)))),)
+
+
+def beside(parts: Sequence[tuple[Pair, Sequence[int], Layout]]) -> Layout:
+    """One layout of several, of joins over the pair of streams of each: each part has floors of its own.
+
+    Of each part its pair of streams, the numbers of its joins among all, and how it lies. Raises SqlError for too many floors.
+    """
+    mains: list[MainPredicate] = []
+    pairs: list[Pair] = []
+    predicates: dict[int, Predicate] = {}
+    floors: dict[int, int] = {}
+    for pair, joins, layout in parts:
+        own = layout.main.floors if isinstance(layout.main, Stack) else (layout.main,)
+        numbers = layout.floors or (0,) * len(joins)
+        predicates |= dict(zip(joins, layout.predicates, strict=True))
+        floors |= {join: len(mains) + floor for join, floor in zip(joins, numbers, strict=True)}
+        mains += own
+        pairs += [pair] * len(own)
+    if len(mains) > MOST_FLOORS:
+        remedy = "move some joins into manifests of their own"
+        raise SqlError(f"tuples would be held by {len(mains)} pairs of keys, and {MOST_FLOORS} are the most", remedy)
+    in_order, main = sorted(predicates), Stack.of(tuple(mains))
+    return Layout(main, tuple(predicates[join] for join in in_order), None, tuple(floors[join] for join in in_order), tuple(pairs))
 
 
 Equality = tuple[tuple[str, str], DataType]

@@ -86,6 +86,11 @@ def parse_projection(text: str, streams: Mapping[str, Schema]) -> tuple[str, Exp
     return tree.column, Expression.of(tree)
 
 
+def streams_named(text: str) -> frozenset[str]:
+    """The names before the columns of an expression (``orders`` of ``orders.id``), as they are written. Raises SqlError."""
+    return frozenset(column.table for column in _parse(text).find_all(exp.Column) if column.table)
+
+
 def _parse(text: str) -> exp.Expr:
     if not text.strip():
         raise SqlError("the expression is empty", "write an SQL expression")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from streamjoin.language.ddl import parse_schema
 from streamjoin.manifest import resolve
 from streamjoin.manifest.memory import MIB, held_within, room_of_pod
 from streamjoin.manifest.model import Spec
@@ -30,7 +29,7 @@ def capacity_in_tuples(spec: Spec) -> float:
     """Of tuples of the mean of all streams' widths, by their schemas, where it is in bytes."""
     if spec.workers.capacity_tuples is not None:
         return spec.workers.capacity_tuples
-    schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
+    schemas = resolve.schemas_of(spec)
     needs = resolve.all_needs(spec, schemas)
     held = [resolve.held(stream.name, stream.select, schemas[stream.name], needs) for stream in spec.streams]
     widths = [tuple_bytes(schema, payload) for schema, payload in zip(schemas.values(), held, strict=True)]

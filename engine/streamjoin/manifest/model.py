@@ -57,8 +57,9 @@ class Stream(Part):
     """The name by which SQL refers to the stream's columns, as in orders.id."""
     source: Source
     """Where the tuples come from."""
-    ddl: Annotated[str, StringConstraints(min_length=1, max_length=100_000), Field(alias="schema")]
-    """The columns and their types, as Spark DDL: "id BIGINT, price DECIMAL(10,2), at TIMESTAMP"."""
+    ddl: Annotated[str, StringConstraints(min_length=1, max_length=100_000)] | None = Field(None, alias="schema")
+    """The columns and their types, as Spark DDL: "id BIGINT, price DECIMAL(10,2), at TIMESTAMP". Required, but where the source is a join,
+    whose output's columns they are."""
     event_time: Annotated[str, StringConstraints(max_length=255)] | None = None
     """The TIMESTAMP or TIMESTAMP_NTZ column that says when a tuple happened. Windows of time need it."""
     watermark: Span = Duration(0)
@@ -100,8 +101,8 @@ class Output(Part):
     """The output's columns: "orders.id AS order_id", or expressions. By default all held columns, as stream_column."""
     where: Sql | None = None
     """Which results to keep (SQL over the columns of all streams; of semi and anti, of the first)."""
-    sink: Sink
-    """Where results go."""
+    sink: Sink | None = None
+    """Where results go. Required, but where a stream reads them."""
 
 
 class Join(Part):

@@ -6,22 +6,27 @@ what was checked is what runs. Everything here raises SqlError for SQL that cann
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from streamjoin.language.condition import Condition, parse_condition
+from streamjoin.language.ddl import parse_schema
 from streamjoin.language.errors import SqlError
 from streamjoin.language.graph import join_graphs
 from streamjoin.language.join_type import JoinType
-from streamjoin.language.layout import Layout, layouts
+from streamjoin.language.layout import Layout, beside, layouts
 from streamjoin.language.schema import Column, Schema
-from streamjoin.language.sql import Expression, parse_boolean, parse_expression, parse_projection
+from streamjoin.language.sql import Expression, parse_boolean, parse_expression, parse_projection, streams_named
 from streamjoin.language.types import INT
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest import model
+from streamjoin.manifest.problem import listed
 from streamjoin.manifest.quantity import Duration
 
+MOST_LAYOUTS = 24
+"""Of joins over different pairs of streams, so many ways to hold tuples are looked at."""
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 Output = tuple[tuple[str, Expression], ...]
@@ -67,6 +72,62 @@ def window(spec: model.Window, streams: Sequence[str]) -> Window:
     )
 
 
+def is_of_pairs(spec: model.Spec) -> bool:
+    """Whether each join is over the two streams that its condition names, of three and more: so where there are several joins, or one reads
+    the results of another."""
+    return len(spec.streams) > 2 and (len(spec.joins) > 1 or any(stream.source.join is not None for stream in spec.streams))
+
+
+def names_over(spec: model.Spec, index: int) -> tuple[str, ...]:
+    """The names of the streams that a join is over, in their order. Raises SqlError where a join of pairs names no two."""
+    names = tuple(stream.name for stream in spec.streams)
+    if not is_of_pairs(spec):
+        return names
+    named = {name.casefold() for name in streams_named(spec.joins[index].condition_text)}
+    found = tuple(name for name in names if name.casefold() in named)
+    if len(found) != 2:
+        is_over = f"names {listed(found, 'and')}" if found else "names no stream"
+        raise SqlError(
+            f"it {is_over}, and of several joins over three and more streams each is over two",
+            f"write columns as {names[0]}.column, and name two of {listed(names, 'and')}",
+        )
+    return found
+
+
+def over(spec: model.Spec, index: int, schemas: Mapping[str, Schema]) -> dict[str, Schema]:
+    """The schemas of the streams that a join is over, in their order. Raises SqlError, KeyError where one is not known."""
+    return {name: schemas[name] for name in names_over(spec, index)}
+
+
+def schemas_of(spec: model.Spec) -> dict[str, Schema]:
+    """The streams' schemas, in their order: declared, or that of the results that a stream reads. Raises SqlError."""
+    found = {stream.name: parse_schema(stream.ddl) for stream in spec.streams if stream.ddl is not None}
+    while left := [stream.name for stream in spec.streams if stream.name not in found]:
+        new = {name: schema for name in left if (schema := schema_of_results(spec, name, found)) is not None}
+        if not new:
+            raise SqlError(f"{listed(left, 'and')} would read what comes of itself", "read the results of another join")
+        found |= new
+    return {stream.name: found[stream.name] for stream in spec.streams}
+
+
+def join_read_by(spec: model.Spec, stream: str) -> int | None:
+    """The number of the join whose results a stream reads; None: of none, or of one that does not exist."""
+    name = next(each.source.join for each in spec.streams if each.name == stream)
+    return next((index for index, join in enumerate(spec.joins) if join.name == name), None)
+
+
+def schema_of_results(spec: model.Spec, stream: str, schemas: Mapping[str, Schema]) -> Schema | None:
+    """The schema of a stream that reads a join's results; None where those of what the join is over are not known. Raises SqlError."""
+    index = join_read_by(spec, stream)
+    if index is None:
+        return None
+    try:
+        columns = output(spec.joins[index], spec, over(spec, index, schemas))
+    except KeyError:
+        return None
+    return Schema(tuple(Column(name, expression.type) for name, expression in columns))
+
+
 def condition(text: str, schemas: Mapping[str, Schema]) -> Condition:
     """A join's condition over two streams, the left one first."""
     return parse_condition(text, tuple(schemas.items()))
@@ -74,9 +135,26 @@ def condition(text: str, schemas: Mapping[str, Schema]) -> Condition:
 
 def layouts_of(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Layout, ...]:
     """The layouts that could serve all joins, best static choice first. Of three and more streams one for each graph."""
+    if is_of_pairs(spec):
+        return layouts_of_pairs(spec, schemas, range(len(spec.joins)))
     if len(schemas) > 2:
         return tuple(map(Layout.of_graph, join_graphs(spec.joins[0].condition_text, dict(schemas))))
     return layouts([condition(join.condition_text, schemas) for join in spec.joins])
+
+
+def layouts_of_pairs(spec: model.Spec, schemas: Mapping[str, Schema], numbers: Iterable[int]) -> tuple[Layout, ...]:
+    """Those of these joins over different pairs of streams: of each pair the joins over it, on floors of their own."""
+    names = [stream.name for stream in spec.streams]
+    joins: dict[tuple[int, int], list[int]] = {}
+    for index in numbers:
+        left, right = names_over(spec, index)
+        joins.setdefault((names.index(left), names.index(right)), []).append(index)
+    parts = []
+    for pair, of_pair in joins.items():
+        found = layouts([condition(spec.joins[index].condition_text, over(spec, index, schemas)) for index in of_pair])
+        ways = tuple(layout for layout in found if layout.floors) or found
+        parts.append([(pair, tuple(of_pair), layout) for layout in ways])
+    return tuple(beside(each) for each in itertools.islice(itertools.product(*parts), MOST_LAYOUTS))
 
 
 def default_output(kind: JoinType, selects: Mapping[str, tuple[str, ...] | None], schemas: Mapping[str, Schema]) -> Output:
@@ -117,7 +195,8 @@ def all_needs(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Need, ..
     found_layouts = layouts_of(spec, schemas)
     for index, join in enumerate(spec.joins):
         found += needs_of(spec, index, schemas)
-        columns = dict.fromkeys(column for layout in found_layouts for column in indexed_by(layout, index, schemas))
+        own = over(spec, index, schemas)
+        columns = dict.fromkeys(column for layout in found_layouts for column in indexed_by(layout, index, own))
         found += [Need(stream, column, f"spec.joins[{index}].{join.condition_field}") for stream, column in columns]
     return tuple(found)
 
@@ -125,13 +204,15 @@ def all_needs(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Need, ..
 def needs_of(spec: model.Spec, index: int, schemas: Mapping[str, Schema]) -> tuple[Need, ...]:
     """What ``needs`` says of one join."""
     join = spec.joins[index]
-    where = None if join.output.where is None else parse_boolean(join.output.where, schemas)
-    found = needs(_checked(join.condition_text, schemas), where, output(join, spec, schemas))
+    own = over(spec, index, schemas)
+    where = None if join.output.where is None else parse_boolean(join.output.where, own)
+    found = needs(_checked(join.condition_text, own), where, output(join, spec, own))
     return tuple(replace(need, field=f"spec.joins[{index}].{need.field}") for need in found)
 
 
 def indexed_by(layout: Layout, index: int, schemas: Mapping[str, Schema]) -> list[tuple[str, str]]:
-    """The columns, each with its stream's name, of keys that a join finds its pairs by where tuples do not lie by them."""
+    """The columns, each with its stream's name, of keys that a join finds its pairs by where tuples do not lie by them. ``schemas``: of the
+    streams that the join is over."""
     if not layout.indexes(index):
         return []
     return [

@@ -194,3 +194,5 @@ class Source(Part):
     """Made-up tuples, to try things and to measure."""
     kafka: KafkaSource | None = None
     """A Kafka topic."""
+    join: Annotated[str, StringConstraints(min_length=1, max_length=63)] | None = None
+    """The results of another join of this resource, by its name."""

@@ -9,6 +9,7 @@ compiled.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from streamjoin.language.graph import MOST_STREAMS, join_graph
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.predicate import MainKind
 from streamjoin.language.schema import Schema
-from streamjoin.language.sql import Expression, parse_boolean, parse_projection
+from streamjoin.language.sql import Expression, parse_boolean, parse_projection, streams_named
 from streamjoin.language.types import TypeName
 from streamjoin.location import place, within
 from streamjoin.manifest import model, resolve, sources
@@ -28,7 +29,7 @@ from streamjoin.manifest.fields import until_refused
 from streamjoin.manifest.generated import generator_problems
 from streamjoin.manifest.kafka import kafka_client_problems, kafka_client_remarks, raw_problems
 from streamjoin.manifest.model import Manifest
-from streamjoin.manifest.part import Part
+from streamjoin.manifest.part import Part, UnparsedError
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.text import field_name
@@ -44,12 +45,11 @@ def problems(manifest: Manifest) -> list[Problem]:
     checks = [_name(manifest), _counts(manifest), _stream_names(manifest), _workers(manifest), _taus(manifest)]
     streams: tuple[model.Stream, ...] = _given(manifest, "spec", "streams") or ()
     joins: tuple[model.Join, ...] = _given(manifest, "spec", "joins") or ()
-    schemas: list[Schema | None] = []
-    for index, stream in enumerate(streams):
+    of_pairs = len(streams) > 2 and (len(joins) > 1 or any(_given(stream, "source", "join") for stream in streams))
+    schemas, wrong = _schemas(manifest, streams, joins)
+    checks += [iter(wrong), _read(streams, joins)]
+    for index, (stream, schema) in enumerate(zip(streams, schemas, strict=True)):
         field = f"spec.streams[{index}]"
-        schema, wrong = _schema(field, stream)
-        schemas.append(schema)
-        checks.append(iter(wrong))
         checks += [_source(f"{field}.source", stream), kafka_client_problems(f"{field}.source.kafka", _given(stream, "source", "kafka"))]
         if schema is not None:
             checks += [_event_time(field, stream, schema), _stream_where(field, stream, schema)]
@@ -60,14 +60,24 @@ def problems(manifest: Manifest) -> list[Problem]:
     for index, join in enumerate(joins):
         field = f"spec.joins[{index}]"
         window = f"{field}.window"
-        checks += [_condition_given(field, join), _type(field, join, len(streams)), _window(window, join, len(streams))]
-        checks += [_each(window, join, streams), _event_times(window, join, streams)]
         kafka = _given(join, "output", "sink", "kafka")
-        checks += [_sink(f"{field}.output.sink", join), kafka_client_problems(f"{field}.output.sink.kafka", kafka)]
+        is_read = any(_given(stream, "source", "join") == _given(join, "name") for stream in streams)
+        checks += [_sink(f"{field}.output.sink", join, is_read), kafka_client_problems(f"{field}.output.sink.kafka", kafka)]
+        checks += [_condition_given(field, join), _shedding(field, join, manifest)]
+        numbers = _over(manifest, index, streams) if of_pairs else range(len(streams))
+        if numbers is None:
+            checks.append(_pair(field, manifest, index))
+            continue
+        own = [streams[number] for number in numbers]
+        checks += [_type(field, join, len(own)), _window(window, join, len(own), of_pairs=of_pairs)]
+        checks += [_each(window, join, own), _event_times(window, join, streams, numbers)]
         if by_name is not None:
-            checks += [_condition(field, join, by_name), _output_where(field, join, by_name), _shedding(field, join, manifest)]
-            checks += [_output_select(field, join, by_name), _columns(field, join, manifest, by_name)]
-            checks.append(_record_key(f"{field}.output.sink.kafka.key", join, manifest, by_name))
+            known = {stream.name: by_name[stream.name] for stream in own}
+            checks += [_condition(field, join, known), _output_where(field, join, known)]
+            checks += [_output_select(field, join, known), _columns(field, join, manifest, known)]
+            checks.append(_record_key(f"{field}.output.sink.kafka.key", join, manifest, known))
+    if of_pairs:
+        checks.append(_in_no_join(manifest, streams, joins))
     if by_name is not None and joins:
         checks += [_model(manifest, by_name), _held(manifest, by_name)]
     checks += [_join_names(joins), _window_kinds(joins), _scheme(manifest), _checkpoint(manifest), _places(manifest)]
@@ -87,9 +97,10 @@ def remarks(manifest: Manifest) -> list[Problem]:
     if (rules.deallocate or mode) == "Enforce" and (rules.allocate or mode) != "Enforce":
         message = "adds no workers, while deallocate removes them for good; give both the same mode"
         found.append(Problem("spec.scaling.rules.allocate", rules.allocate or mode, message))
-    schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
+    schemas = resolve.schemas_of(spec)
     for index, join in enumerate(spec.joins):
-        found += _index_remarks(f"spec.joins[{index}].{join.condition_field}", join.condition_text, schemas)
+        own = resolve.over(spec, index, schemas)
+        found += _index_remarks(f"spec.joins[{index}].{join.condition_field}", join.condition_text, own)
         found += _join_remarks(f"spec.joins[{index}]", join, spec)
     if len(spec.joins) > 1 and resolve.layouts_of(spec, schemas)[0].main.kind is MainKind.ALL:
         message = (
@@ -125,7 +136,7 @@ def _join_remarks(field: str, join: model.Join, spec: model.Spec) -> Check:
     if kind.gives_unmatched and join.window.unbounded:
         message = "never ends, so tuples without a match come only when the input has ended (streamjoin run --until-idle)"
         yield Problem(f"{field}.window.unbounded", None, message)
-    yield from kafka_client_remarks(f"{field}.output.sink.kafka", join.output.sink.kafka)
+    yield from kafka_client_remarks(f"{field}.output.sink.kafka", _given(join, "output", "sink", "kafka"))
 
 
 def former_names(manifest: Manifest) -> list[Problem]:
@@ -159,10 +170,7 @@ def _counts(manifest: Manifest) -> Check:
         message = f"has {streams} stream{'s' * (streams == 0)}; give two (one source may be read by both)"
         yield Problem("spec.streams", None, message)
     joins = len(spec.joins)
-    if streams > 2 and joins > 1:
-        message = f"has {joins} joins, and there may be one over three and more streams; move the others into manifests of their own"
-        yield Problem("spec.joins", None, message)
-    elif not 1 <= joins <= model.MOST_JOINS:
+    if not 1 <= joins <= model.MOST_JOINS:
         remedy = "move the others into a manifest of their own" if joins else "give one"
         yield Problem("spec.joins", None, f"has {joins} joins, and there may be 1 to {model.MOST_JOINS}; {remedy}")
 
@@ -185,14 +193,92 @@ def _stream_names(manifest: Manifest) -> Check:
         first.setdefault(name.casefold(), index)
 
 
-def _schema(field: str, stream: model.Stream) -> tuple[Schema | None, list[Problem]]:
-    ddl = _given(stream, "ddl")
-    if not isinstance(ddl, str):
-        return None, []
+def _schemas(
+    manifest: Manifest, streams: Sequence[model.Stream], joins: Sequence[model.Join]
+) -> tuple[list[Schema | None], list[Problem]]:
+    """The streams' schemas, None where one is refused here or for what it is made of; and what is wrong with them."""
+    found: dict[int, Schema] = {}
+    problems: list[Problem] = []
+    reading = [index for index, stream in enumerate(streams) if isinstance(_given(stream, "source", "join"), str)]
+    for index, stream in enumerate(streams):
+        field, ddl = f"spec.streams[{index}]", getattr(stream, "ddl", "refused")
+        if index in reading and ddl is not None:
+            problems.append(Problem(f"{field}.schema", None, "follows from the output of the join that is the source; remove it"))
+        elif index not in reading and ddl is None:
+            problems.append(Problem(f"{field}.schema", None, "is missing; declare columns as Spark DDL, such as id BIGINT, at TIMESTAMP"))
+        elif index not in reading and isinstance(_given(stream, "ddl"), str):
+            try:
+                found[index] = parse_schema(str(ddl))
+            except SqlError as error:
+                problems.append(_sql_problem(f"{field}.schema", str(ddl), error))
+    names = [_given(stream, "name") for stream in streams]
+    for _ in reading:
+        for index in reading:
+            if index not in found and isinstance(names[index], str):
+                known = {names[other]: schema for other, schema in found.items() if isinstance(names[other], str)}
+                with contextlib.suppress(SqlError, UnparsedError):  # the join has a problem of its own
+                    schema = resolve.schema_of_results(manifest.spec, names[index], known)
+                    if schema is not None:
+                        found[index] = schema
+    return [found.get(index) for index in range(len(streams))], problems
+
+
+def _read(streams: Sequence[model.Stream], joins: Sequence[model.Join]) -> Check:
+    """Whether streams of results read joins that are there, and not what comes of themselves."""
+    names = [name for join in joins if isinstance(name := _given(join, "name"), str)]
+    for index, stream in enumerate(streams):
+        read, field = _given(stream, "source", "join"), f"spec.streams[{index}].source.join"
+        if isinstance(read, str) and read not in names:
+            close = closest(read, names)
+            remedy = f"did you mean {close}?" if close else f"the joins are {listed(names, 'and')}"
+            yield Problem(field, read, f"is not a join of this resource; {remedy}")
+        elif isinstance(read, str) and len(streams) == 2:
+            yield Problem(field, read, "needs the two streams of that join beside it, and one to join its results with; give them")
+        elif isinstance(read, str) and _comes_of_itself(stream, streams, joins):
+            yield Problem(field, read, f"is made of {stream.name} itself; read another join, or another stream in its condition")
+
+
+def _comes_of_itself(stream: model.Stream, streams: Sequence[model.Stream], joins: Sequence[model.Join]) -> bool:
+    left, seen = [stream], set[str]()
+    while left:
+        read = _given(left.pop(), "source", "join")
+        for join in joins:
+            if _given(join, "name") == read and isinstance(read, str) and read not in seen:
+                seen.add(read)
+                with contextlib.suppress(SqlError, UnparsedError):
+                    named = {name.casefold() for name in streams_named(join.condition_text)}
+                    over = [each for each in streams if isinstance(name := _given(each, "name"), str) and name.casefold() in named]
+                    if stream in over:
+                        return True
+                    left += over
+    return False
+
+
+def _over(manifest: Manifest, index: int, streams: Sequence[model.Stream]) -> list[int] | None:
+    """The numbers of the two streams that a join of pairs is over; None where its condition does not say so."""
     try:
-        return parse_schema(ddl), []
+        names = resolve.names_over(manifest.spec, index)
+    except (SqlError, UnparsedError, AttributeError):
+        return None
+    return [number for number, stream in enumerate(streams) if _given(stream, "name") in names]
+
+
+def _pair(field: str, manifest: Manifest, index: int) -> Check:
+    join = manifest.spec.joins[index]
+    try:
+        resolve.names_over(manifest.spec, index)
     except SqlError as error:
-        return None, [_sql_problem(f"{field}.schema", ddl, error)]
+        yield _sql_problem(f"{field}.{join.condition_field}", join.condition_text, error)
+
+
+def _in_no_join(manifest: Manifest, streams: Sequence[model.Stream], joins: Sequence[model.Join]) -> Check:
+    over = [_over(manifest, index, streams) for index in range(len(joins))]
+    if None in over:
+        return
+    for number, stream in enumerate(streams):
+        if not any(number in (numbers or ()) for numbers in over):
+            message = "is in no join's condition, and each is over the two streams that its own names; name it in one, or remove it"
+            yield Problem(f"spec.streams[{number}].name", stream.name, message)
 
 
 def _schemas_by_name(streams: Sequence[model.Stream], schemas: Sequence[Schema | None]) -> dict[str, Schema] | None:
@@ -274,7 +360,7 @@ def _one_of(field: str, part: Part, names: Sequence[str]) -> Check:
 
 def _source(field: str, stream: model.Stream) -> Check:
     source = stream.source
-    yield from _one_of(field, source, ("files", "generator", "kafka"))
+    yield from _one_of(field, source, ("files", "generator", "kafka", "join"))
     files = _given(source, "files")
     if isinstance(files, sources.FilesSource):
         yield from _files_source(f"{field}.files", files)
@@ -329,8 +415,11 @@ def _type(field: str, join: model.Join, streams: int) -> Check:
         yield Problem(f"{field}.type", join.type, f"is for two streams, and there are {streams}; remove it, for inner")
 
 
-def _window(field: str, join: model.Join, streams: int) -> Check:
+def _window(field: str, join: model.Join, streams: int, *, of_pairs: bool = False) -> Check:
     window = join.window
+    if of_pairs and window.rows is not None:
+        message = "counts the records of two streams, and there are more; give within, or before and after, or unbounded: true"
+        yield Problem(f"{field}.rows", window.rows, message)
     forms = _window_forms(window)
     if not forms:
         others = "or each, or unbounded: true" if streams > 2 else "or before and after, or each, or rows, or unbounded: true"
@@ -378,18 +467,22 @@ def _each(field: str, join: model.Join, streams: Sequence[model.Stream]) -> Chec
         yield Problem(f"{field}.each", None, message)
 
 
-def _event_times(field: str, join: model.Join, streams: Sequence[model.Stream]) -> Check:
+def _event_times(field: str, join: model.Join, streams: Sequence[model.Stream], over: Sequence[int]) -> Check:
     forms = _window_forms(join.window)
     if {"within", "each", "before and after"} & set(forms):
         others = "unbounded" if len(streams) > 2 else "rows or unbounded"
-        for index, stream in enumerate(streams):
-            if getattr(stream, "event_time", "refused") is None:
+        for index in over:
+            if getattr(streams[index], "event_time", "refused") is None:
                 message = f"is missing, and {field} is one of time; name a TIMESTAMP column, or use {others}"
                 yield Problem(f"spec.streams[{index}].eventTime", None, message)
 
 
-def _sink(field: str, join: model.Join) -> Check:
+def _sink(field: str, join: model.Join, is_read: bool) -> Check:
     sink = join.output.sink
+    if sink is None:
+        if not is_read:
+            yield Problem(field, None, "is missing, and no stream reads the results; give files, kafka or console")
+        return
     yield from _one_of(field, sink, ("files", "console", "kafka"))
     files = sink.files
     if files is not None and files.format == "json" and files.compression not in (None, "none"):
@@ -502,7 +595,7 @@ def _shedding(field: str, join: model.Join, manifest: Manifest) -> Check:
 
 
 def _record_key(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
-    kafka = join.output.sink.kafka
+    kafka = _given(join, "output", "sink", "kafka")
     if kafka is None or kafka.key is None:
         return
     try:

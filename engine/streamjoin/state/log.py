@@ -41,6 +41,7 @@ from typing import Any
 from streamjoin.elastic.sequences import Way, Ways
 from streamjoin.state.blocks import Block
 from streamjoin.state.extent import Extent
+from streamjoin.state.fed import Fed
 from streamjoin.state.storage import AlreadyExists, Missing, Storage, StorageError
 
 RETAIN_ENTRIES = 32
@@ -145,6 +146,8 @@ class Checkpoint:
     """Small results of this epoch and some before, which a later commit makes visible together."""
     waiting_since: float | None = None
     """The wall clock at the commit of the first of them."""
+    fed: tuple[Fed, ...] = ()
+    """Results that streams are yet to read."""
     fingerprint: dict[str, str] = field(default_factory=dict)
     committed_at: float | None = None
     """The wall clock at the commit of ``epoch``; None: there was none yet."""
@@ -168,8 +171,8 @@ class Checkpoint:
     def to_json(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in Checkpoint.__slots__}
         values["ways"] = [[list(way.order), way.fetches] for way in self.ways]
-        for name in ("blocks", "marks"):
-            values[name] = [block.to_json() for block in getattr(self, name)]
+        for name in ("blocks", "marks", "fed"):
+            values[name] = [part.to_json() for part in getattr(self, name)]
         values["partitions"] = [{number: [newest.time_max, newest.seen_at] for number, newest in side.items()} for side in self.partitions]
         return values
 
@@ -183,6 +186,7 @@ class Checkpoint:
         read["partitions"] = tuple({int(number): Newest(*newest) for number, newest in side.items()} for side in sides)
         for name in ("blocks", "marks"):
             read[name] = tuple(Block.from_json(block) for block in read.get(name, ()))
+        read["fed"] = tuple(Fed.from_json(part) for part in read.get("fed", ()))
         read["ways"] = tuple(Way(tuple(order), fetches) for order, fetches in read.get("ways", ()))
         read["waiting"] = tuple(read["waiting"])
         for name in ("held", "held_bytes"):
@@ -193,7 +197,7 @@ class Checkpoint:
     def entries(self) -> set[str]:
         """The paths of the entries that hold something that it names."""
         results = [Extent(*value["extent"]) for value in itertools.chain(*self.staged.values(), self.waiting) if "extent" in value]
-        extents = (*results, *(block.extent for block in self.stored))
+        extents = (*results, *(part.extent for part in self.fed), *(block.extent for block in self.stored))
         return {extent.path for extent in extents if extent is not None}
 
     @property

@@ -1,0 +1,136 @@
+"""A stream of another join's results (:mod:`streamjoin.state.fed`), and where that join's tasks leave them.
+
+The position is ``{"epoch": e, "number": k, "row": r, "records": n}``: results up to the k-th part of epoch e, and the first r rows of the
+next part, have been read, n in all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from streamjoin.io.base import MAX_BATCH_ROWS, Position, Records, SourcePlan, Split, Staged
+from streamjoin.state.blocks import name_of
+from streamjoin.state.extent import Extent
+from streamjoin.state.fed import Fed, read_fed
+from streamjoin.state.storage import Storage, StorageError
+
+SPLIT_ROWS = 250_000
+BEGIN: Position = {"epoch": -1, "number": -1, "row": 0, "records": 0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultsSplit(Split):
+    """Some rows of one part."""
+
+    extent: Extent
+    first_row: int
+
+
+class ResultsSource:
+    """Plans what commits name of a join's results. The driver shows it those (:meth:`show`) before it asks for a plan."""
+
+    def __init__(self, join: str, storage: Storage, schema: pa.Schema) -> None:
+        self.join = join
+        self._reader = ResultsReader(storage, schema)
+        self._fed: tuple[Fed, ...] = ()
+
+    @property
+    def reader(self) -> ResultsReader:
+        return self._reader
+
+    def show(self, fed: Sequence[Fed]) -> None:
+        """What the last commit names."""
+        self._fed = tuple(part for part in fed if part.join == self.join)
+
+    def plan(
+        self, position: Position | None, limit_records: int, now: float, final: bool = False, *, split_records: int | None = None
+    ) -> SourcePlan:
+        """See :class:`streamjoin.io.base.Source`; exact record counts. O(parts)."""
+        at, splits, room = dict(position or BEGIN), list[ResultsSplit](), max(1, limit_records)
+        most = min(SPLIT_ROWS, split_records or SPLIT_ROWS)
+        left = [part for part in self._fed if part.is_after(at["epoch"], at["number"])]
+        first, records = at["records"], at["records"]
+        backlog = sum(part.rows for part in left) - at["row"]
+        for part in left:
+            while room > 0 and at["row"] < part.rows:
+                rows = min(most, room, part.rows - at["row"])
+                splits.append(ResultsSplit(first_record=records, records=rows, extent=part.extent, first_row=at["row"]))
+                at["row"], records, room = at["row"] + rows, records + rows, room - rows
+            if at["row"] < part.rows:
+                break
+            at |= {"epoch": part.epoch, "number": part.number, "row": 0}
+        backlog -= records - first
+        return SourcePlan(tuple(splits), at | {"records": records}, records - first, backlog, backlog == 0, records)
+
+    def referenced(self, position: Position | None) -> frozenset[str]:
+        return frozenset()
+
+
+@dataclass(frozen=True)
+class ResultsReader:
+    """Reads the results of a join."""
+
+    storage: Storage
+    schema: pa.Schema
+
+    def read(self, split: ResultsSplit) -> Iterator[Records]:
+        """See :class:`streamjoin.io.base.Reader`. Raises StorageError."""
+        passed, end = 0, split.first_row + split.records
+        for whole in read_fed(self.storage, split.extent):
+            low, high = max(passed, split.first_row), min(passed + whole.num_rows, end)
+            for start in range(low, high, MAX_BATCH_ROWS):
+                batch = whole.slice(start - passed, min(MAX_BATCH_ROWS, high - start))
+                yield Records(batch.cast(self.schema), first=start - split.first_row)
+            passed += whole.num_rows
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Where a task leaves the results that streams read."""
+
+    storage: Storage
+    schema: pa.Schema
+
+    def writer(self, name: str, *, small_bytes: int) -> FeedWriter:
+        """``name`` is unique to the epoch, task, attempt and join."""
+        return FeedWriter(self, name, small_bytes)
+
+
+class FeedWriter:
+    """Takes one task's results of one epoch, for streams that read them. Memory: all of them."""
+
+    def __init__(self, feed: Feed, name: str, small_bytes: int) -> None:
+        self._feed, self._name, self._small_bytes = feed, name, small_bytes
+        self._batches: list[pa.RecordBatch] = []
+        self._path = ""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            self._batches.append(batch)
+
+    def close(self) -> list[Staged]:
+        """See :class:`streamjoin.io.base.Writer`."""
+        if not self._batches:
+            return []
+        sink = pa.BufferOutputStream()
+        with ipc.new_file(sink, self._feed.schema) as writer:
+            for batch in self._batches:
+                writer.write_batch(batch)
+        rows, self._batches = sum(batch.num_rows for batch in self._batches), []
+        data = sink.getvalue()
+        if data.size <= self._small_bytes:
+            return [Staged("", "", rows, data.size, data=data.to_pybytes(), is_fed=True)]
+        self._path = name_of(self._name, small=False)
+        self._feed.storage.put(self._path, memoryview(data))
+        return [Staged(self._path, "", rows, data.size, is_fed=True)]
+
+    def abort(self) -> None:
+        """See :class:`streamjoin.io.base.Writer`."""
+        if self._path:
+            with contextlib.suppress(StorageError):  # the sweep finds it
+                self._feed.storage.delete_many([self._path])

@@ -1,0 +1,55 @@
+"""Results of a join that streams of the same resource read: between the epoch that finds them and the one that takes them they are named by
+commits, as blocks are, in files or, where they are few, in entries of the log.
+
+Always holds: what a commit names here was found by it or by one before it, and has not been taken by every stream that reads it. So each
+stream reads each result once, whatever dies: a position says up to where it has read, and becomes true with the epoch that did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from streamjoin.state.extent import Extent, map_extent
+from streamjoin.state.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """Some results of one epoch, as Arrow."""
+
+    join: str
+    epoch: int
+    """Which found them."""
+    number: int
+    """Among those of the epoch."""
+    rows: int
+    extent: Extent
+    since: int | None
+    """No event time that results of this epoch or a later one are made from is before this; None: it is not known."""
+
+    def to_json(self) -> list[Any]:
+        return [self.join, self.epoch, self.number, self.rows, self.extent.to_json(), self.since]
+
+    @classmethod
+    def from_json(cls, values: list[Any]) -> Fed:
+        join, epoch, number, rows, extent, since = values
+        return cls(join, epoch, number, rows, Extent(*extent), since)
+
+    def is_after(self, epoch: int, number: int) -> bool:
+        return (self.epoch, self.number) > (epoch, number)
+
+
+def read_fed(storage: Storage, extent: Extent) -> Iterator[pa.RecordBatch]:
+    """The results, in the order in which they were written. Raises StorageError."""
+    data = map_extent(storage, extent)
+    if data is None:
+        (found,) = storage.get_ranges(extent.path, [(extent.start, extent.start + extent.nbytes)])
+        data = pa.py_buffer(found)
+    with ipc.open_file(data) as reader:
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
