@@ -1142,17 +1142,11 @@ CASES = [
         'spec.joins[0].type: "left" is for two streams, and there are 3; remove it, for inner',
     ),
     bad_of_three(
-        "a window of rows",
-        "{each: {orders: 10m, payments: 2m, shipments: 30s}}",
-        "{rows: 5}",
-        "spec.joins[0].window.rows: 5 is for two streams, and there are 3; give within, or each, or unbounded: true",
-    ),
-    bad_of_three(
         "a window before and after",
         "{each: {orders: 10m, payments: 2m, shipments: 30s}}",
         "{before: 1m, after: 2m}",
-        'spec.joins[0].window.before: "1m" is for two streams, and there are 3; give within, or each, or unbounded: true',
-        'spec.joins[0].window.after: "2m" is for two streams, and there are 3; give within, or each, or unbounded: true',
+        'spec.joins[0].window.before: "1m" is for two streams, and there are 3; give within, or each, or rows, or unbounded: true',
+        'spec.joins[0].window.after: "2m" is for two streams, and there are 3; give within, or each, or rows, or unbounded: true',
     ),
     bad_of_three(
         "a window that slides",
@@ -1164,7 +1158,7 @@ CASES = [
         "no window",
         "{each: {orders: 10m, payments: 2m, shipments: 30s}}",
         "{}",
-        "spec.joins[0].window: is empty; give within, or each, or unbounded: true",
+        "spec.joins[0].window: is empty; give within, or each, or rows, or unbounded: true",
     ),
     bad_of_three(
         "two windows",
@@ -1176,7 +1170,7 @@ CASES = [
         "a window of time without event times",
         "      eventTime: shipped\n",
         "",
-        "spec.streams[2].eventTime: is missing, and spec.joins[0].window is one of time; name a TIMESTAMP column, or use unbounded",
+        "spec.streams[2].eventTime: is missing, and spec.joins[0].window is one of time; name a TIMESTAMP column, or use rows or unbounded",
     ),
     bad_of_three(
         "a window that lacks streams",

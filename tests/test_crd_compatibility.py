@@ -58,7 +58,7 @@ ACCEPTED: dict[str, str] = {
     "spec.streams[]: rule: must be given, but where the source is a join, whose output it follows from": OPTIONAL,
     "spec.streams[].source: rule: give exactly one of files, generator, kafka and join": NEW_FIELD,
     "spec: rule: a type other than inner is for two streams; remove it, for inner": TWO_STREAMS,
-    "spec: rule: before, after, rows and slide of a window are for two streams; give within, or each, or unbounded: true": TWO_STREAMS,
+    "spec: rule: before, after and slide of a window are for two streams; give within, or each, or rows, or unbounded: true": TWO_STREAMS,
     "spec: rule: each of a window must name every stream and no other; say how long before the newest tuple of a result the stream's may"
     " be": NEW_FIELD,
     "spec: rule: a window of time needs the eventTime of each stream; name a TIMESTAMP column, or use rows or unbounded": NEW_FIELD,

@@ -501,7 +501,7 @@ def _source_identity(source: SourceModel) -> str:
 
 
 def _window_text(window: Window, streams: Sequence[str]) -> str:
-    if window.each:
+    if window.each and window.kind is WindowKind.RANGE:
         return "each " + ", ".join(f"{stream} {micros} us" for stream, micros in zip(streams, window.each, strict=True))
     if window.kind is WindowKind.RANGE:
         slide = f", slide {window.slide_micros} us" if window.slide_micros else ""

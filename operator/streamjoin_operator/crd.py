@@ -100,7 +100,7 @@ def _has_one(of: str, *names: str) -> str:
 
 _TIMES = ("within", "each", "before", "after")
 """Fields of windows of time."""
-_OF_TWO = ("before", "after", "rows", "slide")
+_OF_TWO = ("before", "after", "slide")
 """Fields of windows of two streams."""
 _UNBOUNDED = "(has({0}.unbounded) && {0}.unbounded)"
 _FORMS = ("has(self.within)", _has_one("self", "before", "after"), "has(self.each)", "has(self.rows)", _UNBOUNDED.format("self"))
@@ -293,11 +293,11 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         ),
         Rule(
             f"self.streams.size() == 2 || {_OF_PAIRS} || !self.joins.exists(j, {_has_one('j.window', *_OF_TWO)})",
-            f"{listed(_OF_TWO, 'and')} of a window are for two streams; give within, or each, or unbounded: true",
+            f"{listed(_OF_TWO, 'and')} of a window are for two streams; give within, or each, or rows, or unbounded: true",
             field="joins",
         ),
         Rule(
-            "self.streams.size() == 2 || !self.joins.exists(j, has(j.window.rows))",
+            f"!{_OF_PAIRS} || !self.joins.exists(j, has(j.window.rows))",
             "rows of a window counts the records of two streams, and there are more; give within, or before and after, or unbounded: true",
             field="joins",
         ),

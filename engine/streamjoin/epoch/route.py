@@ -45,7 +45,6 @@ from streamjoin.io.text import raw_text
 from streamjoin.io.values import row_text
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.run import sort_order
-from streamjoin.language.sides import LEFT
 from streamjoin.language.window import WindowKind
 from streamjoin.state.storage import retries
 from streamjoin.state.store import rows_selected
@@ -217,7 +216,8 @@ def prepare(
             arrays.append(moment // taken.window.slide_micros * taken.window.slide_micros)
     elif taken.window.kind is WindowKind.ROWS:
         arrays.append(first_record + rows)
-        arrays.append(_others_before(spec, which, first_record + rows))
+        others = [number for number in range(len(worker.streams)) if number != which]
+        arrays += [_others_before(spec, which, other, first_record + rows) for other in others]
     if taken.is_tracked:
         arrays.append(first_record + rows)
     payload = [batch.column(name) for name in stream.payload]
@@ -298,19 +298,20 @@ def _key_of(number: int) -> str:
     return f"_key{number}" if number else "_key"
 
 
-def _others_before(spec: EpochSpec, which: int, positions: np.ndarray) -> np.ndarray:
-    """For ``rows`` windows: how many of the other stream's records arrived before each of these.
+def _others_before(spec: EpochSpec, which: int, other: int, positions: np.ndarray) -> np.ndarray:
+    """For ``rows`` windows: how many of another stream's records arrived before each of these.
 
-    The epoch's records interleave evenly, record i of n at (i + 1/2) / n of the epoch; left comes first in a tie. Exact in integers::
+    The epoch's records interleave evenly, record i of n at (i + 1/2) / n of the epoch; of a tie the first stream's comes first. Exact in
+    integers, of streams s and t with s before t::
 
-        left:  #{j : (2j + 1) n_left < (2i + 1) n_right}        right:  #{i : (2i + 1) n_right <= (2j + 1) n_left}
+        of s:  #{j : (2j + 1) n_s < (2i + 1) n_t}        of t:  #{i : (2i + 1) n_t <= (2j + 1) n_s}
     """
     own = spec.records_after[which] - spec.records_before[which]
-    other = spec.records_after[1 - which] - spec.records_before[1 - which]
+    theirs = spec.records_after[other] - spec.records_before[other]
     index = positions - spec.records_before[which]
-    ahead = (2 * index + 1) * other - own
-    before = -(-ahead // (2 * own)) if which == LEFT else ahead // (2 * own) + 1
-    arrived: np.ndarray = spec.records_before[1 - which] + np.clip(before, 0, other)
+    ahead = (2 * index + 1) * theirs - own
+    before = -(-ahead // (2 * own)) if which < other else ahead // (2 * own) + 1
+    arrived: np.ndarray = spec.records_before[other] + np.clip(before, 0, theirs)
     return arrived
 
 

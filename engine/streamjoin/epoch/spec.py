@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from streamjoin.elastic.sequences import Ways
 from streamjoin.epoch.pulse import LEAST_SECONDS
-from streamjoin.epoch.steps import ManyJoin, Sequences, StepWork
+from streamjoin.epoch.steps import ManyJoin, Sequences, StepWork, before
 from streamjoin.io.base import Reader, Split, Staged
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.several import Sinks, tags
@@ -372,7 +372,13 @@ class Compiled:
             for number, stream in enumerate(config.streams)
         )
         self.held = tuple(
-            held_schema(config.streams[place.stream], config.window, place.key, is_tracked=self.streams[place.stream].is_tracked)
+            held_schema(
+                config.streams[place.stream],
+                config.window,
+                place.key,
+                is_tracked=self.streams[place.stream].is_tracked,
+                others=[each.name for number, each in enumerate(config.streams) if number != place.stream],
+            )
             for place in places
         )
         """By place, the columns of held tuples."""
@@ -436,13 +442,17 @@ ID = "_id"
 """A column of the tracked sides: the tuple's number in its stream, by which workers speak of it."""
 
 
-def held_schema(stream: Stream, window: Window, key: KeyExpression | None, *, is_tracked: bool = False) -> pa.Schema:
-    """The columns of a stream's held tuples, as the kernel wants them."""
+def held_schema(
+    stream: Stream, window: Window, key: KeyExpression | None, *, is_tracked: bool = False, others: Sequence[str] = ()
+) -> pa.Schema:
+    """The columns of a stream's held tuples, as the kernel wants them. ``others``: the names of the other streams."""
     fields = [pa.field("_key", key_type(key)), pa.field("_unit", pa.uint32())]
     if window.has_time:
         fields.append(pa.field("_time", pa.int64()))
     if window.has_aux:
         fields.append(pa.field("_aux", pa.int64()))
+    if window.counts_others:
+        fields += [pa.field(before(name), pa.int64()) for name in others]
     if is_tracked:
         fields.append(pa.field(ID, pa.int64()))
     return pa.schema(fields + list(arrow_schema(stream.schema.select(stream.payload))))

@@ -7,8 +7,10 @@ after i only what was held before. Each result is found once, by the heads of on
 
 A step is done where what it probes is held, and that a scheme says as it does for two streams: partial results are routed as tuples of
 that member by which they find their partners, and are not held. A partial result carries the time of the newest member (``_time``), up to
-which time a newer one may be (``_aux``), and of its members what is still to be read. A sequence that *fetches* leaves out what only the
-output reads; for that a *reference* to each such member is carried, by which the tuples of complete results are asked for in the end.
+which time a newer one may be (``_aux``), and of its members what is still to be read. In windows of rows it carries, in place of times, the
+position of each member (``_at.NAME``), and from which of each stream's positions on another member may be (``_from.NAME``). A sequence that
+*fetches* leaves out what only the output reads; for that a *reference* to each such member is carried, by which the tuples of complete
+results are asked for in the end.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +31,7 @@ from streamjoin.kernel.keys import encode_keys, key_type, scattered
 from streamjoin.kernel.run import AUX, KEY, TIME, UNIT, Run, sort_order, take
 from streamjoin.kernel.types import arrow_schema, output_schema
 from streamjoin.language.graph import Edge, JoinGraph
+from streamjoin.language.predicate import INT64_MIN
 from streamjoin.language.schema import Schema
 from streamjoin.language.sides import LEFT
 from streamjoin.language.sql import Expression, parse_boolean, parse_expression
@@ -103,7 +107,7 @@ class Step:
             where=join.where if self.gives_results else None,
             output=join.output if self.gives_results else carried,
             streams=(came, own) if self.side == LEFT else (own, came),
-            spans=None if join.window.kind is WindowKind.UNBOUNDED else dict(zip(graph.streams, join.window.each, strict=True)),
+            near=_nearness(join.window, graph.streams),
             refers=refers,
             gives_results=self.gives_results,
         )
@@ -163,22 +167,22 @@ class _StepJoiner(Joiner):
         where: Expression | None,
         output: Sequence[tuple[str, Expression]],
         streams: tuple[Members, Members],
-        spans: dict[str, int] | None,
+        near: Nearness | None,
         refers: tuple[str, ...],
         gives_results: bool,
     ) -> None:
         super().__init__(edge.main, window, residual, where, output or [_NOTHING], streams)
-        self._spans, self._members, self._refers, self._gives_results = spans, streams, refers, gives_results
+        self._near, self._refers, self._gives_results = near, refers, gives_results
+        self._checks = near is not None and near.is_checked(streams)
         self.first_references = 0, 0
         """By side, of the first row of the batch."""
-        times = [pa.field(TIME, pa.int64()), pa.field(AUX, pa.int64())] if spans is not None else []
+        times = [] if near is None else [pa.field(name, pa.int64()) for name in near.columns(sorted({*streams[0], *streams[1]}))]
         references = [pa.field(reference_to(stream), pa.int64()) for stream in refers]
         self.batch_schema = self.output_schema if gives_results else pa.schema([*times, *references, *self.output_schema])
 
     def admitted(self, pairs: Pairs) -> Pairs:
-        if self._spans is not None and pairs.count and any(len(streams) > 1 for streams in self._members):
-            newest, latest = self._times(pairs)
-            inside = newest <= latest
+        if self._checks and self._near is not None and pairs.count:
+            inside = self._near.holds(pairs)
             if not inside.all():
                 pairs = pairs.chosen(np.flatnonzero(inside))
         return super().admitted(pairs)
@@ -187,7 +191,7 @@ class _StepJoiner(Joiner):
         results = super().batch(pairs)
         if self._gives_results:
             return results
-        times = self._times(pairs) if self._spans is not None else ()
+        times = () if self._near is None else self._near.carried(pairs)
         found = [pa.array(values) for values in (*times, *(self._references(pairs, stream) for stream in self._refers))]
         return pa.RecordBatch.from_arrays([*found, *results.columns], schema=self.batch_schema)
 
@@ -201,16 +205,101 @@ class _StepJoiner(Joiner):
                 return found
         raise AssertionError(f"{stream} is no member")
 
-    def _times(self, pairs: Pairs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+
+class Nearness(Protocol):
+    """Whether members of a result are close enough, and what of a partial one says so of members that are yet to come."""
+
+    def is_checked(self, streams: tuple[Members, Members]) -> bool:
+        """Whether the kernel's window does not say it all where these meet."""
+
+    def holds(self, pairs: Pairs) -> NDArray[np.bool_]:
+        """Of each pair."""
+
+    def columns(self, members: Sequence[str]) -> list[str]:
+        """What partial results of these streams carry."""
+
+    def carried(self, pairs: Pairs) -> list[NDArray[np.int64]]:
+        """The same of these pairs, in the order of ``columns``."""
+
+
+@dataclass(frozen=True)
+class InTime(Nearness):
+    """In windows of time."""
+
+    spans: Mapping[str, int]
+
+    def is_checked(self, streams: tuple[Members, Members]) -> bool:
+        return any(len(each) > 1 for each in streams)
+
+    def holds(self, pairs: Pairs) -> NDArray[np.bool_]:
+        newest, latest = self.carried(pairs)
+        found: NDArray[np.bool_] = newest <= latest
+        return found
+
+    def columns(self, members: Sequence[str]) -> list[str]:
+        return [TIME, AUX]
+
+    def carried(self, pairs: Pairs) -> list[NDArray[np.int64]]:
         """The time of the newest member, and up to which time one may be."""
-        assert self._spans is not None
         newest: list[NDArray[np.int64]] = []
         latest: list[NDArray[np.int64]] = []
         for streams, (batch, rows) in pairs.sides.items():
             times = batch.column(TIME).to_numpy()[rows]
             newest.append(times)
-            latest.append(times + self._spans[streams[0]] if len(streams) == 1 else batch.column(AUX).to_numpy()[rows])
-        return np.maximum(*newest), np.minimum(*latest)
+            latest.append(times + self.spans[streams[0]] if len(streams) == 1 else batch.column(AUX).to_numpy()[rows])
+        return [np.maximum(*newest), np.minimum(*latest)]
+
+
+@dataclass(frozen=True)
+class InRows(Nearness):
+    """In windows of rows: no member is before those positions of its stream from which on any other member's window begins."""
+
+    spans: Mapping[str, int]
+
+    def is_checked(self, streams: tuple[Members, Members]) -> bool:
+        return True
+
+    def holds(self, pairs: Pairs) -> NDArray[np.bool_]:
+        first, second = pairs.sides.items()
+        found = np.ones(pairs.count, bool)
+        for (streams, (batch, rows)), (others, (other, of_other)) in ((first, second), (second, first)):
+            for name in streams:
+                found &= self._at(streams, batch, name)[rows] >= self._from(others, other, name)[of_other]
+        return found
+
+    def columns(self, members: Sequence[str]) -> list[str]:
+        return [*(f"_at.{name}" for name in members), *(f"_from.{name}" for name in self.spans)]
+
+    def carried(self, pairs: Pairs) -> list[NDArray[np.int64]]:
+        sides = list(pairs.sides.items())
+        at = {name: self._at(streams, batch, name)[rows] for streams, (batch, rows) in sides for name in streams}
+        begins = [np.maximum(*(self._from(streams, batch, name)[rows] for streams, (batch, rows) in sides)) for name in self.spans]
+        return [*(at[name] for name in sorted(at)), *begins]
+
+    def _at(self, streams: Members, batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = batch.column(TIME if len(streams) == 1 else f"_at.{name}").to_numpy()
+        return found
+
+    def _from(self, streams: Members, batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
+        if len(streams) > 1:
+            begins: NDArray[np.int64] = batch.column(f"_from.{name}").to_numpy()
+        elif name == streams[0]:
+            begins = np.full(batch.num_rows, INT64_MIN)
+        else:
+            begins = batch.column(before(name)).to_numpy() - self.spans[name]
+        return begins
+
+
+def before(stream: str) -> str:
+    """The column of how many records of another stream arrived before a held tuple, in windows of rows."""
+    return f"_before.{stream}"
+
+
+def _nearness(window: Window, streams: Sequence[str]) -> Nearness | None:
+    spans = dict(zip(streams, window.each, strict=True)) if window.each else {}
+    if window.kind is WindowKind.UNBOUNDED:
+        return None
+    return InRows(spans) if window.kind is WindowKind.ROWS else InTime(spans)
 
 
 _NOTHING = ("nothing", parse_expression("1", {}))
@@ -219,8 +308,8 @@ _NOTHING = ("nothing", parse_expression("1", {}))
 
 def _kernel_window(window: Window, members: Sequence[int], stream: int, side: int) -> Window:
     """By what the probe finds pairs: exact for a head; for partial results, whose time is that of their newest, a little wide."""
-    if window.kind is WindowKind.UNBOUNDED:
-        return window
+    if window.kind is not WindowKind.RANGE:
+        return Window(WindowKind.UNBOUNDED)  # of rows, which of two records is the later depends on their streams
     of_members = max(window.each[member] for member in members)
     spans = (window.each[stream], of_members) if side == LEFT else (of_members, window.each[stream])
     return Window.of_each(spans)

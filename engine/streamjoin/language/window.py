@@ -10,12 +10,13 @@ Range with ``slide``: windows start only at multiples of the slide, so the earli
 
     r >= l:  r <= floor(l / slide) * slide + after        r < l:  l <= floor(r / slide) * slide + before
 
-Rows: a record's position is its number in its stream, from 0, filtered records included; within an epoch the two
+Rows: a record's position is its number in its stream, from 0, filtered records included; within an epoch the
 streams' records are taken to arrive evenly interleaved. A pair matches when the earlier record is among the last N records of its
-stream when the later one arrives. Each tuple carries its own position and the number of the other stream's records that arrived before it.
+stream when the later one arrives. Each tuple carries its own position and the number of each other stream's records that arrived before it.
 
-Of three and more streams a window says for each stream how far its member of a result may lie before the newest member (``each``). That is
-so of all members if and only if it is so of every two of them, and so it is checked as members are found.
+Of three and more streams a window says for each stream how far its member of a result may lie before the newest member (``each``), in time
+or in records of its stream. That is so of all members if and only if it is so of every two of them, and so it is checked as members are
+found.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Window:
     """0: every tuple starts its own window."""
     rows: int = 0
     each: tuple[int, ...] = ()
-    """Of three and more streams: by stream, how far its tuple may lie before the newest of a result. Empty for two."""
+    """Of three and more streams: by stream, how far its tuple may lie before the newest of a result, or, of rows, how many of its stream's
+    records. Empty for two."""
 
     @classmethod
     def of_each(cls, spans: Sequence[int]) -> Window:
@@ -64,7 +66,12 @@ class Window:
     @property
     def has_aux(self) -> bool:
         """Whether held tuples carry ``_aux``: the slide's multiple at or before the event time, or the count of the other stream."""
-        return self.kind is WindowKind.ROWS or self.slide_micros > 0
+        return (self.kind is WindowKind.ROWS and not self.each) or self.slide_micros > 0
+
+    @property
+    def counts_others(self) -> bool:
+        """Whether held tuples carry, for each other stream, the number of its records that arrived before (``_before.NAME``)."""
+        return self.kind is WindowKind.ROWS and bool(self.each)
 
     def expired_before(self, marks: Ends) -> Ends:
         """By stream, the ``_time`` below which a held tuple can match nothing that is still to come; None: nothing has expired.
@@ -74,6 +81,9 @@ class Window:
         """
         if self.kind is WindowKind.UNBOUNDED:
             return (None,) * len(marks)
+        if self.kind is WindowKind.ROWS:
+            spans = self.each or (self.rows,) * len(marks)
+            return tuple(None if mark is None else mark - span for mark, span in zip(marks, spans, strict=True))
         if self.each:
             found: list[int | None] = []
             for stream, span in enumerate(self.each):  # what is still to come of the others is no older than this
@@ -82,9 +92,7 @@ class Window:
                 found.append(min(known) - span if len(known) == len(others) else None)
             return tuple(found)
         left, right = marks
-        if self.kind is WindowKind.RANGE:
-            return None if right is None else right - self.after_micros, None if left is None else left - self.before_micros
-        return None if left is None else left - self.rows, None if right is None else right - self.rows
+        return None if right is None else right - self.after_micros, None if left is None else left - self.before_micros
 
     def expired_within(self, wider: Window, expired: Ends) -> Ends:
         """``expired_before`` of this window, where that of a wider one of the same kind is ``expired``."""

@@ -76,7 +76,7 @@ class Stream(Part):
 
 
 class Window(Part):
-    """Which tuples are close enough: within; or each; or unbounded; or, of two streams, before and after, or rows."""
+    """Which tuples are close enough: within; or each; or rows; or unbounded; or, of two streams, before and after."""
 
     within: Span | None = None
     """No two event times of a result differ by more than this."""
@@ -87,7 +87,7 @@ class Window(Part):
     after: Span | None = None
     """How long after the first stream's tuple the second stream's may be; 0s when only before is given. Two streams only."""
     rows: Annotated[int, Field(ge=1, lt=2**62)] | None = None
-    """The earlier tuple is among the last so many records of its stream when the later one arrives. Two streams only."""
+    """Every tuple of a result is among the last so many records of its stream when the newest of them arrives."""
     unbounded: bool | None = None
     """true: all tuples, however far apart. Held tuples are never dropped."""
     slide: PositiveSpan | None = None

@@ -422,15 +422,15 @@ def _window(field: str, join: model.Join, streams: int, *, of_pairs: bool = Fals
         yield Problem(f"{field}.rows", window.rows, message)
     forms = _window_forms(window)
     if not forms:
-        others = "or each, or unbounded: true" if streams > 2 else "or before and after, or each, or rows, or unbounded: true"
+        others = "or each, or rows, or unbounded: true" if streams > 2 else "or before and after, or each, or rows, or unbounded: true"
         yield Problem(field, None, f"is empty; give within, {others}")
     elif len(forms) > 1:
         yield Problem(field, None, f"has {listed([f'({f})' if ' ' in f else f for f in forms], 'and')}; keep one")
     if streams > 2:
-        for name in ("before", "after", "rows", "slide"):
+        for name in ("before", "after", "slide"):
             value = getattr(window, name)
             if value is not None:
-                remedy = "remove it" if name == "slide" else "give within, or each, or unbounded: true"
+                remedy = "remove it" if name == "slide" else "give within, or each, or rows, or unbounded: true"
                 yield Problem(f"{field}.{name}", _text(value), f"is for two streams, and there are {streams}; {remedy}")
         return
     slide = window.slide
@@ -470,10 +470,9 @@ def _each(field: str, join: model.Join, streams: Sequence[model.Stream]) -> Chec
 def _event_times(field: str, join: model.Join, streams: Sequence[model.Stream], over: Sequence[int]) -> Check:
     forms = _window_forms(join.window)
     if {"within", "each", "before and after"} & set(forms):
-        others = "unbounded" if len(streams) > 2 else "rows or unbounded"
         for index in over:
             if getattr(streams[index], "event_time", "refused") is None:
-                message = f"is missing, and {field} is one of time; name a TIMESTAMP column, or use {others}"
+                message = f"is missing, and {field} is one of time; name a TIMESTAMP column, or use rows or unbounded"
                 yield Problem(f"spec.streams[{index}].eventTime", None, message)
 
 
