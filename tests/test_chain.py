@@ -41,7 +41,7 @@ def small_cases() -> Iterator[tuple[str, Case]]:
         chain = f"{workers} workers, blocks of {block}"
         yield f"{chain}, unbounded", Case(workers, block, even((4, 4)))
         yield f"{chain}, in blocks of two", Case(workers, block, even((4, 4), block=2))
-        yield f"{chain}, window", Case(workers, block, even((4, 4), marks=2), (1.5, 1.5))
+        yield f"{chain}, window", Case(workers, block, even((4, 4), marks=3 if workers > 2 else 2), (1.5, 1.5))
         yield f"{chain}, one stream first", Case(workers, block, (stream(0, range(4)), stream(1, range(10, 14))))
         if workers < 3 or block > 1:
             yield f"{chain}, one side's window", Case(workers, block, even((4, 4), marks=2), (0.5, math.inf))
@@ -220,8 +220,7 @@ def test_each_wrong_variant_goes_wrong_with_a_tuple_a_side(variant: str, reduced
 @pytest.mark.parametrize("variant", WRONG)
 def test_each_wrong_variant_goes_wrong_in_random_runs(variant: str) -> None:
     network, worker, _ = WRONG[variant]
-    wrong = sum(goes_wrong(random_case(seed), network, worker, seed) for seed in SEEDS)
-    assert wrong > len(SEEDS) / 20, wrong
+    assert sum(goes_wrong(random_case(seed), network, worker, seed) for seed in range(80)) > 5
 
 
 def goes_wrong(case: Case, network: type[Network[Tuples, Pair]], worker: type[Worker[Tuples, Pair]], seed: int) -> bool:

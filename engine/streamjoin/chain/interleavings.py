@@ -2,8 +2,8 @@
 
 A worker's state and a message determine what it does, so that is computed once and looked up from then on. States of the whole chain that
 were seen before are not gone on from again. And reads of different workers commute: where a worker has messages on both sides, these two
-reads stay as they are whatever other workers do first, so it is enough to go on with these two. (Both are a *persistent set*: Godefroid,
-"Partial-Order Methods for the Verification of Concurrent Systems", 1996.) Runs are finite and never come back to a state, so no read is put
+reads stay as they are whatever other workers do first, so it is enough to go on with these two (a *persistent set*: Godefroid,
+"Partial-Order Methods for the Verification of Concurrent Systems", 1996). Runs are finite and never come back to a state, so no read is put
 off for ever.
 """
 
@@ -51,7 +51,7 @@ def explore(
     Stores with equal attributes must be equal, and what they find must be hashable. O(states * workers) time and memory. Raises
     RuntimeError for more than ``most_states``.
     """
-    return _Search(network, expected, _persistent if reduced else Network.choices).run(most_states)
+    return _Search(network, expected, _persistent if reduced else _all).run(most_states)
 
 
 _Way: TypeAlias = tuple["_Way", Choice] | None
@@ -145,7 +145,8 @@ class _Search(Generic[Block, Found]):
         for channel in (channel for gap in network.gaps for channel in gap):
             key += (len(channel), *map(number, channel))
         for source in network.sources:
-            key += (len(source), *map(number, source))
+            # What is behind the first is the end of what was there at the beginning, so that its length tells all.
+            key += (len(source), number(source[0]) if source else -1)
         return tuple(key)
 
 
@@ -158,6 +159,8 @@ class _Table(Generic[Block, Found]):
         """Of those workers, by which they are told apart. A worker that was added has none of these yet."""
         self.steps: dict[tuple[int, int], tuple[Worker[Block, Found], list[Effect[Block, Found]]]] = {}
         self.numbers: dict[Message[Block] | Change, int] = {}
+        self.by_id: dict[int, tuple[int, Message[Block] | Change]] = {}
+        """Numbers of objects seen before, which is quicker than by their content. They are kept, so that no other gets their id."""
 
     def known(self, worker: Worker[Block, Found]) -> Worker[Block, Found]:
         known = self.workers.setdefault(_frozen(worker), worker)
@@ -175,7 +178,10 @@ class _Table(Generic[Block, Found]):
 
     def number(self, message: Message[Block] | Change) -> int:
         """Equal for equal messages."""
-        return self.numbers.setdefault(message, len(self.numbers))
+        known = self.by_id.get(id(message))
+        if known is None:
+            known = self.by_id[id(message)] = self.numbers.setdefault(message, len(self.numbers)), message
+        return known[0]
 
 
 def _broken(network: Network[Block, Found]) -> str | None:
@@ -197,6 +203,10 @@ def _frozen(value: Any) -> Hashable:
         return type(value), _frozen(vars(value))
     assert isinstance(value, Hashable), f"{value} has no state that can be compared"
     return value
+
+
+def _all(network: Network[Block, Found]) -> list[Choice]:
+    return network.choices()
 
 
 def _persistent(network: Network[Block, Found]) -> list[Choice]:

@@ -105,7 +105,7 @@ class Worker(Generic[Block, Found]):
         """It is within a message, or an error left it there."""
 
     def handle(self, message: Message[Block]) -> list[Effect[Block, Found]]:
-        """What is to be done about a message, in this order.
+        """What is to be done about a message, in this order. O(blocks on their way), beside what stores take.
 
         Raises ProtocolError for one that cannot be. A worker on which this has raised, or whose store has, takes no more messages.
         """
@@ -173,7 +173,7 @@ class Worker(Generic[Block, Found]):
         """Send on what is due, or drop it at the stream's last worker."""
         while due := self._due(stream):
             if self.neighbours[1 - stream]:
-                yield self._send(stream, min(due, self.block_tuples))
+                yield from self._send_oldest(stream, due)
             else:
                 self.held[stream].take(due)
                 self.dropped[stream] += due
@@ -188,6 +188,10 @@ class Worker(Generic[Block, Found]):
         if not self.neighbours[1 - stream] or size is None:
             return 0
         return self.block_tuples if len(held) - (size + self._under_way(stream)) >= self.block_tuples else 0
+
+    def _send_oldest(self, stream: int, count: int) -> Iterator[Effect[Block, Found]]:
+        for sent in range(0, count, self.block_tuples):
+            yield self._send(stream, min(count - sent, self.block_tuples))
 
     def _send(self, stream: int, count: int) -> Send[Block]:
         self.state = State.FORWARDING
@@ -246,8 +250,7 @@ class Worker(Generic[Block, Found]):
         if self.neighbours[stream] or not self.neighbours[1 - stream] or self._closed[1 - stream]:
             raise ProtocolError(f"{Retire(stream)} came to a worker that is no end of two or more; let the change before it finish")
         self.leaving = stream
-        while count := min(len(self.held[stream]), self.block_tuples):
-            yield self._send(stream, count)
+        yield from self._send_oldest(stream, len(self.held[stream]))
         yield Send(1 - stream, Leave(stream))
 
     def _close(self, stream: int) -> Iterator[Effect[Block, Found]]:
