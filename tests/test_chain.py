@@ -7,7 +7,10 @@ import math
 import random
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from chain_cases import UNBOUNDED, Case, even, random_case, stream
@@ -27,7 +30,7 @@ from streamjoin.chain.messages import (
     SizeChanged,
     TupleBlock,
 )
-from streamjoin.chain.network import Network
+from streamjoin.chain.network import Network, workers_of
 from streamjoin.chain.stores import Pair, QueueStore, StreamTuple, Tuples, Window
 from streamjoin.chain.worker import ProtocolError, State, Worker
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
@@ -97,6 +100,58 @@ def test_random_runs_find_what_trying_every_pair_finds() -> None:
             assert [came[LEFT], came[RIGHT]] == expected, f"I3, seed {seed}"
         nontrivial += bool(case.answer()) and case.workers > 1
     assert nontrivial > len(SEEDS) / 2
+
+
+class ArrowStore:
+    """Blocks are Arrow tables, and so is what a block finds: by equal keys, within 20 seconds. Workers notice nothing of it."""
+
+    def __init__(self, stream: int) -> None:
+        self.stream = stream
+        self.table = pa.table({"number": pa.array([], pa.int64()), "time": pa.array([], pa.int64()), "key": pa.array([], pa.int64())})
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def append(self, tuples: pa.Table) -> None:
+        self.table = pa.concat_tables([self.table, tuples])
+
+    def prepend(self, tuples: pa.Table) -> None:
+        self.table = pa.concat_tables([tuples, self.table])
+
+    def take(self, count: int) -> pa.Table:
+        taken, self.table = self.table.slice(0, count), self.table.slice(count)
+        return taken
+
+    def expired(self, mark: float) -> int:
+        times = self.table["time"].to_pylist()
+        return next((at for at, time in enumerate(times) if not (mark == math.inf or time + 20 < mark)), len(times))
+
+    def probe(self, tuples: pa.Table) -> list[pa.Table]:
+        found = self.table.join(tuples, "key", join_type="inner", left_suffix="_held", right_suffix="_probing")
+        near = pc.less_equal(pc.abs(pc.subtract(found["time_held"], found["time_probing"])), 20)
+        names = [f"number_{name}" for name in (("held", "probing") if self.stream == LEFT else ("probing", "held"))]
+        found = found.filter(near).select(names).rename_columns(["left", "right"])
+        return [found] if found.num_rows else []
+
+
+def test_workers_handle_arrow_tables_as_they_do_tuples() -> None:
+    found_any = 0
+    for seed in range(30):
+        case = replace(random_case(seed, changes=0.1), reach=(20.0, 20.0), predicate=lambda left, right: left.key == right.key)
+        sources = [
+            [TupleBlock(side, item.number, arrow(item.tuples)) if isinstance(item, TupleBlock) else item for item in case.sources[side]]
+            for side in SIDES
+        ]
+        network = Network(workers_of(ArrowStore, case.block_tuples), case.workers, (sources[0], sources[1]))
+        pairs = [(row["left"], row["right"]) for table in network.run(random.Random(seed)) for row in table.to_pylist()]
+        assert sorted(pairs) == sorted((left.number, right.number) for left, right in case.answer()), f"seed {seed}"
+        found_any += bool(pairs)
+    assert found_any > 15
+
+
+def arrow(tuples: Tuples) -> pa.Table:
+    columns = {name: [getattr(new, name) for new in tuples] for name in ("number", "time", "key")}
+    return pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
 
 
 def test_neighbours_differ_by_a_block_and_the_ends_of_a_chain_by_one_for_each_link() -> None:
