@@ -1,0 +1,15 @@
+"""ESJ's handshake chain: workers side by side, tuples that wander from one to the next, and MP-2PF, the protocol between them. Pure.
+
+``docs/chain.md`` tells how it works, what was mended in the papers' description, and what is measured. Papers: ESJ's "Optimized Message
+Passing" and "Message passing", after Teubner and Mueller, "How soccer players would do stream joins" (SIGMOD 2011).
+
+==================  ====================================================================================================
+``messages``        what workers tell each other
+``stores``          the port to tuples, which workers do not look into; and a store of simple tuples
+``worker``          a worker as a state machine
+``network``         workers with channels between them, and workers that come and go; any interleaving
+``interleavings``   every interleaving
+``blocksize``       how many tuples to a block (Theorem 1), and what the papers weigh
+``measure``         a chain in full swing, counted
+==================  ====================================================================================================
+"""
