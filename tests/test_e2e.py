@@ -482,6 +482,38 @@ def refuse_other_streams(join: Join) -> None:
             join.kubectl("apply", "-f", "-", stdin=json.dumps(body))
 
 
+def test_a_join_comes_and_goes_while_another_keeps_what_it_holds(join: Join, tmp_path: Path) -> None:
+    join.begin(workers=2)
+    (first,) = join.body["spec"]["joins"]
+    later = copy.deepcopy(first) | {"name": "later"}
+    files = later["output"]["sink"]["files"]
+    files["path"] = files["path"].replace("matches", "later")
+    for joins in ([later, first], [first]):
+        drivers = join.running("driver")
+        join.body["spec"]["joins"] = joins
+        join.apply()
+        join.until("another driver", lambda drivers=drivers: join.running("driver") not in ([], drivers))  # type: ignore[misc]
+        join.until_running(workers=2)
+        join.kube.kill(join.namespace, join.running("executor")[0])
+        join.until_epochs(5)
+    check_results(join, tmp_path)
+    paths = sorted((tmp_path / join.name / "log").glob("*.entry"))
+    committed = [Entry.decode(path.read_bytes()).checkpoint for path in paths]
+    there = [checkpoint for checkpoint in committed if checkpoint.floors and "later" in checkpoint.floors["joins"]]
+    since = there[0].records
+    until = next(each.records for each in committed if each.epoch >= there[-1].epoch and each not in there)
+    with duckdb.connect() as connection:
+        body = copy.deepcopy(join.body)
+        body["spec"]["checkpoint"] = {"location": f"{CLAIM_PATH}/{join.name}"}
+        for stream, begin, end in zip(compile_job(load(yaml.safe_dump(body))).streams, since, until, strict=True):
+            connection.register(stream.name, tuples(stream, end, tmp_path).slice(begin))
+        connection.execute(f"CREATE TABLE expected AS {PAIRS}")
+        connection.execute(f"CREATE TABLE found AS FROM read_parquet('{tmp_path}/later/*.parquet')")
+        differing = "(FROM found EXCEPT ALL FROM expected) UNION ALL (FROM expected EXCEPT ALL FROM found)"
+        assert connection.execute(f"SELECT count(*) FROM ({differing})").fetchone() == (0,), (since, until)
+        assert connection.execute("SELECT count(*) > 0 FROM found").fetchone() == (True,)
+
+
 def test_without_prometheus_it_holds_until_that_is_back(join: Join, prometheus: Callable[[int], None], tmp_path: Path) -> None:
     make_traffic_swing(join)
     join.body["metadata"]["annotations"] = {PAUSE: "in"}
