@@ -1245,6 +1245,37 @@ CASES = [
         'spec.joins[0].output.sink.kafka.key: "orderid" is not a column of the output; did you mean order_id?',
     ),
     bad(
+        "snapshots that never end",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {files: {path: out/matches, format: parquet}}\n        snapshots: {key: order_id}",
+        'spec.joins[0].output.snapshots: says nowhere when a snapshot ends; give every, or size, or both',
+    ),
+    bad(
+        "a delay of snapshots without a size",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {files: {path: out/matches, format: parquet}}\n        snapshots: {every: 10s, maxDelay: 2}",
+        'spec.joins[0].output.snapshots.maxDelay: 2 needs size too; give it, or remove maxDelay',
+    ),
+    bad(
+        "a key of snapshots that is none",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {files: {path: out/matches, format: parquet}}\n        snapshots: {every: 10s, key: orderid}",
+        'spec.joins[0].output.snapshots.key: "orderid" is refused: unknown column orderid; there are order_id, payment_id',
+    ),
+    bad(
+        "snapshots of no time",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {files: {path: out/matches, format: parquet}}\n        snapshots: {every: 0s}",
+        'spec.joins[0].output.snapshots.every: "0s" must be at least 1us and at most 36500d',
+    ),
+    bad(
+        "a column that snapshots have themselves",
+        'select: ["orders.id AS order_id", "payments.id AS payment_id"]',
+        'select: ["orders.id AS _row", "payments.id AS payment_id"]\n        snapshots: {every: 10s}',
+        "spec.joins[0].output.select: \"_row\" is a column of snapshots themselves; name the output's column otherwise, with AS in"
+        " output.select",
+    ),
+    bad(
         "an option that would lose results",
         "sink: {files: {path: out/matches, format: parquet}}",
         'sink: {kafka: {bootstrapServers: "b:9092", topic: matches, options: {acks: 1}}}',

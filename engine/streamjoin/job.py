@@ -30,6 +30,7 @@ from streamjoin.manifest.capacity import capacity_of
 from streamjoin.manifest.model import Checkpoint, Join, Manifest, SchemeSpec, Spec, Stream
 from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.sinks import ConsoleSink, FilesSink, KafkaSink, Sink
+from streamjoin.manifest.snapshots import Snapshots
 from streamjoin.manifest.sources import FilesSource, GeneratorSource, KafkaSource, Source
 from streamjoin.manifest.validate import ManifestError, Problem
 from streamjoin.scheme.capacity import Capacity, column_bytes, tuple_bytes
@@ -37,6 +38,7 @@ from streamjoin.scheme.models import DEFAULTS, KEYED
 from streamjoin.scheme.models import Options as SchemeOptions
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.unknown import unknown
+from streamjoin.snapshots.timeline import Rule
 
 DEAD_LETTERS = "dead-letters"
 """The directory within the checkpoint where records go that do not parse, unless the manifest says otherwise."""
@@ -75,6 +77,19 @@ class StreamJob:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotsJob:
+    """How one join's results are kept as snapshots."""
+
+    rule: Rule
+    """When one ends."""
+    key: Expression
+    """Over the output's columns."""
+    keep_seconds: float | None
+    """None: for good."""
+    buffer_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class JoinJob:
     """One join over the streams."""
 
@@ -88,6 +103,7 @@ class JoinJob:
     """Which results to keep."""
     sink: SinkModel
     """As in the manifest, but for ``path``, which is a place, and ``compression``, which is never None."""
+    snapshots: SnapshotsJob | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,14 +352,26 @@ def compile_job(manifest: Manifest) -> Job:
 
 
 def _join_job(join: Join, spec: Spec, schemas: Mapping[str, Schema]) -> JoinJob:
+    output = resolve.output(join, spec, schemas)
     return JoinJob(
         name=join.name,
         type=JoinType(join.type),
         condition=resolve.condition(join.condition_text, schemas) if len(schemas) == 2 else None,
         window=resolve.window(join.window, tuple(schemas)),
-        output=resolve.output(join, spec, schemas),
+        output=output,
         where=None if join.output.where is None else parse_boolean(join.output.where, schemas),
         sink=_sink(join.output.sink),
+        snapshots=None if join.output.snapshots is None else _snapshots(join.output.snapshots, output),
+    )
+
+
+def _snapshots(given: Snapshots, output: resolve.Output) -> SnapshotsJob:
+    every = None if given.every is None else given.every.micros / 1e6
+    return SnapshotsJob(
+        rule=Rule(every, given.size, given.max_delay),
+        key=resolve.snapshot_key(given.key, output),
+        keep_seconds=None if given.keep is None else given.keep.micros / 1e6,
+        buffer_bytes=given.buffer.bytes,
     )
 
 

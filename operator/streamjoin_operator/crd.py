@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from streamjoin.language.graph import MOST_STREAMS
-from streamjoin.manifest import model, sinks, sources
+from streamjoin.manifest import model, sinks, snapshots, sources
 from streamjoin.manifest.cel import Rule, seconds
 from streamjoin.manifest.model import API_VERSION, KIND
 from streamjoin.manifest.part import Part, SchemaGenerator
@@ -167,6 +167,14 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             "self.topic.matches('^[A-Za-z0-9._-]+$') && !(self.topic in ['.', '..'])",
             "is not the name of a topic; use letters, digits, ., _ and -",
             field="topic",
+        ),
+    ),
+    snapshots.Snapshots: (
+        Rule("has(self.every) || has(self.size)", "says nowhere when a snapshot ends; give every, or size, or both"),
+        Rule(
+            "self.maxDelay == 0 || (has(self.every) && has(self.size))",
+            "needs every and size; give both, or remove maxDelay",
+            field="maxDelay",
         ),
     ),
     sources.Spike: (

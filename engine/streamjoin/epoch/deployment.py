@@ -22,6 +22,7 @@ from streamjoin.epoch.planning import tuple_bytes
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.snapshots import StorageSnapshots
 from streamjoin.epoch.spec import Config, Join, Stream
+from streamjoin.epoch.timelines import forms_of
 from streamjoin.io.base import Keeping, Source, SourcePlan
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
@@ -185,6 +186,7 @@ def make_config(
         sink=sink,
         dead_letters=dead_letters,
         readers=tuple(source.reader for source in sources),
+        snapshots=forms_of(job),
     )
 
 

@@ -69,6 +69,7 @@ from streamjoin.epoch.pulse import STARTING, Pulse
 from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanner, require_fit
 from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import Rewrite, Shared, TaskReport, TooLarge, share
+from streamjoin.epoch.timelines import Timelines
 from streamjoin.io.base import Counting, Follower, SinkError, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.job import Job
@@ -104,7 +105,9 @@ class Driver:
         sources: Sequence[Source] | None = None,
         clock: Callable[[], float] = time.time,
         at: Callable[[str], None] = lambda step: None,
+        in_background: bool = True,
     ) -> None:
+        """``in_background``: whether snapshots of results are stored by a thread of their own (``timelines``)."""
         self.job = job
         self.checkpoint = Checkpoint()
         self.exhausted = False
@@ -121,6 +124,7 @@ class Driver:
         self._sink = make_sinks(job, storage)
         self._dead_letters = DeadLetters(job.dead_letter, job.late_letters)
         self._janitor = Janitor(storage, self._log, self._sources, self._sink, self._dead_letters)
+        self._timelines = Timelines(job, storage, clock=clock, in_background=in_background)
         self._replanner = Replanner(self._query, fetches=storage.local_path(FOLDER) is None)
         self._observations = Observations(job.places, len(job.streams))
         # Of three and more streams, once a plan is adopted.
@@ -164,6 +168,7 @@ class Driver:
         else:
             self._enter("sweep")
             self.sweep()
+        self._timelines.start(self.checkpoint)
         if self.checkpoint.scheme is not None:
             self._deploy(plan_as_asked(self.job, self.checkpoint, self._storage))
 
@@ -173,10 +178,11 @@ class Driver:
         try:
             self._abandon()
             if self._published and self._results.waiting:
-                self._publish_waiting()
+                self._commit_between(gathers=True)
         finally:
             self._mark("stop")
             self._runner.stop()
+            self._timelines.stop()
             self.pulse.leave()
 
     def step(self, *, final: bool = False) -> EpochResult | None:
@@ -198,6 +204,8 @@ class Driver:
         if not self._published:
             self._mark("publish")
             self._publish(again=True)
+        self._mark("snapshots")
+        self._timelines.make_room(self.checkpoint)
         self._mark("plan")
         self._advance_plan()
         flight, self._next = self._next, None
@@ -206,8 +214,10 @@ class Driver:
             flight = flight or self._begin(Head.after(self.checkpoint), steps, final)
             finished = None if flight is None else self._finish(flight, steps, final)
             if finished is None:
-                if self._results.waiting and (final or self.exhausted or self._results.are_due(self._sink, self._clock(), 0.0)):
-                    self._publish_waiting()
+                now = self._clock()
+                gathers = bool(self._results.waiting) and (final or self.exhausted or self._results.are_due(self._sink, now, 0.0))
+                if gathers or self._timelines.are_due(self.checkpoint, now, end=final):
+                    self._commit_between(gathers=gathers, final=final)
                 return None
             epoch, reports = finished
             before, after = self.checkpoint, self._commit(epoch, reports)
@@ -354,7 +364,9 @@ class Driver:
                 raise EpochFailed(f"epoch {epoch.spec.epoch}: {type(error).__name__}: {error}", traceback.format_exc()) from error
         segment = Segment(self._log.next_path)
         results = results.kept_in(segment)
+        timelines = self._timelines.after(self.checkpoint, self._log.incarnation, epoch.spec.epoch, reports, segment, now)
         after = checkpoint_after(self.job, self.checkpoint, epoch, reports, now, results, segment)
+        after = replace(after, snapshots=timelines)
         if self._flow is not None:
             after = replace(after, flowing=asdict(self._flow.known(self.checkpoint, self._observations.rates())))
         self._enter("commit")
@@ -362,13 +374,17 @@ class Driver:
         self.checkpoint, self._results, self._published, self._refused = after, results, False, None
         return after
 
-    def _publish_waiting(self) -> None:
-        """Make what waits visible, by a commit of its own. What the last one staged is visible by now."""
+    def _commit_between(self, *, gathers: bool, final: bool = False) -> None:
+        """Commit what time makes to do between epochs: make what waits visible (``gathers``), and end snapshots; ``final``: all of them.
+        What the last commit staged is visible by now."""
         self._enter("gather")
-        waiting = replace(self._results, staged=())
+        results = replace(self._results, staged=())
         segment = Segment(self._log.next_path)
-        results = waiting.gathered(self._sink, self.checkpoint.identity, self._log.incarnation, self.checkpoint.epoch).kept_in(segment)
-        after = results.committed_by(replace(self.checkpoint, staged={}))
+        if gathers:
+            results = results.gathered(self._sink, self.checkpoint.identity, self._log.incarnation, self.checkpoint.epoch)
+        results = results.kept_in(segment)
+        timelines = self._timelines.between(self.checkpoint, self._clock(), end=final)
+        after = results.committed_by(replace(self.checkpoint, staged={}, snapshots=timelines))
         self._log.commit(after, segment.data)
         self.checkpoint, self._results, self._published = after, results, False
         self._publish()
@@ -417,6 +433,7 @@ class Driver:
         for source, position in zip(self._sources, self.checkpoint.positions, strict=True):
             if position is not None and isinstance(source, Follower):
                 source.committed(position)
+        self._timelines.committed(self.checkpoint.snapshots)
 
     def _deploy(self, deployed: Deployed) -> None:
         self._warnings = () if deployed.warning is None else (deployed.warning,)

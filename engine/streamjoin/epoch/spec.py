@@ -36,6 +36,7 @@ from streamjoin.language.schema import Schema
 from streamjoin.language.sides import SIDES
 from streamjoin.language.sql import Expression, parse_boolean
 from streamjoin.language.window import Ends, Window
+from streamjoin.results.parts import Form, StagedPart
 from streamjoin.scheme.places import by_place
 from streamjoin.scheme.routing import Router
 from streamjoin.scheme.tiling import Area, Scheme
@@ -85,6 +86,8 @@ class Config:
     sink: Sinks
     dead_letters: DeadLetters
     readers: tuple[Reader, ...]
+    snapshots: dict[str, Form] = field(default_factory=dict)
+    """By the name of each join whose results are kept in snapshots, too."""
 
 
 @dataclass(frozen=True)
@@ -303,6 +306,8 @@ class TaskReport:
     replaced: list[str] = field(default_factory=list)
     """Blocks whose tuples are in new blocks of this report, or have expired."""
     staged: list[Staged] = field(default_factory=list)
+    snapshot_parts: dict[str, list[StagedPart]] = field(default_factory=dict)
+    """By join, its results as parts of a snapshot."""
     routes: list[RouteReport] = field(default_factory=list)
     read_back: bool = False
     """The worker did not have the task's runs."""

@@ -38,6 +38,7 @@ from streamjoin.manifest.field_types import (
 from streamjoin.manifest.part import Part, UnparsedError
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
 from streamjoin.manifest.sinks import Sink
+from streamjoin.manifest.snapshots import Snapshots
 from streamjoin.manifest.sources import Source
 
 API_VERSION = "streamjoin.dev/v1alpha1"
@@ -102,6 +103,8 @@ class Output(Part):
     """Which results to keep (SQL over the columns of all streams; of semi and anti, of the first)."""
     sink: Sink
     """Where results go."""
+    snapshots: Snapshots | None = None
+    """Whether results are kept as snapshots too, sorted by a key, and when those end. By default they are not."""
 
 
 class Join(Part):

@@ -63,10 +63,12 @@ def problems(manifest: Manifest) -> list[Problem]:
         checks += [_condition_given(field, join), _type(field, join, len(streams)), _window(window, join, len(streams))]
         checks += [_each(window, join, streams), _event_times(window, join, streams)]
         kafka = _given(join, "output", "sink", "kafka")
-        checks += [_sink(f"{field}.output.sink", join), kafka_client_problems(f"{field}.output.sink.kafka", kafka)]
+        checks += [_snapshots_end(f"{field}.output.snapshots", join), _sink(f"{field}.output.sink", join)]
+        checks += [kafka_client_problems(f"{field}.output.sink.kafka", kafka)]
         if by_name is not None:
             checks += [_condition(field, join, by_name), _output_where(field, join, by_name), _shedding(field, join, manifest)]
             checks += [_output_select(field, join, by_name), _columns(field, join, manifest, by_name)]
+            checks.append(_snapshots(f"{field}.output", join, manifest, by_name))
             checks.append(_record_key(f"{field}.output.sink.kafka.key", join, manifest, by_name))
     if by_name is not None and joins:
         checks += [_model(manifest, by_name), _held(manifest, by_name)]
@@ -514,6 +516,36 @@ def _record_key(field: str, join: model.Join, manifest: Manifest, schemas: Mappi
         close = closest(kafka.key, names)
         remedy = f"did you mean {close}?" if close else f"the columns are {listed(names, 'and')}"
         yield Problem(field, kafka.key, f"is not a column of the output; {remedy}")
+
+
+def _snapshots_end(field: str, join: model.Join) -> Check:
+    snapshots = join.output.snapshots
+    if snapshots is None:
+        return
+    if snapshots.every is None and snapshots.size is None:
+        yield Problem(field, None, "says nowhere when a snapshot ends; give every, or size, or both")
+    if snapshots.max_delay and (snapshots.every is None or snapshots.size is None):
+        lacking = "every" if snapshots.every is None else "size"
+        yield Problem(f"{field}.maxDelay", snapshots.max_delay, f"needs {lacking} too; give it, or remove maxDelay")
+
+
+def _snapshots(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
+    snapshots = join.output.snapshots
+    if snapshots is None:
+        return
+    try:
+        columns = resolve.output(join, manifest.spec, schemas)
+    except (SqlError, KeyError):
+        return
+    for name, _ in columns:
+        if name.casefold() in ("_key", "_snapshot", "_row"):
+            message = "is a column of snapshots themselves; name the output's column otherwise, with AS in output.select"
+            yield Problem(f"{field}.select", name, message)
+    if columns:
+        try:
+            resolve.snapshot_key(snapshots.key, columns)
+        except SqlError as error:
+            yield _sql_problem(f"{field}.snapshots.key", snapshots.key or columns[0][0], error)
 
 
 def _columns(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:

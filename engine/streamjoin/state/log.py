@@ -39,6 +39,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamjoin.elastic.sequences import Way, Ways
+from streamjoin.snapshots.timeline import Timeline
 from streamjoin.state.blocks import Block
 from streamjoin.state.extent import Extent
 from streamjoin.state.storage import AlreadyExists, Missing, Storage, StorageError
@@ -142,6 +143,8 @@ class Checkpoint:
     """Small results of this epoch and some before, which a later commit makes visible together."""
     waiting_since: float | None = None
     """The wall clock at the commit of the first of them."""
+    snapshots: dict[str, Timeline] = field(default_factory=dict)
+    """By join, its snapshots of results that are open, or closed and not stored yet."""
     fingerprint: dict[str, str] = field(default_factory=dict)
     committed_at: float | None = None
     """The wall clock at the commit of ``epoch``; None: there was none yet."""
@@ -164,6 +167,7 @@ class Checkpoint:
 
     def to_json(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in Checkpoint.__slots__}
+        values["snapshots"] = {join: timeline.to_json() for join, timeline in self.snapshots.items()}
         values["ways"] = [[list(way.order), way.fetches] for way in self.ways]
         for name in ("blocks", "marks"):
             values[name] = [block.to_json() for block in getattr(self, name)]
@@ -181,6 +185,7 @@ class Checkpoint:
         for name in ("blocks", "marks"):
             read[name] = tuple(Block.from_json(block) for block in read.get(name, ()))
         read["ways"] = tuple(Way(tuple(order), fetches) for order, fetches in read.get("ways", ()))
+        read["snapshots"] = {join: Timeline.from_json(timeline) for join, timeline in read.get("snapshots", {}).items()}
         read["waiting"] = tuple(read["waiting"])
         for name in ("held", "held_bytes"):
             read[name] = {int(task): tuple(held) for task, held in read.get(name, {}).items()}
@@ -191,7 +196,13 @@ class Checkpoint:
         """The paths of the entries that hold something that it names."""
         results = [Extent(*value["extent"]) for value in itertools.chain(*self.staged.values(), self.waiting) if "extent" in value]
         extents = (*results, *(block.extent for block in self.stored))
-        return {extent.path for extent in extents if extent is not None}
+        parts = {part.path for timeline in self.snapshots.values() for part in timeline.parts if part.extent is not None}
+        return parts | {extent.path for extent in extents if extent is not None}
+
+    @property
+    def snapshot_objects(self) -> set[str]:
+        """The paths of objects that have rows of snapshots which are not stored yet."""
+        return {part.path for timeline in self.snapshots.values() for part in timeline.parts if part.extent is None}
 
     @property
     def stored(self) -> tuple[Block, ...]:

@@ -1,0 +1,123 @@
+"""Snapshots of results in the loop: what each commit says of them, and the publisher that stores what is closed.
+
+Always holds: which result is in which snapshot follows from commits alone (``snapshots.timeline``); an epoch waits for a store only where
+more waits for the store than ``output.snapshots.buffer`` has room for.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+
+from streamjoin.epoch.spec import TaskReport, attempt_prefix
+from streamjoin.io.base import UnavailableError
+from streamjoin.job import Job
+from streamjoin.kernel.types import output_schema
+from streamjoin.results.parts import Form, gather
+from streamjoin.results.publisher import Kept, Publisher, StoreState
+from streamjoin.snapshots.timeline import Rule, Timeline
+from streamjoin.state.extent import Segment
+from streamjoin.state.log import Checkpoint
+from streamjoin.state.storage import Storage
+
+ROOM_SECONDS = 30.0
+"""So long an epoch waits for room; then it fails, and is tried again, as with a sink that is out of reach."""
+STOP_SECONDS = 30.0
+"""So long an end waits for stores that have not failed."""
+
+
+def forms_of(job: Job) -> dict[str, Form]:
+    """What tasks must know, by join."""
+    return {join.name: Form(output_schema(join.output), join.snapshots.key) for join in job.joins if join.snapshots is not None}
+
+
+class Timelines:
+    """One driver's. :attr:`states` may be asked by any thread, the rest by one."""
+
+    def __init__(self, job: Job, storage: Storage, *, clock: Callable[[], float] = time.time, in_background: bool = True) -> None:
+        """``in_background``: whether what is closed is stored by a thread of its own, or by that which commits, after each commit."""
+        self._storage = storage
+        self._joins = {join.name: join.snapshots for join in job.joins if join.snapshots is not None}
+        self._forms = {name: form.text for name, form in forms_of(job).items()}
+        self._in_background = in_background
+        kept = {name: Kept(of_join.keep_seconds) for name, of_join in self._joins.items()}
+        self._publisher = Publisher(storage, kept, clock=clock)
+
+    def start(self, checkpoint: Checkpoint) -> None:
+        """Store what the last commit names. Raises StorageError."""
+        if not checkpoint.snapshots and not self._joins:
+            return
+        self._publisher.offer(checkpoint.snapshots)
+        self._publisher.sweep()
+        if self._in_background:
+            self._publisher.start()
+
+    def after(
+        self, last: Checkpoint, incarnation: int, epoch: int, reports: Sequence[TaskReport], segment: Segment, now: float
+    ) -> dict[str, Timeline]:
+        """What the commit of an epoch is to say of them. Puts few rows into ``segment``. Raises StorageError."""
+        after = {}
+        for join in self._names(last):
+            timeline = self._stored(last, join)
+            small = timeline.to_gather()
+            if small:
+                name = f"{attempt_prefix(last.identity, incarnation, epoch)}-snapshot-{uuid.uuid4().hex[:8]}"
+                timeline = timeline.gathered(small, gather(self._storage, small, name))
+            parts = [part.kept_in(segment) for report in reports for part in report.snapshot_parts.get(join, ())]
+            after[join] = timeline.with_rows(self._rule(join), epoch, parts, self._forms.get(join, ""), now)
+        return after
+
+    def are_due(self, checkpoint: Checkpoint, now: float, *, end: bool) -> bool:
+        """Whether one is to be closed although nothing is new. ``end``: the input is over."""
+        timelines = checkpoint.snapshots.items()
+        return any(timeline.open is not None and (end or timeline.is_due(self._rule(join), now)) for join, timeline in timelines)
+
+    def between(self, last: Checkpoint, now: float, *, end: bool) -> dict[str, Timeline]:
+        """What a commit without an epoch is to say of them."""
+        return {
+            join: self._stored(last, join).with_rows(self._rule(join), last.epoch, (), "", now, end=end) for join in self._names(last)
+        }
+
+    def committed(self, timelines: Mapping[str, Timeline]) -> None:
+        """These are in the last commit. Raises what storing raises, where that is not done in the background."""
+        if self._joins or timelines:
+            self._publisher.offer(timelines)
+            if not self._in_background:
+                while self._publisher.work():
+                    pass
+
+    def make_room(self, checkpoint: Checkpoint) -> None:
+        """Wait until no more waits for its store than there is room for. Raises UnavailableError."""
+        for join, of_join in self._joins.items():
+            timeline = checkpoint.snapshots.get(join, Timeline())
+
+            def has_room(join: str = join, timeline: Timeline = timeline, room: int = of_join.buffer_bytes) -> bool:
+                return timeline.without(self._publisher.stored(join).ids, ()).waiting_bytes <= room
+
+            if not self._publisher.wait(has_room, ROOM_SECONDS):
+                because = self._publisher.states[join].error or "it is slower than the join"
+                raise UnavailableError(
+                    f"the store of {join}'s snapshots does not keep up ({because}), and more waits for it than output.snapshots.buffer"
+                    f" ({of_join.buffer_bytes} bytes) has room for; mend the store, or give the buffer more"
+                )
+
+    @property
+    def states(self) -> dict[str, StoreState]:
+        """How the stores get on, by join."""
+        return self._publisher.states
+
+    def stop(self) -> None:
+        """Store what is closed, as far as that works, and end the thread. What is left is in the last commit."""
+        self._publisher.stop(STOP_SECONDS)
+
+    def _names(self, last: Checkpoint) -> list[str]:
+        return list(dict.fromkeys((*self._joins, *last.snapshots)))
+
+    def _rule(self, join: str) -> Rule | None:
+        of_join = self._joins.get(join)
+        return None if of_join is None else of_join.rule
+
+    def _stored(self, last: Checkpoint, join: str) -> Timeline:
+        stored = self._publisher.stored(join)
+        return last.snapshots.get(join, Timeline()).without(stored.ids, stored.sorted_ids)
