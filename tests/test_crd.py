@@ -120,7 +120,7 @@ ACCEPTED = [
     accepted("every unit", (WINDOW, "window: {within: 1d2h3m4s5ms6us}")),
     accepted("a hundred years", (WINDOW, "window: {within: 36500d}")),
     accepted("Kafka to Kafka", (FILES, KAFKA), (SINK, "sink: {kafka: {bootstrapServers: b, topic: out, options: {linger.ms: 5, a: x}}}")),
-    accepted("snapshots", (SINK, SINK + "\n        snapshots: {every: 10s, size: 1000, maxDelay: 3, key: order_id, keep: 7d, buffer: 256Mi}")),
+    accepted("snapshots", (SINK, SINK + "\n        snapshots: {every: 10s, size: 9, maxDelay: 3, key: order_id, keep: 7d, buffer: 256Mi}")),
     accepted("the console", (SINK, "sink: {console: {}}")),
     accepted("an object store", (CHECKPOINT, 'checkpoint: {location: "s3://bucket/state"}')),
     accepted("certificates", (CHECKPOINT, CHECKPOINT + "\n  security: {tls: {secretName: near-tls.v2}}")),

@@ -69,7 +69,7 @@ from streamjoin.epoch.pulse import STARTING, Pulse
 from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanner, require_fit
 from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import Rewrite, Shared, TaskReport, TooLarge, share
-from streamjoin.epoch.timelines import Timelines
+from streamjoin.epoch.timelines import SnapshotsState, Timelines
 from streamjoin.io.base import Counting, Follower, SinkError, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.job import Job
@@ -497,6 +497,10 @@ class Driver:
     def traffic(self) -> tuple[Traffic, ...]:
         """Of this process with each source's servers, and with the sink's."""
         return tuple(part.traffic if isinstance(part, Counting) else Traffic() for part in (*self._sources, self._sink))
+
+    def snapshots(self) -> dict[str, SnapshotsState]:
+        """How snapshots of results get on, by join. Any thread may call this."""
+        return self._timelines.states(self.checkpoint)
 
     def put_plan(self, plan: Plan) -> bool:
         """Ask for this plan to be applied; False when it runs already or is being applied. Any thread may call this.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from streamjoin.epoch.spec import TaskReport, attempt_prefix
 from streamjoin.io.base import UnavailableError
@@ -32,12 +33,27 @@ def forms_of(job: Job) -> dict[str, Form]:
     return {join.name: Form(output_schema(join.output), join.snapshots.key) for join in job.joins if join.snapshots is not None}
 
 
+@dataclass(frozen=True)
+class SnapshotsState:
+    """How one join's snapshots get on."""
+
+    next_id: int
+    waiting: int
+    """Snapshots that are closed and not in their store."""
+    waiting_bytes: int
+    buffer_bytes: int
+    """The join waits where more waits for the store."""
+    failing_seconds: float
+    """For how long attempts to store have failed; 0: the last one did not."""
+    store: StoreState
+
+
 class Timelines:
-    """One driver's. :attr:`states` may be asked by any thread, the rest by one."""
+    """One driver's. :meth:`states` may be asked by any thread, the rest by one."""
 
     def __init__(self, job: Job, storage: Storage, *, clock: Callable[[], float] = time.time, in_background: bool = True) -> None:
         """``in_background``: whether what is closed is stored by a thread of its own, or by that which commits, after each commit."""
-        self._storage = storage
+        self._storage, self._clock = storage, clock
         self._joins = {join.name: join.snapshots for join in job.joins if join.snapshots is not None}
         self._forms = {name: form.text for name, form in forms_of(job).items()}
         self._in_background = in_background
@@ -102,10 +118,18 @@ class Timelines:
                     f" ({of_join.buffer_bytes} bytes) has room for; mend the store, or give the buffer more"
                 )
 
-    @property
-    def states(self) -> dict[str, StoreState]:
-        """How the stores get on, by join."""
-        return self._publisher.states
+    def states(self, checkpoint: Checkpoint) -> dict[str, SnapshotsState]:
+        """How snapshots get on, by join. Any thread may call this."""
+        stores, now = self._publisher.states, self._clock()
+        found = {}
+        for join, of_join in self._joins.items():
+            timeline, store = checkpoint.snapshots.get(join, Timeline()), stores.get(join, StoreState())
+            waiting = timeline.without(self._publisher.stored(join).ids, ())
+            failing = 0.0 if store.failing_since is None else max(0.0, now - store.failing_since)
+            found[join] = SnapshotsState(
+                timeline.next_id, len(waiting.closed), waiting.waiting_bytes, of_join.buffer_bytes, failing, store
+            )
+        return found
 
     def stop(self) -> None:
         """Store what is closed, as far as that works, and end the thread. What is left is in the last commit."""

@@ -136,7 +136,7 @@ class Publisher:
         self._thread.start()
 
     def wait(self, until: Callable[[], bool], seconds: float) -> bool:
-        """Wait, or work where there is no thread, until something holds that follows from what is stored, or for so long. Whether it does."""
+        """Wait, or work where there is no thread, until something holds that follows from what is stored, at most so long; does it?"""
         deadline = time.monotonic() + seconds
         while not until():
             left = deadline - time.monotonic()
