@@ -30,7 +30,7 @@ from streamjoin.manifest.capacity import capacity_of
 from streamjoin.manifest.model import Checkpoint, Join, Manifest, SchemeSpec, Spec, Stream
 from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.sinks import ConsoleSink, FilesSink, KafkaSink, Sink
-from streamjoin.manifest.snapshots import Snapshots
+from streamjoin.manifest.snapshots import CassandraStore, PostgresStore, Snapshots
 from streamjoin.manifest.sources import FilesSource, GeneratorSource, KafkaSource, Source
 from streamjoin.manifest.validate import ManifestError, Problem
 from streamjoin.scheme.capacity import Capacity, column_bytes, tuple_bytes
@@ -87,6 +87,8 @@ class SnapshotsJob:
     keep_seconds: float | None
     """None: for good."""
     buffer_bytes: int
+    store: PostgresStore | CassandraStore | None
+    """As in the manifest; None: they are in the checkpoint alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +374,7 @@ def _snapshots(given: Snapshots, output: resolve.Output) -> SnapshotsJob:
         key=resolve.snapshot_key(given.key, output),
         keep_seconds=None if given.keep is None else given.keep.micros / 1e6,
         buffer_bytes=given.buffer.bytes,
+        store=None if given.store is None else given.store.postgres or given.store.cassandra,
     )
 
 

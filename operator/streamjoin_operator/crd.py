@@ -169,6 +169,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="topic",
         ),
     ),
+    snapshots.SnapshotStore: (_exactly_one(*_names(snapshots.SnapshotStore)),),
     snapshots.Snapshots: (
         Rule("has(self.every) || has(self.size)", "says nowhere when a snapshot ends; give every, or size, or both"),
         Rule(

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from streamjoin.epoch.spec import TaskReport, attempt_prefix
 from streamjoin.io.base import UnavailableError
-from streamjoin.job import Job
+from streamjoin.job import Job, SnapshotsJob
 from streamjoin.kernel.types import output_schema
+from streamjoin.results.factory import opener
 from streamjoin.results.parts import Form, gather
 from streamjoin.results.publisher import Kept, Publisher, StoreState
 from streamjoin.snapshots.timeline import Rule, Timeline
@@ -57,13 +58,16 @@ class Timelines:
         self._joins = {join.name: join.snapshots for join in job.joins if join.snapshots is not None}
         self._forms = {name: form.text for name, form in forms_of(job).items()}
         self._in_background = in_background
-        kept = {name: Kept(of_join.keep_seconds) for name, of_join in self._joins.items()}
-        self._publisher = Publisher(storage, kept, clock=clock)
+        self._query = job.name
+        self._fields = {join.name: f"spec.joins[{number}].output.snapshots.store" for number, join in enumerate(job.joins)}
+        self._publisher = Publisher(storage, {}, clock=clock)
 
     def start(self, checkpoint: Checkpoint) -> None:
         """Store what the last commit names. Raises StorageError."""
         if not checkpoint.snapshots and not self._joins:
             return
+        kept = {join: self._kept(join, of_join, checkpoint.identity) for join, of_join in self._joins.items()}
+        self._publisher = Publisher(self._storage, kept, clock=self._clock)
         self._publisher.offer(checkpoint.snapshots)
         self._publisher.sweep()
         if self._in_background:
@@ -134,6 +138,13 @@ class Timelines:
     def stop(self) -> None:
         """Store what is closed, as far as that works, and end the thread. What is left is in the last commit."""
         self._publisher.stop(STOP_SECONDS)
+
+    def _kept(self, join: str, of_join: SnapshotsJob, checkpoint: str) -> Kept:
+        if of_join.store is None:
+            return Kept(of_join.keep_seconds)
+        field, keep = self._fields[join], of_join.keep_seconds
+        store = opener(of_join.store, query=self._query, join=join, checkpoint=checkpoint, keep_seconds=keep, field=field)
+        return Kept(keep, store)
 
     def _names(self, last: Checkpoint) -> list[str]:
         return list(dict.fromkeys((*self._joins, *last.snapshots)))

@@ -31,6 +31,7 @@ from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.quantity import Duration
+from streamjoin.manifest.stores import store_problems, store_remarks
 from streamjoin.manifest.text import field_name
 from streamjoin.scheme.models import KEYED
 
@@ -128,6 +129,10 @@ def _join_remarks(field: str, join: model.Join, spec: model.Spec) -> Check:
         message = "never ends, so tuples without a match come only when the input has ended (streamjoin run --until-idle)"
         yield Problem(f"{field}.window.unbounded", None, message)
     yield from kafka_client_remarks(f"{field}.output.sink.kafka", join.output.sink.kafka)
+    snapshots = join.output.snapshots
+    if snapshots is not None and snapshots.store is not None:
+        for name in ("postgres", "cassandra"):
+            yield from store_remarks(f"{field}.output.snapshots.store.{name}", getattr(snapshots.store, name))
 
 
 def former_names(manifest: Manifest) -> list[Problem]:
@@ -522,6 +527,10 @@ def _snapshots_end(field: str, join: model.Join) -> Check:
     snapshots = join.output.snapshots
     if snapshots is None:
         return
+    if snapshots.store is not None:
+        yield from _one_of(f"{field}.store", snapshots.store, ("embedded", "postgres", "cassandra"))
+        for name in ("postgres", "cassandra"):
+            yield from store_problems(f"{field}.store.{name}", getattr(snapshots.store, name))
     if snapshots.every is None and snapshots.size is None:
         yield Problem(field, None, "says nowhere when a snapshot ends; give every, or size, or both")
     if snapshots.max_delay and (snapshots.every is None or snapshots.size is None):
