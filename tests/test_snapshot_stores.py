@@ -6,12 +6,15 @@ down, as long as there is room, says so, and catches up.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
+import functools
 import random
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +24,7 @@ import pyarrow as pa
 import pytest
 
 from cable import Cable
-from harness import Input, driver_for
+from harness import driver_for
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.job import Job
@@ -31,13 +34,14 @@ from streamjoin.results.reader import Snapshot
 from streamjoin.results.store import SnapshotStore, StoreError
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.metrics import Metrics
+from streamjoin.state.log import Superseded
 from streamjoin.state.storage import ObjectStorage
 from test_snapshots import Clock, expected, job_with, make_inputs
 from waiting import wait_for
 
 NAMES = iter(range(1_000_000))
 """Of tables: no two tests share one."""
-pytestmark = pytest.mark.usefixtures("planned_once")
+pytestmark = [pytest.mark.usefixtures("planned_once"), pytest.mark.xdist_group("stores")]  # one server of each kind
 Row = tuple[Any, ...]
 
 
@@ -73,7 +77,7 @@ class Postgres:
 
         host, port = self.cable.address.split(":")
         given = {"timeout_seconds": 5.0, "options": {"user": "streamjoin"}} | options
-        given.pop("keep_seconds", None)
+        given.pop("keep_seconds", None)  # it is asked to let go
         return PostgresStore(PostgresConfig(host, int(port), "postgres", "public", table, checkpoint, **given))
 
     def listed(self, table: str) -> Counter[int]:
@@ -105,11 +109,68 @@ def postgres() -> Iterator[str]:
         yield server.target
 
 
-@pytest.fixture(params=["postgres"])
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    target = request.getfixturevalue(request.param)
+class Cassandra:
+    def __init__(self, target: str, cable: Cable) -> None:
+        self._target, self.cable = target, cable
+
+    def model(self) -> dict[str, Any]:
+        host, port = self.cable.address.split(":")
+        return {"cassandra": {"hosts": host, "port": int(port), "keyspace": "test", "table": f"t{next(NAMES)}", "timeout": "5s"}}
+
+    def store(self, table: str, checkpoint: str = "one", **options: Any) -> SnapshotStore:
+        from streamjoin.results.cassandra import CassandraConfig, CassandraStore
+
+        host, port = self.cable.address.split(":")
+        return CassandraStore(CassandraConfig((host,), int(port), "test", table, checkpoint, **{"timeout_seconds": 5.0} | options))
+
+    def listed(self, table: str) -> Counter[int]:
+        names = _session(self._target).execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'test'")
+        if f"{table}_snapshots" not in {name for (name,) in names}:
+            return Counter()
+        return Counter(dict(_session(self._target).execute(f"SELECT id, rows FROM test.{table}_snapshots")))
+
+    def rows(self, table: str, columns: Sequence[str]) -> list[Row]:
+        known = self.listed(table)
+        names = ", ".join(f'"{name}"' for name in (SNAPSHOT, *columns))
+        found = _session(self._target).execute(f"SELECT {names} FROM test.{table}") if known else []
+        return [tuple(row[1:]) for row in found if row[0] in known]
+
+
+@functools.cache
+def _session(target: str) -> Any:
+    from cassandra.cluster import Cluster
+
+    host, port = target.split(":")
+    session = Cluster([host], port=int(port)).connect()
+    session.execute("CREATE KEYSPACE IF NOT EXISTS test WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+    return session
+
+
+@pytest.fixture(scope="module")
+def cassandra() -> Iterator[str]:
+    """A server's address."""
+    from cassandra_server import CassandraServer, NoCassandra
+
+    try:
+        server = CassandraServer()
+    except NoCassandra as missing:
+        pytest.skip(str(missing))
+    with server:
+        _session(server.target)
+        yield server.target
+        _session(server.target).cluster.shutdown()
+
+
+@pytest.fixture(params=["postgres", "cassandra"], scope="module")
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def world(kind: str, request: pytest.FixtureRequest) -> Iterator[World]:
+    target = request.getfixturevalue(kind)
     with Cable(target) as cable:
-        yield {"postgres": Postgres}[request.param](target, cable)
+        yield {"postgres": Postgres, "cassandra": Cassandra}[kind](target, cable)
 
 
 def batches_of(snapshot: int, rows: int, seed: int = 0, *, most: int = 7) -> list[pa.RecordBatch]:
@@ -157,7 +218,7 @@ def test_what_is_stored_is_there_once_and_found_by_key(world: World) -> None:
     other.close()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_wherever_storing_breaks_off_a_snapshot_is_there_whole_or_not_and_then_once(world: World, seed: int) -> None:
     """The cable is cut after some bytes, at points all over what is sent, then mended, and the snapshot is stored again."""
     table, rng = f"t{next(NAMES)}", random.Random(seed)
@@ -168,7 +229,7 @@ def test_wherever_storing_breaks_off_a_snapshot_is_there_whole_or_not_and_then_o
     sent = world.cable.carried - before
     wanted = Counter(rows_in([*batches_of(0, 30, seed), *batches_of(1, 30, seed)], COLUMNS))
     broken = 0
-    for number in range(2, 22):
+    for number in range(2, 12):
         batches = batches_of(number, 30, seed)
         world.cable.cut_after = world.cable.carried + rng.randrange(1, sent)
         try:
@@ -183,7 +244,7 @@ def test_wherever_storing_breaks_off_a_snapshot_is_there_whole_or_not_and_then_o
         wanted += Counter(rows_in(batches, COLUMNS))
         assert Counter(world.rows(table, COLUMNS)) == wanted
         assert world.listed(table)[number] == 30
-    assert broken > 5
+    assert broken > 3
     store.close()
 
 
@@ -301,6 +362,36 @@ def test_a_store_that_is_not_there_or_refuses_says_what_to_do(world: World) -> N
         publish(secret, 0, batches_of(0, 5))
 
 
+def test_snapshots_are_let_go_when_they_are_old(world: World) -> None:
+    """By the store, once it is asked, or by itself."""
+    name, now = f"t{next(NAMES)}", time.time()
+    store = world.store(name, keep_seconds=100.0)
+    for number, age in enumerate((98.0, 97.5, 50.0, 1.0)):
+        publish(store, number, batches_of(number, 20), committed_at=now - age)
+
+    def is_gone() -> bool:
+        store.let_go(time.time() - 100.0)
+        return world.listed(name) == Counter({2: 20, 3: 20})
+
+    wait_for("the old ones are gone", is_gone, 30)
+    assert Counter(row[0] for row in world.rows(name, [SNAPSHOT])) == Counter({2: 20, 3: 20})
+    store.close()
+
+
+def test_a_store_that_hangs_is_not_waited_for_without_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamjoin.results.postgres.MARGIN_SECONDS", 0.5)
+    name = f"t{next(NAMES)}"
+    store = world.store(name, timeout_seconds=1.0)
+    publish(store, 0, batches_of(0, 5))
+    world.cable.freeze()
+    with pytest.raises(StoreError, match="cannot be reached"):
+        publish(store, 1, batches_of(1, 5))
+    world.cable.mend()
+    publish(store, 1, batches_of(1, 5))
+    assert world.listed(name) == Counter({0: 5, 1: 5})
+    store.close()
+
+
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores are asked again soon, and an epoch does not wait long for room."""
@@ -344,7 +435,7 @@ def test_while_a_store_is_down_the_join_goes_on_as_long_as_there_is_room_says_so
     assert metrics.health()[1]["snapshotsWait"] is None
     driver.stop()
     assert Counter(world.rows(table, ["a", "b"])) == expected(inputs)
-    assert list(world.listed(table)[number] for number in range(len(_sizes(tmp_path)))) == _sizes(tmp_path)
+    assert [world.listed(table)[number] for number in range(len(_sizes(tmp_path)))] == _sizes(tmp_path)
 
 
 def _sizes(root: Path) -> list[int]:
@@ -356,7 +447,8 @@ def _steps_until_it_waits(driver: Driver) -> int:
         try:
             assert driver.step() is not None
         except EpochFailed as error:
-            assert "the store of j's snapshots does not keep up" in str(error)
+            if "the store of j's snapshots does not keep up" not in str(error):
+                raise
             return epochs
     raise AssertionError("it never waited")
 
@@ -371,7 +463,7 @@ def _stepped(driver: Driver) -> bool:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_store_that_is_lost_again_and_again_and_drivers_that_are_replaced_lose_and_repeat_nothing(
     world: World, tmp_path: Path, seed: int
 ) -> None:
@@ -379,6 +471,7 @@ def test_a_store_that_is_lost_again_and_again_and_drivers_that_are_replaced_lose
     (table,) = (fields["table"] for fields in model.values())
     job = job_with(tmp_path, {"every": "2s", "key": "b", "store": model})
     driver: Driver | None = None
+    older: list[Driver] = []
     more = True
     while more:
         if driver is None:
@@ -395,7 +488,8 @@ def test_a_store_that_is_lost_again_and_again_and_drivers_that_are_replaced_lose
             case "mend":
                 world.cable.mend()
             case "another driver":
-                driver = None  # the one before goes on with what it had begun
+                older.append(driver)  # goes on with what it had begun
+                driver = None
     world.cable.cut_after = None
     world.cable.mend()
     last = driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner(), clock=clock)
@@ -403,7 +497,9 @@ def test_a_store_that_is_lost_again_and_again_and_drivers_that_are_replaced_lose
     while _stepped(last):
         pass
     wait_for("all is stored", lambda: last.snapshots()["j"].waiting == 0)
-    last.stop()
+    for one in (last, *older):
+        with contextlib.suppress(Superseded):
+            one.stop()
     assert Counter(world.rows(table, ["a", "b"])) == expected(inputs)
     storage = ObjectStorage(str(tmp_path / "state"))
     paths = [str(storage.local_path(file.path)) for file in reader.files(storage, "j")]

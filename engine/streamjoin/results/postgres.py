@@ -10,7 +10,11 @@ one that it has no more stays, with nulls.
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
+import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,6 +31,8 @@ from streamjoin.results.reader import Snapshot
 from streamjoin.results.secrets import resolved
 from streamjoin.results.store import StoreError
 
+MARGIN_SECONDS = 5.0
+"""The server itself ends a statement that takes too long; so much later it is not waited for any more."""
 CHECKPOINT = "_checkpoint"
 SNAPSHOTS = "_snapshots"
 """How the name of the table of snapshots ends."""
@@ -142,7 +148,8 @@ class PostgresStore:
         try:
             if self._connection is None:
                 self._connection = self._connected()
-            return once(self._connection)
+            with _severed_after(self._connection, self.config.timeout_seconds + MARGIN_SECONDS):
+                return once(self._connection)
         except psycopg.Error as error:
             self._prepared = None
             self.close()
@@ -236,6 +243,20 @@ class PostgresStore:
         table = pa.table(columns, names=[CHECKPOINT, *batch.schema.names])
         csv.write_csv(table, out, csv.WriteOptions(include_header=False, quoting_style="needed"))
         return out.getvalue()
+
+
+@contextlib.contextmanager
+def _severed_after(connection: Connection, seconds: float) -> Iterator[None]:
+    """Break the connection off if this takes so long: a server that hangs would be waited for without end."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        timer = threading.Timer(seconds, end.shutdown, [socket.SHUT_RDWR])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
 
 
 def type_of(kind: pa.DataType) -> str:
