@@ -76,7 +76,7 @@ class CassandraServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> CassandraServer:
-        opened = [argument for name in OPENED.split() for kind in ("opens", "exports") for argument in (f"--add-{kind}", f"{name}=ALL-UNNAMED")]
+        opened = [f"--add-{kind}={name}=ALL-UNNAMED" for name in OPENED.split() for kind in ("opens", "exports")]
         settings = {
             "jdk.attach.allowAttachSelf": "true",
             "cassandra.config": f"file://{self._root}/cassandra.yaml",
