@@ -128,6 +128,15 @@ def bad_of_three(name: str, old: str, new: str, *problems: str, also: tuple[str,
     return bad(f"three streams: {name}", old, new, *problems, also=also, good=THREE)
 
 
+SINK = "sink: {files: {path: out/matches, format: parquet}}"
+STORE = "spec.joins[0].output.snapshots.store"
+
+
+def stored_in(store: str) -> str:
+    """The sink, and snapshots in this store."""
+    return f"{SINK}\n        snapshots: {{every: 10s, store: {store}}}"
+
+
 CASES = [
     # The document and its text.
     bad("another version", "/v1alpha1", "/v1", 'apiVersion: "streamjoin.dev/v1" must be streamjoin.dev/v1alpha1'),
@@ -1274,6 +1283,38 @@ CASES = [
         'select: ["orders.id AS _row", "payments.id AS payment_id"]\n        snapshots: {every: 10s}',
         "spec.joins[0].output.select: \"_row\" is a column of snapshots themselves; name the output's column otherwise, with AS in"
         " output.select",
+    ),
+    bad(
+        "a store of snapshots that is none",
+        SINK,
+        stored_in("{}"),
+        f"{STORE}: is empty; give one of embedded, postgres or cassandra",
+    ),
+    bad(
+        "two stores of snapshots",
+        SINK,
+        stored_in("{embedded: {}, cassandra: {hosts: c, keyspace: k}}"),
+        f"{STORE}: has embedded and cassandra; keep one",
+    ),
+    bad(
+        "an option of PostgreSQL that is a field",
+        SINK,
+        stored_in("{postgres: {host: db, database: d, options: {dbname: e}}}"),
+        f'{STORE}.postgres.options.dbname: "e" is database here; remove it',
+    ),
+    bad(
+        "an option that Cassandra does not have",
+        SINK,
+        stored_in("{cassandra: {hosts: c, keyspace: k, options: {user: me}}}"),
+        f'{STORE}.cassandra.options.user: "me" is not an option of a store of Cassandra;'
+        " they are username, password and ssl.ca.location",
+    ),
+    bad(
+        "a password of a store in a file that is nowhere",
+        SINK,
+        stored_in("{postgres: {host: db, database: d, options: {password: file:secret}}}"),
+        f'{STORE}.postgres.options.password: is not an absolute path, and workers have working directories of their own;'
+        ' write file:/path',
     ),
     bad(
         "an option that would lose results",

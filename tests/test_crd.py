@@ -517,6 +517,11 @@ BEYOND = {
     "an option that is a field",
     "an option that is a function",
     "an option that would lose results",
+    "a column that snapshots have themselves",
+    "a key of snapshots that is none",
+    "an option of PostgreSQL that is a field",
+    "an option that Cassandra does not have",
+    "a password of a store in a file that is nowhere",
     # Places that get in each other's way.
     "a file URL with a host",
     "a sink in the checkpoint's folder of a bucket",
