@@ -130,6 +130,7 @@ def bad_of_three(name: str, old: str, new: str, *problems: str, also: tuple[str,
 
 SINK = "sink: {files: {path: out/matches, format: parquet}}"
 STORE = "spec.joins[0].output.snapshots.store"
+NO_PUNCTUATION = "is missing, and spec.joins[0].output.snapshots.punctuation needs it of every stream; give when and id"
 
 
 def stored_in(store: str) -> str:
@@ -1257,7 +1258,7 @@ CASES = [
         "snapshots that never end",
         "sink: {files: {path: out/matches, format: parquet}}",
         "sink: {files: {path: out/matches, format: parquet}}\n        snapshots: {key: order_id}",
-        'spec.joins[0].output.snapshots: says nowhere when a snapshot ends; give every, or size, or both',
+        'spec.joins[0].output.snapshots: says nowhere when a snapshot ends; give every, or size, or both, or punctuation: true',
     ),
     bad(
         "a delay of snapshots without a size",
@@ -1315,6 +1316,21 @@ CASES = [
         stored_in("{postgres: {host: db, database: d, options: {password: file:secret}}}"),
         f'{STORE}.postgres.options.password: is not an absolute path, and workers have working directories of their own;'
         ' write file:/path',
+    ),
+    bad(
+        "snapshots that end by punctuations that no stream has",
+        SINK,
+        f"{SINK}\n        snapshots: {{punctuation: true}}",
+        f"spec.streams[0].punctuation: {NO_PUNCTUATION}",
+        f"spec.streams[1].punctuation: {NO_PUNCTUATION}",
+    ),
+    bad(
+        "snapshots that end by time and by punctuations",
+        SINK,
+        f"{SINK}\n        snapshots: {{punctuation: true, every: 10s}}",
+        f"spec.streams[0].punctuation: {NO_PUNCTUATION}",
+        f"spec.streams[1].punctuation: {NO_PUNCTUATION}",
+        'spec.joins[0].output.snapshots.every: "10s" excludes punctuation, which says when a snapshot ends; keep one',
     ),
     bad(
         "an option that would lose results",

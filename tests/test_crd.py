@@ -373,7 +373,21 @@ REFUSED = [
         SINK,
         SINK + "\n        snapshots: {keep: 7d}",
         "spec.joins[0].output.snapshots",
-        "says nowhere when a snapshot ends; give every, or size, or both",
+        "says nowhere when a snapshot ends; give every, or size, or both, or punctuation: true",
+    ),
+    refused(
+        "snapshots that end by time and by punctuations",
+        SINK,
+        SINK + "\n        snapshots: {every: 10s, punctuation: true}",
+        "spec.joins[0].output.snapshots.punctuation",
+        "excludes every and size; keep one",
+    ),
+    refused(
+        "snapshots that end by punctuations that no stream has",
+        SINK,
+        SINK + "\n        snapshots: {punctuation: true}",
+        "spec.streams",
+        "snapshots that end by punctuation need streams[].punctuation of every stream; give when and id",
     ),
     refused(
         "a delay of snapshots without a size",

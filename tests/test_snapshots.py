@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from pathlib import Path
@@ -18,6 +19,7 @@ from streamjoin.job import Job
 from streamjoin.results import archive, reader
 from streamjoin.results.reader import SnapshotFile, files, list_snapshots
 from streamjoin.runner.inline import InlineRunner
+from streamjoin.snapshots.punctuation import MOST_PENDING, WHOLE, Came, Pending
 from streamjoin.snapshots.timeline import check
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage, Storage, StorageError
@@ -332,3 +334,97 @@ def test_in_a_thread_of_its_own_storing_holds_no_epoch_up_and_an_end_waits_for_i
     run_all(driver)
     driver.stop()
     require_each_once(tmp_path, expected(inputs))
+
+
+def marked(inputs: tuple[Input, Input], at: dict[tuple[int, int], list[int]]) -> tuple[Input, Input]:
+    """With punctuations (v = -1, the identifier as rid, no key) at the end of batches, by (stream, epoch)."""
+    streams = []
+    for stream, given in enumerate(inputs):
+        batches = list(given.batches)
+        for (of_stream, epoch), ids in at.items():
+            if of_stream == stream:
+                rows = [(identifier, None, -1, START + epoch * 2 * SECOND) for identifier in ids]
+                both = pa.Table.from_batches([batches[epoch], make_batch(rows, pa.int64())]).combine_chunks()
+                batches[epoch] = both.to_batches()[0]
+        streams.append(Input(batches, given.per_epoch))
+    return streams[0], streams[1]
+
+
+def job_with_punctuations(root: Path, **snapshots: Any) -> Job:
+    """Streams whose records with v = -1 are punctuations."""
+    job = job_with(root, {"punctuation": True} | snapshots, streams=_streams(root))
+    assert all(stream.punctuation is not None for stream in job.streams)
+    return job
+
+
+def _streams(root: Path) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "source": {"files": {"path": str(root / f"in-{name}"), "format": "json"}},
+            "schema": "rid BIGINT, k BIGINT, v INT, at TIMESTAMP",
+            "eventTime": "at",
+            "watermark": "1s",
+            "expectedRate": 1000,
+            "punctuation": {"when": "v = -1", "id": identifier},
+        }
+        for name, identifier in (("l", "rid"), ("r", "CAST(rid AS STRING)"))
+    ]
+
+
+def test_a_snapshot_ends_when_a_punctuation_has_come_of_both_streams(tmp_path: Path) -> None:
+    plain = make_inputs(epochs=10)
+    inputs = marked(plain, {(0, 1): [900], (1, 3): [900], (1, 4): [901, 902], (0, 6): [901], (0, 8): [903]})
+    driver = run(job_with_punctuations(tmp_path), inputs, tmp_path, Clock())
+    require_each_once(tmp_path, expected(plain))
+    found = list_snapshots(ObjectStorage(str(tmp_path / "state")), "j")
+    assert [(each.epoch, each.marks) for each in found] == [(3, ("900",)), (6, ("901",)), (9, ())]
+    assert list(driver.checkpoint.punctuations.came) == ["902", "903"]
+    # A result of tuples that came before both punctuations is in that snapshot, or in one before.
+    before = {(a, b): snapshot for a, b, snapshot, *_ in stored(tmp_path)}
+    left = {rid for batch in plain[0].batches[:2] for rid in batch.column("rid").to_pylist()}
+    right = {rid for batch in plain[1].batches[:4] for rid in batch.column("rid").to_pylist()}
+    assert {snapshot for (a, b), snapshot in before.items() if a in left and b in right} == {0}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_punctuations_survive_drivers_that_die(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    plain = make_inputs(seed, epochs=12)
+    at: dict[tuple[int, int], list[int]] = {(stream, rng.randrange(12)): [] for stream in (0, 1) for _ in range(8)}
+    for identifier in range(900, 905):
+        for stream in (0, 1):
+            at[rng.choice([place for place in at if place[0] == stream])].append(identifier)
+    inputs = marked(plain, at)
+    run(job_with_punctuations(tmp_path / "none"), inputs, tmp_path / "none", Clock())
+    faults = ["fail-before", "fail-after", "die-before", "die-after"]
+    storage = FaultyStorage(
+        ObjectStorage(str(tmp_path / "faulty" / "state")), lambda name, path: rng.choice(faults) if rng.random() < 0.02 else None
+    )
+    finish(job_with_punctuations(tmp_path / "faulty"), inputs, storage, Clock())
+    seen = []
+    for root in (tmp_path / "none", tmp_path / "faulty"):
+        require_each_once(root, expected(plain))
+        seen.append([(each.epoch, each.rows, each.marks) for each in list_snapshots(ObjectStorage(str(root / "state")), "j")])
+    assert seen[0] == seen[1]
+    assert sum(len(marks) for _, _, marks in seen[0]) > 0
+
+
+def test_of_a_stream_with_partitions_a_punctuation_has_come_once_all_of_them_have_it() -> None:
+    whole, three = frozenset((WHOLE,)), frozenset(range(3))
+    pending = Pending()
+    steps: list[tuple[dict[int, list[str]], dict[int, list[str]], tuple[str, ...]]] = [
+        ({0: ["a"]}, {WHOLE: ["a", "b"]}, ()),
+        ({1: ["a", "b"], 0: ["b"]}, {}, ()),
+        ({2: ["a"]}, {}, ("a",)),
+        ({2: ["b"]}, {}, ("b",)),
+        ({}, {}, ()),
+    ]
+    for left, right, complete in steps:
+        pending, found = pending.after([Came(left, three), Came(right, whole)])
+        assert found == complete
+        assert Pending.from_json(json.loads(json.dumps(pending.to_json()))) == pending
+    assert pending == Pending()
+    for number in range(MOST_PENDING + 5):
+        pending, _ = pending.after([Came({0: [str(number)]}, three), Came({}, whole)])
+    assert list(pending.came) == [str(number) for number in range(5, MOST_PENDING + 5)]

@@ -74,6 +74,8 @@ class StreamJob:
     """Tuples per second."""
     source: SourceModel
     """As in the manifest, but for ``path``, which is a place as ``location`` writes it."""
+    punctuation: tuple[Expression, Expression] | None = None
+    """Which records are punctuations, and their identifiers; None: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +372,7 @@ def _join_job(join: Join, spec: Spec, schemas: Mapping[str, Schema]) -> JoinJob:
 def _snapshots(given: Snapshots, output: resolve.Output) -> SnapshotsJob:
     every = None if given.every is None else given.every.micros / 1e6
     return SnapshotsJob(
-        rule=Rule(every, given.size, given.max_delay),
+        rule=Rule(every, given.size, given.max_delay, given.punctuation),
         key=resolve.snapshot_key(given.key, output),
         keep_seconds=None if given.keep is None else given.keep.micros / 1e6,
         buffer_bytes=given.buffer.bytes,
@@ -411,6 +413,7 @@ def _stream_job(stream: Stream, schema: Schema, needs: tuple[resolve.Need, ...])
         idle_micros=0 if stream.source.kafka is None else stream.source.kafka.idle_timeout.micros,
         expected_rate=stream.expected_rate,
         source=_source(stream.source),
+        punctuation=None if stream.punctuation is None else resolve.punctuation(stream.punctuation, {stream.name: schema}),
     )
 
 

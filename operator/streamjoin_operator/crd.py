@@ -171,7 +171,15 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
     ),
     snapshots.SnapshotStore: (_exactly_one(*_names(snapshots.SnapshotStore)),),
     snapshots.Snapshots: (
-        Rule("has(self.every) || has(self.size)", "says nowhere when a snapshot ends; give every, or size, or both"),
+        Rule(
+            "self.punctuation || has(self.every) || has(self.size)",
+            "says nowhere when a snapshot ends; give every, or size, or both, or punctuation: true",
+        ),
+        Rule(
+            "!self.punctuation || !(has(self.every) || has(self.size))",
+            "excludes every and size; keep one",
+            field="punctuation",
+        ),
         Rule(
             "self.maxDelay == 0 || (has(self.every) && has(self.size))",
             "needs every and size; give both, or remove maxDelay",
@@ -313,6 +321,11 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             f" || !{_WITHOUT_STREAMS}.matches({_QUALIFIER}))",
             "condition refers to a stream that is not there; write stream.column with the names of streams",
             field="joins",
+        ),
+        Rule(
+            "!self.joins.exists(j, has(j.output.snapshots) && j.output.snapshots.punctuation) || self.streams.all(s, has(s.punctuation))",
+            "snapshots that end by punctuation need streams[].punctuation of every stream; give when and id",
+            field="streams",
         ),
         Rule(
             "!self.joins.exists(j, j.type == 'anti') || self.shedding.model == 'off'",

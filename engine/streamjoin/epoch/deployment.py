@@ -175,7 +175,7 @@ def make_config(
     predicates = layout.predicates or (None,) * len(job.joins)
     return Config(
         query=query,
-        streams=tuple(Stream(each.name, each.schema, each.payload, each.where, each.event_time) for each in job.streams),
+        streams=tuple(Stream(each.name, each.schema, each.payload, each.where, each.event_time, each.punctuation) for each in job.streams),
         joins=tuple(
             Join(each.name, each.type, each.window, each.where, each.output, predicate, layout.indexes(number))
             for number, (each, predicate) in enumerate(zip(job.joins, predicates, strict=True))

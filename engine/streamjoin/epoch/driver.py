@@ -364,9 +364,9 @@ class Driver:
                 raise EpochFailed(f"epoch {epoch.spec.epoch}: {type(error).__name__}: {error}", traceback.format_exc()) from error
         segment = Segment(self._log.next_path)
         results = results.kept_in(segment)
-        timelines = self._timelines.after(self.checkpoint, self._log.incarnation, epoch.spec.epoch, reports, segment, now)
+        timelines, punctuations = self._timelines.after(self.checkpoint, self._log.incarnation, epoch, reports, segment, now)
         after = checkpoint_after(self.job, self.checkpoint, epoch, reports, now, results, segment)
-        after = replace(after, snapshots=timelines)
+        after = replace(after, snapshots=timelines, punctuations=punctuations)
         if self._flow is not None:
             after = replace(after, flowing=asdict(self._flow.known(self.checkpoint, self._observations.rates())))
         self._enter("commit")

@@ -53,6 +53,8 @@ class Stream:
     payload: tuple[str, ...]
     where: Expression | None
     event_time: str | None
+    punctuation: tuple[Expression, Expression] | None = None
+    """Which records are punctuations, and their identifiers."""
 
 
 @dataclass(frozen=True)
@@ -272,6 +274,8 @@ class RouteReport:
     storage_retries: int = 0
     source_errors: int = 0
     """Errors of the source's servers that reading got over."""
+    punctuations: list[str] = field(default_factory=list)
+    """Their identifiers, in order; they are among ``filtered``."""
 
 
 @dataclass
@@ -432,6 +436,7 @@ class Taken:
         self.gives_unmatched = any(kind.gives_unmatched for kind in tracked_for)
         self.payload = arrow_schema(stream.schema.select(stream.payload))
         self.where = Evaluator(stream.where) if stream.where else None
+        self.punctuation = None if stream.punctuation is None else tuple(map(Evaluator, stream.punctuation))
 
 
 ID = "_id"

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from streamjoin.epoch.planning import PlannedEpoch
 from streamjoin.epoch.spec import TaskReport, attempt_prefix
 from streamjoin.io.base import UnavailableError
 from streamjoin.job import Job, SnapshotsJob
@@ -18,6 +19,7 @@ from streamjoin.kernel.types import output_schema
 from streamjoin.results.factory import opener
 from streamjoin.results.parts import Form, gather
 from streamjoin.results.publisher import Kept, Publisher, StoreState
+from streamjoin.snapshots.punctuation import WHOLE, Came, Pending
 from streamjoin.snapshots.timeline import Rule, Timeline
 from streamjoin.state.extent import Segment
 from streamjoin.state.log import Checkpoint
@@ -58,6 +60,7 @@ class Timelines:
         self._joins = {join.name: join.snapshots for join in job.joins if join.snapshots is not None}
         self._forms = {name: form.text for name, form in forms_of(job).items()}
         self._in_background = in_background
+        self._has_punctuations = all(stream.punctuation is not None for stream in job.streams)
         self._query = job.name
         self._fields = {join.name: f"spec.joins[{number}].output.snapshots.store" for number, join in enumerate(job.joins)}
         self._publisher = Publisher(storage, {}, clock=clock)
@@ -74,19 +77,20 @@ class Timelines:
             self._publisher.start()
 
     def after(
-        self, last: Checkpoint, incarnation: int, epoch: int, reports: Sequence[TaskReport], segment: Segment, now: float
-    ) -> dict[str, Timeline]:
-        """What the commit of an epoch is to say of them. Puts few rows into ``segment``. Raises StorageError."""
-        after = {}
+        self, last: Checkpoint, incarnation: int, epoch: PlannedEpoch, reports: Sequence[TaskReport], segment: Segment, now: float
+    ) -> tuple[dict[str, Timeline], Pending]:
+        """What the commit of an epoch is to say of them, and of punctuations. Puts few rows into ``segment``. Raises StorageError."""
+        after, number = {}, epoch.spec.epoch
+        pending, marks = last.punctuations.after(_came(epoch, reports)) if self._has_punctuations else (Pending(), ())
         for join in self._names(last):
             timeline = self._stored(last, join)
             small = timeline.to_gather()
             if small:
-                name = f"{attempt_prefix(last.identity, incarnation, epoch)}-snapshot-{uuid.uuid4().hex[:8]}"
+                name = f"{attempt_prefix(last.identity, incarnation, number)}-snapshot-{uuid.uuid4().hex[:8]}"
                 timeline = timeline.gathered(small, gather(self._storage, small, name))
             parts = [part.kept_in(segment) for report in reports for part in report.snapshot_parts.get(join, ())]
-            after[join] = timeline.with_rows(self._rule(join), epoch, parts, self._forms.get(join, ""), now)
-        return after
+            after[join] = timeline.with_rows(self._rule(join), number, parts, self._forms.get(join, ""), now, marks=marks)
+        return after, pending
 
     def are_due(self, checkpoint: Checkpoint, now: float, *, end: bool) -> bool:
         """Whether one is to be closed although nothing is new. ``end``: the input is over."""
@@ -156,3 +160,15 @@ class Timelines:
     def _stored(self, last: Checkpoint, join: str) -> Timeline:
         stored = self._publisher.stored(join)
         return last.snapshots.get(join, Timeline()).without(stored.ids, stored.sorted_ids)
+
+
+def _came(epoch: PlannedEpoch, reports: Sequence[TaskReport]) -> list[Came]:
+    """The punctuations that the epoch has read, by stream."""
+    ids: list[dict[int, list[str]]] = [{} for _ in epoch.inputs]
+    for report in reports:
+        for route in report.routes:
+            if route.punctuations:
+                partition = WHOLE if route.partition is None else route.partition
+                ids[route.stream].setdefault(partition, []).extend(route.punctuations)
+    partitions = [frozenset(plan.backlog_by_partition) or frozenset((WHOLE,)) for plan in epoch.inputs]
+    return [Came(*of_stream) for of_stream in zip(ids, partitions, strict=True)]

@@ -47,6 +47,16 @@ MOST_JOINS = 16
 """Of one resource."""
 
 
+class Punctuation(Part):
+    """Records of a stream that are no tuples, and say that it has come so far: of each stream one, of the same identifier, end a snapshot
+    of results."""
+
+    when: Sql
+    """Which records they are (SQL over this stream's columns)."""
+    id: Sql
+    """Their identifier (SQL over this stream's columns); those of the streams are compared as text."""
+
+
 class Stream(Part):
     """One of the streams to join."""
 
@@ -73,6 +83,8 @@ class Stream(Part):
     """The columns to hold for residual predicates and output. By default what the join and the output need."""
     expected_rate: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """Tuples per second to expect, from which the first number of workers follows."""
+    punctuation: Punctuation | None = None
+    """Which records are no tuples, but end snapshots of results (output.snapshots.punctuation)."""
 
 
 class Window(Part):

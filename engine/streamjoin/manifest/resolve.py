@@ -17,7 +17,7 @@ from streamjoin.language.join_type import JoinType
 from streamjoin.language.layout import Layout, layouts
 from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sql import Expression, parse_boolean, parse_expression, parse_projection
-from streamjoin.language.types import INT, INTERVAL
+from streamjoin.language.types import INT, INTERVAL, STRING, castable
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest import model
 from streamjoin.manifest.quantity import Duration
@@ -109,6 +109,19 @@ def output(join: model.Join, spec: model.Spec, schemas: Mapping[str, Schema]) ->
     if join.output.select is not None:
         return given_output(join.output.select, schemas)
     return default_output(JoinType(join.type), {stream.name: stream.select for stream in spec.streams}, schemas)
+
+
+def punctuation(given: model.Punctuation, schemas: Mapping[str, Schema]) -> tuple[Expression, Expression]:
+    """Which records of a stream are punctuations, and their identifiers. Raises SqlError."""
+    return parse_boolean(given.when, schemas), punctuation_id(given.id, schemas)
+
+
+def punctuation_id(text: str, schemas: Mapping[str, Schema]) -> Expression:
+    """Raises SqlError."""
+    identifier = parse_expression(text, schemas)
+    if not castable(identifier.type, STRING):
+        raise SqlError(f"{excerpt(text)} is {identifier.type}, of which there is no text", "give a number, a text or a time")
+    return identifier
 
 
 RESULT = "result"

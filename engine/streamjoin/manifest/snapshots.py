@@ -74,8 +74,8 @@ class SnapshotStore(Part):
 
 
 class Snapshots(Part):
-    """Sets of results that appear together, each with an identifier, beside what the sink writes. They end by every, by size, or by
-    both."""
+    """Sets of results that appear together, each with an identifier, beside what the sink writes. They end by every, by size, by
+    both, or by punctuation."""
 
     every: PositiveSpan | None = None
     """How long after its first results a snapshot ends, with the next commit."""
@@ -83,6 +83,9 @@ class Snapshots(Part):
     """How many results a snapshot ends at, with the epoch that brings them."""
     max_delay: Annotated[int, Field(ge=0, le=1000)] = 0
     """How often a snapshot that has fewer than half of size results after every goes on for as long again."""
+    punctuation: bool = False
+    """true: a snapshot ends with the epoch in which punctuations of one identifier have come of all streams (streams[].punctuation).
+    Excludes every and size."""
     key: Sql | None = None
     """By what results are sorted and found (SQL over the output's columns). By default the first column."""
     keep: PositiveSpan | None = None

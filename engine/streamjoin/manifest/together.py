@@ -53,7 +53,7 @@ def problems(manifest: Manifest) -> list[Problem]:
         checks.append(iter(wrong))
         checks += [_source(f"{field}.source", stream), kafka_client_problems(f"{field}.source.kafka", _given(stream, "source", "kafka"))]
         if schema is not None:
-            checks += [_event_time(field, stream, schema), _stream_where(field, stream, schema)]
+            checks += [_event_time(field, stream, schema), _stream_where(field, stream, schema), _punctuation(field, stream, schema)]
             checks += [_select(field, stream, schema), _generator(f"{field}.source", stream, schema)]
             checks.append(raw_problems(field, _given(stream, "source", "kafka"), schema))
         checks += [_watermark(field, stream), _max_ahead(field, stream)]
@@ -73,7 +73,8 @@ def problems(manifest: Manifest) -> list[Problem]:
             checks.append(_record_key(f"{field}.output.sink.kafka.key", join, manifest, by_name))
     if by_name is not None and joins:
         checks += [_model(manifest, by_name), _held(manifest, by_name)]
-    checks += [_join_names(joins), _window_kinds(joins), _scheme(manifest), _checkpoint(manifest), _places(manifest)]
+    checks += [_join_names(joins), _window_kinds(joins), _punctuations(manifest), _scheme(manifest)]
+    checks += [_checkpoint(manifest), _places(manifest)]
     return [problem for check in checks for problem in until_refused(check)]
 
 
@@ -254,6 +255,28 @@ def _stream_where(field: str, stream: model.Stream, schema: Schema) -> Check:
             parse_boolean(stream.where, {stream.name: schema})
         except SqlError as error:
             yield _sql_problem(f"{field}.where", stream.where, error)
+
+
+def _punctuation(field: str, stream: model.Stream, schema: Schema) -> Check:
+    given = stream.punctuation
+    if given is None:
+        return
+    for name, text, parse in (("when", given.when, parse_boolean), ("id", given.id, resolve.punctuation_id)):
+        try:
+            parse(text, {stream.name: schema})
+        except SqlError as error:
+            yield _sql_problem(f"{field}.punctuation.{name}", text, error)
+
+
+def _punctuations(manifest: Manifest) -> Check:
+    """Whether all streams have them where snapshots end by them."""
+    wanting = [
+        index for index, join in enumerate(manifest.spec.joins) if join.output.snapshots is not None and join.output.snapshots.punctuation
+    ]
+    for index, stream in enumerate(manifest.spec.streams):
+        if wanting and stream.punctuation is None:
+            message = f"is missing, and spec.joins[{wanting[0]}].output.snapshots.punctuation needs it of every stream; give when and id"
+            yield Problem(f"spec.streams[{index}].punctuation", None, message)
 
 
 def _select(field: str, stream: model.Stream, schema: Schema) -> Check:
@@ -531,8 +554,12 @@ def _snapshots_end(field: str, join: model.Join) -> Check:
         yield from _one_of(f"{field}.store", snapshots.store, ("embedded", "postgres", "cassandra"))
         for name in ("postgres", "cassandra"):
             yield from store_problems(f"{field}.store.{name}", getattr(snapshots.store, name))
-    if snapshots.every is None and snapshots.size is None:
-        yield Problem(field, None, "says nowhere when a snapshot ends; give every, or size, or both")
+    if snapshots.punctuation:
+        for name, value in (("every", snapshots.every), ("size", snapshots.size)):
+            if value is not None:
+                yield Problem(f"{field}.{name}", _text(value), "excludes punctuation, which says when a snapshot ends; keep one")
+    elif snapshots.every is None and snapshots.size is None:
+        yield Problem(field, None, "says nowhere when a snapshot ends; give every, or size, or both, or punctuation: true")
     if snapshots.max_delay and (snapshots.every is None or snapshots.size is None):
         lacking = "every" if snapshots.every is None else "size"
         yield Problem(f"{field}.maxDelay", snapshots.max_delay, f"needs {lacking} too; give it, or remove maxDelay")

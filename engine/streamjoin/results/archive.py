@@ -60,8 +60,7 @@ class Archive:
         rows = rows.take(pc.sort_indices(rows, sort_keys=[(KEY, "ascending")]))
         rows = rows.append_column(SNAPSHOT, pa.repeat(pa.scalar(closed.id, pa.int64()), rows.num_rows))
         rows = rows.append_column(ROW, pa.array(np.arange(rows.num_rows)))
-        snapshot = Snapshot(closed.id, closed.epoch, closed.committed_at, rows.num_rows)
-        self._put(closed.id, closed.id, (snapshot,), self._files(rows, closed.id, closed.id, closed.form), ())
+        self._put(closed.id, closed.id, (described(closed),), self._files(rows, closed.id, closed.id, closed.form), ())
 
     def rows(self, snapshot: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """The rows of a snapshot that is stored, in the order of ``_row``, in batches of about so many. Raises StorageError."""
@@ -184,6 +183,11 @@ class Archive:
         while self._garbage and self._clock() - self._garbage[0][0] >= GRACE_SECONDS:
             self._storage.delete_many(self._garbage[0][1])
             self._garbage.popleft()
+
+
+def described(closed: Closed) -> Snapshot:
+    """As readers are told of it."""
+    return Snapshot(closed.id, closed.epoch, closed.committed_at, closed.rows, closed.marks)
 
 
 def _high_of(path: str) -> int:

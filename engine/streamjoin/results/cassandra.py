@@ -117,8 +117,10 @@ class CassandraStore:
                 ):
                     if not written:
                         raise error
-            listed = f"INSERT INTO {self._snapshots} (checkpoint, id, epoch, committed_at, rows) VALUES (%s, %s, %s, %s, %s) USING TTL %s"
-            values = (self.config.checkpoint, snapshot.id, snapshot.epoch, snapshot.committed_at, snapshot.rows, seconds)
+            columns = "checkpoint, id, epoch, committed_at, rows, marks"
+            listed = f"INSERT INTO {self._snapshots} ({columns}) VALUES (%s, %s, %s, %s, %s, %s) USING TTL %s"
+            facts = (snapshot.id, snapshot.epoch, snapshot.committed_at, snapshot.rows, list(snapshot.marks))
+            values = (self.config.checkpoint, *facts, seconds)
             session.execute(listed, values)
 
         self._asked(once)
@@ -127,8 +129,9 @@ class CassandraStore:
         def once(session: Session) -> list[Snapshot]:
             if not self._columns(session, self.config.table + SNAPSHOTS):
                 return []
-            query = f"SELECT id, epoch, committed_at, rows FROM {self._snapshots} WHERE checkpoint = %s"
-            return [Snapshot(*row) for row in session.execute(query, (self.config.checkpoint,))]
+            query = f"SELECT id, epoch, committed_at, rows, marks FROM {self._snapshots} WHERE checkpoint = %s"
+            found = session.execute(query, (self.config.checkpoint,))
+            return [Snapshot(number, epoch, at, rows, tuple(marks or ())) for number, epoch, at, rows, marks in found]
 
         return self._asked(once)
 
@@ -206,7 +209,7 @@ class CassandraStore:
         types = {column.name: type_of(column.type) for column in schema}
         session.execute(
             f"CREATE TABLE IF NOT EXISTS {self._snapshots} (checkpoint text, id bigint, epoch bigint, committed_at double, rows bigint,"
-            " PRIMARY KEY (checkpoint, id))"
+            " marks list<text>, PRIMARY KEY (checkpoint, id))"
         )
         session.execute(
             f'CREATE TABLE IF NOT EXISTS {self._table} ("{CHECKPOINT}" text, "{HAS_KEY}" boolean,'

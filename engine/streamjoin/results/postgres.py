@@ -104,9 +104,9 @@ class PostgresStore:
         def once(connection: Connection) -> list[Snapshot]:
             if not self._is_made(connection):
                 return []
-            query = sql.SQL("SELECT id, epoch, committed_at, rows FROM {} WHERE checkpoint = %s ORDER BY id").format(self._snapshots)
+            query = sql.SQL("SELECT id, epoch, committed_at, rows, marks FROM {} WHERE checkpoint = %s ORDER BY id").format(self._snapshots)
             found = connection.execute(query, [self.config.checkpoint]).fetchall()
-            return [Snapshot(number, epoch, at.timestamp(), rows) for number, epoch, at, rows in found]
+            return [Snapshot(number, epoch, at.timestamp(), rows, tuple(marks)) for number, epoch, at, rows, marks in found]
 
         return self._asked(once)
 
@@ -190,7 +190,7 @@ class PostgresStore:
             connection.execute(
                 sql.SQL(
                     "CREATE TABLE IF NOT EXISTS {} (checkpoint text, id bigint, epoch bigint NOT NULL, committed_at timestamptz NOT NULL,"
-                    " rows bigint NOT NULL, PRIMARY KEY (checkpoint, id))"
+                    " rows bigint NOT NULL, marks text[] NOT NULL, PRIMARY KEY (checkpoint, id))"
                 ).format(self._snapshots)
             )
             connection.execute(
@@ -225,9 +225,11 @@ class PostgresStore:
 
     def _insert(self, connection: Connection, snapshot: Snapshot) -> bool:
         """Whether the snapshot was not there."""
-        query = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING").format(self._snapshots)
+        query = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING").format(self._snapshots)
         at = datetime.fromtimestamp(snapshot.committed_at, UTC)
-        return connection.execute(query, [self.config.checkpoint, snapshot.id, snapshot.epoch, at, snapshot.rows]).rowcount == 1
+        marks = [mark.replace("\0", "\ufffd") for mark in snapshot.marks]
+        values = [self.config.checkpoint, snapshot.id, snapshot.epoch, at, snapshot.rows, marks]
+        return connection.execute(query, values).rowcount == 1
 
     def _copy(self, connection: Connection, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> None:
         columns = sql.SQL(", ").join(sql.Identifier(name) for name in (CHECKPOINT, *first.schema.names))

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from streamjoin.results.archive import Archive
-from streamjoin.results.reader import Snapshot
+from streamjoin.results.archive import Archive, described
 from streamjoin.results.store import SnapshotStore
 from streamjoin.snapshots.timeline import Closed, Stored, Timeline
 from streamjoin.state.storage import Storage
@@ -195,8 +194,7 @@ class Publisher:
                 self._note(join, replace(join.stored, sorted_ids=join.stored.sorted_ids | {snapshot.id}), join.state)
             if join.kept.open_store is not None:
                 join.store = join.store or join.kept.open_store()
-                described = Snapshot(snapshot.id, snapshot.epoch, snapshot.committed_at, snapshot.rows)
-                join.store.publish(described, join.archive.rows(snapshot.id, BATCH_ROWS))
+                join.store.publish(described(snapshot), join.archive.rows(snapshot.id, BATCH_ROWS))
             state = join.state
             spent = state.seconds + time.monotonic() - began
             after = replace(state, snapshots=state.snapshots + 1, rows=state.rows + snapshot.rows, seconds=spent)

@@ -43,6 +43,8 @@ class Snapshot:
     committed_at: float
     """Seconds since 1970, by the driver's clock."""
     rows: int
+    marks: tuple[str, ...] = ()
+    """The punctuations that had come of all streams with it, since the snapshot before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class Run:
             ]
             for file in self.files
         ]
-        snapshots = [[each.id, each.epoch, each.committed_at, each.rows] for each in self.snapshots]
+        snapshots = [[each.id, each.epoch, each.committed_at, each.rows, *([each.marks] if each.marks else [])] for each in self.snapshots]
         value = {"format": FORMAT, "low": self.low, "high": self.high, "madeAt": self.made_at, "snapshots": snapshots, "files": files}
         return json.dumps(value | {"replaces": list(self.replaces)}).encode()
 
@@ -105,7 +107,9 @@ class Run:
         files = [
             SnapshotFile(path, rows, nbytes, _read(low), _read(high), *rest) for path, rows, nbytes, low, high, *rest in value["files"]
         ]
-        snapshots = tuple(Snapshot(*each) for each in value["snapshots"])
+        snapshots = tuple(
+            Snapshot(number, epoch, at, rows, *map(tuple, marks)) for number, epoch, at, rows, *marks in value["snapshots"]
+        )
         return cls(value["low"], value["high"], snapshots, tuple(files), value["madeAt"], tuple(value["replaces"]))
 
 

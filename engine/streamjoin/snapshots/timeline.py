@@ -18,6 +18,8 @@ from typing import Any
 MOST_BYTES = 64 << 20
 """A snapshot ends with the epoch in which it reaches this: the driver sorts it in memory."""
 MOST_PARTS = 4096
+MOST_MARKS = 1000
+"""So many punctuations one snapshot names, the last ones."""
 SMALL_BYTES = 4 << 20
 """Parts of fewer bytes are put together, ``FAN_IN`` of like size at a time, so that a commit names few of them."""
 FAN_IN = 16
@@ -54,6 +56,8 @@ class Rule:
     """With the epoch in which it has so many rows."""
     most_delays: int = 0
     """One that has fewer than half of ``size_rows`` after ``every_seconds`` goes on for as long again, so often at most."""
+    by_punctuation: bool = False
+    """With the epoch in which a punctuation has come of all streams (``punctuation``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,8 @@ class Closed:
     form: str
     parts: tuple[Part, ...]
     """Empty once they are sorted files in the checkpoint (``results.archive``), which another store is yet to get."""
+    marks: tuple[str, ...] = ()
+    """The punctuations that have come of all streams since the snapshot before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,8 @@ class Timeline:
     next_id: int = 0
     open: Open | None = None
     closed: tuple[Closed, ...] = ()
+    marks: tuple[str, ...] = ()
+    """Punctuations that have come of all streams since the last snapshot was closed."""
 
     @property
     def waiting_bytes(self) -> int:
@@ -118,11 +126,20 @@ class Timeline:
         return self.open is not None and (rule is None or _is_over(self.open, rule, now))
 
     def with_rows(
-        self, rule: Rule | None, epoch: int, parts: Sequence[Part], form: str, now: float, *, end: bool = False
+        self,
+        rule: Rule | None,
+        epoch: int,
+        parts: Sequence[Part],
+        form: str,
+        now: float,
+        *,
+        marks: Sequence[str] = (),
+        end: bool = False,
     ) -> Timeline:
         """After the commit of ``epoch`` at ``now``, whose results are in ``parts``; O(parts).
 
-        ``end``: the input is over, so that the open snapshot is whole. Rows of another form than the open snapshot's begin a new one.
+        ``marks``: the punctuations that have come of all streams with it. ``end``: the input is over, so that the open snapshot is whole.
+        Rows of another form than the open snapshot's begin a new one.
         """
         after = self
         if after.open is not None and parts and after.open.form != form:
@@ -130,9 +147,12 @@ class Timeline:
         if parts:
             opened = after.open or Open(after.next_id, epoch, now, form, ())
             after = replace(after, open=replace(opened, parts=(*opened.parts, *parts)))
+        is_marked = rule is not None and rule.by_punctuation and bool(marks)
+        if is_marked:
+            after = replace(after, marks=(*after.marks, *marks)[-MOST_MARKS:])
         if after.open is None:
             return after
-        if end or rule is None or _is_full(after.open, rule):
+        if end or is_marked or rule is None or _is_full(after.open, rule):
             return after._close(epoch, now)
         if not _is_over(after.open, rule, now):
             return after
@@ -143,7 +163,7 @@ class Timeline:
     def _close(self, epoch: int, now: float) -> Timeline:
         assert self.open is not None
         whole = self.open
-        closed = Closed(whole.id, whole.begin_epoch, epoch, now, whole.rows, whole.nbytes, whole.form, whole.parts)
+        closed = Closed(whole.id, whole.begin_epoch, epoch, now, whole.rows, whole.nbytes, whole.form, whole.parts, self.marks)
         return Timeline(whole.id + 1, None, (*self.closed, closed))
 
     def without(self, stored: Collection[int], sorted_ids: Collection[int]) -> Timeline:
@@ -170,6 +190,8 @@ class Timeline:
             value["open"] = _values(self.open)
         if self.closed:
             value["closed"] = [_values(snapshot) for snapshot in self.closed]
+        if self.marks:
+            value["marks"] = self.marks
         return value
 
     @classmethod
@@ -178,7 +200,10 @@ class Timeline:
         return cls(
             value["next"],
             None if opened is None else Open(**{**opened, "parts": _parts(opened["parts"])}),
-            tuple(Closed(**{**each, "parts": _parts(each["parts"])}) for each in value.get("closed", ())),
+            tuple(
+                Closed(**{**each, "parts": _parts(each["parts"]), "marks": tuple(each["marks"])}) for each in value.get("closed", ())
+            ),
+            tuple(value.get("marks", ())),
         )
 
 

@@ -39,6 +39,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamjoin.elastic.sequences import Way, Ways
+from streamjoin.snapshots.punctuation import Pending
 from streamjoin.snapshots.timeline import Timeline
 from streamjoin.state.blocks import Block
 from streamjoin.state.extent import Extent
@@ -145,6 +146,8 @@ class Checkpoint:
     """The wall clock at the commit of the first of them."""
     snapshots: dict[str, Timeline] = field(default_factory=dict)
     """By join, its snapshots of results that are open, or closed and not stored yet."""
+    punctuations: Pending = field(default_factory=Pending)
+    """Those that wait for others of the same identifier."""
     fingerprint: dict[str, str] = field(default_factory=dict)
     committed_at: float | None = None
     """The wall clock at the commit of ``epoch``; None: there was none yet."""
@@ -168,6 +171,7 @@ class Checkpoint:
     def to_json(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in Checkpoint.__slots__}
         values["snapshots"] = {join: timeline.to_json() for join, timeline in self.snapshots.items()}
+        values["punctuations"] = self.punctuations.to_json()
         values["ways"] = [[list(way.order), way.fetches] for way in self.ways]
         for name in ("blocks", "marks"):
             values[name] = [block.to_json() for block in getattr(self, name)]
@@ -186,6 +190,7 @@ class Checkpoint:
             read[name] = tuple(Block.from_json(block) for block in read.get(name, ()))
         read["ways"] = tuple(Way(tuple(order), fetches) for order, fetches in read.get("ways", ()))
         read["snapshots"] = {join: Timeline.from_json(timeline) for join, timeline in read.get("snapshots", {}).items()}
+        read["punctuations"] = Pending.from_json(read.get("punctuations", {}))
         read["waiting"] = tuple(read["waiting"])
         for name in ("held", "held_bytes"):
             read[name] = {int(task): tuple(held) for task, held in read.get(name, {}).items()}
