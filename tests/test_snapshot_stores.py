@@ -505,3 +505,38 @@ def test_a_store_that_is_lost_again_and_again_and_drivers_that_are_replaced_lose
     paths = [str(storage.local_path(file.path)) for file in reader.files(storage, "j")]
     rows = duckdb.sql(f"SELECT a, b, _snapshot, _row FROM read_parquet({paths})").fetchall()
     assert Counter(world.rows(table, ["a", "b", SNAPSHOT, ROW])) == Counter(rows)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("seed", range(1))
+def test_a_server_that_is_killed_and_started_again_has_each_result_once(tmp_path: Path, seed: int) -> None:
+    from postgres_server import NoPostgres, PostgresServer
+
+    rng, inputs = random.Random(seed), make_inputs(seed, epochs=20, rows=(30, 60))
+    try:
+        server = PostgresServer()
+    except NoPostgres as missing:
+        pytest.skip(str(missing))
+    with server, Cable(server.target) as cable:
+        world = Postgres(server.target, cable)
+        model = world.model()
+        job = job_with(tmp_path, {"size": 1, "key": "a", "store": model})
+        driver = driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
+        driver.start()
+        more, is_up, kills = True, True, 0
+        while more:
+            more = _stepped(driver)
+            if is_up and rng.random() < 0.4:
+                server.kill()  # while what the epoch has closed is being stored, or just before or after
+                is_up, kills = False, kills + 1
+            elif not is_up:
+                server.start()
+                is_up = True
+        if not is_up:
+            server.start()
+        wait_for("all is stored", lambda: driver.snapshots()["j"].waiting == 0)
+        driver.stop()
+        assert kills > 2
+        table = model["postgres"]["table"]
+        assert Counter(world.rows(table, ["a", "b"])) == expected(inputs)
+        assert [world.listed(table)[number] for number in range(len(_sizes(tmp_path)))] == _sizes(tmp_path)

@@ -251,7 +251,12 @@ class PostgresStore:
 def _severed_after(connection: Connection, seconds: float) -> Iterator[None]:
     """Break the connection off if this takes so long: a server that hangs would be waited for without end."""
     with socket.socket(fileno=os.dup(connection.fileno())) as end:
-        timer = threading.Timer(seconds, end.shutdown, [socket.SHUT_RDWR])
+
+        def sever() -> None:
+            with contextlib.suppress(OSError):  # it is broken already
+                end.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(seconds, sever)
         timer.daemon = True
         timer.start()
         try:
