@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from streamjoin.io.sinks import parquet_encodings
 from streamjoin.results.parts import KEY, ROW, SNAPSHOT, read_parts
 from streamjoin.results.reader import INDEX, Run, Snapshot, SnapshotFile, bound_of, folder, index_path, range_of, runs
 from streamjoin.snapshots.timeline import Closed
@@ -125,7 +126,8 @@ class Archive:
             part = rows.slice(start, size)
             path = f"{folder(self._join)}/{low:012d}-{high:012d}-{number:03d}.parquet"
             data = pa.BufferOutputStream()
-            pq.write_table(part, data, compression="zstd", row_group_size=GROUP_ROWS, write_page_index=True)
+            encodings = parquet_encodings(part)
+            pq.write_table(part, data, compression="zstd", row_group_size=GROUP_ROWS, write_page_index=True, **encodings)
             written = data.getvalue()
             self._storage.put(path, memoryview(written))
             keys = part.column(KEY)
