@@ -10,17 +10,20 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from harness import SECOND, START, Crash, FaultyStorage, Input, driver_for, make_batch, make_job, oracle, output_of, run_all
+from s3 import S3Server
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.job import Job
 from streamjoin.results import archive, reader
+from streamjoin.results.parts import encoded
 from streamjoin.results.reader import SnapshotFile, files, list_snapshots
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.snapshots.punctuation import MOST_PENDING, WHOLE, Came, Pending
-from streamjoin.snapshots.timeline import check
+from streamjoin.snapshots.timeline import Closed, Part, check
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage, Storage, StorageError
 
@@ -428,3 +431,26 @@ def test_of_a_stream_with_partitions_a_punctuation_has_come_once_all_of_them_hav
     for number in range(MOST_PENDING + 5):
         pending, _ = pending.after([Came({0: [str(number)]}, three), Came({}, whole)])
     assert list(pending.came) == [str(number) for number in range(5, MOST_PENDING + 5)]
+
+
+def test_in_an_object_store_that_fails_each_result_is_in_one_snapshot(s3: S3Server, tmp_path: Path) -> None:
+    """By the requests that the documentation says, and with faults among them."""
+    inputs, root = make_inputs(epochs=12), s3.bucket()
+    output = {"select": ["l.rid AS a", "r.rid AS b"], "sink": {"files": {"path": str(tmp_path / "out")}}, "snapshots": {"every": "1s"}}
+    state = ObjectStorage(str(root / "state"))
+    with s3.faulty(0.05, 3):
+        finish(make_job(root, **(OPTIONS | {"output": output})), inputs, state, Clock())
+    snapshots = list_snapshots(state, "j")
+    found: Counter[tuple[Any, ...]] = Counter()
+    for file in files(state, "j"):
+        rows = pq.read_table(pa.BufferReader(state.get(file.path)))
+        found.update(zip(rows.column("a").to_pylist(), rows.column("b").to_pylist(), strict=True))
+    assert found == expected(inputs)
+    assert sum(snapshot.rows for snapshot in snapshots) == found.total()
+    s3.requests.clear()
+    writer, parts = archive.Archive(state, "other"), "snapshot-parts/test.arrow"
+    rows = pa.record_batch({"_key": pa.array([3, 1, 2])})
+    state.put(parts, memoryview(encoded([rows])))
+    s3.requests.clear()
+    writer.add(Closed(0, 0, 0, 0.0, 3, rows.nbytes, "", (Part(parts, 3, rows.nbytes),)))
+    assert s3.kinds() == Counter({"list": 1, "get": 1, "put": 2})

@@ -109,8 +109,9 @@ class Janitor:
         waiting = {path for garbage in self._garbage for path in garbage.paths}
         used = waiting | {block.name for block in checkpoint.stored}
         stray = [path for path in self._storage.list(BLOCKS) if path not in used and may_sweep(path.rsplit("/", 1)[1])]
-        used = waiting | checkpoint.snapshot_objects
-        stray += [path for path in self._storage.list(PARTS) if path not in used and may_sweep(path.rsplit("/", 1)[1])]
+        if checkpoint.snapshots:
+            used = waiting | checkpoint.snapshot_objects
+            stray += [path for path in self._storage.list(PARTS) if path not in used and may_sweep(path.rsplit("/", 1)[1])]
         positions = zip(self._sources, checkpoint.positions, strict=True)
         used = waiting | {snapshot_path(name) for source, position in positions for name in source.referenced(position)}
         snapshots = [path for path in self._storage.list(FOLDER) if path not in used]
