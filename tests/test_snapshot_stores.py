@@ -427,7 +427,8 @@ def test_while_a_store_is_down_the_join_goes_on_as_long_as_there_is_room_says_so
     waits = metrics.health()[1]["snapshotsWait"]
     assert f"{state.waiting} snapshots of j wait" in waits
     assert "cannot be reached" in waits
-    assert sum(world.listed(table).values()) == sum(row for row in _sizes(tmp_path)[:3])
+    wait_for("the files have all that waits", lambda: len(_sizes(tmp_path)) == driver.snapshots()["j"].next_id)
+    assert sum(world.listed(table).values()) == sum(_sizes(tmp_path)[:3])
     world.cable.mend()
     while _stepped(driver):
         pass

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from streamjoin.epoch.planning import PlannedEpoch
 from streamjoin.epoch.spec import TaskReport, attempt_prefix
 from streamjoin.io.base import UnavailableError
-from streamjoin.job import Job, SnapshotsJob
+from streamjoin.job import Job
 from streamjoin.kernel.types import output_schema
 from streamjoin.results.factory import opener
 from streamjoin.results.parts import Form, gather
@@ -63,18 +63,22 @@ class Timelines:
         self._has_punctuations = all(stream.punctuation is not None for stream in job.streams)
         self._query = job.name
         self._fields = {join.name: f"spec.joins[{number}].output.snapshots.store" for number, join in enumerate(job.joins)}
-        self._publisher = Publisher(storage, {}, clock=clock)
+        self._publishers: dict[str, Publisher] = {}
+        """By join. Those whose snapshots have begun before have one, too, with no store but the files."""
 
     def start(self, checkpoint: Checkpoint) -> None:
         """Store what the last commit names. Raises StorageError."""
-        if not checkpoint.snapshots and not self._joins:
-            return
-        kept = {join: self._kept(join, of_join, checkpoint.identity) for join, of_join in self._joins.items()}
-        self._publisher = Publisher(self._storage, kept, clock=self._clock)
-        self._publisher.offer(checkpoint.snapshots)
-        self._publisher.sweep()
-        if self._in_background:
-            self._publisher.start()
+        for join in self._names(checkpoint):
+            publisher = Publisher(self._storage, join, self._kept(join, checkpoint.identity), clock=self._clock)
+            timeline = checkpoint.snapshots.get(join)
+            self._publishers[join] = publisher
+            if timeline is not None:
+                publisher.offer(timeline)
+                publisher.sweep()
+            if self._in_background:
+                publisher.start()
+        if not self._in_background:
+            self._work()
 
     def after(
         self, last: Checkpoint, incarnation: int, epoch: PlannedEpoch, reports: Sequence[TaskReport], segment: Segment, now: float
@@ -105,22 +109,27 @@ class Timelines:
 
     def committed(self, timelines: Mapping[str, Timeline]) -> None:
         """These are in the last commit. Raises what storing raises, where that is not done in the background."""
-        if self._joins or timelines:
-            self._publisher.offer(timelines)
-            if not self._in_background:
-                while self._publisher.work():
-                    pass
+        for join, timeline in timelines.items():
+            if join in self._publishers:  # there are none before the start
+                self._publishers[join].offer(timeline)
+        if not self._in_background:
+            self._work()
+
+    def _work(self) -> None:
+        for publisher in self._publishers.values():
+            while publisher.work():
+                pass
 
     def make_room(self, checkpoint: Checkpoint) -> None:
         """Wait until no more waits for its store than there is room for. Raises UnavailableError."""
         for join, of_join in self._joins.items():
-            timeline = checkpoint.snapshots.get(join, Timeline())
+            timeline, publisher = checkpoint.snapshots.get(join, Timeline()), self._publishers[join]
 
-            def has_room(join: str = join, timeline: Timeline = timeline, room: int = of_join.buffer_bytes) -> bool:
-                return timeline.without(self._publisher.stored(join).ids, ()).waiting_bytes <= room
+            def has_room(timeline: Timeline = timeline, publisher: Publisher = publisher, room: int = of_join.buffer_bytes) -> bool:
+                return timeline.without(publisher.stored.ids, ()).waiting_bytes <= room
 
-            if not self._publisher.wait(has_room, ROOM_SECONDS):
-                because = self._publisher.states[join].error or "it is slower than the join"
+            if not publisher.wait(has_room, ROOM_SECONDS):
+                because = publisher.state.error or "it is slower than the join"
                 raise UnavailableError(
                     f"the store of {join}'s snapshots does not keep up ({because}), and more waits for it than output.snapshots.buffer"
                     f" ({of_join.buffer_bytes} bytes) has room for; mend the store, or give the buffer more"
@@ -128,11 +137,11 @@ class Timelines:
 
     def states(self, checkpoint: Checkpoint) -> dict[str, SnapshotsState]:
         """How snapshots get on, by join. Any thread may call this."""
-        stores, now = self._publisher.states, self._clock()
-        found = {}
+        now, found = self._clock(), {}
         for join, of_join in self._joins.items():
-            timeline, store = checkpoint.snapshots.get(join, Timeline()), stores.get(join, StoreState())
-            waiting = timeline.without(self._publisher.stored(join).ids, ())
+            publisher = self._publishers.get(join)
+            store = StoreState() if publisher is None else publisher.state
+            timeline, waiting = checkpoint.snapshots.get(join, Timeline()), self._stored(checkpoint, join)
             failing = 0.0 if store.failing_since is None else max(0.0, now - store.failing_since)
             found[join] = SnapshotsState(
                 timeline.next_id, len(waiting.closed), waiting.waiting_bytes, of_join.buffer_bytes, failing, store
@@ -141,11 +150,13 @@ class Timelines:
 
     def stop(self) -> None:
         """Store what is closed, as far as that works, and end the thread. What is left is in the last commit."""
-        self._publisher.stop(STOP_SECONDS)
+        for publisher in self._publishers.values():
+            publisher.stop(STOP_SECONDS)
 
-    def _kept(self, join: str, of_join: SnapshotsJob, checkpoint: str) -> Kept:
-        if of_join.store is None:
-            return Kept(of_join.keep_seconds)
+    def _kept(self, join: str, checkpoint: str) -> Kept:
+        of_join = self._joins.get(join)
+        if of_join is None or of_join.store is None:
+            return Kept(None if of_join is None else of_join.keep_seconds)
         field, keep = self._fields[join], of_join.keep_seconds
         store = opener(of_join.store, query=self._query, join=join, checkpoint=checkpoint, keep_seconds=keep, field=field)
         return Kept(keep, store)
@@ -158,8 +169,8 @@ class Timelines:
         return None if of_join is None else of_join.rule
 
     def _stored(self, last: Checkpoint, join: str) -> Timeline:
-        stored = self._publisher.stored(join)
-        return last.snapshots.get(join, Timeline()).without(stored.ids, stored.sorted_ids)
+        publisher, timeline = self._publishers.get(join), last.snapshots.get(join, Timeline())
+        return timeline if publisher is None else timeline.without(publisher.stored.ids, publisher.stored.sorted_ids)
 
 
 def _came(epoch: PlannedEpoch, reports: Sequence[TaskReport]) -> list[Came]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from streamjoin.results.archive import Archive, described
 from streamjoin.results.store import SnapshotStore
@@ -54,84 +54,61 @@ class StoreState:
     """The wall clock at the first of the attempts that have failed in a row."""
 
 
-@dataclass
-class _Join:
-    kept: Kept
-    archive: Archive
-    timeline: Timeline = field(default_factory=Timeline)
-    stored: Stored = field(default_factory=Stored)
-    state: StoreState = field(default_factory=StoreState)
-    store: SnapshotStore | None = None
-    looked_at: float = float("-inf")
-    """When snapshots of the store were let go last."""
-
-
 class Publisher:
-    """See the module. :meth:`offer`, :meth:`stored` and :attr:`states` may be called by any thread, the rest by one."""
+    """One join's. :meth:`offer`, :attr:`stored` and :attr:`state` may be called by any thread, the rest by one."""
 
-    def __init__(self, storage: Storage, kept: Mapping[str, Kept], *, clock: Callable[[], float] = time.time) -> None:
-        """``kept``: by join; snapshots of other joins, left over from before, are sorted and kept for good."""
-        self._storage, self._kept, self._clock = storage, dict(kept), clock
-        self._joins: dict[str, _Join] = {}
-        self._lock = threading.Lock()
-        self._news = threading.Condition(self._lock)
+    def __init__(self, storage: Storage, join: str, kept: Kept, *, clock: Callable[[], float] = time.time) -> None:
+        self._join, self._kept, self._clock = join, kept, clock
+        self._archive = Archive(storage, join, kept.keep_seconds, clock=clock)
+        self._store: SnapshotStore | None = None
+        self._looked_at = float("-inf")
+        """When snapshots of the store were let go last."""
+        self._timeline = Timeline()
+        self._stored, self._state = Stored(), StoreState()
+        self._news = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._stopped = False
-        self._has_news = False
+        self._has_news = self._stopped = False
 
-    def offer(self, timelines: Mapping[str, Timeline]) -> None:
-        """These are the timelines of the last commit. O(closed snapshots)."""
-        with self._lock:
-            for name, timeline in timelines.items():
-                join = self._joins.get(name)
-                if join is None:
-                    kept = self._kept.get(name, Kept())
-                    join = self._joins[name] = _Join(kept, Archive(self._storage, name, kept.keep_seconds, clock=self._clock))
-                join.timeline = timeline
-                named = {snapshot.id for snapshot in timeline.closed}
-                join.stored = Stored(join.stored.sorted_ids & named, join.stored.ids & named)
+    def offer(self, timeline: Timeline) -> None:
+        """This is in the last commit. O(closed snapshots)."""
+        with self._news:
+            self._timeline = timeline
+            named = {snapshot.id for snapshot in timeline.closed}
+            self._stored = Stored(self._stored.sorted_ids & named, self._stored.ids & named)
             self._has_news = True
             self._news.notify_all()
 
-    def stored(self, join: str) -> Stored:
+    @property
+    def stored(self) -> Stored:
         """Of the snapshots that were offered last, which are stored."""
-        with self._lock:
-            return self._joins[join].stored if join in self._joins else Stored()
+        return self._stored
 
     @property
-    def states(self) -> dict[str, StoreState]:
-        """By join."""
-        with self._lock:
-            return {name: join.state for name, join in self._joins.items()}
+    def state(self) -> StoreState:
+        return self._state
 
     def sweep(self) -> int:
         """Remove what crashes have left of files of snapshots up to those that are offered. Returns how many. Raises StorageError."""
-        with self._lock:
-            joins = list(self._joins.values())
-        return sum(join.archive.sweep(_first_waiting(join.timeline)) for join in joins)
+        closed = self._timeline.closed
+        return self._archive.sweep(closed[0].id if closed else self._timeline.next_id)
 
     def work(self) -> bool:
-        """Do all there is to do now; whether there was anything. Where that fails for one join, it is done for the others.
-
-        Raises StorageError, StoreError, and whatever else went wrong, the first of several.
-        """
-        with self._lock:
-            joins = list(self._joins.values())
-        failed: list[Exception] = []
-        worked = False
-        for join in joins:
-            try:
-                worked |= self._work_on(join)
-            except Exception as error:
-                self._failed(join, error)
-                failed.append(error)
-        if failed:
-            raise failed[0]
+        """Do what there is to do now; whether there was anything. Raises StorageError, StoreError, and whatever else goes wrong."""
+        try:
+            worked = self._sort() | self._publish()
+            worked = self._archive.tidy() or self._let_go() or worked
+        except Exception as error:
+            text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            since = self._state.failing_since or self._clock()
+            self._note(self._stored, replace(self._state, failures=self._state.failures + 1, error=text, failing_since=since))
+            raise
+        if self._state.error is not None:
+            self._note(self._stored, replace(self._state, error=None, failing_since=None))
         return worked
 
     def start(self) -> None:
         """Work from now on in a thread of its own."""
-        self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"snapshots of {self._join}", daemon=True)
         self._thread.start()
 
     def wait(self, until: Callable[[], bool], seconds: float) -> bool:
@@ -151,20 +128,13 @@ class Publisher:
     def stop(self, seconds: float) -> None:
         """End the thread, once all is stored that can be, after so long at most; what is left is stored by the next driver."""
         if self._thread is not None:
-            self.wait(self._is_done, seconds)
+            self.wait(lambda: self._state.error is not None or not self._waiting, seconds)
             with self._news:
                 self._stopped = True
                 self._news.notify_all()
             self._thread.join(seconds)
-        for join in self._joins.values():
-            if join.store is not None:
-                join.store.close()
-
-    def _is_done(self) -> bool:
-        """Whether every snapshot is stored, or its store has failed."""
-        with self._lock:
-            joins = list(self._joins.values())
-        return all(join.state.error is not None or not _waiting(join) for join in joins)
+        if self._store is not None:
+            self._store.close()
 
     def _run(self) -> None:
         pause = FIRST_PAUSE_SECONDS
@@ -176,7 +146,7 @@ class Publisher:
             try:
                 if self.work():
                     continue
-            except Exception:  # it is in the join's state, for all to see
+            except Exception:  # it is in the state, for all to see
                 with self._news:
                     self._news.wait_for(lambda: self._stopped, pause)
                 pause = min(2 * pause, MOST_PAUSE_SECONDS)
@@ -185,46 +155,41 @@ class Publisher:
                 with self._news:
                     self._news.wait_for(lambda: self._stopped or self._has_news, LOOK_SECONDS)
 
-    def _work_on(self, join: _Join) -> bool:
-        waiting = _waiting(join)
-        for snapshot in waiting:
+    @property
+    def _waiting(self) -> list[Closed]:
+        return [snapshot for snapshot in self._timeline.closed if snapshot.id not in self._stored.ids]
+
+    def _sort(self) -> bool:
+        """Make files of all that is closed, whatever becomes of the store: readers find it there."""
+        unsorted = [snapshot for snapshot in self._waiting if snapshot.parts and snapshot.id not in self._stored.sorted_ids]
+        for snapshot in unsorted:
             began = time.monotonic()
-            if snapshot.id not in join.stored.sorted_ids and snapshot.parts:
-                join.archive.add(snapshot)
-                self._note(join, replace(join.stored, sorted_ids=join.stored.sorted_ids | {snapshot.id}), join.state)
-            if join.kept.open_store is not None:
-                join.store = join.store or join.kept.open_store()
-                join.store.publish(described(snapshot), join.archive.rows(snapshot.id, BATCH_ROWS))
-            state = join.state
-            spent = state.seconds + time.monotonic() - began
-            after = replace(state, snapshots=state.snapshots + 1, rows=state.rows + snapshot.rows, seconds=spent)
-            self._note(join, replace(join.stored, ids=join.stored.ids | {snapshot.id}), after)
-        worked = join.archive.tidy() or bool(waiting) or self._let_go(join)
-        if join.state.error is not None:
-            self._note(join, join.stored, replace(join.state, error=None, failing_since=None))
-        return worked
+            self._archive.add(snapshot)
+            state = replace(self._state, seconds=self._state.seconds + time.monotonic() - began)
+            self._note(replace(self._stored, sorted_ids=self._stored.sorted_ids | {snapshot.id}), state)
+        return bool(unsorted)
 
-    def _let_go(self, join: _Join) -> bool:
-        keep, now = join.kept.keep_seconds, self._clock()
-        if join.store is None or keep is None or now - join.looked_at < RETENTION_SECONDS:
+    def _publish(self) -> bool:
+        sorted_ones = [snapshot for snapshot in self._waiting if not snapshot.parts or snapshot.id in self._stored.sorted_ids]
+        for snapshot in sorted_ones:
+            began = time.monotonic()
+            if self._kept.open_store is not None:
+                self._store = self._store or self._kept.open_store()
+                self._store.publish(described(snapshot), self._archive.rows(snapshot.id, BATCH_ROWS))
+            before = self._state
+            spent = before.seconds + time.monotonic() - began
+            state = replace(before, snapshots=before.snapshots + 1, rows=before.rows + snapshot.rows, seconds=spent)
+            self._note(replace(self._stored, ids=self._stored.ids | {snapshot.id}), state)
+        return bool(sorted_ones)
+
+    def _let_go(self) -> bool:
+        keep, now = self._kept.keep_seconds, self._clock()
+        if self._store is None or keep is None or now - self._looked_at < RETENTION_SECONDS:
             return False
-        join.looked_at = now
-        return join.store.let_go(now - keep) > 0
+        self._looked_at = now
+        return self._store.let_go(now - keep) > 0
 
-    def _failed(self, join: _Join, error: Exception) -> None:
-        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        since = join.state.failing_since or self._clock()
-        self._note(join, join.stored, replace(join.state, failures=join.state.failures + 1, error=text, failing_since=since))
-
-    def _note(self, join: _Join, stored: Stored, state: StoreState) -> None:
+    def _note(self, stored: Stored, state: StoreState) -> None:
         with self._news:
-            join.stored, join.state = stored, state
+            self._stored, self._state = stored, state
             self._news.notify_all()
-
-
-def _waiting(join: _Join) -> list[Closed]:
-    return [snapshot for snapshot in join.timeline.closed if snapshot.id not in join.stored.ids]
-
-
-def _first_waiting(timeline: Timeline) -> int:
-    return min((snapshot.id for snapshot in timeline.closed), default=timeline.next_id)

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 MOST_BYTES = 64 << 20
-"""A snapshot ends with the epoch in which it reaches this: the driver sorts it in memory."""
+"""A snapshot ends with the epoch in which it reaches this: the driver sorts about so much in memory."""
 MOST_PARTS = 4096
 MOST_MARKS = 1000
 """So many punctuations one snapshot names, the last ones."""
