@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness import SECOND, START, Crash, FaultyStorage, Input, driver_for, make_batch, make_job, oracle, output_of, run_all
+from faulty_runs import elastic, run_with_faults
+from harness import SECOND, START, Crash, FaultyStorage, Input, driver_for, join_of, make_batch, make_job, oracle, output_of, run_all
 from s3 import S3Server
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
@@ -455,3 +456,40 @@ def test_in_an_object_store_that_fails_each_result_is_in_one_snapshot(s3: S3Serv
     s3.requests.clear()
     writer.add(Closed(0, 0, 0, 0.0, 3, rows.nbytes, "", (Part(parts, 3, rows.nbytes),)))
     assert s3.kinds() == Counter({"list": 1, "get": 1, "put": 2})
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_through_plans_deaths_and_failed_epochs_each_result_of_several_joins_is_in_one_snapshot(tmp_path: Path, seed: int) -> None:
+    """Stored by threads of drivers that are dead otherwise, and go on beside those that follow."""
+    rng, inputs, counts = random.Random(seed), make_inputs(seed, epochs=14), Counter[str]()
+    joins = []
+    for name, kind in (("inner", "inner"), ("left one", "left")):
+        output = {"sink": {"files": {"path": str(tmp_path / name)}}, "snapshots": {"size": rng.randint(1, 40), "key": "a"}}
+        window = {"within": f"{WITHIN}s"}
+        joins.append(join_of(tmp_path, on="abs(l.k - r.k) <= 1", window=window, name=name, join_type=kind, output=output))
+    job = elastic(make_job(tmp_path, **(OPTIONS | {"joins": joins})))
+    run_with_faults(job, inputs, tmp_path, rng, counts)
+    run(job, inputs, tmp_path, Clock())
+    assert counts["switches"] > 0
+    require_each_once(tmp_path, expected(inputs), join="inner")
+    both = (pa.int64(), pa.int64())
+    left = oracle(inputs, both, "abs(l.k - r.k) <= 1", f"abs(l.at - r.at) <= {WITHIN * SECOND}", SECOND, kind="left")
+    require_each_once(tmp_path, left, join="left one")
+
+
+def test_results_of_three_streams_are_kept_too(tmp_path: Path) -> None:
+    source = {"generator": {"rows": 300, "realTime": False, "columns": {"id": {"sequence": {}}, "k": {"uniform": {"min": 0, "max": 50}}}}}
+    streams = [{"name": name, "source": source, "schema": "id BIGINT, k INT, at TIMESTAMP", "eventTime": "at"} for name in "abc"]
+    output = {
+        "select": ["a.id AS a", "c.id AS b"],
+        "sink": {"files": {"path": str(tmp_path / "out")}},
+        "snapshots": {"size": 1000, "key": "b"},
+    }
+    join = {"name": "j", "condition": "a.id = b.id AND abs(b.k - c.k) <= 1", "window": {"unbounded": True}, "output": output}
+    job = make_job(tmp_path, types=("INT", "INT"), streams=streams, joins=[join], epoch={"maxTuples": 300})
+    driver = Driver(job, ObjectStorage(job.checkpoint), InlineRunner(), in_background=False)
+    run_all(driver)
+    driver.stop()
+    wanted = output_of(tmp_path)
+    assert wanted.total() > 1000
+    require_each_once(tmp_path, wanted)
