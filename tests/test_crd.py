@@ -121,6 +121,15 @@ ACCEPTED = [
     accepted("a hundred years", (WINDOW, "window: {within: 36500d}")),
     accepted("Kafka to Kafka", (FILES, KAFKA), (SINK, "sink: {kafka: {bootstrapServers: b, topic: out, options: {linger.ms: 5, a: x}}}")),
     accepted("snapshots", (SINK, SINK + "\n        snapshots: {every: 10s, size: 9, maxDelay: 3, key: order_id, keep: 7d, buffer: 256Mi}")),
+    accepted("snapshots in files alone", (SINK, SINK + "\n        snapshots: {size: 9, store: {embedded: {}}}")),
+    accepted(
+        "snapshots in PostgreSQL",
+        (SINK, SINK + "\n        snapshots: {size: 9, store: {postgres: {host: db, database: d, options: {password: 'env:P'}}}}"),
+    ),
+    accepted(
+        "snapshots in Cassandra",
+        (SINK, SINK + "\n        snapshots: {every: 10s, store: {cassandra: {hosts: 'a,b', keyspace: k, consistency: ONE}}}"),
+    ),
     accepted("the console", (SINK, "sink: {console: {}}")),
     accepted("an object store", (CHECKPOINT, 'checkpoint: {location: "s3://bucket/state"}')),
     accepted("certificates", (CHECKPOINT, CHECKPOINT + "\n  security: {tls: {secretName: near-tls.v2}}")),

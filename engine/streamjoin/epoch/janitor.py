@@ -67,7 +67,7 @@ class Janitor:
     def clean(self, before: Checkpoint, now: Checkpoint, reports: Sequence[TaskReport], *, in_flight: bool) -> None:
         """Remove what commits up to ``now`` have made obsolete. A failure here loses nothing: the next sweep finds what is left."""
         self._garbage.append(_Garbage(now.epoch, self._obsolete(before, now, reports)))
-        self._needed.append(now.entries())
+        self._needed.append(now.entries() | now.snapshot_parts(in_entries=True))
         try:
             self._remove_garbage(now.epoch - GRACE_EPOCHS)
             self._log.trim(set().union(*self._needed))
@@ -90,7 +90,7 @@ class Janitor:
         unnamed = [block.name for block in before.stored if block.name not in named]
         unnamed += [name for report in reports for name in report.replaced if name not in named]
         obsolete = [name for name in dict.fromkeys(unnamed) if is_file(name)]
-        obsolete += sorted(before.snapshot_objects - now.snapshot_objects)
+        obsolete += sorted(before.snapshot_parts(in_entries=False) - now.snapshot_parts(in_entries=False))
         for source, was, position in zip(self._sources, before.positions, now.positions, strict=True):
             unreferenced = source.referenced(was) - source.referenced(position)
             obsolete += [snapshot_path(name) for name in unreferenced]
@@ -110,7 +110,7 @@ class Janitor:
         used = waiting | {block.name for block in checkpoint.stored}
         stray = [path for path in self._storage.list(BLOCKS) if path not in used and may_sweep(path.rsplit("/", 1)[1])]
         if checkpoint.snapshots:
-            used = waiting | checkpoint.snapshot_objects
+            used = waiting | checkpoint.snapshot_parts(in_entries=False)
             stray += [path for path in self._storage.list(PARTS) if path not in used and may_sweep(path.rsplit("/", 1)[1])]
         positions = zip(self._sources, checkpoint.positions, strict=True)
         used = waiting | {snapshot_path(name) for source, position in positions for name in source.referenced(position)}

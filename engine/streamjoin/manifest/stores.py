@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from streamjoin.manifest.kafka import option_field, reference_problems, secret_remarks
 from streamjoin.manifest.problem import Problem, closest, listed
-from streamjoin.manifest.snapshots import CassandraStore, PostgresStore
+from streamjoin.manifest.snapshots import CassandraStore, PostgresStore, SnapshotStore
 
 _POSTGRES: Mapping[str, str] = {
     "host": "is host here; remove it",
@@ -20,10 +20,14 @@ _POSTGRES: Mapping[str, str] = {
 _CASSANDRA = ("username", "password", "ssl.ca.location")
 
 
-def store_problems(field: str, store: PostgresStore | CassandraStore | None) -> Iterator[Problem]:
-    """The options."""
-    if store is None:
-        return
+def store_problems(field: str, given: SnapshotStore) -> Iterator[Problem]:
+    """The options of the stores at ``field``. Raises UnparsedError."""
+    for kind, store in (("postgres", given.postgres), ("cassandra", given.cassandra)):
+        if store is not None:
+            yield from _options(f"{field}.{kind}", store)
+
+
+def _options(field: str, store: PostgresStore | CassandraStore) -> Iterator[Problem]:
     for name, value in store.options.items():
         here = option_field(field, name)
         if isinstance(store, PostgresStore) and name in _POSTGRES:
@@ -36,8 +40,9 @@ def store_problems(field: str, store: PostgresStore | CassandraStore | None) -> 
             yield from reference_problems(here, name, value)
 
 
-def store_remarks(field: str, store: PostgresStore | CassandraStore | None) -> Iterator[Problem]:
+def store_remarks(field: str, given: SnapshotStore | None) -> Iterator[Problem]:
     """Secrets that everybody can read who can read the manifest."""
-    if store is not None:
-        for name, value in store.options.items():
-            yield from secret_remarks(field, name, value)
+    for kind in ("postgres", "cassandra"):
+        store = getattr(given, kind, None)
+        for name, value in () if store is None else store.options.items():
+            yield from secret_remarks(f"{field}.{kind}", name, value)

@@ -64,17 +64,15 @@ def problems(manifest: Manifest) -> list[Problem]:
         checks += [_condition_given(field, join), _type(field, join, len(streams)), _window(window, join, len(streams))]
         checks += [_each(window, join, streams), _event_times(window, join, streams)]
         kafka = _given(join, "output", "sink", "kafka")
-        checks += [_snapshots_end(f"{field}.output.snapshots", join), _sink(f"{field}.output.sink", join)]
-        checks += [kafka_client_problems(f"{field}.output.sink.kafka", kafka)]
+        checks += [_sink(f"{field}.output.sink", join), kafka_client_problems(f"{field}.output.sink.kafka", kafka)]
         if by_name is not None:
             checks += [_condition(field, join, by_name), _output_where(field, join, by_name), _shedding(field, join, manifest)]
             checks += [_output_select(field, join, by_name), _columns(field, join, manifest, by_name)]
-            checks.append(_snapshots(f"{field}.output", join, manifest, by_name))
             checks.append(_record_key(f"{field}.output.sink.kafka.key", join, manifest, by_name))
     if by_name is not None and joins:
         checks += [_model(manifest, by_name), _held(manifest, by_name)]
-    checks += [_join_names(joins), _window_kinds(joins), _punctuations(manifest), _scheme(manifest)]
-    checks += [_checkpoint(manifest), _places(manifest)]
+    checks += [_join_names(joins), _window_kinds(joins), _scheme(manifest), _checkpoint(manifest), _places(manifest)]
+    checks += _of_snapshots(manifest, joins, by_name)
     return [problem for check in checks for problem in until_refused(check)]
 
 
@@ -130,10 +128,8 @@ def _join_remarks(field: str, join: model.Join, spec: model.Spec) -> Check:
         message = "never ends, so tuples without a match come only when the input has ended (streamjoin run --until-idle)"
         yield Problem(f"{field}.window.unbounded", None, message)
     yield from kafka_client_remarks(f"{field}.output.sink.kafka", join.output.sink.kafka)
-    snapshots = join.output.snapshots
-    if snapshots is not None and snapshots.store is not None:
-        for name in ("postgres", "cassandra"):
-            yield from store_remarks(f"{field}.output.snapshots.store.{name}", getattr(snapshots.store, name))
+    if join.output.snapshots is not None:
+        yield from store_remarks(f"{field}.output.snapshots.store", join.output.snapshots.store)
 
 
 def former_names(manifest: Manifest) -> list[Problem]:
@@ -546,14 +542,24 @@ def _record_key(field: str, join: model.Join, manifest: Manifest, schemas: Mappi
         yield Problem(field, kafka.key, f"is not a column of the output; {remedy}")
 
 
+def _of_snapshots(manifest: Manifest, joins: Sequence[model.Join], schemas: Mapping[str, Schema] | None) -> list[Check]:
+    """What ``output.snapshots`` of all joins must be together with the rest."""
+    checks = [_punctuations(manifest)]
+    for index, join in enumerate(joins):
+        field = f"spec.joins[{index}].output"
+        checks.append(_snapshots_end(f"{field}.snapshots", join))
+        if schemas is not None:
+            checks.append(_snapshots(field, join, manifest, schemas))
+    return checks
+
+
 def _snapshots_end(field: str, join: model.Join) -> Check:
     snapshots = join.output.snapshots
     if snapshots is None:
         return
     if snapshots.store is not None:
         yield from _one_of(f"{field}.store", snapshots.store, ("embedded", "postgres", "cassandra"))
-        for name in ("postgres", "cassandra"):
-            yield from store_problems(f"{field}.store.{name}", getattr(snapshots.store, name))
+        yield from store_problems(f"{field}.store", snapshots.store)
     if snapshots.punctuation:
         for name, value in (("every", snapshots.every), ("size", snapshots.size)):
             if value is not None:

@@ -144,13 +144,13 @@ class Checkpoint:
     """Small results of this epoch and some before, which a later commit makes visible together."""
     waiting_since: float | None = None
     """The wall clock at the commit of the first of them."""
+    fingerprint: dict[str, str] = field(default_factory=dict)
+    committed_at: float | None = None
+    """The wall clock at the commit of ``epoch``; None: there was none yet."""
     snapshots: dict[str, Timeline] = field(default_factory=dict)
     """By join, its snapshots of results that are open, or closed and not stored yet."""
     punctuations: Pending = field(default_factory=Pending)
     """Those that wait for others of the same identifier."""
-    fingerprint: dict[str, str] = field(default_factory=dict)
-    committed_at: float | None = None
-    """The wall clock at the commit of ``epoch``; None: there was none yet."""
 
     def sized(self, streams: int, places: int) -> Checkpoint:
         """An empty checkpoint for so many streams, held in so many places; one that has epochs as it is."""
@@ -201,13 +201,12 @@ class Checkpoint:
         """The paths of the entries that hold something that it names."""
         results = [Extent(*value["extent"]) for value in itertools.chain(*self.staged.values(), self.waiting) if "extent" in value]
         extents = (*results, *(block.extent for block in self.stored))
-        parts = {part.path for timeline in self.snapshots.values() for part in timeline.parts if part.extent is not None}
-        return parts | {extent.path for extent in extents if extent is not None}
+        return {extent.path for extent in extents if extent is not None}
 
-    @property
-    def snapshot_objects(self) -> set[str]:
-        """The paths of objects that have rows of snapshots which are not stored yet."""
-        return {part.path for timeline in self.snapshots.values() for part in timeline.parts if part.extent is None}
+    def snapshot_parts(self, *, in_entries: bool) -> set[str]:
+        """The paths of the log's entries, or of other objects, that have rows of snapshots which are not stored yet."""
+        parts = (part for timeline in self.snapshots.values() for part in timeline.parts)
+        return {part.path for part in parts if (part.extent is not None) is in_entries}
 
     @property
     def stored(self) -> tuple[Block, ...]:
