@@ -19,8 +19,8 @@ goes on from runs that the earlier one staged in its process, or fails; the driv
 committed. An epoch that was begun too early and failed is begun again, after the commit.
 
 What the loop does not do itself: ``planning`` says what an epoch takes and is told, ``outcome`` what the checkpoint after it is, ``replan``
-how a plan that was put gets on, ``deployment`` what the first plan is, ``compaction`` which blocks become one, ``janitor`` what can be
-removed.
+how a plan that was put gets on, ``deployment`` what the first plan is, ``timelines`` in which snapshot results are, ``compaction`` which
+blocks become one, ``janitor`` what can be removed.
 """
 
 from __future__ import annotations
