@@ -19,6 +19,10 @@ class Cable:
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
         self._is_cut = False
+        self.carried = 0
+        """Bytes that were sent to the target."""
+        self.cut_after: int | None = None
+        """When so many are, the cable is cut, once."""
         self._flows = threading.Event()
         self._flows.set()
 
@@ -69,14 +73,21 @@ class Cable:
             far.settimeout(None)
             with self._lock:
                 self._open += [near, far]
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+            for source, sink, is_counted in ((near, far, True), (far, near, False)):
+                threading.Thread(target=self._carry, args=(source, sink, is_counted), daemon=True).start()
 
-    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+    def _carry(self, source: socket.socket, sink: socket.socket, is_counted: bool) -> None:
         try:
             while data := source.recv(1 << 16):
                 self._flows.wait()
+                left = None if self.cut_after is None or not is_counted else self.cut_after - self.carried
+                if left is not None and left < len(data):
+                    sink.sendall(data[: max(0, left)])
+                    self.cut_after = None
+                    self.cut()
+                    return
                 sink.sendall(data)
+                self.carried += len(data) if is_counted else 0
         except OSError:
             pass
         for end in (source, sink):

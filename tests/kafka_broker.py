@@ -10,7 +10,6 @@ Always holds: leaving a :class:`KafkaBroker` ends its process and no other; what
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import socket
@@ -22,19 +21,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import maven
+
 VERSION = "4.1.0"
 START_SECONDS = 180
-FETCH_SECONDS = 300
-
-POM = f"""\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>streamjoin</groupId><artifactId>kafka-for-tests</artifactId><version>1</version><packaging>pom</packaging>
-  <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version></dependency>
-  </dependencies>
-</project>
-"""
 
 # Nothing is too old to be kept: tests send records of 1970.
 PROPERTIES = """\
@@ -80,30 +70,10 @@ class NoBroker(RuntimeError):  # noqa: N818
 
 def libraries() -> Path:
     """The directory of Kafka's jars, fetched on first use. Raises NoBroker."""
-    if shutil.which("java") is None:
-        raise NoBroker("no java (apt-get install default-jre-headless)")
-    cache = Path(os.environ.get("STREAMJOIN_TEST_CACHE") or Path.home() / ".cache" / "streamjoin-tests")
-    target = cache / f"kafka-{VERSION}"
-    if target.is_dir():
-        return target
-    if shutil.which("mvn") is None:
-        raise NoBroker("no mvn (apt-get install maven)")
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as directory:
-        (Path(directory) / "pom.xml").write_text(POM)
-        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=jars"]
-        try:
-            done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
-        except subprocess.TimeoutExpired:
-            raise NoBroker(f"mvn did not fetch Kafka {VERSION} within {FETCH_SECONDS} s") from None
-        if done.returncode:
-            raise NoBroker(f"mvn cannot fetch Kafka {VERSION}: {(done.stdout + done.stderr).strip()[-300:]}")
-        try:
-            os.rename(Path(directory) / "jars", target)
-        except OSError:
-            if not target.is_dir():  # or another process was faster
-                raise
-    return target
+    try:
+        return maven.libraries("kafka", "org.apache.kafka", "kafka_2.13", VERSION)
+    except maven.NotFetched as missing:
+        raise NoBroker(str(missing)) from None
 
 
 class KafkaBroker:

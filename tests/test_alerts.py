@@ -202,6 +202,20 @@ CASES = [
         "1 requests a second are repeated; each waits first.",
     ),
     Case(
+        "StreamJoinSnapshotsWait",
+        {"streamjoin_snapshot_failing_seconds{join='j'}": "0x10 0+60x30"},
+        {"streamjoin_snapshot_failing_seconds{join='j'}": "0x20 30x20"},
+        "the store of the snapshots of j fails, or does not keep up. Nothing is lost; when the buffer is full, the join waits.",
+        labels=(*JOIN.items(), ("join", "j")),
+    ),
+    Case(
+        "StreamJoinSnapshotsWait",
+        {"streamjoin_waiting_snapshot_bytes{join='j'}": "0+100x40", "streamjoin_snapshot_buffer_bytes{join='j'}": "1000x40"},
+        {"streamjoin_waiting_snapshot_bytes{join='j'}": "500x40", "streamjoin_snapshot_buffer_bytes{join='j'}": "1000x40"},
+        "the store of the snapshots of j fails, or does not keep up. Nothing is lost; when the buffer is full, the join waits.",
+        labels=(*JOIN.items(), ("join", "j")),
+    ),
+    Case(
         "StreamJoinLacksExecutors",
         {"streamjoin_workers_wanted": "3x40", "streamjoin_workers_ready": "1x40"},
         {"streamjoin_workers_wanted": "3x40", "streamjoin_workers_ready": "1x21 3x20"},

@@ -170,6 +170,16 @@ def bad_of_three(name: str, old: str, new: str, *problems: str, also: tuple[str,
     return bad(f"three streams: {name}", old, new, *problems, also=also, good=THREE)
 
 
+SINK = "sink: {files: {path: out/matches, format: parquet}}"
+STORE = "spec.joins[0].output.snapshots.store"
+NO_PUNCTUATION = "is missing, and spec.joins[0].output.snapshots.punctuation needs it of every stream; give when and id"
+
+
+def stored_in(store: str) -> str:
+    """The sink, and snapshots in this store."""
+    return f"{SINK}\n        snapshots: {{every: 10s, store: {store}}}"
+
+
 CASES = [
     # The document and its text.
     bad("another version", "/v1alpha1", "/v1", 'apiVersion: "streamjoin.dev/v1" must be streamjoin.dev/v1alpha1'),
@@ -1331,6 +1341,84 @@ CASES = [
         "sink: {files: {path: out/matches, format: parquet}}",
         'sink: {kafka: {bootstrapServers: "b:9092", topic: matches, key: orderid}}',
         'spec.joins[0].output.sink.kafka.key: "orderid" is not a column of the output; did you mean order_id?',
+    ),
+    bad(
+        "snapshots that never end",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {files: {path: out/matches, format: parquet}}\n        snapshots: {key: order_id}",
+        'spec.joins[0].output.snapshots: says nowhere when a snapshot ends; give every, or size, or both, or punctuation: true',
+    ),
+    bad(
+        "a delay of snapshots without a size",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {files: {path: out/matches, format: parquet}}\n        snapshots: {every: 10s, maxDelay: 2}",
+        'spec.joins[0].output.snapshots.maxDelay: 2 needs size too; give it, or remove maxDelay',
+    ),
+    bad(
+        "a key of snapshots that is none",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {files: {path: out/matches, format: parquet}}\n        snapshots: {every: 10s, key: orderid}",
+        'spec.joins[0].output.snapshots.key: "orderid" is refused: unknown column orderid; there are order_id, payment_id',
+    ),
+    bad(
+        "snapshots of no time",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {files: {path: out/matches, format: parquet}}\n        snapshots: {every: 0s}",
+        'spec.joins[0].output.snapshots.every: "0s" must be at least 1us and at most 36500d',
+    ),
+    bad(
+        "a column that snapshots have themselves",
+        'select: ["orders.id AS order_id", "payments.id AS payment_id"]',
+        'select: ["orders.id AS _row", "payments.id AS payment_id"]\n        snapshots: {every: 10s}',
+        "spec.joins[0].output.select: \"_row\" is a column of snapshots themselves; name the output's column otherwise, with AS in"
+        " output.select",
+    ),
+    bad(
+        "a store of snapshots that is none",
+        SINK,
+        stored_in("{}"),
+        f"{STORE}: is empty; give one of embedded, postgres or cassandra",
+    ),
+    bad(
+        "two stores of snapshots",
+        SINK,
+        stored_in("{embedded: {}, cassandra: {hosts: c, keyspace: k}}"),
+        f"{STORE}: has embedded and cassandra; keep one",
+    ),
+    bad(
+        "an option of PostgreSQL that is a field",
+        SINK,
+        stored_in("{postgres: {host: db, database: d, options: {dbname: e}}}"),
+        f'{STORE}.postgres.options.dbname: "e" is database here; remove it',
+    ),
+    bad(
+        "an option that Cassandra does not have",
+        SINK,
+        stored_in("{cassandra: {hosts: c, keyspace: k, options: {user: me}}}"),
+        f'{STORE}.cassandra.options.user: "me" is not an option of a store of Cassandra;'
+        " they are username, password and ssl.ca.location",
+    ),
+    bad(
+        "a password of a store in a file that is nowhere",
+        SINK,
+        stored_in("{postgres: {host: db, database: d, options: {password: file:secret}}}"),
+        f'{STORE}.postgres.options.password: is not an absolute path, and workers have working directories of their own;'
+        ' write file:/path',
+    ),
+    bad(
+        "snapshots that end by punctuations that no stream has",
+        SINK,
+        f"{SINK}\n        snapshots: {{punctuation: true}}",
+        f"spec.streams[0].punctuation: {NO_PUNCTUATION}",
+        f"spec.streams[1].punctuation: {NO_PUNCTUATION}",
+    ),
+    bad(
+        "snapshots that end by time and by punctuations",
+        SINK,
+        f"{SINK}\n        snapshots: {{punctuation: true, every: 10s}}",
+        f"spec.streams[0].punctuation: {NO_PUNCTUATION}",
+        f"spec.streams[1].punctuation: {NO_PUNCTUATION}",
+        'spec.joins[0].output.snapshots.every: "10s" excludes punctuation, which says when a snapshot ends; keep one',
     ),
     bad(
         "an option that would lose results",

@@ -34,6 +34,7 @@ ACCEPTED: dict[str, str] = {
     "spec: rule: shedding would make the results of an anti join wrong: a tuple whose match was shed would come as one without; set off": (
         NEW_FIELD
     ),
+    "spec: rule: snapshots that end by punctuation need streams[].punctuation of every stream; give when and id": NEW_FIELD,
     "spec: rule: a join's type may not change under the same checkpoint; give another checkpoint, or make another StreamJoin": NEW_FIELD,
     "spec: rule: two joins have the same name (case does not count); choose another": ONE_JOIN,
     "spec: rule: the windows must be of one kind (time, rows or unbounded), as joins over the same streams hold them together; move the"

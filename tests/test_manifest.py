@@ -364,6 +364,20 @@ def test_secrets_that_are_written_out_are_remarked_upon_and_not_shown() -> None:
     ]
 
 
+def test_a_password_of_a_store_of_snapshots_is_remarked_upon_and_not_shown() -> None:
+    resource = yaml.safe_load(SMALL)
+    store = {"postgres": {"host": "db", "database": "d", "options": {"user": "me", "password": "sesame"}}}
+    resource["spec"]["joins"][0]["output"]["snapshots"] = {"every": "10s", "store": store}
+    assert [str(remark) for remark in check(resource).remarks if "former name" not in remark.message] == [
+        "spec.joins[0].output.snapshots.store.postgres.options.password: is a secret, for all to see who see the manifest; write file:/path"
+        " of a file with it, or env: and the name of a variable"
+    ]
+    resource["spec"]["joins"][0]["output"]["snapshots"] = {"every": "10s", "stores": store}
+    for document in parse(yaml.safe_dump(resource)):
+        assert document.problems
+        assert all("sesame" not in str(problem) for problem in document.problems)
+
+
 def test_a_resource_from_the_api_is_checked_without_lines() -> None:
     resource = yaml.safe_load(SMALL)
     assert check(resource).manifest == load(SMALL)

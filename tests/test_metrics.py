@@ -116,7 +116,7 @@ class Run:
         self.runner = InlineRunner()
         inputs = inputs or (some_input(1), some_input(2))
         self.driver: Driver = driver_for(self.job, inputs, storage or ObjectStorage(str(root / "state")), self.runner, clock=self.clock)
-        self.metrics = Metrics(self.job, clock=self.clock, pulse=self.driver.pulse)
+        self.metrics = Metrics(self.job, clock=self.clock, pulse=self.driver.pulse, snapshots=self.driver.snapshots)
         self.watched = Watched(self.driver, self.metrics)
 
     def steps(self, count: int | None = None) -> list[EpochResult]:
@@ -136,7 +136,8 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return Run(tmp_path, capacity=100, shedding={"model": "linear", "base": "0.2"}, scaling={"tau2": 0.5, "tau1": 0.3})
+    output = {"snapshots": {"size": 1}}
+    return Run(tmp_path, output=output, capacity=100, shedding={"model": "linear", "base": "0.2"}, scaling={"tau2": 0.5, "tau1": 0.3})
 
 
 def as_if_from_kafka(run: Run, **changes: Any) -> Metrics:
@@ -145,7 +146,7 @@ def as_if_from_kafka(run: Run, **changes: Any) -> Metrics:
     source, sink = KafkaSource.model_validate(given), KafkaSink.model_validate(given)
     streams = tuple(replace(stream, source=source) for stream in run.job.streams)
     job = replace(run.job, streams=streams, joins=tuple(replace(join, sink=sink) for join in run.job.joins), **changes)
-    return Metrics(job, clock=run.clock, pulse=run.driver.pulse)
+    return Metrics(job, clock=run.clock, pulse=run.driver.pulse, snapshots=run.driver.snapshots)
 
 
 def test_a_scrape_says_what_the_last_epoch_says(run: Run) -> None:

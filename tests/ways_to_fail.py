@@ -1237,6 +1237,22 @@ retried(
 
 
 @way(
+    "The store of a join's snapshots is out of reach, or refuses them",
+    Reason.SnapshotsWait,
+    "3 snapshots of matches wait",
+    "PostgreSQL at db:5432: cannot be reached",
+    do="Mend the store: the join goes on meanwhile, as long as `output.snapshots.buffer` has room",
+)
+def snapshots_wait(world: SteppedCluster) -> Iterator[None]:
+    world.runs()
+    world.driver.snapshots_wait = (
+        "3 snapshots of matches wait, 1,024 of 1,073,741,824 bytes: StoreError: PostgreSQL at db:5432: cannot be reached"
+    )
+    yield
+    world.driver.snapshots_wait = None
+
+
+@way(
     "The workers that may be cannot hold what comes",
     Reason.PlanOverCapacity,
     "task 0 would hold 120,000 of 100,000 tuples; raise spec.workers.max",

@@ -30,6 +30,7 @@ from streamjoin.manifest.capacity import capacity_of
 from streamjoin.manifest.model import Checkpoint, Manifest, SchemeSpec, Spec, Stream
 from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.sinks import ConsoleSink, FilesSink, KafkaSink, Sink
+from streamjoin.manifest.snapshots import CassandraStore, PostgresStore, Snapshots
 from streamjoin.manifest.sources import FilesSource, GeneratorSource, KafkaSource, Source
 from streamjoin.manifest.validate import ManifestError, Problem
 from streamjoin.scheme.capacity import Capacity, column_bytes, tuple_bytes
@@ -37,6 +38,7 @@ from streamjoin.scheme.models import DEFAULTS, KEYED
 from streamjoin.scheme.models import Options as SchemeOptions
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.unknown import unknown
+from streamjoin.snapshots.timeline import Rule
 
 DEAD_LETTERS = "dead-letters"
 """The directory within the checkpoint where records go that do not parse, unless the manifest says otherwise."""
@@ -83,6 +85,8 @@ class StreamJob:
     """Tuples per second."""
     source: SourceModel
     """As in the manifest, but for ``path``, which is a place as ``location`` writes it."""
+    punctuation: tuple[Expression, Expression] | None = None
+    """Which records are punctuations, and their identifiers; None: none."""
 
     def carrying(self, columns: Collection[str]) -> StreamJob:
         """The same where held tuples carry these columns too."""
@@ -90,6 +94,21 @@ class StreamJob:
             return self
         payload = tuple(name for name in self.schema.names if name in columns or name in self.payload)
         return dataclasses.replace(self, payload=payload, tuple_bytes=tuple_bytes(self.schema, payload))
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotsJob:
+    """How one join's results are kept as snapshots."""
+
+    rule: Rule
+    """When one ends."""
+    key: Expression
+    """Over the output's columns."""
+    keep_seconds: float | None
+    """None: for good."""
+    buffer_bytes: int
+    store: PostgresStore | CassandraStore | None
+    """As in the manifest; None: they are in the checkpoint alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +128,7 @@ class JoinJob:
     sink: SinkModel | None
     """As in the manifest, but for ``path``, which is a place, and ``compression``, which is never None. None: only streams read what comes
     of the join."""
+    snapshots: SnapshotsJob | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,15 +429,28 @@ def compile_job(manifest: Manifest) -> Job:
 
 def _join_job(index: int, spec: Spec, schemas: Mapping[str, Schema]) -> JoinJob:
     join, own, names = spec.joins[index], resolve.over(spec, index, schemas), list(schemas)
+    output = resolve.output(join, spec, own)
     return JoinJob(
         name=join.name,
         type=JoinType(join.type),
         streams=tuple(names.index(name) for name in own),
         condition=resolve.condition(join.condition_text, own) if len(own) == 2 else None,
         window=resolve.window(join.window, tuple(own)),
-        output=resolve.output(join, spec, own),
+        output=output,
         where=None if join.output.where is None else parse_boolean(join.output.where, own),
         sink=None if join.output.sink is None else _sink(join.output.sink),
+        snapshots=None if join.output.snapshots is None else _snapshots(join.output.snapshots, output),
+    )
+
+
+def _snapshots(given: Snapshots, output: resolve.Output) -> SnapshotsJob:
+    every = None if given.every is None else given.every.micros / 1e6
+    return SnapshotsJob(
+        rule=Rule(every, given.size, given.max_delay, given.punctuation),
+        key=resolve.snapshot_key(given.key, output),
+        keep_seconds=None if given.keep is None else given.keep.micros / 1e6,
+        buffer_bytes=given.buffer.bytes,
+        store=None if given.store is None else given.store.postgres or given.store.cassandra,
     )
 
 
@@ -455,6 +488,7 @@ def _stream_job(stream: Stream, spec: Spec, schema: Schema, needs: tuple[resolve
         idle_micros=0 if stream.source.kafka is None else stream.source.kafka.idle_timeout.micros,
         expected_rate=stream.expected_rate,
         source=_source(stream.source) if (join := resolve.join_read_by(spec, stream.name)) is None else JoinSource(join),
+        punctuation=None if stream.punctuation is None else resolve.punctuation(stream.punctuation, {stream.name: schema}),
     )
 
 

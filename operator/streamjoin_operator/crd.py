@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from streamjoin.language.graph import MOST_STREAMS
-from streamjoin.manifest import model, sinks, sources
+from streamjoin.manifest import model, sinks, snapshots, sources
 from streamjoin.manifest.cel import Rule, seconds
 from streamjoin.manifest.model import API_VERSION, KIND
 from streamjoin.manifest.part import Part, SchemaGenerator
@@ -171,6 +171,23 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             "self.topic.matches('^[A-Za-z0-9._-]+$') && !(self.topic in ['.', '..'])",
             "is not the name of a topic; use letters, digits, ., _ and -",
             field="topic",
+        ),
+    ),
+    snapshots.SnapshotStore: (_exactly_one(*_names(snapshots.SnapshotStore)),),
+    snapshots.Snapshots: (
+        Rule(
+            "self.punctuation || has(self.every) || has(self.size)",
+            "says nowhere when a snapshot ends; give every, or size, or both, or punctuation: true",
+        ),
+        Rule(
+            "!self.punctuation || !(has(self.every) || has(self.size))",
+            "excludes every and size; keep one",
+            field="punctuation",
+        ),
+        Rule(
+            "self.maxDelay == 0 || (has(self.every) && has(self.size))",
+            "needs every and size; give both, or remove maxDelay",
+            field="maxDelay",
         ),
     ),
     sources.Spike: (
@@ -328,6 +345,11 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             f" || !{_WITHOUT_STREAMS}.matches({_QUALIFIER}))",
             "condition refers to a stream that is not there; write stream.column with the names of streams",
             field="joins",
+        ),
+        Rule(
+            "!self.joins.exists(j, has(j.output.snapshots) && j.output.snapshots.punctuation) || self.streams.all(s, has(s.punctuation))",
+            "snapshots that end by punctuation need streams[].punctuation of every stream; give when and id",
+            field="streams",
         ),
         Rule(
             "!self.joins.exists(j, j.type == 'anti') || self.shedding.model == 'off'",

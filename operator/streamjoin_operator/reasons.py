@@ -23,6 +23,7 @@ class Reason(Enum):
     EpochStalled = "Nothing of the running epoch has moved for a while; the message has its step and the workers that it waits for."
     EpochsMove = "Epochs get on, or there is nothing new to join."
     JoinRetrying = "An epoch failed and is tried again."
+    SnapshotsWait = "A store of snapshots cannot be written to: the join goes on, and they wait in the checkpoint; the message says why."
     PodRefused = "The API server refuses a pod: a quota, Pod Security, a limit, an admission webhook; the message is its answer."
     PodStuck = "A pod has a node and no container: a volume or a Secret cannot be mounted, as a rule; the message has kubelet's words."
     ExecutorsFailing = "Executors' containers cannot be started, or end again and again; the join goes on with those it has."

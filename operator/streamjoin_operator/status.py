@@ -249,6 +249,8 @@ def _degraded(facts: Facts) -> Condition:
     if _state(facts) == "retrying":
         health = facts.report.health if facts.report is not None else {}
         return Condition("Degraded", True, Reason.JoinRetrying, str(health.get("lastFailure") or health.get("lastError") or ""))
+    if facts.report is not None and facts.report.health.get("snapshotsWait"):
+        return Condition("Degraded", True, Reason.SnapshotsWait, str(facts.report.health["snapshotsWait"]))
     if facts.plan_refused is not None:
         return Condition("Degraded", True, Reason.PlanRefused, facts.plan_refused)
     if facts.plan_dropped is not None:

@@ -208,7 +208,7 @@ def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Step
     from streamjoin.serve.watch import Watched
 
     address = options.metrics_address or "127.0.0.1"
-    metrics = Metrics(job, pulse=driver.pulse)
+    metrics = Metrics(job, pulse=driver.pulse, snapshots=driver.snapshots)
     try:
         token = None if options.api_token_file is None else TokenFile(options.api_token_file)
     except TokenError as error:

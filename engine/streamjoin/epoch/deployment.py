@@ -24,6 +24,7 @@ from streamjoin.epoch.planning import tuple_bytes
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.snapshots import StorageSnapshots
 from streamjoin.epoch.spec import Config, Join, Stream
+from streamjoin.epoch.timelines import forms_of
 from streamjoin.io.base import Keeping, Source, SourcePlan
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
@@ -227,7 +228,7 @@ def make_config(
     predicates = layout.predicates or (None,) * len(job.joins)
     return Config(
         query=query,
-        streams=tuple(Stream(each.name, each.schema, each.payload, each.where, each.event_time) for each in job.streams),
+        streams=tuple(Stream(each.name, each.schema, each.payload, each.where, each.event_time, each.punctuation) for each in job.streams),
         joins=tuple(
             Join(each.name, each.type, each.streams, each.window, each.where, each.output, predicate, layout.indexes(number))
             for number, (each, predicate) in enumerate(zip(job.joins, predicates, strict=True))
@@ -238,6 +239,7 @@ def make_config(
         sink=sink,
         dead_letters=dead_letters,
         readers=tuple(source.reader for source in sources),
+        snapshots=forms_of(job),
     )
 
 

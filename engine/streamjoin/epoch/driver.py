@@ -19,8 +19,8 @@ goes on from runs that the earlier one staged in its process, or fails; the driv
 committed. An epoch that was begun too early and failed is begun again, after the commit.
 
 What the loop does not do itself: ``planning`` says what an epoch takes and is told, ``outcome`` what the checkpoint after it is, ``replan``
-how a plan that was put gets on, ``deployment`` what the first plan is, ``compaction`` which blocks become one, ``janitor`` what can be
-removed.
+how a plan that was put gets on, ``deployment`` what the first plan is, ``timelines`` in which snapshot results are, ``compaction`` which
+blocks become one, ``janitor`` what can be removed.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ from streamjoin.epoch.pulse import STARTING, Pulse
 from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanner, require_fit
 from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import Rewrite, Shared, TaskReport, TooLarge, share
+from streamjoin.epoch.timelines import SnapshotsState, Timelines
 from streamjoin.io.base import Counting, Follower, SinkError, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.results_source import ResultsSource
@@ -107,7 +108,9 @@ class Driver:
         sources: Sequence[Source] | None = None,
         clock: Callable[[], float] = time.time,
         at: Callable[[str], None] = lambda step: None,
+        in_background: bool = True,
     ) -> None:
+        """``in_background``: whether snapshots of results are stored by a thread of their own (``timelines``)."""
         self.job = job
         self.checkpoint = Checkpoint()
         self.exhausted = False
@@ -124,6 +127,7 @@ class Driver:
         self._sink = make_sinks(job, storage)
         self._dead_letters = DeadLetters(job.dead_letter, job.late_letters)
         self._janitor = Janitor(storage, self._log, self._sources, self._sink, self._dead_letters)
+        self._timelines = Timelines(job, storage, clock=clock, in_background=in_background)
         self._replanner = Replanner(self._query, fetches=storage.local_path(FOLDER) is None)
         self._observations = Observations(job.places, len(job.streams))
         # Of three and more streams, once a plan is adopted.
@@ -170,6 +174,7 @@ class Driver:
         else:
             self._enter("sweep")
             self.sweep()
+        self._timelines.start(self.checkpoint)
         if self.checkpoint.scheme is None:
             return
         if changes:
@@ -183,12 +188,13 @@ class Driver:
         try:
             self._abandon()
             if self._published and self._results.waiting:
-                self._publish_waiting()
+                self._commit_between(gathers=True)
             if self._published and self._results.staged:
                 self._settle()
         finally:
             self._mark("stop")
             self._runner.stop()
+            self._timelines.stop()
             self.pulse.leave()
 
     def step(self, *, final: bool = False) -> EpochResult | None:
@@ -210,6 +216,8 @@ class Driver:
         if not self._published:
             self._mark("publish")
             self._publish(again=True)
+        self._mark("snapshots")
+        self._timelines.make_room(self.checkpoint)
         self._mark("plan")
         self._advance_plan()
         flight, self._next = self._next, None
@@ -218,8 +226,10 @@ class Driver:
             flight = flight or self._begin(Head.after(self.checkpoint), steps, final)
             finished = None if flight is None else self._finish(flight, steps, final)
             if finished is None:
-                if self._results.waiting and (final or self.exhausted or self._results.are_due(self._sink, self._clock(), 0.0)):
-                    self._publish_waiting()
+                now = self._clock()
+                gathers = bool(self._results.waiting) and (final or self.exhausted or self._results.are_due(self._sink, now, 0.0))
+                if gathers or self._timelines.are_due(self.checkpoint, now, end=final):
+                    self._commit_between(gathers=gathers, final=final)
                 return None
             epoch, reports = finished
             before, after = self.checkpoint, self._commit(epoch, reports)
@@ -372,7 +382,9 @@ class Driver:
                 raise EpochFailed(f"epoch {epoch.spec.epoch}: {type(error).__name__}: {error}", traceback.format_exc()) from error
         segment = Segment(self._log.next_path)
         results = results.kept_in(segment)
+        timelines, punctuations = self._timelines.after(self.checkpoint, self._log.incarnation, epoch, reports, segment, now)
         after = checkpoint_after(self.job, self.checkpoint, epoch, reports, now, results, segment)
+        after = replace(after, snapshots=timelines, punctuations=punctuations)
         if self._flow is not None:
             after = replace(after, flowing=asdict(self._flow.known(self.checkpoint, self._observations.rates())))
         self._enter("commit")
@@ -380,13 +392,17 @@ class Driver:
         self.checkpoint, self._results, self._published, self._refused = after, results, False, None
         return after
 
-    def _publish_waiting(self) -> None:
-        """Make what waits visible, by a commit of its own. What the last one staged is visible by now."""
+    def _commit_between(self, *, gathers: bool, final: bool = False) -> None:
+        """Commit what time makes to do between epochs: make what waits visible (``gathers``), and end snapshots; ``final``: all of them.
+        What the last commit staged is visible by now."""
         self._enter("gather")
-        waiting = replace(self._results, staged=())
+        results = replace(self._results, staged=())
         segment = Segment(self._log.next_path)
-        results = waiting.gathered(self._sink, self.checkpoint.identity, self._log.incarnation, self.checkpoint.epoch).kept_in(segment)
-        after = results.committed_by(replace(self.checkpoint, staged={}))
+        if gathers:
+            results = results.gathered(self._sink, self.checkpoint.identity, self._log.incarnation, self.checkpoint.epoch)
+        results = results.kept_in(segment)
+        timelines = self._timelines.between(self.checkpoint, self._clock(), end=final)
+        after = results.committed_by(replace(self.checkpoint, staged={}, snapshots=timelines))
         self._log.commit(after, segment.data)
         self.checkpoint, self._results, self._published = after, results, False
         self._publish()
@@ -441,6 +457,7 @@ class Driver:
         for source, position in zip(self._sources, self.checkpoint.positions, strict=True):
             if position is not None and isinstance(source, Follower):
                 source.committed(position)
+        self._timelines.committed(self.checkpoint.snapshots)
 
     def _may_change_joins(self, final: bool) -> bool:
         """Whether other joins than the checkpoint was made with can run without input, by which a predicate would be chosen."""
@@ -520,6 +537,10 @@ class Driver:
     def traffic(self) -> tuple[Traffic, ...]:
         """Of this process with each source's servers, and with the sink's."""
         return tuple(part.traffic if isinstance(part, Counting) else Traffic() for part in (*self._sources, self._sink))
+
+    def snapshots(self) -> dict[str, SnapshotsState]:
+        """How snapshots of results get on, by join. Any thread may call this."""
+        return self._timelines.states(self.checkpoint)
 
     def put_plan(self, plan: Plan) -> bool:
         """Ask for this plan to be applied; False when it runs already or is being applied. Any thread may call this.

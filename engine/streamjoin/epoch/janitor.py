@@ -20,6 +20,7 @@ from streamjoin.epoch.spec import TaskReport, is_attempt_of
 from streamjoin.io.base import Source
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.several import Sinks
+from streamjoin.results.parts import FOLDER as PARTS
 from streamjoin.state.blocks import FOLDER as BLOCKS
 from streamjoin.state.blocks import is_file
 from streamjoin.state.log import Checkpoint, CommitLog
@@ -66,7 +67,7 @@ class Janitor:
     def clean(self, before: Checkpoint, now: Checkpoint, reports: Sequence[TaskReport], *, in_flight: bool) -> None:
         """Remove what commits up to ``now`` have made obsolete. A failure here loses nothing: the next sweep finds what is left."""
         self._garbage.append(_Garbage(now.epoch, self._obsolete(before, now, reports)))
-        self._needed.append(now.entries())
+        self._needed.append(now.entries() | now.snapshot_parts(in_entries=True))
         try:
             self._remove_garbage(now.epoch - GRACE_EPOCHS)
             self._log.trim(set().union(*self._needed))
@@ -89,6 +90,7 @@ class Janitor:
         unnamed = [name for name in _files_of(before) if name not in named]
         unnamed += [name for report in reports for name in report.replaced if name not in named]
         obsolete = [name for name in dict.fromkeys(unnamed) if is_file(name)]
+        obsolete += sorted(before.snapshot_parts(in_entries=False) - now.snapshot_parts(in_entries=False))
         for source, was, position in zip(self._sources, before.positions, now.positions, strict=True):
             unreferenced = source.referenced(was) - source.referenced(position)
             obsolete += [snapshot_path(name) for name in unreferenced]
@@ -107,6 +109,9 @@ class Janitor:
         waiting = {path for garbage in self._garbage for path in garbage.paths}
         used = waiting | set(_files_of(checkpoint))
         stray = [path for path in self._storage.list(BLOCKS) if path not in used and may_sweep(path.rsplit("/", 1)[1])]
+        if checkpoint.snapshots:
+            used = waiting | checkpoint.snapshot_parts(in_entries=False)
+            stray += [path for path in self._storage.list(PARTS) if path not in used and may_sweep(path.rsplit("/", 1)[1])]
         positions = zip(self._sources, checkpoint.positions, strict=True)
         used = waiting | {snapshot_path(name) for source, position in positions for name in source.referenced(position)}
         snapshots = [path for path in self._storage.list(FOLDER) if path not in used]

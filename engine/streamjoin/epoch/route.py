@@ -155,6 +155,8 @@ def prepare(
         newest = _newest(batch.column(stream.event_time).cast(pa.int64()), latest)
         if newest is not None:
             report.time_max = newest if report.time_max is None else max(report.time_max, newest)
+    if taken.punctuation is not None:
+        batch, rows = _without_punctuations(taken, batch, rows, report)
     chosen: np.ndarray | None = None
     if taken.where is not None:
         chosen = taken.where.select({(stream.name, name): batch.column(name) for name in batch.schema.names}, batch.num_rows)
@@ -231,6 +233,24 @@ def prepare(
     if not keep.all():
         table = table.take(pa.array(np.flatnonzero(keep)))
     return Prepared(table, alone, letters)
+
+
+def _without_punctuations(
+    taken: Taken, batch: pa.RecordBatch, rows: np.ndarray, report: RouteReport
+) -> tuple[pa.RecordBatch, np.ndarray]:
+    """The batch, and the numbers of its rows, without those that are punctuations, whose identifiers go into the report. One that has none
+    says nothing."""
+    assert taken.punctuation is not None
+    when, identifier = taken.punctuation
+    columns = {(taken.stream.name, name): batch.column(name) for name in batch.schema.names}
+    found = when.select(columns, batch.num_rows)
+    if not len(found):
+        return batch, rows
+    ids = identifier.evaluate(columns, batch.num_rows).take(pa.array(found)).drop_null().cast(pa.string())
+    report.punctuations += ids.to_pylist()
+    report.filtered += len(found)
+    kept = np.delete(np.arange(batch.num_rows), found)
+    return batch.take(pa.array(kept)), rows[kept]
 
 
 def cut(spec: EpochSpec, plan: Plan, taken: Taken, tables: list[pa.Table], report: RouteReport) -> Iterator[Piece]:

@@ -36,6 +36,7 @@ from streamjoin.language.schema import Schema
 from streamjoin.language.sides import SIDES
 from streamjoin.language.sql import Expression, parse_boolean
 from streamjoin.language.window import Ends, Window
+from streamjoin.results.parts import Form, StagedPart
 from streamjoin.scheme.places import by_place
 from streamjoin.scheme.routing import Router
 from streamjoin.scheme.tiling import Area, Scheme
@@ -52,6 +53,8 @@ class Stream:
     payload: tuple[str, ...]
     where: Expression | None
     event_time: str | None
+    punctuation: tuple[Expression, Expression] | None = None
+    """Which records are punctuations, and their identifiers."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,8 @@ class Config:
     sink: Sinks
     dead_letters: DeadLetters
     readers: tuple[Reader, ...]
+    snapshots: dict[str, Form] = field(default_factory=dict)
+    """By the name of each join whose results are kept in snapshots, too."""
 
 
 @dataclass(frozen=True)
@@ -271,6 +276,8 @@ class RouteReport:
     storage_retries: int = 0
     source_errors: int = 0
     """Errors of the source's servers that reading got over."""
+    punctuations: list[str] = field(default_factory=list)
+    """Their identifiers, in order; they are among ``filtered``."""
 
 
 @dataclass
@@ -305,6 +312,8 @@ class TaskReport:
     replaced: list[str] = field(default_factory=list)
     """Blocks whose tuples are in new blocks of this report, or have expired."""
     staged: list[Staged] = field(default_factory=list)
+    snapshot_parts: dict[str, list[StagedPart]] = field(default_factory=dict)
+    """By join, its results as parts of a snapshot."""
     routes: list[RouteReport] = field(default_factory=list)
     read_back: bool = False
     """The worker did not have the task's runs."""
@@ -436,6 +445,7 @@ class Taken:
         self.gives_unmatched = any(kind.gives_unmatched for kind in tracked_for)
         self.payload = arrow_schema(stream.schema.select(stream.payload))
         self.where = Evaluator(stream.where) if stream.where else None
+        self.punctuation = None if stream.punctuation is None else tuple(map(Evaluator, stream.punctuation))
 
 
 ID = "_id"

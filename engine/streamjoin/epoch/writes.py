@@ -14,6 +14,7 @@ from streamjoin.epoch.matches import Rows, describe_marks, encode_marks, identit
 from streamjoin.epoch.spec import Config, EpochSpec, TaskReport, plan_of
 from streamjoin.io.base import Staged
 from streamjoin.kernel.run import Run
+from streamjoin.results.parts import PartWriter, StagedPart
 from streamjoin.scheme.tiling import Area
 from streamjoin.state.blocks import FOLDER, Block, axes_of, describe, encode_in_parts, is_file, load, name_of
 from streamjoin.state.store import SCRATCH_BYTES, HeldRun, settle, slice_keys
@@ -31,6 +32,11 @@ class Writes:
     def __init__(self, spec: EpochSpec, config: Config, areas: dict[int, Area], report: TaskReport, results: str) -> None:
         self._spec, self._storage, self._areas, self._report = spec, config.storage, areas, report
         self._sink = config.sink.writers(report.token, results, small_bytes=spec.small_bytes)
+        self._parts = {
+            join: PartWriter(form, self._storage, f"{report.token}-{number}", spec.small_bytes // len(config.snapshots))
+            for number, (join, form) in enumerate(config.snapshots.items())
+        }
+        self._begun_parts: dict[str, Future[list[StagedPart]]] = {}
         local = self._storage.local_path(FOLDER) is not None
         self._axes = None if local else axes_of(plan_of(spec.scheme, spec.config).uncut, config.layout.main)
         self._pool = ThreadPoolExecutor(UPLOADS)
@@ -42,10 +48,14 @@ class Writes:
 
     def results(self, join: str, batch: pa.RecordBatch) -> None:
         self._sink.write(join, batch)
+        if join in self._parts:
+            self._parts[join].write(batch)
 
     def finish_results(self, join: str) -> None:
         """There are no more of this join; begin to make them durable."""
         self._staged.append(self._pool.submit(self._sink.close, join))
+        if join in self._parts:
+            self._begun_parts[join] = self._pool.submit(self._parts[join].close)
 
     def block(self, key: tuple[int, int], run: Run) -> tuple[str, ...]:
         """Begin to write the tuples of a run that this area stores; the block's name, or nothing when there are none."""
@@ -109,6 +119,7 @@ class Writes:
     def wait(self) -> None:
         """Until all is durable; it is in the report then. Raises what a write raised."""
         self._report.staged = [staged for future in self._staged for staged in future.result()]
+        self._report.snapshot_parts = {join: parts for join, future in self._begun_parts.items() if (parts := future.result())}
         self._report.blocks = [future.result() for future in self._begun.values()]
         self._report.marks = [future.result() for future in self._begun_marks]
 
@@ -118,3 +129,5 @@ class Writes:
     def abandon(self) -> None:
         self._pool.shutdown(cancel_futures=True)
         self._sink.abort()
+        for writer in self._parts.values():
+            writer.abort()

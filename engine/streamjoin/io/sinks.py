@@ -108,11 +108,20 @@ class _Encoder(Protocol):
     def close(self) -> None: ...
 
 
-class _ParquetEncoder:
-    """Dictionaries only for columns whose first values repeat each other: of ids, one takes five times as long to write and more room.
+def parquet_encodings(table: pa.Table) -> dict[str, Any]:
+    """How a Parquet writer had better write a table's columns, by its first rows.
 
+    Dictionaries only for columns whose first values repeat each other: of ids, one takes five times as long to write and more room.
     Whole numbers and times that do not are written as differences, which leave less to compress: files are 40 % smaller, a fifth faster.
     """
+    repetitive = [name for name, column in zip(table.column_names, table.columns, strict=True) if _repeats(column)]
+    others = [field for field in table.schema if field.name not in repetitive]
+    whole = {field.name: "DELTA_BINARY_PACKED" for field in others if _is_whole(field.type)}
+    return {"use_dictionary": repetitive, "column_encoding": whole}
+
+
+class _ParquetEncoder:
+    """See ``parquet_encodings``."""
 
     def __init__(self, stream: pa.NativeFile, schema: pa.Schema, compression: str) -> None:
         self._stream, self._schema, self._compression = stream, schema, compression
@@ -120,15 +129,8 @@ class _ParquetEncoder:
 
     def write(self, table: pa.Table) -> None:
         if self._writer is None:
-            repetitive = [name for name, column in zip(table.column_names, table.columns, strict=True) if _repeats(column)]
-            others = [field for field in self._schema if field.name not in repetitive]
             self._writer = pq.ParquetWriter(
-                self._stream,
-                self._schema,
-                compression=self._compression,
-                write_statistics=True,
-                use_dictionary=repetitive,
-                column_encoding={field.name: "DELTA_BINARY_PACKED" for field in others if _is_whole(field.type)},
+                self._stream, self._schema, compression=self._compression, write_statistics=True, **parquet_encodings(table)
             )
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
 

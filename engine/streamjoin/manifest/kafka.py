@@ -70,13 +70,13 @@ def kafka_client_problems(field: str, kafka: KafkaSource | KafkaSink | None) -> 
         yield Problem(f"{field}.topic", kafka.topic, "is not the name of a topic; use letters, digits, ., _ and -")
     refused = {**_BOTH, **(_SOURCE if isinstance(kafka, KafkaSource) else _SINK)}
     for name, value in kafka.options.items():
-        here = _option(field, name)
+        here = option_field(field, name)
         if name in refused:
             yield Problem(here, value, refused[name])
         elif _CALLBACKS.fullmatch(name):
             yield Problem(here, None, "is a function of a program, which a manifest cannot give; remove it")
         elif isinstance(value, str):
-            yield from _reference(here, name, value)
+            yield from reference_problems(here, name, value)
 
 
 def kafka_client_remarks(field: str, kafka: KafkaSource | KafkaSink | None) -> Iterator[Problem]:
@@ -84,21 +84,27 @@ def kafka_client_remarks(field: str, kafka: KafkaSource | KafkaSink | None) -> I
     if kafka is None:
         return
     for name, value in kafka.options.items():
-        if is_secret(name) and not str(value).startswith((FILE, VARIABLE)):
-            remedy = "write file:/path of a file with it, or env: and the name of a variable"
-            yield Problem(_option(field, name), None, f"is a secret, for all to see who see the manifest; {remedy}")
+        yield from secret_remarks(field, name, value)
     protocol = str(kafka.options.get("security.protocol", "plaintext"))
     unused = next((name for name in kafka.options if name.startswith("sasl.")), None)
     if unused is not None and not protocol.upper().startswith("SASL_"):
         message = "is not used unless security.protocol is SASL_SSL (or SASL_PLAINTEXT, which encrypts nothing)"
-        yield Problem(_option(field, unused), None, message)
+        yield Problem(option_field(field, unused), None, message)
 
 
-def _option(field: str, name: str) -> str:
+def secret_remarks(field: str, name: str, value: object) -> Iterator[Problem]:
+    """A remark on an option that is a secret, and not where it is to be read."""
+    if is_secret(name) and not str(value).startswith((FILE, VARIABLE)):
+        remedy = "write file:/path of a file with it, or env: and the name of a variable"
+        yield Problem(option_field(field, name), None, f"is a secret, for all to see who see the manifest; {remedy}")
+
+
+def option_field(field: str, name: str) -> str:
+    """An option's field."""
     return f"{field}.{field_name(('options', name))}"
 
 
-def _reference(field: str, name: str, value: str) -> Iterator[Problem]:
+def reference_problems(field: str, name: str, value: str) -> Iterator[Problem]:
     """An option's value that says where the value is to be read."""
     if value.startswith(FILE) and name.endswith(".location"):
         yield Problem(field, value, f"is the path of a file itself; write {value.removeprefix(FILE)}")

@@ -38,12 +38,23 @@ from streamjoin.manifest.field_types import (
 from streamjoin.manifest.part import Part, UnparsedError
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
 from streamjoin.manifest.sinks import Sink
+from streamjoin.manifest.snapshots import Snapshots
 from streamjoin.manifest.sources import Source
 
 API_VERSION = "streamjoin.dev/v1alpha1"
 KIND = "StreamJoin"
 MOST_JOINS = 16
 """Of one resource."""
+
+
+class Punctuation(Part):
+    """Records of a stream that are no tuples, and say that it has come so far: of each stream one, of the same identifier, end a snapshot
+    of results."""
+
+    when: Sql
+    """Which records they are (SQL over this stream's columns)."""
+    id: Sql
+    """Their identifier (SQL over this stream's columns); those of the streams are compared as text."""
 
 
 class Stream(Part):
@@ -73,6 +84,8 @@ class Stream(Part):
     """The columns to hold for residual predicates and output. By default what the join and the output need."""
     expected_rate: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """Tuples per second to expect, from which the first number of workers follows."""
+    punctuation: Punctuation | None = None
+    """Which records are no tuples, but end snapshots of results (output.snapshots.punctuation)."""
 
 
 class Window(Part):
@@ -103,6 +116,8 @@ class Output(Part):
     """Which results to keep (SQL over the columns of all streams; of semi and anti, of the first)."""
     sink: Sink | None = None
     """Where results go. Required, but where a stream reads them."""
+    snapshots: Snapshots | None = None
+    """Whether results are kept as snapshots too, sorted by a key, and when those end. By default they are not."""
 
 
 class Join(Part):

@@ -36,7 +36,8 @@ class Problem:
 
     def _holds_secret(self) -> bool:
         """Whether the field is named as secrets are, or the value has a field of such a name."""
-        return is_secret(self.field) or ("kafka" in self.field and is_secret(json.dumps(self.value, default=str)))
+        has_options = "kafka" in self.field or "snapshots" in self.field
+        return is_secret(self.field) or (has_options and is_secret(json.dumps(self.value, default=str)))
 
 
 class ManifestError(ValueError):

@@ -47,6 +47,8 @@ def _below(path: str, name: str, info: FieldInfo) -> tuple[str, type[Part]] | No
 
 def _table(path: str, part: type[Part]) -> str:
     lines = [f"### {f'`{path}`' if path else 'The document'}", "", " ".join((part.__doc__ or "").split()), ""]
+    if not part.model_fields:
+        return "\n".join([*lines[:-1], ""])
     lines += ["| field | type | default | meaning |", "|---|---|---|---|"]
     for name, info in part.model_fields.items():
         cells = (f"`{info.alias or name}`", _type(info), _default(info), info.description or "")

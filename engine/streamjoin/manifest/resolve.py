@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 from streamjoin.language.condition import Condition, parse_condition
 from streamjoin.language.ddl import parse_schema
-from streamjoin.language.errors import SqlError
+from streamjoin.language.errors import SqlError, excerpt
 from streamjoin.language.graph import join_graphs
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.layout import Layout, beside, layouts
 from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sql import Expression, parse_boolean, parse_expression, parse_projection, streams_named
-from streamjoin.language.types import INT
+from streamjoin.language.types import INT, INTERVAL, STRING, castable
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest import model
 from streamjoin.manifest.problem import listed
@@ -187,6 +187,32 @@ def output(join: model.Join, spec: model.Spec, schemas: Mapping[str, Schema]) ->
     if join.output.select is not None:
         return given_output(join.output.select, schemas)
     return default_output(JoinType(join.type), {stream.name: stream.select for stream in spec.streams}, schemas)
+
+
+def punctuation(given: model.Punctuation, schemas: Mapping[str, Schema]) -> tuple[Expression, Expression]:
+    """Which records of a stream are punctuations, and their identifiers. Raises SqlError."""
+    return parse_boolean(given.when, schemas), punctuation_id(given.id, schemas)
+
+
+def punctuation_id(text: str, schemas: Mapping[str, Schema]) -> Expression:
+    """Raises SqlError."""
+    identifier = parse_expression(text, schemas)
+    if not castable(identifier.type, STRING):
+        raise SqlError(f"{excerpt(text)} is {identifier.type}, of which there is no text", "give a number, a text or a time")
+    return identifier
+
+
+RESULT = "result"
+"""By which name the key of snapshots may refer to the output's columns."""
+
+
+def snapshot_key(text: str | None, columns: Output) -> Expression:
+    """By what a join's snapshots are sorted: an expression over its output's columns, or the first of them. Raises SqlError."""
+    schema = Schema(tuple(Column(name, expression.type) for name, expression in columns))
+    key = parse_expression(f"{RESULT}.{_quoted(columns[0][0])}" if text is None else text, {RESULT: schema})
+    if key.type == INTERVAL:
+        raise SqlError(f"{excerpt(key.sql)} is an INTERVAL, which no file is sorted by", "subtract nothing, or cast it to a number")
+    return key
 
 
 def all_needs(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Need, ...]:

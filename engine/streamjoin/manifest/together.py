@@ -32,6 +32,7 @@ from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.part import Part, UnparsedError
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.quantity import Duration
+from streamjoin.manifest.stores import store_problems, store_remarks
 from streamjoin.manifest.text import field_name
 from streamjoin.scheme.models import KEYED
 
@@ -52,7 +53,7 @@ def problems(manifest: Manifest) -> list[Problem]:
         field = f"spec.streams[{index}]"
         checks += [_source(f"{field}.source", stream), kafka_client_problems(f"{field}.source.kafka", _given(stream, "source", "kafka"))]
         if schema is not None:
-            checks += [_event_time(field, stream, schema), _stream_where(field, stream, schema)]
+            checks += [_event_time(field, stream, schema), _stream_where(field, stream, schema), _punctuation(field, stream, schema)]
             checks += [_select(field, stream, schema), _generator(f"{field}.source", stream, schema)]
             checks.append(raw_problems(field, _given(stream, "source", "kafka"), schema))
         checks += [_watermark(field, stream), _max_ahead(field, stream)]
@@ -81,6 +82,7 @@ def problems(manifest: Manifest) -> list[Problem]:
     if by_name is not None and joins:
         checks += [_model(manifest, by_name), _held(manifest, by_name)]
     checks += [_join_names(joins), _window_kinds(joins), _scheme(manifest), _checkpoint(manifest), _places(manifest)]
+    checks += _of_snapshots(manifest, joins, by_name)
     return [problem for check in checks for problem in until_refused(check)]
 
 
@@ -137,6 +139,8 @@ def _join_remarks(field: str, join: model.Join, spec: model.Spec) -> Check:
         message = "never ends, so tuples without a match come only when the input has ended (streamjoin run --until-idle)"
         yield Problem(f"{field}.window.unbounded", None, message)
     yield from kafka_client_remarks(f"{field}.output.sink.kafka", _given(join, "output", "sink", "kafka"))
+    if join.output.snapshots is not None:
+        yield from store_remarks(f"{field}.output.snapshots.store", join.output.snapshots.store)
 
 
 def former_names(manifest: Manifest) -> list[Problem]:
@@ -333,6 +337,28 @@ def _stream_where(field: str, stream: model.Stream, schema: Schema) -> Check:
             parse_boolean(stream.where, {stream.name: schema})
         except SqlError as error:
             yield _sql_problem(f"{field}.where", stream.where, error)
+
+
+def _punctuation(field: str, stream: model.Stream, schema: Schema) -> Check:
+    given = stream.punctuation
+    if given is None:
+        return
+    for name, text, parse in (("when", given.when, parse_boolean), ("id", given.id, resolve.punctuation_id)):
+        try:
+            parse(text, {stream.name: schema})
+        except SqlError as error:
+            yield _sql_problem(f"{field}.punctuation.{name}", text, error)
+
+
+def _punctuations(manifest: Manifest) -> Check:
+    """Whether all streams have them where snapshots end by them."""
+    wanting = [
+        index for index, join in enumerate(manifest.spec.joins) if join.output.snapshots is not None and join.output.snapshots.punctuation
+    ]
+    for index, stream in enumerate(manifest.spec.streams):
+        if wanting and stream.punctuation is None:
+            message = f"is missing, and spec.joins[{wanting[0]}].output.snapshots.punctuation needs it of every stream; give when and id"
+            yield Problem(f"spec.streams[{index}].punctuation", None, message)
 
 
 def _select(field: str, stream: model.Stream, schema: Schema) -> Check:
@@ -606,6 +632,54 @@ def _record_key(field: str, join: model.Join, manifest: Manifest, schemas: Mappi
         close = closest(kafka.key, names)
         remedy = f"did you mean {close}?" if close else f"the columns are {listed(names, 'and')}"
         yield Problem(field, kafka.key, f"is not a column of the output; {remedy}")
+
+
+def _of_snapshots(manifest: Manifest, joins: Sequence[model.Join], schemas: Mapping[str, Schema] | None) -> list[Check]:
+    """What ``output.snapshots`` of all joins must be together with the rest."""
+    checks = [_punctuations(manifest)]
+    for index, join in enumerate(joins):
+        field = f"spec.joins[{index}].output"
+        checks.append(_snapshots_end(f"{field}.snapshots", join))
+        if schemas is not None:
+            checks.append(_snapshots(field, join, manifest, schemas))
+    return checks
+
+
+def _snapshots_end(field: str, join: model.Join) -> Check:
+    snapshots = join.output.snapshots
+    if snapshots is None:
+        return
+    if snapshots.store is not None:
+        yield from _one_of(f"{field}.store", snapshots.store, ("embedded", "postgres", "cassandra"))
+        yield from store_problems(f"{field}.store", snapshots.store)
+    if snapshots.punctuation:
+        for name, value in (("every", snapshots.every), ("size", snapshots.size)):
+            if value is not None:
+                yield Problem(f"{field}.{name}", _text(value), "excludes punctuation, which says when a snapshot ends; keep one")
+    elif snapshots.every is None and snapshots.size is None:
+        yield Problem(field, None, "says nowhere when a snapshot ends; give every, or size, or both, or punctuation: true")
+    if snapshots.max_delay and (snapshots.every is None or snapshots.size is None):
+        lacking = "every" if snapshots.every is None else "size"
+        yield Problem(f"{field}.maxDelay", snapshots.max_delay, f"needs {lacking} too; give it, or remove maxDelay")
+
+
+def _snapshots(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
+    snapshots = join.output.snapshots
+    if snapshots is None:
+        return
+    try:
+        columns = resolve.output(join, manifest.spec, schemas)
+    except (SqlError, KeyError):
+        return
+    for name, _ in columns:
+        if name.casefold() in ("_key", "_snapshot", "_row"):
+            message = "is a column of snapshots themselves; name the output's column otherwise, with AS in output.select"
+            yield Problem(f"{field}.select", name, message)
+    if columns:
+        try:
+            resolve.snapshot_key(snapshots.key, columns)
+        except SqlError as error:
+            yield _sql_problem(f"{field}.snapshots.key", snapshots.key or columns[0][0], error)
 
 
 def _columns(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:

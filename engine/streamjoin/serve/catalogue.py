@@ -2,7 +2,8 @@
 
 Names keep to Prometheus' conventions: base units, the unit in the name, ``_total`` for counters, ``_ratio`` for fractions. Always holds:
 a metric has the label ``name`` (the StreamJoin's) but for ``streamjoin_build_info``, and at most as many series as there are streams,
-partitions of their topics, joins, workers or steps. Metrics of Kafka are there for streams and sinks of Kafka only.
+partitions of their topics, joins, workers or steps. Metrics of Kafka are there for streams and sinks of Kafka only, those of
+snapshots for joins that have some.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Described:
         return next((word for word in reversed(words) if word in UNITS), "")
 
 
-UNITS = ("seconds", "bytes", "ratio", "tuples", "records", "rows", "pairs", "blocks", "workers")
+UNITS = ("seconds", "bytes", "ratio", "tuples", "records", "rows", "pairs", "blocks", "snapshots", "workers")
 
 NAME = ("name",)
 STREAM = ("name", "stream")
@@ -219,6 +220,17 @@ KAFKA = (
     _counter("kafka_send_failures_total", NAME, "Attempts to send an epoch's records that failed; the epoch is sent again, whole."),
     _counter("kafka_sink_errors_total", NAME, "Errors of the sink's brokers, or on the way to them, that sending met with."),
 )
+SNAPSHOTS = (
+    _gauge("snapshot_number", JOIN, "The identifier of the next snapshot of a join's results: so many have ended since the first."),
+    _gauge("waiting_snapshots", JOIN, "Snapshots that have ended and are not in their store yet."),
+    _gauge("waiting_snapshot_bytes", JOIN, "Size of the results in these, as they are in memory."),
+    _gauge("snapshot_buffer_bytes", JOIN, "How large that may be before the join waits: output.snapshots.buffer."),
+    _gauge("snapshot_failing_seconds", JOIN, "For how long attempts to store snapshots have failed; 0: the last one did not."),
+    _counter("snapshot_failures_total", JOIN, "Attempts to store snapshots that failed; they are made again."),
+    _counter("stored_snapshots_total", JOIN, "Snapshots that were stored."),
+    _counter("stored_snapshot_rows_total", JOIN, "Results in these."),
+    _counter("snapshot_store_seconds_total", JOIN, "Time that storing them took, beside the join."),
+)
 PROCESS = (_gauge("build_info", ("version", "python_version"), "Always 1; says which version of StreamJoin is running."),)
 
 SECTIONS = {
@@ -228,6 +240,7 @@ SECTIONS = {
     "Epochs": EPOCHS,
     "State": STATE,
     "Kafka": KAFKA,
+    "Snapshots of results": SNAPSHOTS,
     "The process": PROCESS,
 }
 CATALOGUE: dict[str, Described] = {metric.name: metric for section in SECTIONS.values() for metric in section}

@@ -190,6 +190,8 @@ class HealthAnswer(Message):
     """Of which kind the last failure was."""
     last_failure: str | None
     """What it said."""
+    snapshots_wait: str | None
+    """Why snapshots of results wait for their stores, while the join goes on; null: they do not."""
     generation: int | None
     workers: int | None
     phase: str | None

@@ -32,6 +32,7 @@ from streamjoin.epoch.planning import utilization
 from streamjoin.epoch.ports import EpochResult
 from streamjoin.epoch.pulse import Pulse
 from streamjoin.epoch.replan import PlanPhase, PlanStatus, Switched
+from streamjoin.epoch.timelines import SnapshotsState
 from streamjoin.io.base import Traffic
 from streamjoin.job import Job
 from streamjoin.language.sides import SIDE_NAMES
@@ -117,8 +118,16 @@ class Page:
 class Metrics(Collector):
     """See the module. Any thread may scrape while another tells what happens."""
 
-    def __init__(self, job: Job, *, clock: Callable[[], float] = time.time, pulse: Pulse | None = None) -> None:
-        """``pulse``: the driver's; without it nothing is said of stalls."""
+    def __init__(
+        self,
+        job: Job,
+        *,
+        clock: Callable[[], float] = time.time,
+        pulse: Pulse | None = None,
+        snapshots: Callable[[], Mapping[str, SnapshotsState]] = dict,
+    ) -> None:
+        """``pulse``: the driver's; without it nothing is said of stalls. ``snapshots``: how they get on, by join."""
+        self._snapshots = snapshots
         self._job = job
         self._pulse = pulse
         self._clock = clock
@@ -264,7 +273,17 @@ class Metrics(Collector):
                 "stalled": self._stalled(),
                 "lastError": self._last_error,
                 "lastFailure": self._last_failure,
+                "snapshotsWait": self._waiting_snapshots(),
             }
+
+    def _waiting_snapshots(self) -> str | None:
+        """Why snapshots wait for their stores; None: they do not, or not for long."""
+        found = [
+            f"{state.waiting} snapshots of {join} wait, {state.waiting_bytes:,} of {state.buffer_bytes:,} bytes: {state.store.error}"
+            for join, state in self._snapshots().items()
+            if state.store.error is not None
+        ]
+        return "; ".join(found)[:LONGEST_FAILURE] or None
 
     def _stalled(self) -> dict[str, Any] | None:
         """What stands still, or was given up for that since the last commit; None: nothing."""
@@ -330,6 +349,7 @@ class Metrics(Collector):
             page.copy(histogram)
         self._add_scaling(page)
         self._add_traffic(page)
+        self._add_snapshots(page)
         if self._committed is not None:
             self._add_committed(page, self._committed, now)
         return page
@@ -392,6 +412,19 @@ class Metrics(Collector):
             page.add(f"{KAFKA_PREFIX}sent_bytes_total", sink.sent_bytes, name)
             page.add(f"{KAFKA_PREFIX}send_failures_total", sink.failures, name)
             page.add(f"{KAFKA_PREFIX}sink_errors_total", sink.errors, name)
+
+    def _add_snapshots(self, page: Page) -> None:
+        name = self._job.name
+        for join, state in self._snapshots().items():
+            page.add("streamjoin_snapshot_number", state.next_id, name, join)
+            page.add("streamjoin_waiting_snapshots", state.waiting, name, join)
+            page.add("streamjoin_waiting_snapshot_bytes", state.waiting_bytes, name, join)
+            page.add("streamjoin_snapshot_buffer_bytes", state.buffer_bytes, name, join)
+            page.add("streamjoin_snapshot_failing_seconds", state.failing_seconds, name, join)
+            page.add("streamjoin_snapshot_failures_total", state.store.failures, name, join)
+            page.add("streamjoin_stored_snapshots_total", state.store.snapshots, name, join)
+            page.add("streamjoin_stored_snapshot_rows_total", state.store.rows, name, join)
+            page.add("streamjoin_snapshot_store_seconds_total", state.store.seconds, name, join)
 
     def _add_totals(self, page: Page, totals: Mapping[str, Sequence[int]]) -> None:
         name = self._job.name

@@ -39,6 +39,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamjoin.elastic.sequences import Way, Ways
+from streamjoin.snapshots.punctuation import Pending
+from streamjoin.snapshots.timeline import Timeline
 from streamjoin.state.blocks import Block
 from streamjoin.state.extent import Extent
 from streamjoin.state.fed import Fed
@@ -151,6 +153,10 @@ class Checkpoint:
     fingerprint: dict[str, str] = field(default_factory=dict)
     committed_at: float | None = None
     """The wall clock at the commit of ``epoch``; None: there was none yet."""
+    snapshots: dict[str, Timeline] = field(default_factory=dict)
+    """By join, its snapshots of results that are open, or closed and not stored yet."""
+    punctuations: Pending = field(default_factory=Pending)
+    """Those that wait for others of the same identifier."""
 
     def sized(self, streams: int, places: int) -> Checkpoint:
         """An empty checkpoint for so many streams, held in so many places; one that has epochs as it is."""
@@ -170,6 +176,8 @@ class Checkpoint:
 
     def to_json(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in Checkpoint.__slots__}
+        values["snapshots"] = {join: timeline.to_json() for join, timeline in self.snapshots.items()}
+        values["punctuations"] = self.punctuations.to_json()
         values["ways"] = [[list(way.order), way.fetches] for way in self.ways]
         for name in ("blocks", "marks", "fed"):
             values[name] = [part.to_json() for part in getattr(self, name)]
@@ -188,6 +196,8 @@ class Checkpoint:
             read[name] = tuple(Block.from_json(block) for block in read.get(name, ()))
         read["fed"] = tuple(Fed.from_json(part) for part in read.get("fed", ()))
         read["ways"] = tuple(Way(tuple(order), fetches) for order, fetches in read.get("ways", ()))
+        read["snapshots"] = {join: Timeline.from_json(timeline) for join, timeline in read.get("snapshots", {}).items()}
+        read["punctuations"] = Pending.from_json(read.get("punctuations", {}))
         read["waiting"] = tuple(read["waiting"])
         for name in ("held", "held_bytes"):
             read[name] = {int(task): tuple(held) for task, held in read.get(name, {}).items()}
@@ -199,6 +209,11 @@ class Checkpoint:
         results = [Extent(*value["extent"]) for value in itertools.chain(*self.staged.values(), self.waiting) if "extent" in value]
         extents = (*results, *(part.extent for part in self.fed), *(block.extent for block in self.stored))
         return {extent.path for extent in extents if extent is not None}
+
+    def snapshot_parts(self, *, in_entries: bool) -> set[str]:
+        """The paths of the log's entries, or of other objects, that have rows of snapshots which are not stored yet."""
+        parts = (part for timeline in self.snapshots.values() for part in timeline.parts)
+        return {part.path for part in parts if (part.extent is not None) is in_entries}
 
     @property
     def stored(self) -> tuple[Block, ...]:

@@ -1,0 +1,96 @@
+"""How a join's results are kept as snapshots: the fields of ``output.snapshots``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from streamjoin.manifest.field_types import MemoryAmount, Options, PositiveSpan, Sql
+from streamjoin.manifest.part import Part
+from streamjoin.manifest.quantity import Duration, Memory
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+DatabaseName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
+TableName = Annotated[str, StringConstraints(min_length=1, max_length=36, pattern=r"^[a-z][a-z0-9_]*$")]
+"""Short enough for Cassandra's 48 with what is added to it."""
+
+
+class EmbeddedStore(Part):
+    """Sorted Parquet files in the checkpoint alone: nothing to install."""
+
+
+class PostgresStore(Part):
+    """A table of PostgreSQL, with a B-tree by key and snapshot: for ranges of keys."""
+
+    host: Annotated[str, StringConstraints(min_length=1, max_length=253)]
+    """Where the server is."""
+    port: Port = 5432
+    """Its port."""
+    database: DatabaseName
+    """The database, which must exist."""
+    namespace: Annotated[DatabaseName, Field(alias="schema")] = "public"
+    """The schema in it, which must exist."""
+    table: TableName | None = None
+    """The table of results, which is made if need be; that of snapshots has _snapshots at its end. By default the resource's name and the
+    join's."""
+    timeout: PositiveSpan = Duration.parse("60s")
+    """How long a statement may take."""
+    options: Options = Field(default={})
+    """Settings of libpq, such as user, password and sslmode; a value file:/path is that file's content, env:NAME that variable's."""
+
+
+class CassandraStore(Part):
+    """Tables of Cassandra, partitioned by key: for equality."""
+
+    hosts: Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
+    """Where to find the cluster: hosts, separated by commas."""
+    port: Port = 9042
+    """Their port."""
+    keyspace: DatabaseName
+    """The keyspace, which must exist."""
+    datacenter: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
+    """The data center that is asked. By default that of the first host that answers."""
+    consistency: Literal["ONE", "LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "EACH_QUORUM", "ALL"] = "LOCAL_QUORUM"
+    """How many replicas have a result before its snapshot is listed."""
+    table: TableName | None = None
+    """The table of results, which is made if need be; that of snapshots has _snapshots at its end. By default the resource's name and the
+    join's."""
+    timeout: PositiveSpan = Duration.parse("30s")
+    """How long a request may take."""
+    options: Options = Field(default={})
+    """username, password and ssl.ca.location (a file); a value file:/path is that file's content, env:NAME that variable's."""
+
+
+class SnapshotStore(Part):
+    """Where snapshots go, beside the sorted files in the checkpoint: exactly one of the fields."""
+
+    embedded: EmbeddedStore | None = None
+    """Nowhere else."""
+    postgres: PostgresStore | None = None
+    """PostgreSQL."""
+    cassandra: CassandraStore | None = None
+    """Cassandra."""
+
+
+class Snapshots(Part):
+    """Sets of results that appear together, each with an identifier, beside what the sink writes. They end by every, by size, by
+    both, or by punctuation."""
+
+    every: PositiveSpan | None = None
+    """How long after its first results a snapshot ends, with the next commit."""
+    size: Annotated[int, Field(ge=1, lt=2**53)] | None = None
+    """How many results a snapshot ends at, with the epoch that brings them."""
+    max_delay: Annotated[int, Field(ge=0, le=1000)] = 0
+    """How often a snapshot that has fewer than half of size results after every goes on for as long again."""
+    punctuation: bool = False
+    """true: a snapshot ends with the epoch in which punctuations of one identifier have come of all streams (streams[].punctuation).
+    Excludes every and size."""
+    key: Sql | None = None
+    """By what results are sorted and found (SQL over the output's columns). By default the first column."""
+    keep: PositiveSpan | None = None
+    """How long snapshots are kept. By default for good."""
+    store: SnapshotStore | None = None
+    """Where snapshots go, beside the sorted files in the checkpoint. By default embedded: nowhere else."""
+    buffer: MemoryAmount = Memory.parse("1Gi")
+    """How large the results that wait for a store may be together, as they are in memory; then the join waits, too."""

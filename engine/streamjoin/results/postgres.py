@@ -1,0 +1,295 @@
+"""Snapshots in PostgreSQL: a table for each join, with a B-tree by key and snapshot, for ranges of keys.
+
+A snapshot is one transaction: its row in the table of snapshots, which says to a second attempt that there is nothing to do, and its
+results by COPY. So it is visible whole or not at all, and once; rows need no staging table, as nobody sees them before the commit. Of two
+drivers that publish the same, the second waits for the first one's transaction, and finds the row.
+
+Always holds: a column has the type that the output's has, or the snapshot is refused; a column that the output has got since is added, and
+one that it has no more stays, with nulls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeAlias, TypeVar
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import sql
+from pyarrow import csv
+
+from streamjoin.results.parts import KEY, SNAPSHOT
+from streamjoin.results.reader import Snapshot
+from streamjoin.results.secrets import resolved
+from streamjoin.results.store import StoreError
+
+MARGIN_SECONDS = 5.0
+"""The server itself ends a statement that takes too long; so much later it is not waited for any more."""
+CHECKPOINT = "_checkpoint"
+SNAPSHOTS = "_snapshots"
+"""How the name of the table of snapshots ends."""
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+Answer = TypeVar("Answer")
+
+_TYPES: dict[pa.DataType, str] = {
+    pa.bool_(): "boolean",
+    pa.int8(): "smallint",
+    pa.int16(): "smallint",
+    pa.int32(): "integer",
+    pa.int64(): "bigint",
+    pa.float32(): "real",
+    pa.float64(): "double precision",
+    pa.string(): "text",
+    pa.binary(): "bytea",
+    pa.date32(): "date",
+    pa.timestamp("us", "UTC"): "timestamp with time zone",
+    pa.timestamp("us"): "timestamp without time zone",
+    pa.duration("us"): "bigint",
+}
+
+
+@dataclass(frozen=True)
+class PostgresConfig:
+    """Where a join's snapshots go."""
+
+    host: str
+    port: int
+    database: str
+    schema: str
+    table: str
+    checkpoint: str
+    """The identity of the checkpoint: identifiers of another one's snapshots begin at 0, too."""
+    timeout_seconds: float = 60.0
+    options: dict[str, str] = field(default_factory=dict, repr=False)
+    """Settings of libpq; a value ``file:/path`` is that file's content, ``env:NAME`` that environment variable's."""
+    where: str = "postgres.options"
+    """The options' field, for messages."""
+
+    def __str__(self) -> str:
+        return f"PostgreSQL at {self.host}:{self.port}, {self.database}, table {self.schema}.{self.table}"
+
+
+class PostgresStore:
+    """See the module and :class:`streamjoin.results.store.SnapshotStore`."""
+
+    def __init__(self, config: PostgresConfig) -> None:
+        self.config = config
+        self._connection: Connection | None = None
+        self._table = sql.Identifier(config.schema, config.table)
+        self._snapshots = sql.Identifier(config.schema, config.table + SNAPSHOTS)
+        self._prepared: pa.Schema | None = None
+
+    def publish(self, snapshot: Snapshot, rows: Iterator[pa.RecordBatch]) -> None:
+        def once(connection: Connection) -> None:
+            first = next(rows)
+            if self._prepared is None or not self._prepared.equals(first.schema):
+                self._prepare(connection, first.schema)
+                self._prepared = first.schema
+            with connection.transaction():
+                if self._insert(connection, snapshot):
+                    self._copy(connection, first, rows)
+
+        self._asked(once)
+
+    def snapshots(self) -> Sequence[Snapshot]:
+        def once(connection: Connection) -> list[Snapshot]:
+            if not self._is_made(connection):
+                return []
+            query = sql.SQL("SELECT id, epoch, committed_at, rows, marks FROM {} WHERE checkpoint = %s ORDER BY id").format(self._snapshots)
+            found = connection.execute(query, [self.config.checkpoint]).fetchall()
+            return [Snapshot(number, epoch, at.timestamp(), rows, tuple(marks)) for number, epoch, at, rows, marks in found]
+
+        return self._asked(once)
+
+    def read(self, low: Any, high: Any, *, up_to: int | None = None) -> pa.Table:
+        def once(connection: Connection) -> pa.Table:
+            query = sql.SQL("SELECT * FROM {} WHERE {} = %s AND {} BETWEEN %s AND %s AND {} <= %s").format(
+                self._table, *map(sql.Identifier, (CHECKPOINT, KEY, SNAPSHOT))
+            )
+            cursor = connection.execute(query, [self.config.checkpoint, low, high, 2**62 if up_to is None else up_to])
+            names = [column.name for column in cursor.description or ()]
+            columns = list(zip(*cursor.fetchall(), strict=True)) or [()] * len(names)
+            return pa.table(dict(zip(names, map(list, columns), strict=True))).drop_columns([CHECKPOINT])
+
+        return self._asked(once)
+
+    def let_go(self, committed_before: float) -> int:
+        def once(connection: Connection) -> int:
+            if not self._is_made(connection):
+                return 0
+            with connection.transaction():
+                query = sql.SQL("DELETE FROM {} WHERE checkpoint = %s AND committed_at < %s RETURNING id").format(self._snapshots)
+                before = datetime.fromtimestamp(committed_before, UTC)
+                gone = [number for (number,) in connection.execute(query, [self.config.checkpoint, before])]
+                query = sql.SQL("DELETE FROM {} WHERE {} = %s AND {} = ANY(%s)").format(
+                    self._table, sql.Identifier(CHECKPOINT), sql.Identifier(SNAPSHOT)
+                )
+                connection.execute(query, [self.config.checkpoint, gone])
+            return len(gone)
+
+        return self._asked(once)
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _asked(self, once: Callable[[Connection], Answer]) -> Answer:
+        """What ``once`` answers. Raises StoreError; the next call connects anew then."""
+        try:
+            if self._connection is None:
+                self._connection = self._connected()
+            with _severed_after(self._connection, self.config.timeout_seconds + MARGIN_SECONDS):
+                return once(self._connection)
+        except psycopg.Error as error:
+            self._prepared = None
+            self.close()
+            text = " ".join(str(error).split()) or type(error).__name__
+            if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+                remedy = "see whether it is up, and whether its options fit it"
+                raise StoreError(f"{self.config}: cannot be reached ({text}); {remedy}") from error
+            raise StoreError(f"{self.config}: refuses ({text}); {_remedy(error)}") from error
+
+    def _connected(self) -> Connection:
+        config, seconds = self.config, max(1, round(self.config.timeout_seconds))
+        own = {
+            "host": config.host,
+            "port": str(config.port),
+            "dbname": config.database,
+            "connect_timeout": str(seconds),
+            "tcp_user_timeout": str(1000 * seconds),
+            "keepalives_idle": "10",
+            "keepalives_interval": "5",
+            "keepalives_count": "3",
+            "application_name": "streamjoin",
+            "client_encoding": "utf8",
+        }
+        connection = psycopg.connect("", autocommit=True, **{**resolved(config.options, config.where), **own})  # type: ignore[arg-type, unused-ignore]
+        connection.execute(sql.SQL("SET statement_timeout = {}").format(sql.Literal(1000 * seconds)))
+        connection.execute("SET timezone = 'UTC'")
+        return connection
+
+    def _is_made(self, connection: Connection) -> bool:
+        named = self._snapshots.as_string(connection)
+        return connection.execute("SELECT to_regclass(%s) IS NOT NULL", [named]).fetchall() == [(True,)]
+
+    def _prepare(self, connection: Connection, schema: pa.Schema) -> None:
+        """Have tables with these columns. Several drivers may do so at once."""
+        with connection.transaction():
+            lock = f"{self.config.schema}.{self.config.table}"
+            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock])
+            connection.execute(
+                sql.SQL(
+                    "CREATE TABLE IF NOT EXISTS {} (checkpoint text, id bigint, epoch bigint NOT NULL, committed_at timestamptz NOT NULL,"
+                    " rows bigint NOT NULL, marks text[] NOT NULL, PRIMARY KEY (checkpoint, id))"
+                ).format(self._snapshots)
+            )
+            connection.execute(
+                sql.SQL("CREATE TABLE IF NOT EXISTS {} ({} text NOT NULL)").format(self._table, sql.Identifier(CHECKPOINT))
+            )
+            has: dict[str, str] = dict(
+                connection.execute(
+                    "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"
+                    " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped",
+                    [self._table.as_string(connection)],
+                ).fetchall()
+            )
+            for column in schema:
+                wanted = type_of(column.type)
+                if column.name not in has:
+                    # by bytes, as the sorted files are
+                    collation = sql.SQL(' COLLATE "C"' if column.name == KEY and wanted == "text" else "")
+                    connection.execute(
+                        sql.SQL("ALTER TABLE {} ADD COLUMN {} {}{}").format(
+                            self._table, sql.Identifier(column.name), sql.SQL(wanted), collation  # type: ignore[arg-type, unused-ignore]
+                        )
+                    )  # fmt: skip
+                elif has[column.name] != wanted:
+                    remedy = "give postgres.table another name, or the column in output.select"
+                    raise StoreError(f"{self.config}: column {column.name} is {has[column.name]}, and results have {wanted}; {remedy}")
+            for columns in ((KEY, SNAPSHOT), (CHECKPOINT, SNAPSHOT)):
+                connection.execute(
+                    sql.SQL("CREATE INDEX IF NOT EXISTS {} ON {} ({})").format(
+                        sql.Identifier(f"{self.config.table}{columns[0]}"), self._table, sql.SQL(", ").join(map(sql.Identifier, columns))
+                    )
+                )
+
+    def _insert(self, connection: Connection, snapshot: Snapshot) -> bool:
+        """Whether the snapshot was not there."""
+        query = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING").format(self._snapshots)
+        at = datetime.fromtimestamp(snapshot.committed_at, UTC)
+        marks = [mark.replace("\0", "\ufffd") for mark in snapshot.marks]
+        values = [self.config.checkpoint, snapshot.id, snapshot.epoch, at, snapshot.rows, marks]
+        return connection.execute(query, values).rowcount == 1
+
+    def _copy(self, connection: Connection, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> None:
+        columns = sql.SQL(", ").join(sql.Identifier(name) for name in (CHECKPOINT, *first.schema.names))
+        with connection.cursor().copy(sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(self._table, columns)) as copy:
+            copy.write(self._csv(first))
+            for batch in others:
+                copy.write(self._csv(batch))
+
+    def _csv(self, batch: pa.RecordBatch) -> bytes:
+        checkpoint = pa.repeat(self.config.checkpoint, batch.num_rows)
+        columns = [checkpoint, *map(_plain, batch.columns)]
+        out = io.BytesIO()
+        table = pa.table(columns, names=[CHECKPOINT, *batch.schema.names])
+        csv.write_csv(table, out, csv.WriteOptions(include_header=False, quoting_style="needed"))
+        return out.getvalue()
+
+
+@contextlib.contextmanager
+def _severed_after(connection: Connection, seconds: float) -> Iterator[None]:
+    """Break the connection off if this takes so long: a server that hangs would be waited for without end."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+
+        def sever() -> None:
+            with contextlib.suppress(OSError):  # it is broken already
+                end.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(seconds, sever)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+
+
+def type_of(kind: pa.DataType) -> str:
+    """PostgreSQL's type of a column's values, as it writes it."""
+    return f"numeric({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else _TYPES[kind]
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """As CSV can say it to PostgreSQL, whose text has no NUL."""
+    if pa.types.is_string(column.type):
+        return pc.replace_substring(column, "\0", "\ufffd")
+    if pa.types.is_binary(column.type):
+        return pa.array([None if value is None else "\\x" + value.hex() for value in column.to_pylist()], pa.string())
+    if pa.types.is_duration(column.type):
+        return column.cast(pa.int64())
+    return column
+
+
+def _remedy(error: psycopg.Error) -> str:
+    state = error.sqlstate or ""
+    if state.startswith("28"):
+        return "correct user and password in postgres.options, or let it in"
+    if state.startswith("53"):
+        return "give it more room"
+    if state.startswith("42501"):
+        return "grant the user CREATE in the schema, and the tables if others own them"
+    if state.startswith(("3D", "3F")):
+        return "create it, or correct postgres.database and postgres.schema"
+    return "mend what it says"

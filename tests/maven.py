@@ -1,0 +1,52 @@
+"""Java libraries for tests, fetched by Maven into a cache, once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+FETCH_SECONDS = 300
+POM = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>streamjoin</groupId><artifactId>{name}-for-tests</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>
+    <dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>
+  </dependencies>
+</project>
+"""
+
+
+class NotFetched(RuntimeError):  # noqa: N818
+    """This machine cannot have them; the text says what is missing."""
+
+
+def libraries(name: str, group: str, artifact: str, version: str) -> Path:
+    """The directory of a library's jars and of those that it needs. Raises NotFetched."""
+    if shutil.which("java") is None:
+        raise NotFetched("no java (apt-get install default-jre-headless)")
+    cache = Path(os.environ.get("STREAMJOIN_TEST_CACHE") or Path.home() / ".cache" / "streamjoin-tests")
+    target = cache / f"{name}-{version}"
+    if target.is_dir():
+        return target
+    if shutil.which("mvn") is None:
+        raise NotFetched("no mvn (apt-get install maven)")
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as directory:
+        (Path(directory) / "pom.xml").write_text(POM.format(name=name, group=group, artifact=artifact, version=version))
+        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=jars"]
+        try:
+            done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            raise NotFetched(f"mvn did not fetch {artifact} {version} within {FETCH_SECONDS} s") from None
+        if done.returncode:
+            raise NotFetched(f"mvn cannot fetch {artifact} {version}: {(done.stdout + done.stderr).strip()[-300:]}")
+        try:
+            os.rename(Path(directory) / "jars", target)
+        except OSError:
+            if not target.is_dir():  # or another process was faster
+                raise
+    return target
