@@ -317,11 +317,30 @@ def load_excerpt(storage: Storage, excerpt: Excerpt) -> pa.RecordBatch:
     if parts is None or storage.local_path(FOLDER) is not None:
         return load(storage, block)
     try:
-        head, *found = _fetch(storage, block, [(0, parts.ends[0]), *map(parts.span, excerpt.parts)])
-        schema = ipc.read_schema(pa.py_buffer(head[HEAD_BYTES:]))
-        return map_scratch(_as_run([ipc.read_record_batch(pa.py_buffer(data), schema) for data in found]))
+        return map_scratch(_as_run(_fetched_parts(storage, excerpt, parts)))
     except (pa.ArrowException, Missing) as error:
         raise _unreadable(storage, block, error) from error
+
+
+def read_parts(storage: Storage, excerpt: Excerpt) -> list[pa.RecordBatch]:
+    """The parts as they lie, each sorted by key: mapped where the block is on this machine, in which case it is the whole block; else in
+    memory. Raises Missing where the block is no more, and StorageError."""
+    block, parts = excerpt.block, excerpt.block.parts
+    try:
+        mapped = map_extent(storage, block.extent or Extent(block.name, 0, block.nbytes))
+        if mapped is not None:
+            return _read(mapped)
+        if parts is None:
+            return _read(pa.py_buffer(_fetch(storage, block, [(0, block.nbytes)])[0]))
+        return _fetched_parts(storage, excerpt, parts)
+    except pa.ArrowException as error:
+        raise _unreadable(storage, block, error) from error
+
+
+def _fetched_parts(storage: Storage, excerpt: Excerpt, parts: Parts) -> list[pa.RecordBatch]:
+    head, *found = _fetch(storage, excerpt.block, [(0, parts.ends[0]), *map(parts.span, excerpt.parts)])
+    schema = ipc.read_schema(pa.py_buffer(head[HEAD_BYTES:]))
+    return [ipc.read_record_batch(pa.py_buffer(data), schema) for data in found]
 
 
 def _fetch(storage: Storage, block: Block, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
