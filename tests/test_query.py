@@ -7,9 +7,9 @@ hold, on a directory and on storage from which nothing can be mapped. ``STREAMJO
 
 from __future__ import annotations
 
+import math
 import os
 import random
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,16 +21,14 @@ import pyarrow as pa
 import pytest
 
 from faulty_runs import elastic, run_cases, run_with_faults
-from harness import SECOND, START, Input, driver_for, join_of, make_batch, make_job, micros
-from many_streams import COLUMNS, drawn
+from harness import SECOND, START, Input, join_of, make_batch, make_job, micros
 from streamjoin.epoch.driver import Driver
 from streamjoin.job import Job
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.execution import Answer, Limits, asked
-from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage, Storage
-from test_many_streams import Far, job_of
+from test_many_streams import Far
 
 CASES = int(os.environ.get("STREAMJOIN_CASES", "40"))
 SEED = os.environ.get("STREAMJOIN_SEED")
@@ -75,7 +73,7 @@ KINDS = {
     ),
     "shifted": Kind(("l.k + 1 = 2 * r.k",), "BIGINT", pa.int64(), lambda rng: rng.randint(-9, 9), "k IS NOT NULL"),
     "times": Kind(
-        ("l.at <= r.at AND l.k <> r.k",), "INT", pa.int32(), lambda rng: rng.randint(0, 9), "true", {"before": "1s", "after": "4s"}
+        ("l.at <= r.at",), "INT", pa.int32(), lambda rng: rng.randint(0, 9), "true", {"before": "1s", "after": "4s"}
     ),
     "rows": Kind(("l.k >= r.k",), "BIGINT", pa.int64(), lambda rng: rng.randint(0, 20), "k IS NOT NULL", {"rows": 25}),
     "unbounded": Kind(("l.k != r.k",), "INT", pa.int32(), lambda rng: rng.randint(0, 8), "k IS NOT NULL", {"unbounded": True}),
@@ -83,7 +81,7 @@ KINDS = {
         ("l.k = r.k", "abs(l.v - r.v) < 1"), "BIGINT", pa.int64(), lambda rng: rng.randint(0, 40), "k IS NOT NULL OR v IS NOT NULL"
     ),
 }
-REACH = {"times": ((4, 1))}
+REACH = {"times": (4, 1)}
 """For how many seconds a tuple of each stream can match those to come, where not 3."""
 
 
@@ -113,7 +111,8 @@ def job_for(kind: Kind, root: Path, rng: random.Random) -> Job:
         for number, on in enumerate(kind.on)
     ]
     model = rng.choice(["adsp", "square", "biclique"])
-    return elastic(make_job(root, joins=joins, types=(kind.ddl, kind.ddl), watermark=f"{DELAY}s", model=model))
+    job = elastic(make_job(root, joins=joins, types=(kind.ddl, kind.ddl), watermark=f"{DELAY}s", model=model))
+    return replace(job, layouts=tuple(each for each in job.layouts if each.floors)) if len(joins) > 1 else job
 
 
 class History:
@@ -188,7 +187,7 @@ def predicate(rng: random.Random, kind: Kind, alias: str = "") -> str:
         value = kind.value(rng)
         if isinstance(value, str):
             return "'" + value.replace("'", "''") + "'"
-        if isinstance(value, float) and value in (float("inf"), value + 1) or value != value:
+        if isinstance(value, float) and not math.isfinite(value):
             return f"'{value}'::DOUBLE"
         return f"{value}"
 
@@ -241,9 +240,8 @@ def query(rng: random.Random, kind: Kind) -> str:
             lambda: f"SELECT rid FROM {one} WHERE k IN (SELECT k FROM {other} WHERE {where()})",
             lambda: f"SELECT rid FROM {one} x WHERE EXISTS (FROM {other} WHERE {other}.v = x.v AND {where(other)}) AND {where('x')}",
             lambda: f"WITH c AS (SELECT * FROM {one} WHERE {where()}) SELECT a.rid, b.rid FROM c a JOIN c b USING (v)",
-            lambda: f"SELECT x.k, x.n FROM (SELECT k, count(*) AS n FROM {one} GROUP BY k) x WHERE x.k IS NOT NULL AND {where('x')}"
-            if False
-            else f"SELECT t.rid FROM {one} AS t(rid, v, k) WHERE rid < 20",
+            lambda: f"SELECT t.* FROM (SELECT rid, v AS k, k AS v FROM {one}) t WHERE t.k = {rng.randint(0, 30)}",
+            lambda: f"SELECT a.rid, b.rid FROM {one} a POSITIONAL JOIN (SELECT rid FROM {other} ORDER BY rid) b WHERE a.rid < 0",
             lambda: f"SELECT row_number() OVER (ORDER BY rid), rid FROM {one} WHERE {where()} QUALIFY rid < 40",
         ]
     )()
@@ -253,20 +251,18 @@ def rows_of(answer: Answer) -> Counter[str]:
     return Counter(repr(tuple(row.values())) for batch in answer.batches for row in batch.to_pylist())
 
 
-def check(kind: Kind, name: str, inputs: Sequence[Input], history: History, ask: Callable[[str], Answer], text: str, label: str) -> int:
-    raise NotImplementedError
-
-
 class Asker:
     """Asks queries between the steps of a run, and compares their answers."""
 
-    def __init__(self, name: str, inputs: tuple[Input, Input], job: Job, storage: Storage, rng: random.Random, counts: Counter[str]) -> None:
+    def __init__(
+        self, name: str, inputs: tuple[Input, Input], job: Job, storage: Storage, rng: random.Random, counts: Counter[str]
+    ) -> None:
         self.name, self.kind, self.inputs, self.storage, self.rng, self.counts = name, KINDS[name], inputs, storage, rng, counts
         self.catalog, self.history = Catalog.of(job), History()
 
     def between(self, driver: Driver) -> None:
         self.history.note(driver)
-        if driver.checkpoint.epoch >= 0 and self.rng.random() < 0.5:
+        if driver.checkpoint.epoch >= 0 and self.rng.random() < 0.6:
             text = query(self.rng, self.kind)
             if self.rng.random() < 0.2:
                 text += f" AS OF {max(0, driver.checkpoint.epoch - self.rng.randint(0, 4))}"
@@ -277,15 +273,15 @@ class Asker:
             with asked(self.storage, self.catalog, text, LIMITS) as answer:
                 found, epoch = rows_of(answer), answer.epoch
         except QueryError as error:
-            assert error.why is Why.ABSENT, f"{text}: {error}"
-            assert " AS OF " in text
+            if error.why is not Why.ABSENT or " AS OF " not in text:
+                raise AssertionError(text) from error
             self.counts["gone"] += 1
             return
         self.counts["asked"] += 1
         self.counts["rows"] += found.total()
         self.counts["left out"] += any(rows.nbytes < rows.all_nbytes / 2 for rows in answer.read.values())
         assert " AS OF " not in text or text.endswith(f" AS OF {epoch}")
-        want = self.expected(text.split(" AS OF ")[0], epoch)
+        want = self.expected(text.split(" AS OF ", maxsplit=1)[0], epoch)
         assert found == want, f"epoch {epoch}: {text}\nmissing {want - found}\nunexpected {found - want}"
 
     def expected(self, text: str, epoch: int) -> Counter[str]:
@@ -313,18 +309,13 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
         inputs = inputs_of(rng, kind, epochs=rng.randint(4, 12))
         job = job_for(kind, root, rng)
         asker = Asker(name, inputs, job, storage(str(root / "state")), rng, counts)
-
-        def between(driver: Driver) -> None:
-            asker.between(driver)
-            if driver.layout is not None and driver.layout.floors:
-                counts["floors"] += 1
-
-        run_with_faults(job, inputs, root, rng, counts, storage=storage, between=between)
-        counts[name] += 1
+        run_with_faults(job, inputs, root, rng, counts, storage=storage, between=asker.between)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_answers_are_those_of_duckdb_over_all_that_the_join_holds(part: int, tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
     run_cases(range(part, CASES, PARTS) if SEED is None else [int(SEED)] * (part == 0), tmp_path, run_case, counts)
-    print(counts)
+    if SEED is None and CASES >= 40:
+        assert counts["asked"] >= 200 // PARTS, counts
+        assert min(counts["plans"], counts["switches"], counts["rows"], counts["left out"]) > 0, counts

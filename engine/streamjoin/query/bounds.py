@@ -28,7 +28,9 @@ Range = tuple[int | float | None, int | float | None]
 """Keys, both ends included; None: no bound on that side."""
 
 
-def key_ranges(key: KeyExpression | None, schema: Schema, anyof: Iterable[Bounds] | None, *, points_only: bool = False) -> list[Range] | None:
+def key_ranges(
+    key: KeyExpression | None, schema: Schema, anyof: Iterable[Bounds] | None, *, points_only: bool = False
+) -> list[Range] | None:
     """Ascending ranges that do not touch; None: any key may be meant. ``schema``: of the stream, all its columns.
 
     ``points_only``: nothing but values of which each is given, so that every tuple with them has a key. O(values).

@@ -55,4 +55,5 @@ class Catalog:
         for layout in self.layouts:
             if str(layout.main) == checkpoint.main:
                 return layout
-        raise QueryError(Why.WRONG, f"{self.location}: its tuples lie by {checkpoint.main}, which is not in spec.joins; use its own manifest")
+        text = f"{self.location}: its tuples lie by {checkpoint.main}, which is not in spec.joins; use its own manifest"
+        raise QueryError(Why.WRONG, text)

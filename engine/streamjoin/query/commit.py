@@ -38,7 +38,7 @@ def gone(storage: Storage, epoch: int) -> QueryError:
         if checkpoint.epoch >= 0 and has_files and all(block.extent.path in entries for block in checkpoint.blocks if block.extent):
             whole.add(checkpoint.epoch)
     there = f"epochs {_ranges(sorted(whole))} are" if len(whole) > 1 else f"epoch {_ranges(sorted(whole))} is" if whole else "none is"
-    return QueryError(Why.ABSENT, f"AS OF {epoch}: epoch {epoch} cannot be read; {there} there. Blocks stay for two epochs after their last")
+    return QueryError(Why.ABSENT, f"AS OF {epoch}: cannot be read; {there} there, as blocks stay for few epochs after their last")
 
 
 def _newest_first(storage: Storage) -> Iterator[Checkpoint]:

@@ -76,7 +76,8 @@ class Answer:
     """A query's rows, as they come. ``rows`` and ``is_cut`` are known once all have."""
 
     epoch: int
-    committed_at: float | None
+    committed: str
+    """When, in ISO 8601."""
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
     read: dict[str, Rows]
@@ -84,11 +85,6 @@ class Answer:
     rows: int = 0
     is_cut: bool = False
     """There are more rows than the limit."""
-
-    @property
-    def committed(self) -> str:
-        """The time of the commit, in ISO 8601."""
-        return "" if self.committed_at is None else datetime.fromtimestamp(self.committed_at, UTC).isoformat(timespec="milliseconds")
 
 
 @contextlib.contextmanager
@@ -101,7 +97,9 @@ def asked(storage: Storage, catalog: Catalog, text: str, limits: Limits) -> Iter
             checkpoint, relations, read = _prepared(storage, catalog, statement, limits, database, clock.check)
         with _explained(clock, limits, [relation for relation in relations if relation.name in read]):
             reader = database.sql(statement.sql).to_arrow_reader(BATCH_ROWS)
-            answer = Answer(checkpoint.epoch, checkpoint.committed_at, reader.schema, iter(()), read)
+            at = checkpoint.committed_at
+            committed = "" if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+            answer = Answer(checkpoint.epoch, committed, reader.schema, iter(()), read)
         answer.batches = _taken(answer, reader, limits, clock)
         yield answer
 
@@ -171,7 +169,7 @@ def _constant(database: duckdb.DuckDBPyConnection, sql: str, type_: pa.DataType)
     if name is None:
         return None
     try:
-        query = f"SELECT CAST(({sql}) AS {name}) AS v, CAST(({sql}) AS {name}) = ({sql}), typeof(({sql}))"  # noqa: S608 - a constant
+        query = f"SELECT CAST(({sql}) AS {name}) AS v, CAST(({sql}) AS {name}) = ({sql}), typeof(({sql}))"
         row = database.sql(query).to_arrow_table()
     except duckdb.Error:
         return None
@@ -216,7 +214,9 @@ def _explained(clock: _Clock, limits: Limits, relations: Sequence[Relation] = ()
     """Turns errors of DuckDB and of storage into a QueryError. ``relations``: whose columns are told where a name is not one of theirs."""
     try:
         yield
-    except duckdb.InterruptException as error:
+    except RuntimeError as error:  # of DuckDB's, as a signal came, or the time was over
+        if "nterrupted" not in str(error):
+            raise
         clock.check()
         raise KeyboardInterrupt from error
     except (duckdb.OutOfMemoryException, MemoryError) as error:

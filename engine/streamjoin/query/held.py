@@ -101,7 +101,7 @@ class HeldStream:
                     if read > room and not is_here:
                         raise QueryError(
                             Why.LARGE,
-                            f"{self.name}: the query fetches more than {room >> 20:,} MiB of it; ask for fewer keys or columns, or allow more",
+                            f"{self.name}: the query fetches more than {room >> 20:,} MiB of it; ask for fewer keys, or allow more",
                         )
                     batches.append(self._shown(part, each, columns, schema))
                     rows += batches[-1].num_rows
@@ -262,7 +262,7 @@ def _key_range(keys: Range) -> KeyRange:
     low, high = keys
     if high is None or isinstance(high, int):
         return KeyRange(low, None if high is None else high + 1)
-    return KeyRange(low, math.nextafter(high, math.inf))
+    return KeyRange(low, None if high == math.inf else math.nextafter(high, math.inf))
 
 
 def _slices(key: np.ndarray, ranges: Sequence[Range]) -> Iterator[tuple[int, int]]:

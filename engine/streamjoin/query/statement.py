@@ -15,7 +15,7 @@ import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]
 
 from streamjoin.query.bounds import ordinal
 from streamjoin.query.errors import QueryError, Why
@@ -48,7 +48,9 @@ class Statement:
         if len(text) > MOST_CHARACTERS:
             raise QueryError(Why.WRONG, f"the query has {len(text):,} characters and may have {MOST_CHARACTERS:,}; shorten it")
         try:
-            sql, as_of = _split(text, sqlglot.tokenize(text, read=DIALECT))
+            tokens = sqlglot.tokenize(text, read=DIALECT)
+            sql, as_of = _split(text, tokens)
+            sql = _with_quotes(sql, tokens)
             trees = [tree for tree in sqlglot.parse(sql, read=DIALECT) if tree is not None]
         except RecursionError:
             raise QueryError(Why.WRONG, "the query is nested too deeply; simplify it") from None
@@ -112,6 +114,15 @@ def _split(text: str, tokens: Sequence[Token]) -> tuple[str, int | None]:
     if not (rest[-1].token_type is TokenType.NUMBER and rest[-1].text.isdigit()):
         raise QueryError(Why.WRONG, f"AS OF {rest[-1].text}: must be the number of an epoch, as answers name it")
     return text[: rest[-3].start], int(rest[-1].text[:18])
+
+
+def _with_quotes(sql: str, tokens: Sequence[Token]) -> str:
+    """The same with each column ``at`` in quotes: to DuckDB it is a keyword, and many streams have their event time in it."""
+    for token, following in zip(reversed(tokens), [None, *reversed(tokens)], strict=False):
+        is_keyword = following is not None and (following.token_type is TokenType.L_PAREN or following.text.upper() == "TIME")
+        if token.text.casefold() == "at" and token.end - token.start == 1 and not is_keyword and token.end < len(sql):
+            sql = f'{sql[: token.start]}"{token.text}"{sql[token.end + 1 :]}'
+    return sql
 
 
 def _bounds_of(table: exp.Table, schema: pa.Schema, schemas: Mapping[str, pa.Schema], evaluate: Evaluate) -> Bounds | None:
