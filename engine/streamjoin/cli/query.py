@@ -11,7 +11,9 @@ import gc
 import http.client
 import json
 import os
+import queue
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -27,10 +29,13 @@ from streamjoin.cli.wording import plural
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from streamjoin.query.execution import Answer
+    from streamjoin.query.execution import Answer, Stop
 
 TABLE_ROWS = 1000
 """Of a table, unless it is said."""
+POLL_SECONDS = 0.1
+STOP_SECONDS = 5.0
+"""How long a query may take to end after a Ctrl-C."""
 GRACE_SECONDS = 10.0
 """How much longer than the query's own time a server may take to answer."""
 
@@ -52,18 +57,43 @@ class Options:
 
 def run_query(options: Options) -> int:
     """Carry the command out. Returns the exit code."""
+    from streamjoin.query.execution import Stop
+
+    # Not in the main thread, which must hear a Ctrl-C whatever DuckDB is at.
+    stop, codes = Stop(), queue.SimpleQueue[int | BaseException]()
+    asking = threading.Thread(target=lambda: codes.put(_caught(options, stop)), name="query", daemon=True)
+    asking.start()
     try:
-        return _run(options)
-    finally:
-        gc.collect()  # DuckDB's binding complains at the end of the process of what an error's traceback still holds
+        while asking.is_alive():
+            asking.join(POLL_SECONDS)
+    except KeyboardInterrupt:
+        stop.ask()
+        asking.join(STOP_SECONDS)
+        click.echo("streamjoin: stopped; what is above is not the whole answer", err=True)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        os._exit(Exit.INTERRUPTED)  # threads of DuckDB's that are still at it would abort an orderly end
+    code = codes.get()
+    gc.collect()  # DuckDB's binding complains at the end of the process of what an error's traceback still holds
+    if isinstance(code, BaseException):
+        raise code
+    return code
 
 
-def _run(options: Options) -> int:
+def _caught(options: Options, stop: Stop) -> int | BaseException:
+    try:
+        return _run(options, stop)
+    except BaseException as error:  # for the main thread to raise
+        return error
+
+
+def _run(options: Options, stop: Stop) -> int:
     rows = options.rows
     if rows is None and not options.as_json and options.arrow is None:
         rows = TABLE_ROWS
     try:
-        with _asked(options, rows) as answer:
+        with _asked(options, rows, stop) as answer:
             _write(options, answer)
             click.echo(_told(answer, rows), err=True)
     except Failure as failure:
@@ -72,14 +102,11 @@ def _run(options: Options) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains that it cannot flush as it exits
         return Exit.DONE
-    except KeyboardInterrupt:
-        click.echo("streamjoin: stopped; what is above is not the whole answer", err=True)
-        return Exit.INTERRUPTED
     return Exit.DONE
 
 
 @contextlib.contextmanager
-def _asked(options: Options, rows: int | None) -> Iterator[Answer]:
+def _asked(options: Options, rows: int | None, stop: Stop) -> Iterator[Answer]:
     from streamjoin.query.errors import QueryError, Why
 
     codes = {Why.WRONG: Exit.USAGE, Why.STORAGE: Exit.STORAGE}
@@ -87,14 +114,14 @@ def _asked(options: Options, rows: int | None) -> Iterator[Answer]:
         if urlsplit(options.target).scheme in ("http", "https"):
             yield _from_server(options, rows)
             return
-        with _from_storage(options, rows) as answer:
+        with _from_storage(options, rows, stop) as answer:
             yield answer
     except QueryError as error:
         raise Failure(codes.get(error.why, Exit.FAILED), str(error)) from error
 
 
 @contextlib.contextmanager
-def _from_storage(options: Options, rows: int | None) -> Iterator[Answer]:
+def _from_storage(options: Options, rows: int | None, stop: Stop) -> Iterator[Answer]:
     from streamjoin.cli.run import anchored
     from streamjoin.cli.validate import read_text, refusing
     from streamjoin.job import compile_job
@@ -107,7 +134,7 @@ def _from_storage(options: Options, rows: int | None) -> Iterator[Answer]:
     with refusing(path):
         job = anchored(compile_job(load(read_text(str(path)))))
     limits = Limits(rows, options.seconds, options.memory_bytes, threads=os.cpu_count() or 1)
-    with asked(ObjectStorage(job.checkpoint), Catalog.of(job), options.sql, limits) as answer:
+    with asked(ObjectStorage(job.checkpoint), Catalog.of(job), options.sql, limits, stop) as answer:
         yield answer
 
 

@@ -13,7 +13,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import duckdb
@@ -87,12 +87,32 @@ class Answer:
     """There are more rows than the limit."""
 
 
+class Stop:
+    """Lets another thread end a query, at any time: who asked gets a KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._database: duckdb.DuckDBPyConnection | None = None
+        self.is_asked = False
+
+    def ask(self) -> None:
+        with self._lock:
+            self.is_asked = True
+            if self._database is not None:
+                with contextlib.suppress(duckdb.Error):
+                    self._database.interrupt()
+
+    def watch(self, database: duckdb.DuckDBPyConnection | None) -> None:
+        """From now on this is what is to be stopped; None: nothing any more."""
+        with self._lock:
+            self._database = database
+
+
 @contextlib.contextmanager
-def asked(storage: Storage, catalog: Catalog, text: str, limits: Limits) -> Iterator[Answer]:
+def asked(storage: Storage, catalog: Catalog, text: str, limits: Limits, stop: Stop | None = None) -> Iterator[Answer]:
     """The answer to a query, to be taken within. Raises QueryError, here and as rows are taken, and KeyboardInterrupt."""
     statement = Statement.parse(text)
-    with _Clock(limits.seconds) as clock, _database(limits) as database:
-        clock.stops(database)
+    with _database(limits) as database, _Clock(limits.seconds, stop or Stop(), database) as clock:
         with _explained(clock, limits):
             checkpoint, relations, read = _prepared(storage, catalog, statement, limits, database, clock.check)
         with _explained(clock, limits, [relation for relation in relations if relation.name in read]):
@@ -241,34 +261,31 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-@dataclass
 class _Clock:
     """Stops the database when the time is over."""
 
-    seconds: float
-    _timer: threading.Timer | None = None
-    _is_over: threading.Event = field(default_factory=threading.Event)
+    def __init__(self, seconds: float, stop: Stop, database: duckdb.DuckDBPyConnection) -> None:
+        self._seconds, self._stop, self._database = seconds, stop, database
+        self._is_over = False
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
 
     def __enter__(self) -> _Clock:
+        self._stop.watch(self._database)
+        self._timer.start()
         return self
 
-    def stops(self, database: duckdb.DuckDBPyConnection) -> None:
-        """From now on the time runs."""
-
-        def stop() -> None:
-            self._is_over.set()
-            with contextlib.suppress(duckdb.Error):
-                database.interrupt()
-
-        self._timer = threading.Timer(self.seconds, stop)
-        self._timer.daemon = True
-        self._timer.start()
-
     def check(self) -> None:
-        """Raises QueryError where the time is over."""
-        if self._is_over.is_set():
-            raise QueryError(Why.SLOW, f"the query took longer than {self.seconds:g} s; ask for less, or allow more time")
+        """Raises QueryError where the time is over, and KeyboardInterrupt where somebody has asked to stop."""
+        if self._is_over:
+            raise QueryError(Why.SLOW, f"the query took longer than {self._seconds:g} s; ask for less, or allow more time")
+        if self._stop.is_asked:
+            raise KeyboardInterrupt
 
     def __exit__(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
+        self._stop.watch(None)
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._stop.ask()

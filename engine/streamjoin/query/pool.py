@@ -19,7 +19,7 @@ from streamjoin.query.catalog import Catalog
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.execution import Limits
 from streamjoin.query.rendering import Form
-from streamjoin.query.worker import Question, Setup, Told, receive, send
+from streamjoin.query.worker import TOO_MUCH_MEMORY, Question, Setup, Told, receive, send
 
 MOST_BYTES = 64 << 20
 """Of an answer."""
@@ -35,9 +35,18 @@ POLL_SECONDS = 0.1
 class Pool:
     """See the module. Any thread may call it."""
 
-    def __init__(self, catalog: Catalog, *, processes: int = 1, memory_bytes: int = 256 << 20, fetch_bytes: int = 1 << 30) -> None:
-        """``memory_bytes``: of each query; see :class:`Limits`. No process is started before there is a query."""
-        self._setup = Setup(catalog, memory_bytes, MOST_BYTES)
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        processes: int = 1,
+        memory_bytes: int = 256 << 20,
+        fetch_bytes: int = 1 << 30,
+        idle_seconds: float = 60.0,
+    ) -> None:
+        """``memory_bytes``: of each query; see :class:`Limits`. No process is started before there is a query, and one ends when nobody has
+        asked it for ``idle_seconds``."""
+        self._setup = Setup(catalog, memory_bytes, MOST_BYTES, idle_seconds)
         self._limits = Limits(memory_bytes=memory_bytes, fetch_bytes=fetch_bytes)
         self._room = threading.Semaphore(processes)
         self._lock = threading.Lock()
@@ -125,7 +134,8 @@ class _Process:
     """One worker. One thread at a time asks it; ``end`` may come from any."""
 
     def __init__(self, setup: Setup) -> None:
-        command = [sys.executable, "-m", "streamjoin.query.worker"]
+        # Not -m: the classes of what is sent would be those of another module there.
+        command = [sys.executable, "-c", "from streamjoin.query.worker import main; main()"]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._in, self._out = cast(BinaryIO, self._child.stdin), cast(BinaryIO, self._child.stdout)
         self._is_new = True
@@ -153,8 +163,12 @@ class _Process:
             code = self._child.wait()
             if code == 0:
                 raise _Ended from error
-            remedy = "ask for fewer rows or columns: it may have needed more memory than there is"
-            raise QueryError(Why.LARGE, f"the query's process ended with {code}; {remedy}") from error
+            remedy = "ask for fewer rows or columns"
+            if code == TOO_MUCH_MEMORY:
+                text = f"the query needs more than {question.limits.memory_bytes >> 20:,} MiB of memory; {remedy}"
+            else:
+                text = f"the query's process ended with {code}; {remedy}: it may have needed more memory than there is"
+            raise QueryError(Why.LARGE, text) from error
         return cast(Told | QueryError, told)
 
     def kill(self) -> None:

@@ -12,14 +12,15 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import resource
 import select
 import signal
 import struct
 import sys
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.errors import QueryError, Why
@@ -28,10 +29,12 @@ from streamjoin.query.rendering import Form, rendered
 from streamjoin.state.storage import ObjectStorage
 
 LENGTH = struct.Struct("<Q")
-IDLE_SECONDS = 60.0
 NICE = 15
-OVERHEAD_BYTES = 1 << 30
-"""What Python, its libraries and the threads of storage take besides a query's memory, with room to spare."""
+OVERHEAD_BYTES = 256 << 20
+"""What Python, its libraries and an answer as it is written take besides a query's memory."""
+WATCH_SECONDS = 0.02
+TOO_MUCH_MEMORY = 77
+"""The exit code of a process that has taken more than it may."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Setup:
     memory_bytes: int
     most_bytes: int
     """Of an answer."""
+    idle_seconds: float
+    """It ends when nobody has asked for so long."""
 
 
 @dataclass(frozen=True)
@@ -75,22 +80,29 @@ def send(file: BinaryIO, value: Any) -> None:
 
 def receive(file: BinaryIO) -> Any:
     """Raises EOFError where the other end is closed."""
-    head = file.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        raise EOFError
-    (size,) = LENGTH.unpack(head)
-    return pickle.loads(file.read(size))  # noqa: S301 - written by our own parent, or child
+    (size,) = LENGTH.unpack(_exactly(file, LENGTH.size))
+    return pickle.loads(_exactly(file, size))  # noqa: S301 - written by our own parent, or child
+
+
+def _exactly(file: BinaryIO, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = file.read(size - len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return bytes(data)
 
 
 def main() -> None:
-    """Until the input ends, or nobody asks for ``IDLE_SECONDS``."""
-    questions = sys.stdin.buffer
+    """Until the input ends, or nobody asks for a while."""
+    questions = cast(BinaryIO, os.fdopen(os.dup(0), "rb", buffering=0))  # or select would not see what is in the buffer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints must not disturb the frames
     setup: Setup = receive(questions)
     _be_modest(setup)
     storage = ObjectStorage(setup.catalog.location)
-    while select.select([questions], [], [], IDLE_SECONDS)[0]:
+    while select.select([questions], [], [], setup.idle_seconds)[0]:
         try:
             question: Question = receive(questions)
         except EOFError:
@@ -113,15 +125,23 @@ def main() -> None:
         send(answers, told)
 
 
+def _watch_memory(most: int) -> None:
+    """Ends the process when its own memory, mapped files left out, is more than so many bytes."""
+    while True:
+        with open("/proc/self/status", "rb") as file:
+            kibibytes = next(int(line.split()[1]) for line in file if line.startswith(b"RssAnon"))
+        if kibibytes << 10 > most:
+            os._exit(TOO_MUCH_MEMORY)
+        time.sleep(WATCH_SECONDS)
+
+
 def _be_modest(setup: Setup) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends us
     if sys.platform == "linux":
+        # No limit of the kernel's says this: allocators reserve a gigabyte at a time, and what is mapped is not ours.
         most = setup.memory_bytes + OVERHEAD_BYTES
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        threading.Thread(target=_watch_memory, args=(most,), name="memory", daemon=True).start()
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
     os.nice(NICE)
 
-
-if __name__ == "__main__":
-    main()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import time
 from collections.abc import Iterable
@@ -196,10 +197,8 @@ def _asked(api: PlanApi | QueryApi, environ: WSGIEnvironment, address: str) -> A
 def _is_gone(client: socket.socket) -> bool:
     """Whether the client has closed its connection."""
     try:
-        return client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
+        return bool(select.select([client], [], [], 0)[0]) and client.recv(1, socket.MSG_PEEK) == b""
+    except (OSError, ValueError):  # it has been cut off
         return True
 
 
