@@ -96,15 +96,15 @@ class HeldStream:
             for block in each.blocks:
                 check()
                 files += 1
-                for part, nbytes in self._parts(block, each, is_here):
-                    read += nbytes
-                    if read > room and not is_here:
-                        raise QueryError(
-                            Why.LARGE,
-                            f"{self.name}: the query fetches more than {room >> 20:,} MiB of it; ask for fewer keys, or allow more",
-                        )
-                    batches.append(self._shown(part, each, columns, schema))
-                    rows += batches[-1].num_rows
+                found, nbytes = self._parts(block, each)
+                shown = [self._shown(part, each, columns, schema) for part in found]
+                read += sum(part.nbytes for part in shown) if is_here else nbytes
+                if read > room and not is_here:
+                    raise QueryError(
+                        Why.LARGE, f"{self.name}: the query fetches more than {room >> 20:,} MiB of it; ask for fewer keys, or allow more"
+                    )
+                batches += shown
+                rows += sum(part.num_rows for part in shown)
         if not columns:  # a table without columns does not say how many rows it has
             schema = pa.schema([pa.field(KEY, pa.int8())])
             batches = [pa.RecordBatch.from_arrays([pa.nulls(rows, pa.int8())], schema=schema)]
@@ -184,22 +184,18 @@ class HeldStream:
             found.append(block)
         return found
 
-    def _parts(self, block: Block, chosen: _Chosen, is_here: bool) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """The tuples of a block in the chosen ranges, and the bytes that were read for them."""
+    def _parts(self, block: Block, chosen: _Chosen) -> tuple[list[pa.RecordBatch], int]:
+        """The tuples of a block in the chosen ranges, and the bytes of what was read for them, if it had to be fetched."""
         wanted = [KeyRange()] if chosen.ranges is None else [_key_range(each) for each in chosen.ranges]
         excerpt = block.excerpt(Region(block.place, keys, UnitRange()) for keys in wanted)
         if excerpt is None:
-            return
-        for batch in read_parts(self._storage, excerpt):
-            if chosen.ranges is None:
-                yield batch, batch.nbytes
-                continue
-            key = batch.column(KEY).to_numpy()
-            for start, end in _slices(key, chosen.ranges):
-                part = batch.slice(start, end - start)
-                yield part, part.nbytes if is_here else 0
-            if not is_here:
-                yield batch.slice(0, 0), batch.nbytes
+            return [], 0
+        found = read_parts(self._storage, excerpt)
+        fetched = sum(batch.nbytes for batch in found)
+        if chosen.ranges is None:
+            return found, fetched
+        slices = [(batch, *ends) for batch in found for ends in _slices(batch.column(KEY).to_numpy(), chosen.ranges)]
+        return [batch.slice(start, end - start) for batch, start, end in slices], fetched
 
     def _shown(self, batch: pa.RecordBatch, chosen: _Chosen, columns: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
         """A part of a block as the relation shows it."""

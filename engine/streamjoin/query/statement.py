@@ -223,8 +223,10 @@ def _constraints(
 
 
 def _is_constant(node: exp.Expr) -> bool:
-    while isinstance(node, exp.Paren | exp.Neg | exp.Cast) and not isinstance(node, exp.TryCast):
-        node = node.this
+    if isinstance(node, exp.Add | exp.Sub | exp.Mul):
+        return _is_constant(node.this) and _is_constant(node.expression)
+    if isinstance(node, exp.Paren | exp.Neg | exp.Cast) and not isinstance(node, exp.TryCast):
+        return _is_constant(node.this)
     return isinstance(node, exp.Literal)
 
 
