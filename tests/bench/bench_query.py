@@ -206,6 +206,7 @@ def epochs_beside_clients(seconds: float) -> None:
                 if event["event"] == "epoch":
                     epochs.append((datetime.fromisoformat(event["finishedAt"]).timestamp(), event["seconds"] * 1e3))
 
+        os.nice(19)  # clients are elsewhere, as a rule, and here must not take the processor from the join
         taking = threading.Thread(target=take, daemon=True)
         taking.start()
         threading.Thread(target=process.stderr.read, daemon=True).start()

@@ -36,6 +36,8 @@ from streamjoin.state.storage import Storage
 
 KEY, TIME = "_key", "_time"
 MOMENT = pa.timestamp("us", "UTC")
+FEW = 0.01
+"""Of a block of which a query needs less, pages are read one by one."""
 SCRATCH_BYTES = 16 << 20
 """What is fetched and comes to more goes to mapped pages of a scratch file."""
 
@@ -190,7 +192,7 @@ class HeldStream:
         excerpt = block.excerpt(Region(block.place, keys, UnitRange()) for keys in wanted)
         if excerpt is None:
             return [], 0
-        found = read_parts(self._storage, excerpt)
+        found = read_parts(self._storage, excerpt, few=_share(block, chosen.ranges) < FEW)
         fetched = sum(batch.nbytes for batch in found)
         if chosen.ranges is None:
             return found, fetched

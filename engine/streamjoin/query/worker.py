@@ -29,7 +29,7 @@ from streamjoin.query.rendering import Form, rendered
 from streamjoin.state.storage import ObjectStorage
 
 LENGTH = struct.Struct("<Q")
-NICE = 15
+NICE = 19
 OVERHEAD_BYTES = 256 << 20
 """What Python, its libraries and an answer as it is written take besides a query's memory."""
 WATCH_SECONDS = 0.02

@@ -37,7 +37,7 @@ from streamjoin.language.window import Ends
 from streamjoin.scheme.models import KEYED
 from streamjoin.scheme.region import Region, high_of, low_of
 from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
-from streamjoin.state.extent import Extent, map_extent
+from streamjoin.state.extent import Extent, map_extent, map_sparsely
 from streamjoin.state.storage import Missing, Storage, StorageError
 
 DOWNLOADS = 8
@@ -322,12 +322,12 @@ def load_excerpt(storage: Storage, excerpt: Excerpt) -> pa.RecordBatch:
         raise _unreadable(storage, block, error) from error
 
 
-def read_parts(storage: Storage, excerpt: Excerpt) -> list[pa.RecordBatch]:
+def read_parts(storage: Storage, excerpt: Excerpt, *, few: bool) -> list[pa.RecordBatch]:
     """The parts as they lie, each sorted by key: mapped where the block is on this machine, in which case it is the whole block; else in
-    memory. Raises Missing where the block is no more, and StorageError."""
+    memory. ``few``: little of them is going to be looked at. Raises Missing where the block is no more, and StorageError."""
     block, parts = excerpt.block, excerpt.block.parts
     try:
-        mapped = map_extent(storage, block.extent or Extent(block.name, 0, block.nbytes))
+        mapped = map_sparsely(storage, block.extent or Extent(block.name, 0, block.nbytes), few=few)
         if mapped is not None:
             return _read(mapped)
         if parts is None:

@@ -5,6 +5,7 @@ Always holds: an extent's bytes never change, and are there as long as the objec
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,6 +60,22 @@ def read_extents(storage: Storage, extents: Sequence[Extent]) -> list[memoryview
         ranges = [(extent.start, extent.start + extent.nbytes) for extent in of_path]
         found |= dict(zip(of_path, storage.get_ranges(path, ranges), strict=True))
     return [found[extent] for extent in extents]
+
+
+def map_sparsely(storage: Storage, extent: Extent, *, few: bool) -> pa.Buffer | None:
+    """The same for a reader who needs parts of it: a page is read when it is looked at, alone if the reader wants ``few``."""
+    # NB: Arrow's own mapping asks for the whole range to be read ahead.
+    path = storage.local_path(extent.path)
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError as error:
+        raise Missing(f"{storage.url}/{extent.path}: not there") from error
+    if few and hasattr(mmap, "MADV_RANDOM"):
+        mapped.madvise(mmap.MADV_RANDOM)
+    return pa.py_buffer(mapped).slice(extent.start, extent.nbytes)
 
 
 def map_extent(storage: Storage, extent: Extent) -> pa.Buffer | None:
