@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,16 +31,16 @@ from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.relation import Rows, Wanted
 from streamjoin.scheme.region import Region
 from streamjoin.scheme.tiling import KeyRange, UnitRange
-from streamjoin.state.blocks import FOLDER, Block, map_scratch, read_parts
+from streamjoin.state.blocks import DOWNLOADS, FOLDER, Block, Excerpt, map_scratch, read_parts
 from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
 
 KEY, TIME = "_key", "_time"
 MOMENT = pa.timestamp("us", "UTC")
-FEW = 0.01
-"""Of a block of which a query needs less, pages are read one by one."""
+MUCH = 0.01
+"""Of a block of which a query needs more, its columns are read ahead from end to end."""
 SCRATCH_BYTES = 16 << 20
-"""What is fetched and comes to more goes to mapped pages of a scratch file."""
+"""Once so much was fetched, it goes to mapped pages of a scratch file."""
 
 
 def held_streams(catalog: Catalog, checkpoint: Checkpoint, storage: Storage) -> list[HeldStream]:
@@ -62,6 +63,14 @@ class _Chosen:
     def estimate(self) -> float:
         """Bytes to be read, keys taken to lie evenly."""
         return sum(block.nbytes * _share(block, self.ranges) for block in self.blocks)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What is read of one block."""
+
+    chosen: _Chosen
+    excerpt: Excerpt
 
 
 class HeldStream:
@@ -92,21 +101,18 @@ class HeldStream:
         is_mixed = any(_expires(block, bounds[each.place]) for each in chosen for block in each.blocks)
         columns = list(dict.fromkeys([*wanted.columns, *([TIME] if is_mixed else [])]))
         schema = pa.schema([self.schema.field(name) for name in columns])
-        batches, read, files, rows = list[pa.RecordBatch](), 0, 0, 0
+        pieces = list(self._pieces(chosen))
         is_here = self._storage.local_path(FOLDER) is not None
-        for each in chosen:
-            for block in each.blocks:
-                check()
-                files += 1
-                found, nbytes = self._parts(block, each)
-                shown = [self._shown(part, each, columns, schema) for part in found]
-                read += sum(part.nbytes for part in shown) if is_here else nbytes
-                if read > room and not is_here:
-                    raise QueryError(
-                        Why.LARGE, f"{self.name}: the query fetches more than {room >> 20:,} MiB of it; ask for fewer keys, or allow more"
-                    )
-                batches += shown
-                rows += sum(part.num_rows for part in shown)
+        fetched = 0 if is_here else sum(piece.excerpt.nbytes for piece in pieces)
+        if fetched > room:
+            raise QueryError(
+                Why.LARGE, f"{self.name}: the query fetches {fetched:,} bytes and may fetch {room:,}; ask for fewer keys, or allow more"
+            )
+        batches, rows, nbytes = list[pa.RecordBatch](), 0, fetched
+        for parts in self._loaded(pieces, schema, check, is_here=is_here):
+            rows += sum(part.num_rows for part in parts)
+            nbytes += sum(part.nbytes for part in parts) if is_here else 0
+            batches += parts if columns else []
         if not columns:  # a table without columns does not say how many rows it has
             schema = pa.schema([pa.field(KEY, pa.int8())])
             batches = [pa.RecordBatch.from_arrays([pa.nulls(rows, pa.int8())], schema=schema)]
@@ -117,9 +123,9 @@ class HeldStream:
         return Rows(
             pa.Table.from_batches(batches, schema),
             None if not is_mixed or bound is None else f'"{TIME}" >= {self._literal(bound)}',
-            files,
+            len(pieces),
             len(of_places),
-            read,
+            nbytes,
             sum(block.nbytes for block in of_places),
         )
 
@@ -186,35 +192,61 @@ class HeldStream:
             found.append(block)
         return found
 
-    def _parts(self, block: Block, chosen: _Chosen) -> tuple[list[pa.RecordBatch], int]:
-        """The tuples of a block in the chosen ranges, and the bytes of what was read for them, if it had to be fetched."""
-        wanted = [KeyRange()] if chosen.ranges is None else [_key_range(each) for each in chosen.ranges]
-        excerpt = block.excerpt(Region(block.place, keys, UnitRange()) for keys in wanted)
-        if excerpt is None:
-            return [], 0
-        found = read_parts(self._storage, excerpt, few=_share(block, chosen.ranges) < FEW)
-        fetched = sum(batch.nbytes for batch in found)
-        if chosen.ranges is None:
-            return found, fetched
-        slices = [(batch, *ends) for batch in found for ends in _slices(batch.column(KEY).to_numpy(), chosen.ranges)]
-        return [batch.slice(start, end - start) for batch, start, end in slices], fetched
+    def _pieces(self, chosen: Sequence[_Chosen]) -> Iterator[_Piece]:
+        for each in chosen:
+            wanted = [KeyRange()] if each.ranges is None else [_key_range(keys) for keys in each.ranges]
+            for block in each.blocks:
+                excerpt = block.excerpt(Region(block.place, keys, UnitRange()) for keys in wanted)
+                if excerpt is not None:
+                    yield _Piece(each, excerpt)
 
-    def _shown(self, batch: pa.RecordBatch, chosen: _Chosen, columns: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+    def _loaded(
+        self, pieces: Sequence[_Piece], schema: pa.Schema, check: Callable[[], None], *, is_here: bool
+    ) -> Iterator[list[pa.RecordBatch]]:
+        """The tuples of each, with these columns. Memory: ``DOWNLOADS`` blocks and ``SCRATCH_BYTES``, if they have to be fetched."""
+        if is_here:
+            for piece in pieces:
+                check()
+                yield self._parts(piece, schema)
+            return
+        pending, pending_bytes = list[pa.RecordBatch](), 0
+        with ThreadPoolExecutor(DOWNLOADS) as pool:
+            for first in range(0, len(pieces), DOWNLOADS):
+                check()
+                some = pieces[first : first + DOWNLOADS]
+                for parts in pool.map(lambda piece: self._parts(piece, schema), some):
+                    pending += parts
+                pending_bytes += sum(piece.excerpt.nbytes for piece in some)
+                if pending_bytes > SCRATCH_BYTES and pending and len(schema):
+                    pending, pending_bytes = [map_scratch(pa.concat_batches(pending))], 0
+                    yield pending
+                    pending = []
+        yield pending
+
+    def _parts(self, piece: _Piece, schema: pa.Schema) -> list[pa.RecordBatch]:
+        """The tuples of a block in the chosen ranges."""
+        ranges = piece.chosen.ranges
+        is_much = _share(piece.excerpt.block, ranges) > MUCH
+        found = read_parts(self._storage, piece.excerpt, schema.names if is_much else ())
+        if ranges is not None:
+            slices = [(batch, *ends) for batch in found for ends in _slices(batch.column(KEY).to_numpy(), ranges)]
+            found = [batch.slice(start, end - start) for batch, start, end in slices]
+        return [self._shown(batch, piece.chosen, schema) for batch in found]
+
+    def _shown(self, batch: pa.RecordBatch, chosen: _Chosen, schema: pa.Schema) -> pa.RecordBatch:
         """A part of a block as the relation shows it."""
         if chosen.keyless and batch.num_rows:
             batch = batch.filter(pa.array(~self._have_keys(batch, chosen.keyless)))
+        if not len(schema):
+            return batch.select([])
         arrays = []
-        for name in columns:
+        for name in schema.names:
             if name == KEY and chosen.keyless:
                 arrays.append(pa.nulls(batch.num_rows, schema.field(KEY).type))
             else:
                 array = batch.column(name)
                 arrays.append(array.view(MOMENT) if name == TIME and self._time is WindowKind.RANGE else array)
-        if not columns:
-            return batch.select([])
-        shown = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        is_fetched = self._storage.local_path(FOLDER) is None
-        return map_scratch(shown) if is_fetched and shown.nbytes > SCRATCH_BYTES else shown
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _have_keys(self, batch: pa.RecordBatch, places: Sequence[Place]) -> np.ndarray:
         """By row, whether the tuple has a key in one of these places."""

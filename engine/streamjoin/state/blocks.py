@@ -322,14 +322,16 @@ def load_excerpt(storage: Storage, excerpt: Excerpt) -> pa.RecordBatch:
         raise _unreadable(storage, block, error) from error
 
 
-def read_parts(storage: Storage, excerpt: Excerpt, *, few: bool) -> list[pa.RecordBatch]:
+def read_parts(storage: Storage, excerpt: Excerpt, columns: Iterable[str]) -> list[pa.RecordBatch]:
     """The parts as they lie, each sorted by key: mapped where the block is on this machine, in which case it is the whole block; else in
-    memory. ``few``: little of them is going to be looked at. Raises Missing where the block is no more, and StorageError."""
+    memory. ``columns``: which are going to be looked at from end to end. Raises Missing where the block is no more, and StorageError."""
     block, parts = excerpt.block, excerpt.block.parts
     try:
-        mapped = map_sparsely(storage, block.extent or Extent(block.name, 0, block.nbytes), few=few)
+        mapped = map_sparsely(storage, block.extent or Extent(block.name, 0, block.nbytes))
         if mapped is not None:
-            return _read(mapped)
+            batches = _read(mapped.buffer)
+            mapped.soon(batch.column(name) for batch in batches for name in columns)
+            return batches
         if parts is None:
             return _read(pa.py_buffer(_fetch(storage, block, [(0, block.nbytes)])[0]))
         return _fetched_parts(storage, excerpt, parts)
