@@ -26,7 +26,8 @@ from streamjoin.epoch.driver import Driver
 from streamjoin.job import Job
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.errors import QueryError, Why
-from streamjoin.query.execution import Answer, Limits, asked
+from streamjoin.query.execution import Answer, asked
+from streamjoin.query.messages import Limits
 from streamjoin.state.storage import ObjectStorage, Storage
 from test_many_streams import Far
 

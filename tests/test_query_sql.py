@@ -22,7 +22,8 @@ from streamjoin.epoch.driver import Driver
 from streamjoin.job import Job
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.errors import QueryError, Why
-from streamjoin.query.execution import Limits, asked
+from streamjoin.query.execution import asked
+from streamjoin.query.messages import Limits
 from streamjoin.query.relation import Rows
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage, Storage
@@ -30,7 +31,7 @@ from test_many_streams import Far, job_of
 from test_query import History, watermark
 
 OPTIONS: dict[str, Any] = {
-    "on": "l.k = r.k",
+    "on": "abs(l.k - CAST(r.k AS BIGINT)) <= 1",
     "types": ("BIGINT", "STRING"),
     "window": {"within": "1h"},
     "output": {"select": ["l.rid AS a", "r.rid AS b", "l.k AS k", "r.at AS at", "l.v AS v"]},
@@ -52,8 +53,7 @@ class Asked:
             return Input(batches, [1] * epochs)
 
         self.root = root
-        options = OPTIONS | {"on": "abs(l.k - CAST(r.k AS BIGINT)) <= 1"}
-        self.job: Job = make_job(root, **options)
+        self.job: Job = make_job(root, **OPTIONS)
         self.inputs = one(lambda: rng.randrange(1000), pa.int64()), one(lambda: str(rng.randrange(1000)), pa.string())
         self.storage: Storage = (Far if remote else ObjectStorage)(str(root / "state"))
         self.driver = driver_for(self.job, self.inputs, self.storage, InlineRunner())
@@ -93,6 +93,8 @@ def join(tmp_path_factory: pytest.TempPathFactory) -> Asked:
         ("SELECT * FROM read_csv('/etc/passwd')", "is a table function; FROM takes l, r, and range and unnest"),
         ("SELECT * FROM query('SELECT 1')", "is a table function"),
         ("SELECT * FROM query_table('l')", "is a table function"),
+        ("SELECT * FROM l, LATERAL query('SELECT * FROM l')", "is a table function"),
+        ("SELECT * FROM (SUMMARIZE l)", "SELECT * ... LIMIT 0 has the columns"),
         ("SELECT * FROM arrow_scan(1, 2, 3)", "is a table function"),
         ("SELECT * FROM duckdb_settings()", "is a table function"),
         ("SELECT * FROM information_schema.tables", "there is no such relation"),
@@ -180,7 +182,7 @@ def test_an_answer_is_of_the_epoch_that_it_asks_for_or_says_which_there_are(tmp_
 
 
 def test_a_checkpoint_of_another_join_is_not_read(join: Asked, tmp_path: Path) -> None:
-    other = make_job(join.root, **(OPTIONS | {"on": "abs(l.k - CAST(r.k AS BIGINT)) <= 1", "output": {"select": ["l.rid AS a"]}}))
+    other = make_job(join.root, **(OPTIONS | {"output": {"select": ["l.rid AS a"]}}))
     said = r"spec.streams\[0\].select: the manifest says rid, and the checkpoint in .* rid, k, v; use its own manifest"
     with pytest.raises(QueryError, match=said):
         asked(join.storage, Catalog.of(other), "SELECT 1 FROM l", LIMITS).__enter__()

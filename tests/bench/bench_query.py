@@ -36,7 +36,8 @@ from bench.report import machine, options, table
 from harness import START, Input, driver_for, make_job, run_all
 from streamjoin.job import Job
 from streamjoin.query.catalog import Catalog
-from streamjoin.query.execution import Limits, asked
+from streamjoin.query.execution import asked
+from streamjoin.query.messages import Limits
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 TABLE_ROWS = 1000
 """Of a table, unless it is said."""
 POLL_SECONDS = 0.1
-STOP_SECONDS = 5.0
+STOP_SECONDS = 1.0
 """How long a query may take to end after a Ctrl-C."""
 GRACE_SECONDS = 10.0
 """How much longer than the query's own time a server may take to answer."""
@@ -95,7 +95,7 @@ def _run(options: Options, stop: Stop) -> int:
     try:
         with _asked(options, rows, stop) as answer:
             _write(options, answer)
-            click.echo(_told(answer, rows), err=True)
+            click.echo(_told(answer), err=True)
     except Failure as failure:
         click.echo(f"streamjoin: {failure.sentence}" if failure.code is not Exit.USAGE else failure.sentence, err=True)
         return failure.code
@@ -127,7 +127,8 @@ def _from_storage(options: Options, rows: int | None, stop: Stop) -> Iterator[An
     from streamjoin.job import compile_job
     from streamjoin.manifest.validate import load
     from streamjoin.query.catalog import Catalog
-    from streamjoin.query.execution import Limits, asked
+    from streamjoin.query.execution import asked
+    from streamjoin.query.messages import Limits
     from streamjoin.state.storage import ObjectStorage
 
     path = Path(options.target)
@@ -144,7 +145,7 @@ def _from_server(options: Options, rows: int | None) -> Answer:
     from pyarrow import ipc
 
     from streamjoin.query.execution import Answer
-    from streamjoin.query.rendering import Form
+    from streamjoin.query.messages import Form
     from streamjoin.serve.messages import MOST_QUERY_SECONDS, MOST_ROWS
 
     seconds = min(options.seconds, MOST_QUERY_SECONDS)
@@ -256,13 +257,12 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def _told(answer: Answer, rows: int | None) -> str:
+def _told(answer: Answer) -> str:
     """What the answer is of, and whether it is whole."""
     read = answer.read.values()
     touched = f"; read {sum(each.files for each in read)} of {plural(sum(each.all_files for each in read), 'block')}" if read else ""
     if read and any(each.all_nbytes for each in read):
         touched += f", {sum(each.nbytes for each in read):,} of {sum(each.all_nbytes for each in read):,} bytes"
     committed = f", committed {answer.committed}" if answer.committed else ""
-    cut = f"; there are more: the answer is cut at --limit {rows:,}" if answer.is_cut and rows is not None else ""
-    cut = cut or ("; there are more: the answer is cut" if answer.is_cut else "")
+    cut = "; there are more, see --limit" if answer.is_cut else ""
     return f"epoch {answer.epoch}{committed}: {plural(answer.rows, 'row')}{cut}{touched}"

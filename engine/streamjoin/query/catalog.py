@@ -46,7 +46,8 @@ class Catalog:
         """The layout of a checkpoint's blocks. Raises QueryError where it is another join's."""
         for index, stream in enumerate(self.streams):
             field, selected = f"spec.streams[{index}]", ", ".join(stream.payload) or "none"
-            for name, value in ((f"{field}.name", stream.name), (f"{field}.select", selected)):
+            written = ", ".join(f"{column.name} {column.type}" for column in stream.schema)
+            for name, value in ((f"{field}.name", stream.name), (f"{field}.schema", written), (f"{field}.select", selected)):
                 found = checkpoint.fingerprint.get(name, value)
                 if found != value:
                     raise QueryError(

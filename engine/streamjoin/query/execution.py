@@ -23,6 +23,7 @@ from streamjoin.query.catalog import Catalog
 from streamjoin.query.commit import commit_of, gone
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.held import held_streams
+from streamjoin.query.messages import Limits
 from streamjoin.query.relation import Relation, Rows, Wanted
 from streamjoin.query.statement import Statement
 from streamjoin.state.log import Checkpoint
@@ -55,20 +56,6 @@ _SETTINGS = (
     "enable_external_access = false",
 )
 _INEXACT = ("FLOAT", "DOUBLE")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a query may take."""
-
-    rows: int | None = None
-    """Of the answer; one with more is cut there, and says so."""
-    seconds: float = 60.0
-    memory_bytes: int = 1 << 30
-    """DuckDB's."""
-    fetch_bytes: int = 4 << 30
-    """That are brought from storage which is not on this machine."""
-    threads: int = 1
 
 
 @dataclass
@@ -209,6 +196,7 @@ def _taken(answer: Answer, reader: pa.RecordBatchReader, limits: Limits, clock: 
             try:
                 batch = reader.read_next_batch()
             except StopIteration:
+                clock.check()  # an end that is an interruption would be a part of an answer
                 return
             except (pa.ArrowException, OSError) as error:
                 raise _of_arrow(error) from error

@@ -17,9 +17,7 @@ from typing import Any, BinaryIO, cast
 
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.errors import QueryError, Why
-from streamjoin.query.execution import Limits
-from streamjoin.query.rendering import Form
-from streamjoin.query.worker import TOO_MUCH_MEMORY, Question, Setup, Told, receive, send
+from streamjoin.query.messages import TOO_MUCH_MEMORY, Form, Limits, Question, Setup, Told, receive, send
 
 MOST_BYTES = 64 << 20
 """Of an answer."""

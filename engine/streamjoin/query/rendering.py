@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
-from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
@@ -15,13 +14,7 @@ from pyarrow import ipc
 from streamjoin.io.sinks import json_lines
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.execution import Answer
-
-
-class Form(StrEnum):
-    """How an answer is written, by its media type."""
-
-    JSON = "application/x-ndjson"
-    ARROW = "application/vnd.apache.arrow.stream"
+from streamjoin.query.messages import Form
 
 
 def rendered(answer: Answer, form: Form, most_bytes: int) -> bytes:

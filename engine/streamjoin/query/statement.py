@@ -64,6 +64,8 @@ class Statement:
         (tree,) = trees
         if not isinstance(tree, exp.Query):
             raise QueryError(Why.WRONG, f"the query is {_kind(tree)}; only a single SELECT is answered, and nothing can be changed")
+        if tree.find(exp.Describe, exp.Summarize):
+            raise QueryError(Why.WRONG, "DESCRIBE and SUMMARIZE are not answered; SELECT * ... LIMIT 0 has the columns")
         if tree.find(exp.Pivot):
             raise QueryError(Why.WRONG, "PIVOT and UNPIVOT are several statements to DuckDB; use GROUP BY with sum(...) FILTER (WHERE ...)")
         if next(tree.find_all(exp.Placeholder, exp.Parameter), None) is not None:
@@ -72,6 +74,9 @@ class Statement:
 
     def wanted(self, schemas: Mapping[str, pa.Schema], evaluate: Evaluate) -> dict[str, Wanted]:
         """By relation, among those of ``schemas``, what the query asks of it. Raises QueryError for one that is not among them."""
+        for source in (lateral.this for lateral in self.tree.find_all(exp.Lateral)):
+            if not isinstance(source, exp.Subquery | exp.Unnest):
+                raise _not_a_relation(source, schemas)
         folded = {name.casefold(): name for name in schemas}
         local = {cte.alias_or_name.casefold() for cte in self.tree.find_all(exp.CTE)}
         occurrences: dict[str, list[Bounds | None]] = {}
@@ -79,7 +84,7 @@ class Statement:
             if isinstance(table.this, _FUNCTIONS):
                 continue
             if not isinstance(table.this, exp.Identifier):
-                raise QueryError(Why.WRONG, f"{_excerpt(table)}: is a table function; FROM takes {_listed(schemas)}, and range and unnest")
+                raise _not_a_relation(table, schemas)
             name = folded.get(table.name.casefold())
             if name is None or table.db:
                 if table.name.casefold() in local and not table.db:
@@ -102,6 +107,11 @@ class Statement:
         if stars or natural or whole or self.tree.find(exp.Columns) is not None:
             return list(schema.names)
         return [column for column in schema.names if column.casefold() in names]
+
+
+def _not_a_relation(source: exp.Expr, schemas: Mapping[str, pa.Schema]) -> QueryError:
+    # NB: some of DuckDB's, as query(), would read relations by names that are in their texts.
+    return QueryError(Why.WRONG, f"{_excerpt(source)}: is a table function; FROM takes {_listed(schemas)}, and range and unnest")
 
 
 def _split(text: str, tokens: Sequence[Token]) -> tuple[str, int | None]:

@@ -2,96 +2,30 @@
 
 It is not to be felt by the join beside it: it runs at low priority, takes no more memory than it is given, is the first to go where the
 machine has none left, and ends when its parent has, or nobody has asked for a while.
-
-Frames: what the parent sends is pickled (:class:`Setup`, then :class:`Question` after :class:`Question`), each after its length in eight
-bytes; back comes one pickled :class:`Told` for each, in the same form.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import select
 import signal
-import struct
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
-from streamjoin.query.catalog import Catalog
 from streamjoin.query.errors import QueryError, Why
-from streamjoin.query.execution import Limits, asked
-from streamjoin.query.rendering import Form, rendered
+from streamjoin.query.execution import asked
+from streamjoin.query.messages import TOO_MUCH_MEMORY, Question, Setup, Told, receive, send
+from streamjoin.query.rendering import rendered
 from streamjoin.state.storage import ObjectStorage
 
-LENGTH = struct.Struct("<Q")
 NICE = 19
 OVERHEAD_BYTES = 256 << 20
 """What Python, its libraries and an answer as it is written take besides a query's memory."""
 WATCH_SECONDS = 0.02
-TOO_MUCH_MEMORY = 77
-"""The exit code of a process that has taken more than it may."""
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What stays the same."""
-
-    catalog: Catalog
-    memory_bytes: int
-    most_bytes: int
-    """Of an answer."""
-    idle_seconds: float
-    """It ends when nobody has asked for so long."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """One query."""
-
-    sql: str
-    form: Form
-    limits: Limits
-
-
-@dataclass(frozen=True)
-class Told:
-    """Its answer."""
-
-    body: bytes
-    epoch: int
-    committed: str
-    rows: int
-    is_cut: bool
-    read_bytes: int
-    held_bytes: int
-
-
-def send(file: BinaryIO, value: Any) -> None:
-    data = pickle.dumps(value)
-    file.write(LENGTH.pack(len(data)))
-    file.write(data)
-    file.flush()
-
-
-def receive(file: BinaryIO) -> Any:
-    """Raises EOFError where the other end is closed."""
-    (size,) = LENGTH.unpack(_exactly(file, LENGTH.size))
-    return pickle.loads(_exactly(file, size))  # noqa: S301 - written by our own parent, or child
-
-
-def _exactly(file: BinaryIO, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        part = file.read(size - len(data))
-        if not part:
-            raise EOFError
-        data += part
-    return bytes(data)
 
 
 def main() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from streamjoin.query.errors import QueryError, Why
+from streamjoin.query.messages import Form
 from streamjoin.query.pool import Pool
-from streamjoin.query.rendering import Form
 from streamjoin.serve.admission import Admission, Answer, Content, Refused
 from streamjoin.serve.messages import BodyError, QueryWish, read_query
 from streamjoin.serve.token import TokenFile
