@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 import os
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +23,14 @@ import pyarrow as pa
 import pytest
 
 from faulty_runs import elastic, run_cases, run_with_faults
-from harness import SECOND, START, Input, join_of, make_batch, make_job, micros
+from harness import SECOND, START, Input, driver_for, join_of, make_batch, make_job, micros
 from streamjoin.epoch.driver import Driver
 from streamjoin.job import Job
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.execution import Answer, asked
 from streamjoin.query.messages import Limits
+from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage, Storage
 from test_many_streams import Far
 
@@ -320,3 +323,36 @@ def test_answers_are_those_of_duckdb_over_all_that_the_join_holds(part: int, tmp
     if SEED is None and CASES >= 40:
         assert counts["asked"] >= 200 // PARTS, counts
         assert min(counts["plans"], counts["switches"], counts["rows"], counts["left out"]) > 0, counts
+
+
+def test_answers_given_while_the_join_runs_are_those_of_the_epochs_that_they_name(tmp_path: Path) -> None:
+    """Another thread asks all the while, with every block in a file of its own that goes as soon as it may."""
+    rng, asking, answers, counts = random.Random(4), random.Random(5), list[tuple[str, int, Counter[str]]](), Counter[str]()
+    inputs = inputs_of(rng, KINDS["band"], epochs=50)
+    job = job_for(KINDS["band"], tmp_path, rng)
+    asker = Asker("band", inputs, job, ObjectStorage(job.checkpoint), rng, counts)
+    driver = driver_for(job, inputs, ObjectStorage(job.checkpoint), InlineRunner())
+    has_ended = threading.Event()
+
+    def ask() -> None:
+        while not has_ended.is_set():
+            text, storage = query(asking, KINDS["band"]), asking.choice([ObjectStorage, Far])(job.checkpoint)
+            with asked(storage, asker.catalog, text, LIMITS) as answer:
+                found = rows_of(answer)
+                answers.append((text, answer.epoch, found))
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as threads:
+        patch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
+        patch.setattr("streamjoin.epoch.janitor.AT_ONCE", 1)
+        driver.start()
+        driver.step(final=True)
+        asker.history.note(driver)
+        asking_thread = threads.submit(ask)
+        while driver.step(final=True) is not None and not asking_thread.done():
+            asker.history.note(driver)
+        has_ended.set()
+        asking_thread.result()
+    assert len({epoch for _, epoch, _ in answers}) > 3
+    for text, epoch, found in answers[:: max(1, len(answers) // 25)]:
+        want = asker.expected(text, epoch)
+        assert found == want, f"epoch {epoch}: {text}\nmissing {want - found}\nunexpected {found - want}"
