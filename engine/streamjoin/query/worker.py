@@ -29,7 +29,12 @@ WATCH_SECONDS = 0.02
 
 
 def main() -> None:
-    """Until the input ends, or nobody asks for a while."""
+    """Until the input ends, or nobody asks for a while. Never returns."""
+    _answer()
+    os._exit(0)  # DuckDB's binding complains in an orderly end
+
+
+def _answer() -> None:
     questions = cast(BinaryIO, os.fdopen(os.dup(0), "rb", buffering=0))  # or select would not see what is in the buffer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints must not disturb the frames
