@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness import Crash, Input, driver_for
+from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.replan import PlanRefused
 from streamjoin.job import Job
@@ -48,13 +49,14 @@ def run_with_faults(
     faults: bool = True,
     storage: Callable[[str], Storage] = ObjectStorage,
     until: int | None = None,
+    between: Callable[[Driver], None] = lambda driver: None,
 ) -> None:
     """Run the job to the end of its input, its state in ``root/state``; a driver that has died is followed by another.
 
     ``until``: or until this epoch is committed, when the driver stops in order.
 
     ``counts`` is told of what came between; without ``faults`` that is nothing but a driver who hears of the end late. ``storage`` is made
-    of the directory.
+    of the directory. ``between`` is called when a driver has started, and after each of its steps that does not fail.
     """
 
     def at(step: str) -> None:
@@ -68,6 +70,7 @@ def run_with_faults(
         try:
             driver.start()
             while True:
+                between(driver)
                 if faults and driver.scheme is not None and rng.random() < 0.3:
                     try:
                         counts["plans"] += driver.put_plan(next_plan(rng, driver))
@@ -89,6 +92,7 @@ def run_with_faults(
                     driver.stop()
                     return
                 if result is None and final:
+                    between(driver)
                     return
         except Crash:
             runner = Unreliable(rng, faults) if rng.random() < 0.5 else runner

@@ -18,7 +18,8 @@ from streamjoin.elastic.explain import explain as explanation
 from streamjoin.elastic.ledger import Ledger
 from streamjoin_operator.children import LEDGER_KEY
 from streamjoin_operator.cost import known
-from streamjoin_operator.names import ledger_name
+from streamjoin_operator.names import DRIVER, base_name, ledger_name
+from streamjoin_operator.pod_templates import PORT, TOKEN_PATH
 
 Object = dict[str, Any]
 Kubectl = Callable[[Sequence[str]], str]
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise Refused("kubectl is not on the path; install it, or call this as kubectl streamjoin") from None
         if done.returncode:
             raise Refused(done.stderr.strip() or f"kubectl ended with {done.returncode}")
+        sys.stderr.write(done.stderr)
         return done.stdout
 
     try:
@@ -53,12 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kubectl streamjoin", description="Look at StreamJoins, stop them and let them go on.")
+    description = "Look at StreamJoins, ask what they hold, stop them and let them go on."
+    parser = argparse.ArgumentParser(prog="kubectl streamjoin", description=description)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("-n", "--namespace", help="The namespace; kubectl's own by default.")
     common.add_argument("--context", help="As for kubectl.")
     common.add_argument("--kubeconfig", help="As for kubectl.")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="status|explain|plan|suspend|resume")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="status|explain|plan|query|suspend|resume")
     status = actions.add_parser("status", parents=[common], help="One line for each StreamJoin, or all about one.")
     status.add_argument("name", nargs="?", help="A StreamJoin; all of the namespace without it.")
     status.add_argument("-A", "--all-namespaces", action="store_true", help="Those of all namespaces.")
@@ -69,6 +72,11 @@ def _parser() -> argparse.ArgumentParser:
         ("resume", "Let it go on from its checkpoint."),
     ):
         actions.add_parser(action, parents=[common], help=text).add_argument("name", help="The StreamJoin.")
+    query = actions.add_parser("query", parents=[common], help="What it holds: one SELECT over its streams, answered by its driver.")
+    query.add_argument("name", help="The StreamJoin.")
+    query.add_argument("sql", help="The SELECT.")
+    query.add_argument("--json", action="store_true", help="One JSON object per row, instead of a table.")
+    query.add_argument("--limit", type=int, help="Cut the answer there, and say so.")
     actions.choices["explain"].add_argument("--limit", type=int, default=12, help="So many of the last scaling decisions.")
     return parser
 
@@ -107,6 +115,14 @@ def _plan(kubectl: Kubectl, options: argparse.Namespace) -> str:
     return planned(_one(kubectl, options.name))
 
 
+def _query(kubectl: Kubectl, options: argparse.Namespace) -> str:
+    """In the driver's pod, where the token is, and its port can be reached whatever NetworkPolicies there are."""
+    limit = [] if options.limit is None else [f"--limit={options.limit}"]
+    command = ["streamjoin", "query", f"http://localhost:{PORT}", options.sql, f"--token-file={TOKEN_PATH}/token", *limit]
+    inside = [*command, *(["--json"] if options.json else [])]
+    return kubectl(["exec", f"deployment/{base_name(options.name)}", f"--container={DRIVER}", "--", *inside]).rstrip("\n")
+
+
 def _switch(suspend: bool) -> Callable[[Kubectl, argparse.Namespace], str]:
     def act(kubectl: Kubectl, options: argparse.Namespace) -> str:
         patch = json.dumps({"spec": {"suspend": suspend}})
@@ -120,6 +136,7 @@ _ACTIONS: dict[str, Callable[[Kubectl, argparse.Namespace], str]] = {
     "status": _status,
     "explain": _explain,
     "plan": _plan,
+    "query": _query,
     "suspend": _switch(True),
     "resume": _switch(False),
 }

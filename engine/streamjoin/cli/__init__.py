@@ -15,6 +15,8 @@ import click
 
 from streamjoin import __version__
 
+LEAST_MEMORY = 64 << 20
+"""Of a query."""
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -33,6 +35,25 @@ class Duration(click.ParamType[float]):
         if micros == 0:
             self.fail(f"{value!r} must be longer than nothing", param, ctx)
         return micros / 1e6
+
+
+class Memory(click.ParamType[int]):
+    """An amount of memory as manifests write it; its value is bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from streamjoin.manifest.quantity import Memory as Written
+
+        if isinstance(value, int):
+            return value
+        try:
+            found = Written.parse(value).bytes
+        except ValueError as error:
+            self.fail(f"{value!r} {error}", param, ctx)
+        if found < LEAST_MEMORY:
+            self.fail(f"{value!r} must be at least 64Mi", param, ctx)
+        return found
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -106,6 +127,50 @@ def explain(manifest: Path, limit: int, as_json: bool) -> None:
     from streamjoin.cli.explain import explain_manifest
 
     raise SystemExit(explain_manifest(manifest, limit, as_json))
+
+
+@main.command()
+@click.argument("target", metavar="MANIFEST|URL")
+@click.argument("sql")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per row, instead of a table.")
+@click.option("--arrow", type=FILE, metavar="FILE", help="Write the rows into this file, in Arrow's format.")
+@click.option("--limit", type=click.IntRange(1), metavar="ROWS", help="Cut the answer there, and say so.  [default: 1000 for a table]")
+@click.option("--timeout", "seconds", type=Duration(), default="60s", show_default=True, help="Give up after so long.")
+@click.option("--memory", type=Memory(), default="1Gi", show_default=True, help="What the query may take, where it runs here.")
+@click.option("--token-file", type=FILE, metavar="FILE", help="The token of the server at URL is in this file.")
+def query(
+    target: str,
+    sql: str,
+    as_json: bool,
+    arrow: Path | None,
+    limit: int | None,
+    seconds: float,
+    memory: int,
+    token_file: Path | None,
+) -> None:
+    """Ask a join what it holds: one SELECT over its streams, by their names.
+
+    MANIFEST is read where the join's storage can be reached; URL is the port of a running join or of streamjoin serve.
+    """
+    if as_json and arrow is not None:
+        raise click.UsageError("--json and --arrow exclude each other; give one")
+    from streamjoin.cli.query import Options, run_query
+
+    raise SystemExit(run_query(Options(target, sql, as_json, arrow, limit, seconds, memory, token_file)))
+
+
+@main.command()
+@click.argument("manifest", type=FILE)
+@click.option("--port", type=click.IntRange(0, 65535), default=8081, show_default=True, help="0: any free one.")
+@click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--api-token-file", type=FILE, metavar="FILE", help="The token that clients must show is in this file.")
+@click.option("--processes", type=click.IntRange(1, 64), default=2, show_default=True, help="How many queries run at once.")
+@click.option("--memory", type=Memory(), default="1Gi", show_default=True, help="What each may take.")
+def serve(manifest: Path, port: int, address: str, api_token_file: Path | None, processes: int, memory: int) -> None:
+    """Answer queries of MANIFEST's join over HTTP, from its storage alone: beside its driver, or without."""
+    from streamjoin.cli.serve import Options, run_server
+
+    raise SystemExit(run_server(Options(manifest, port, address, api_token_file, processes, memory)))
 
 
 @main.command()

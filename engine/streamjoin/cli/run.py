@@ -201,8 +201,11 @@ def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Step
         yield driver, None
         return
     from streamjoin.cli.pods import Limits
+    from streamjoin.query.catalog import Catalog
+    from streamjoin.query.pool import Pool
     from streamjoin.serve.api import PlanApi
     from streamjoin.serve.metrics import Metrics
+    from streamjoin.serve.queries import QueryApi
     from streamjoin.serve.server import DriverServer
     from streamjoin.serve.token import TokenError, TokenFile
     from streamjoin.serve.watch import Watched
@@ -213,14 +216,16 @@ def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Step
         token = None if options.api_token_file is None else TokenFile(options.api_token_file)
     except TokenError as error:
         raise Failure(Exit.USAGE, f"--api-token-file: {error}") from error
-    api = PlanApi(driver, job, metrics.health, token=token)
+    pool = Pool(Catalog.of(job))
+    api = PlanApi(driver, job, metrics.health, token=token, queries=QueryApi(pool))
     try:
         server = DriverServer(metrics, address, options.metrics_port, api=api)
     except OSError as error:
         where = f"port {options.metrics_port} of {address}"
         remedy = "choose another with --metrics-port, 0 for any free one, or another --metrics-address"
         raise Failure(Exit.USAGE, f"--metrics-port: {where} cannot be listened on ({error.strerror}); {remedy}") from error
-    with server, Limits(options.manifest, driver, api, metrics) if options.pods is not None else contextlib.nullcontext():
+    limits = Limits(options.manifest, driver, api, metrics) if options.pods is not None else contextlib.nullcontext()
+    with server, contextlib.closing(pool), limits:
         click.echo(f"metrics: {server.url}/metrics", err=True)
         yield Watched(driver, metrics), metrics
 

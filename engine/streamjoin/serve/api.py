@@ -6,10 +6,8 @@ plan is put at a time, and clients wait for each other there, never the join for
 
 from __future__ import annotations
 
-import ipaddress
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from streamjoin.elastic.plan import Plan
@@ -20,11 +18,10 @@ from streamjoin.language.layout import Layout
 from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.scheme.statistics import SideStatistics, loads
 from streamjoin.scheme.tiling import Scheme
+from streamjoin.serve.admission import Admission, Answer, Content, Refused
 from streamjoin.serve.messages import (
     BodyError,
-    ErrorAnswer,
     HealthAnswer,
-    Message,
     PlanAnswer,
     SideAnswer,
     Spread,
@@ -33,7 +30,9 @@ from streamjoin.serve.messages import (
     Wish,
     read_plan,
 )
-from streamjoin.serve.token import TokenError, TokenFile
+from streamjoin.serve.queries import METHODS as QUERY_METHODS
+from streamjoin.serve.queries import QUERY, QueryApi
+from streamjoin.serve.token import TokenFile
 from streamjoin.serve.wishes import Planning, mapped_plan, newest_generation, plan_for_workers, same_cut
 
 MOST_BODY_BYTES = 1 << 20
@@ -52,23 +51,6 @@ class Joining(Planning, Protocol):
     def rates(self) -> tuple[float, ...]: ...
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A status and a message."""
-
-    status: int
-    message: Message
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-class Refused(Exception):  # noqa: N818 - an answer rather than an error
-    """The request is answered by this."""
-
-    def __init__(self, status: int, error: str, **headers: str) -> None:
-        super().__init__(error)
-        self.answer = Answer(status, ErrorAnswer(error=error), {name.replace("_", "-"): value for name, value in headers.items()})
-
-
 class PlanApi:
     """See the module. Any thread may call it."""
 
@@ -79,12 +61,14 @@ class PlanApi:
         health: Callable[[], tuple[bool, dict[str, Any]]],
         *,
         token: TokenFile | None = None,
+        queries: QueryApi | None = None,
     ) -> None:
-        """``health``: whether the join is at work, and the facts of ``/healthz``."""
+        """``health``: whether the join is at work, and the facts of ``/healthz``. Without ``queries`` none are answered."""
         self._join = join
         self._job = job
         self._health = health
-        self._token = token
+        self._queries = queries
+        self._admission = Admission(METHODS | ({} if queries is None else QUERY_METHODS), token)
         self._putting = threading.Lock()
 
     def adopt(self, job: Job) -> None:
@@ -92,38 +76,15 @@ class PlanApi:
         self._job = job
 
     def admit(self, method: str, path: str, authorization: str | None, *, address: str, host: str) -> None:
-        """Let a request pass before its body is read, or raise Refused.
+        """As :meth:`streamjoin.serve.admission.Admission.admit`."""
+        self._admission.admit(method, path, authorization, address=address, host=host)
 
-        ``address``: the one that is listened on; ``host``: the request's ``Host``, empty where it has none.
-        """
-        if path not in METHODS:
-            raise Refused(404, f"{path}: there is no such resource; there are {', '.join(METHODS)}")
-        if method not in METHODS[path]:
-            allowed = ", ".join(METHODS[path])
-            raise Refused(405, f"{method} {path}: the methods here are {allowed}", Allow=allowed)
-        if self._token is None:
-            if method != "PUT":
-                return
-            if not _is_loopback(address):
-                raise Refused(
-                    403,
-                    f"PUT {path}: without a token plans are taken from this machine only, and {address} is open to others; "
-                    "start the run with --api-token-file, or without --metrics-address",
-                )
-            if host and not _is_loopback(_without_port(host)):  # a page in a browser here that was told that its own name is this machine
-                raise Refused(403, f"PUT {path}: without a token the Host must be this machine (localhost, 127.0.0.1), not {host!r}")
-            return
-        try:
-            admitted = self._token.admits(authorization)
-        except TokenError as error:
-            raise Refused(503, f"nobody is let in: {error}") from error
-        if not admitted:
-            what = "the token is not the right one" if authorization else "there is no token"
-            text = f"{method} {path}: {what}; send Authorization: Bearer and what the file of --api-token-file holds"
-            raise Refused(401, text, WWW_Authenticate='Bearer realm="streamjoin"')
-
-    def answer(self, method: str, path: str, body: bytes) -> Answer:
-        """The answer to a request that was admitted. Never raises Refused."""
+    def answer(
+        self, method: str, path: str, body: bytes, *, accept: str = "", is_gone: Callable[[], bool] = lambda: False
+    ) -> Answer | Content:
+        """The answer to a request that was admitted. Never raises Refused. ``accept`` and ``is_gone`` are for queries."""
+        if self._queries is not None and path == QUERY:
+            return self._queries.answer(method, path, body, accept=accept, is_gone=is_gone)
         try:
             if path == "/v1/health":
                 return self._healthy()
@@ -227,18 +188,3 @@ def _side(side: SideStatistics, rate: float) -> SideAnswer:
     histogram = side.histogram
     spread = None if histogram is None else Spread(bounds=histogram.bounds.tolist(), counts=histogram.counts.tolist())
     return SideAnswer(tuples=side.tuples, weight=side.weight, histogram=spread, accepted_per_second=rate)
-
-
-def _is_loopback(address: str) -> bool:
-    if address == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
-
-
-def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0] if ":" in host else host

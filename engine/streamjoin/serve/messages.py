@@ -63,6 +63,21 @@ class WholePlan(Message):
     """By task, the worker of the running plan that goes on as it; null: a new one. Without it, those that hold most go on."""
 
 
+MOST_ROWS = 1_000_000
+MOST_QUERY_SECONDS = 50.0
+"""Less than a client may take for everything (``server.LONGEST_SECONDS``)."""
+
+
+class QueryWish(Message):
+    """``POST /v1/query``."""
+
+    sql: str
+    """One SELECT over the streams, in DuckDB's SQL, with ``AS OF epoch`` at its end if not of the last one."""
+    limit: Annotated[int, Field(ge=1, le=MOST_ROWS)] = 10_000
+    """Of rows. An answer with more is cut there, and says so."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=MOST_QUERY_SECONDS)] = 20.0
+
+
 class Following(Message):
     """A plan that is being applied."""
 
@@ -230,6 +245,14 @@ def read_plan(body: bytes) -> Wish | tuple[WholePlan, Scheme]:
     return plan, scheme
 
 
+def read_query(body: bytes) -> QueryWish:
+    """What ``POST /v1/query`` asks. Raises BodyError."""
+    value = _parsed(body)
+    if not isinstance(value, dict):
+        raise BodyError(f"the body: {shown(value)} must be an object with sql")
+    return _validated(QueryWish, value)
+
+
 def _parsed(body: bytes) -> Any:
     try:
         return json.loads(body, parse_constant=_no_constant, object_pairs_hook=_once)
@@ -270,6 +293,10 @@ def _sentence(kind: type[Message], details: ErrorDetails) -> str:
             return f"{field}: {value} is given to a field that does not exist; the fields are {known}"
         case "int_type" | "int_from_float":
             return f"{field}: {value} must be a whole number"
+        case "string_type":
+            return f"{field}: {value} must be a text"
+        case "float_type":
+            return f"{field}: {value} must be a number"
         case "bool_type":
             return f"{field}: {value} must be true or false"
         case "dict_type":

@@ -1,4 +1,4 @@
-"""The port: ``/metrics`` for Prometheus, ``/healthz`` for whoever restarts processes, and the plan API under ``/v1``.
+"""The port: ``/metrics`` for Prometheus, ``/healthz`` for whoever restarts processes, the plan API and queries under ``/v1``.
 
 Always holds: each client is answered in a thread of its own, and one that is slow or silent holds up neither the join nor the others: it is
 cut off ``IDLE_SECONDS`` after it last said something, and in any case ``LONGEST_SECONDS`` after it came.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import time
 from collections.abc import Iterable
@@ -20,9 +21,11 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import make_wsgi_app
 
-from streamjoin.serve.api import MOST_BODY_BYTES, Answer, PlanApi, Refused
+from streamjoin.serve.admission import Answer, Content, Refused
+from streamjoin.serve.api import MOST_BODY_BYTES, PlanApi
 from streamjoin.serve.messages import ErrorAnswer
 from streamjoin.serve.metrics import Metrics
+from streamjoin.serve.queries import QueryApi
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -36,12 +39,20 @@ LINGER_SECONDS = 1.0
 POLL_SECONDS = 0.1
 """How soon the server notices that it is to close, or that a client's time is over."""
 
+CONNECTION = "streamjoin.connection"
+"""The client's socket, in a request's environment."""
+
 INDEX = b"""\
 /metrics          for Prometheus
 /healthz          200 while the join is at work, 503 when it has ended
 /v1/plan          GET: the plan; PUT: another one
 /v1/statistics    what plans are made from
 /v1/health        the health, with the plan
+/v1/query         POST: SQL over what the join holds
+"""
+QUERY_INDEX = b"""\
+/healthz          200
+/v1/query         POST: SQL over what the join holds
 """
 
 
@@ -53,6 +64,9 @@ class _Handler(WSGIRequestHandler):
 
     def get_stderr(self) -> Any:
         return _Nowhere()
+
+    def get_environ(self) -> Any:
+        return {**super().get_environ(), CONNECTION: self.connection}
 
 
 class _Nowhere:
@@ -113,8 +127,10 @@ class _Server(ThreadingMixIn, WSGIServer):
 class DriverServer:
     """Answers from its construction to ``close``. Raises OSError where the address cannot be had."""
 
-    def __init__(self, metrics: Metrics, address: str = "127.0.0.1", port: int = 0, *, api: PlanApi | None = None) -> None:
-        """``port`` 0: any that is free. Without ``api`` there is nothing under ``/v1``."""
+    def __init__(
+        self, metrics: Metrics | None, address: str = "127.0.0.1", port: int = 0, *, api: PlanApi | QueryApi | None = None
+    ) -> None:
+        """``port`` 0: any that is free. Without ``api`` there is nothing under ``/v1``; without ``metrics`` there is no join here."""
         try:
             family, _, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         except UnicodeError as error:
@@ -139,39 +155,51 @@ class DriverServer:
         self.close()
 
 
-def _application(metrics: Metrics, api: PlanApi | None, address: str) -> Any:
-    exposition = make_wsgi_app(metrics.registry)
+def _application(metrics: Metrics | None, api: PlanApi | QueryApi | None, address: str) -> Any:
+    exposition = None if metrics is None else make_wsgi_app(metrics.registry)
+    index = QUERY_INDEX if metrics is None else INDEX
 
     def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         path, method = environ.get("PATH_INFO", "/"), environ["REQUEST_METHOD"]
-        if path == "/metrics":
+        if path == "/metrics" and exposition is not None:
             answered: Iterable[bytes] = exposition(environ, start)
             return answered
         if api is not None and (path == "/v1" or path.startswith("/v1/")):
-            return _json(start, method, _asked(api, environ, address))
+            told = _asked(api, environ, address)
+            kind, body = told.content
+            return _plain(start, method, told.status, body, kind, **told.headers)
         if path not in ("/", "/healthz"):
-            return _plain(start, method, 404, INDEX)
+            return _plain(start, method, 404, index)
         if method not in ("GET", "HEAD"):
-            return _plain(start, method, 405, INDEX, Allow="GET, HEAD")
-        if path == "/healthz":
+            return _plain(start, method, 405, index, Allow="GET, HEAD")
+        if path == "/healthz" and metrics is not None:
             healthy, facts = metrics.health()
             del facts["lastFailure"], facts["snapshotsWait"]  # they name places and brokers, and anybody may ask here
             return _plain(start, method, 200 if healthy else 503, json.dumps(facts).encode() + b"\n", "application/json")
-        return _plain(start, method, 200, INDEX)
+        return _plain(start, method, 200, index)
 
     return answer
 
 
-def _asked(api: PlanApi, environ: WSGIEnvironment, address: str) -> Answer:
+def _asked(api: PlanApi | QueryApi, environ: WSGIEnvironment, address: str) -> Answer | Content:
     """The API's answer to a request, whatever is wrong with it."""
     method, path = environ["REQUEST_METHOD"], environ.get("PATH_INFO", "")
     try:
         api.admit(method, path, environ.get("HTTP_AUTHORIZATION"), address=address, host=environ.get("HTTP_HOST", ""))
-        return api.answer(method, path, _body(environ) if method == "PUT" else b"")
+        body = _body(environ) if method in ("PUT", "POST") else b""
+        return api.answer(method, path, body, accept=environ.get("HTTP_ACCEPT", ""), is_gone=lambda: _is_gone(environ[CONNECTION]))
     except Refused as refused:
         return refused.answer
     except Exception as error:  # what it may be, a client must get an answer and the run must go on
         return Answer(500, ErrorAnswer(error=f"{method} {path}: {type(error).__name__}: {error}; this is a bug, please report it"))
+
+
+def _is_gone(client: socket.socket) -> bool:
+    """Whether the client has closed its connection."""
+    try:
+        return bool(select.select([client], [], [], 0)[0]) and client.recv(1, socket.MSG_PEEK) == b""
+    except (OSError, ValueError):  # it has been cut off
+        return True
 
 
 def _body(environ: WSGIEnvironment) -> bytes:
@@ -191,11 +219,6 @@ def _body(environ: WSGIEnvironment) -> bytes:
     if len(body) < size:
         raise Refused(400, f"the body: ended after {len(body):,} of {size:,} bytes; send all that Content-Length promises")
     return body
-
-
-def _json(start: StartResponse, method: str, answer: Answer) -> list[bytes]:
-    body = answer.message.model_dump_json(by_alias=True).encode() + b"\n"
-    return _plain(start, method, answer.status, body, "application/json", **answer.headers)
 
 
 def _plain(

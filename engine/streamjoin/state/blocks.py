@@ -37,7 +37,7 @@ from streamjoin.language.window import Ends
 from streamjoin.scheme.models import KEYED
 from streamjoin.scheme.region import Region, high_of, low_of
 from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
-from streamjoin.state.extent import Extent, map_extent
+from streamjoin.state.extent import Extent, map_extent, map_sparsely
 from streamjoin.state.storage import Missing, Storage, StorageError
 
 DOWNLOADS = 8
@@ -333,11 +333,32 @@ def load_excerpt(storage: Storage, excerpt: Excerpt) -> pa.RecordBatch:
     if parts is None or storage.local_path(FOLDER) is not None:
         return load(storage, block)
     try:
-        head, *found = _fetch(storage, block, [(0, parts.ends[0]), *map(parts.span, excerpt.parts)])
-        schema = ipc.read_schema(pa.py_buffer(head[HEAD_BYTES:]))
-        return map_scratch(_as_run([ipc.read_record_batch(pa.py_buffer(data), schema) for data in found]))
+        return map_scratch(_as_run(_fetched_parts(storage, excerpt, parts)))
     except (pa.ArrowException, Missing) as error:
         raise _unreadable(storage, block, error) from error
+
+
+def read_parts(storage: Storage, excerpt: Excerpt, columns: Iterable[str]) -> list[pa.RecordBatch]:
+    """The parts as they lie, each sorted by key: mapped where the block is on this machine, in which case it is the whole block; else in
+    memory. ``columns``: which are going to be looked at from end to end. Raises Missing where the block is no more, and StorageError."""
+    block, parts = excerpt.block, excerpt.block.parts
+    try:
+        mapped = map_sparsely(storage, block.extent or Extent(block.name, 0, block.nbytes))
+        if mapped is not None:
+            batches = _read(mapped.buffer)
+            mapped.soon(batch.column(name) for batch in batches for name in columns)
+            return batches
+        if parts is None:
+            return _read(pa.py_buffer(_fetch(storage, block, [(0, block.nbytes)])[0]))
+        return _fetched_parts(storage, excerpt, parts)
+    except pa.ArrowException as error:
+        raise _unreadable(storage, block, error) from error
+
+
+def _fetched_parts(storage: Storage, excerpt: Excerpt, parts: Parts) -> list[pa.RecordBatch]:
+    head, *found = _fetch(storage, excerpt.block, [(0, parts.ends[0]), *map(parts.span, excerpt.parts)])
+    schema = ipc.read_schema(pa.py_buffer(head[HEAD_BYTES:]))
+    return [ipc.read_record_batch(pa.py_buffer(data), schema) for data in found]
 
 
 def _fetch(storage: Storage, block: Block, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:

@@ -1,0 +1,268 @@
+"""``streamjoin query``: one SELECT over what a join holds, from its storage or from a server, as a table, JSON lines or an Arrow file.
+
+Always holds: what is printed or written is one answer, of one epoch that is named on standard error, and whole, or it is said not to be:
+there, and where it was cut off by an error also by the exit code. A file appears under its name only with all rows in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import http.client
+import json
+import os
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import click
+
+from streamjoin.cli.exits import Exit, Failure
+from streamjoin.cli.wording import plural
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streamjoin.query.execution import Answer, Stop
+
+TABLE_ROWS = 1000
+"""Of a table, unless it is said."""
+POLL_SECONDS = 0.1
+STOP_SECONDS = 1.0
+"""How long a query may take to end after a Ctrl-C."""
+GRACE_SECONDS = 10.0
+"""How much longer than the query's own time a server may take to answer."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command's options."""
+
+    target: str
+    """A manifest's path, or the URL of a driver or of a query server."""
+    sql: str
+    as_json: bool = False
+    arrow: Path | None = None
+    rows: int | None = None
+    seconds: float = 60.0
+    memory_bytes: int = 1 << 30
+    token_file: Path | None = None
+
+
+def run_query(options: Options) -> int:
+    """Carry the command out. Returns the exit code."""
+    from streamjoin.query.execution import Stop
+
+    # Not in the main thread, which must hear a Ctrl-C whatever DuckDB is at.
+    stop, codes = Stop(), queue.SimpleQueue[int | BaseException]()
+    asking = threading.Thread(target=lambda: codes.put(_caught(options, stop)), name="query", daemon=True)
+    asking.start()
+    try:
+        while asking.is_alive():
+            asking.join(POLL_SECONDS)
+    except KeyboardInterrupt:
+        stop.ask()
+        asking.join(STOP_SECONDS)
+        click.echo("streamjoin: stopped; what is above is not the whole answer", err=True)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        os._exit(Exit.INTERRUPTED)  # threads of DuckDB's that are still at it would abort an orderly end
+    code = codes.get()
+    gc.collect()  # DuckDB's binding complains at the end of the process of what an error's traceback still holds
+    if isinstance(code, BaseException):
+        raise code
+    return code
+
+
+def _caught(options: Options, stop: Stop) -> int | BaseException:
+    try:
+        return _run(options, stop)
+    except BaseException as error:  # for the main thread to raise
+        return error
+
+
+def _run(options: Options, stop: Stop) -> int:
+    rows = options.rows
+    if rows is None and not options.as_json and options.arrow is None:
+        rows = TABLE_ROWS
+    try:
+        with _asked(options, rows, stop) as answer:
+            _write(options, answer)
+            click.echo(_told(answer), err=True)
+    except Failure as failure:
+        click.echo(f"streamjoin: {failure.sentence}" if failure.code is not Exit.USAGE else failure.sentence, err=True)
+        return failure.code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains that it cannot flush as it exits
+        return Exit.DONE
+    return Exit.DONE
+
+
+@contextlib.contextmanager
+def _asked(options: Options, rows: int | None, stop: Stop) -> Iterator[Answer]:
+    from streamjoin.query.errors import QueryError, Why
+
+    codes = {Why.WRONG: Exit.USAGE, Why.STORAGE: Exit.STORAGE}
+    try:
+        if urlsplit(options.target).scheme in ("http", "https"):
+            yield _from_server(options, rows)
+            return
+        with _from_storage(options, rows, stop) as answer:
+            yield answer
+    except QueryError as error:
+        raise Failure(codes.get(error.why, Exit.FAILED), str(error)) from error
+
+
+@contextlib.contextmanager
+def _from_storage(options: Options, rows: int | None, stop: Stop) -> Iterator[Answer]:
+    from streamjoin.cli.run import anchored
+    from streamjoin.cli.validate import read_text, refusing
+    from streamjoin.job import compile_job
+    from streamjoin.manifest.validate import load
+    from streamjoin.query.catalog import Catalog
+    from streamjoin.query.execution import asked
+    from streamjoin.query.messages import Limits
+    from streamjoin.state.storage import ObjectStorage
+
+    path = Path(options.target)
+    with refusing(path):
+        job = anchored(compile_job(load(read_text(str(path)))))
+    limits = Limits(rows, options.seconds, options.memory_bytes, threads=os.cpu_count() or 1)
+    with asked(ObjectStorage(job.checkpoint), Catalog.of(job), options.sql, limits, stop) as answer:
+        yield answer
+
+
+def _from_server(options: Options, rows: int | None) -> Answer:
+    """Raises Failure."""
+    import pyarrow as pa
+    from pyarrow import ipc
+
+    from streamjoin.query.execution import Answer
+    from streamjoin.query.messages import Form
+    from streamjoin.serve.messages import MOST_QUERY_SECONDS, MOST_ROWS
+
+    seconds = min(options.seconds, MOST_QUERY_SECONDS)
+    body = json.dumps({"sql": options.sql, "limit": min(rows or MOST_ROWS, MOST_ROWS), "timeoutSeconds": seconds})
+    headers = {"Accept": Form.ARROW.value, "Content-Type": "application/json"}
+    if options.token_file is not None:
+        try:
+            headers["Authorization"] = f"Bearer {options.token_file.read_text().strip()}"
+        except OSError as error:
+            raise Failure(Exit.USAGE, f"--token-file: {options.token_file}: {error.strerror}") from error
+    status, given, data = _post(options.target, body, headers, seconds + GRACE_SECONDS)
+    if status != HTTPStatus.OK:
+        code = Exit.USAGE if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) else Exit.FAILED
+        raise Failure(code, _refusal(options.target, status, data))
+    try:
+        reader = ipc.open_stream(pa.py_buffer(data))
+        answer = Answer(int(given["StreamJoin-Epoch"]), given["StreamJoin-Committed-At"] or "", reader.schema, iter(reader), {})
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise Failure(Exit.FAILED, f"{options.target}: the answer is none of a join ({error}); name the port of a driver") from error
+    answer.rows, answer.is_cut = int(given["StreamJoin-Rows"] or 0), given["StreamJoin-Truncated"] == "true"
+    return answer
+
+
+def _post(url: str, body: str, headers: dict[str, str], seconds: float) -> tuple[int, http.client.HTTPMessage, bytes]:
+    """The status, headers and body of the answer, which is whole. Raises Failure."""
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    try:
+        connection = kind(parts.hostname or "", parts.port, timeout=seconds)
+        try:
+            connection.request("POST", f"{parts.path.rstrip('/')}/v1/query", body.encode(), headers)
+            response = connection.getresponse()
+            return response.status, response.headers, response.read()
+        finally:
+            connection.close()
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        text = str(error) or type(error).__name__
+        raise Failure(Exit.FAILED, f"{url}: {text}; look whether the join, or streamjoin serve, runs there") from error
+
+
+def _refusal(url: str, status: int, data: bytes) -> str:
+    try:
+        return str(json.loads(data)["error"])
+    except (ValueError, KeyError, TypeError):
+        return f"{url}: answers {status}, and not as a join does; name the port of a driver, or of streamjoin serve"
+
+
+def _write(options: Options, answer: Answer) -> None:
+    """Raises Failure, and QueryError where rows cannot be had."""
+    if options.arrow is not None:
+        _write_arrow(options.arrow, answer)
+    elif options.as_json:
+        from streamjoin.query.rendering import lines
+
+        for batch in answer.batches:
+            sys.stdout.buffer.write(lines(batch))
+        sys.stdout.buffer.flush()
+    else:
+        _print_table(answer)
+
+
+def _write_arrow(path: Path, answer: Answer) -> None:
+    import pyarrow as pa
+    from pyarrow import ipc
+
+    unfinished = path.with_name(f"{path.name}#{os.getpid()}")
+    metadata = {"streamjoin.epoch": str(answer.epoch), "streamjoin.committed-at": answer.committed}
+    try:
+        try:
+            with ipc.new_file(pa.OSFile(str(unfinished), "wb"), answer.schema.with_metadata(metadata)) as writer:
+                for batch in answer.batches:
+                    writer.write_batch(batch.replace_schema_metadata(metadata))
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise Failure(Exit.USAGE, f"--arrow: {path}: {error.strerror or error}; choose a file that you may write") from error
+
+
+def _print_table(answer: Answer) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_edge=False, pad_edge=False)
+    for field in answer.schema:
+        table.add_column(Text(field.name), justify="right" if _is_number(field.type) else "left", overflow="fold")
+    for batch in answer.batches:
+        for row in zip(*(_texts(column) for column in batch.columns), strict=True):
+            table.add_row(*row)
+    console = Console()
+    # Elsewhere than on a terminal there is no width to fit into.
+    console.print(table, width=None if console.is_terminal else 10_000, no_wrap=not console.is_terminal)
+
+
+def _texts(column: pa.Array) -> Iterator[Any]:
+    import pyarrow as pa
+    from rich.text import Text
+
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.string())
+    for value in column.to_pylist():
+        yield Text("null", style="dim") if value is None else Text(str(value))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _told(answer: Answer) -> str:
+    """What the answer is of, and whether it is whole."""
+    read = answer.read.values()
+    touched = f"; read {sum(each.files for each in read)} of {plural(sum(each.all_files for each in read), 'block')}" if read else ""
+    if read and any(each.all_nbytes for each in read):
+        touched += f", {sum(each.nbytes for each in read):,} of {sum(each.all_nbytes for each in read):,} bytes"
+    committed = f", committed {answer.committed}" if answer.committed else ""
+    cut = "; there are more, see --limit" if answer.is_cut else ""
+    return f"epoch {answer.epoch}{committed}: {plural(answer.rows, 'row')}{cut}{touched}"

@@ -1,0 +1,60 @@
+"""What a query must know of a join, without its manifest's models: it pickles small, and loads no more than a worker needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamjoin.job import Job
+from streamjoin.language.layout import Layout
+from streamjoin.language.schema import Schema
+from streamjoin.language.window import WindowKind
+from streamjoin.query.errors import QueryError, Why
+from streamjoin.state.log import Checkpoint
+
+
+@dataclass(frozen=True)
+class StreamOf:
+    """A stream, as far as its held tuples are concerned."""
+
+    name: str
+    schema: Schema
+    """As declared."""
+    payload: tuple[str, ...]
+    """The columns that held tuples carry."""
+    event_time: str | None
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """A join."""
+
+    name: str
+    location: str
+    """Of its state."""
+    streams: tuple[StreamOf, ...]
+    layouts: tuple[Layout, ...]
+    """How its tuples may lie; the checkpoint says which it is."""
+    time: WindowKind
+    """What ``_time`` is: a moment, a position, or not there."""
+
+    @classmethod
+    def of(cls, job: Job) -> Catalog:
+        streams = tuple(StreamOf(each.name, each.schema, each.payload, each.event_time) for each in job.streams)
+        return cls(job.name, job.checkpoint, streams, job.layouts, job.window.kind)
+
+    def layout_of(self, checkpoint: Checkpoint) -> Layout:
+        """The layout of a checkpoint's blocks. Raises QueryError where it is another join's."""
+        for index, stream in enumerate(self.streams):
+            field, selected = f"spec.streams[{index}]", ", ".join(stream.payload) or "none"
+            written = ", ".join(f"{column.name} {column.type}" for column in stream.schema)
+            for name, value in ((f"{field}.name", stream.name), (f"{field}.schema", written), (f"{field}.select", selected)):
+                found = checkpoint.fingerprint.get(name, value)
+                if found != value:
+                    raise QueryError(
+                        Why.WRONG, f"{name}: the manifest says {value}, and the checkpoint in {self.location} {found}; use its own manifest"
+                    )
+        for layout in self.layouts:
+            if str(layout.main) == checkpoint.main:
+                return layout
+        text = f"{self.location}: its tuples lie by {checkpoint.main}, which is not in spec.joins; use its own manifest"
+        raise QueryError(Why.WRONG, text)

@@ -1,0 +1,33 @@
+"""Why there is no answer."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Why(StrEnum):
+    """Kinds of refusals, for those who must act on them."""
+
+    WRONG = "wrong"
+    """The query is: mend it."""
+    ABSENT = "absent"
+    """There is no such epoch, or none yet."""
+    LARGE = "large"
+    """It takes more memory, or fetches more, than it may."""
+    SLOW = "slow"
+    """Its time is over."""
+    BUSY = "busy"
+    """Others are asking."""
+    STORAGE = "storage"
+
+
+class QueryError(Exception):
+    """There is no answer; the text says why and what to do. Pickles."""
+
+    def __init__(self, why: Why, text: str) -> None:
+        super().__init__(why, text)
+        self.why = why
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text

@@ -1,0 +1,97 @@
+"""What goes between those who ask and the processes that answer (``worker``). Importing this loads no DuckDB.
+
+Frames: the parent sends, pickled, a :class:`Setup` and then :class:`Question` after :class:`Question`, each after its length in eight
+bytes; back comes a :class:`Told` or a QueryError for each, in the same form.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, BinaryIO
+
+from streamjoin.query.catalog import Catalog
+
+LENGTH = struct.Struct("<Q")
+TOO_MUCH_MEMORY = 77
+"""The exit code of a process that has taken more than it may."""
+
+
+class Form(StrEnum):
+    """How an answer is written, by its media type."""
+
+    JSON = "application/x-ndjson"
+    ARROW = "application/vnd.apache.arrow.stream"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a query may take."""
+
+    rows: int | None = None
+    """Of the answer; one with more is cut there, and says so."""
+    seconds: float = 60.0
+    memory_bytes: int = 1 << 30
+    """DuckDB's."""
+    fetch_bytes: int = 4 << 30
+    """That are brought from storage which is not on this machine."""
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What stays the same."""
+
+    catalog: Catalog
+    memory_bytes: int
+    most_bytes: int
+    """Of an answer."""
+    idle_seconds: float
+    """It ends when nobody has asked for so long."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One query."""
+
+    sql: str
+    form: Form
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class Told:
+    """Its answer."""
+
+    body: bytes
+    epoch: int
+    committed: str
+    rows: int
+    is_cut: bool
+    read_bytes: int
+    held_bytes: int
+
+
+def send(file: BinaryIO, value: Any) -> None:
+    data = pickle.dumps(value)
+    file.write(LENGTH.pack(len(data)))
+    file.write(data)
+    file.flush()
+
+
+def receive(file: BinaryIO) -> Any:
+    """Raises EOFError where the other end is closed."""
+    (size,) = LENGTH.unpack(_exactly(file, LENGTH.size))
+    return pickle.loads(_exactly(file, size))  # noqa: S301 - written by our own parent, or child
+
+
+def _exactly(file: BinaryIO, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = file.read(size - len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return bytes(data)

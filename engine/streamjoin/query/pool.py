@@ -1,0 +1,183 @@
+"""Queries answered by processes of their own (``worker``), a few at a time, so that none can harm or hold up who asks.
+
+Always holds: a query that is over its time, or whose client has gone, has no process any more; a process that has died or been ended is
+replaced for the next query, and no query gets another one's answer.
+"""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, BinaryIO, cast
+
+from streamjoin.query.catalog import Catalog
+from streamjoin.query.errors import QueryError, Why
+from streamjoin.query.messages import TOO_MUCH_MEMORY, Form, Limits, Question, Setup, Told, receive, send
+
+MOST_BYTES = 64 << 20
+"""Of an answer."""
+WAITING = 16
+"""So many queries may wait for a process."""
+GRACE_SECONDS = 5.0
+"""How much longer than its time a query may take to say that it was too long."""
+START_SECONDS = 30.0
+"""How long a process may take to start."""
+POLL_SECONDS = 0.1
+
+
+class Pool:
+    """See the module. Any thread may call it."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        processes: int = 1,
+        memory_bytes: int = 256 << 20,
+        fetch_bytes: int = 1 << 30,
+        idle_seconds: float = 60.0,
+    ) -> None:
+        """``memory_bytes``: of each query; see :class:`Limits`. No process is started before there is a query, and one ends when nobody has
+        asked it for ``idle_seconds``."""
+        self._setup = Setup(catalog, memory_bytes, MOST_BYTES, idle_seconds)
+        self._limits = Limits(memory_bytes=memory_bytes, fetch_bytes=fetch_bytes)
+        self._room = threading.Semaphore(processes)
+        self._lock = threading.Lock()
+        self._idle: list[_Process] = []
+        self._running: set[_Process] = set()
+        self._waiting = 0
+        self._is_closed = False
+
+    def ask(self, sql: str, form: Form, *, rows: int, seconds: float, is_gone: Callable[[], bool] = lambda: False) -> Told:
+        """The answer to a query, of at most so many rows, within so many seconds and some for starting a process. Raises QueryError."""
+        until = time.monotonic() + seconds
+        self._enter(until)
+        try:
+            while True:
+                question = Question(sql, form, replace(self._limits, rows=rows, seconds=max(0.1, until - time.monotonic())))
+                try:
+                    told = self._asked(question, is_gone)
+                    break
+                except _Ended:  # it was idle for too long just now
+                    continue
+        finally:
+            self._room.release()
+        if isinstance(told, QueryError):
+            raise told
+        return told
+
+    def _asked(self, question: Question, is_gone: Callable[[], bool]) -> Told | QueryError:
+        process = self._process()
+        keeps = False
+        try:
+            told = process.ask(question, is_gone)
+            keeps = True
+            return told
+        finally:
+            with self._lock:
+                self._running.discard(process)
+                keeps = keeps and not self._is_closed
+                if keeps:
+                    self._idle.append(process)
+            if not keeps:
+                process.end()
+
+    def close(self) -> None:
+        """End all processes, those that are at work too; who waits for one gets a QueryError."""
+        with self._lock:
+            self._is_closed = True
+            idle, running = list(self._idle), list(self._running)
+            self._idle.clear()
+        for process in idle:
+            process.end()
+        for process in running:
+            process.kill()
+
+    def _enter(self, until: float) -> None:
+        with self._lock:
+            if self._waiting >= WAITING:
+                raise QueryError(Why.BUSY, f"{WAITING} queries wait already; ask again in a moment")
+            self._waiting += 1
+        try:
+            if not self._room.acquire(timeout=max(0.0, until - time.monotonic())):
+                raise QueryError(Why.BUSY, "other queries have taken all of this one's time; ask again in a moment")
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def _process(self) -> _Process:
+        with self._lock:
+            while self._idle:
+                process = self._idle.pop()
+                if process.is_alive:
+                    self._running.add(process)
+                    return process
+                process.end()
+        process = _Process(self._setup)
+        with self._lock:
+            self._running.add(process)
+        return process
+
+
+class _Ended(Exception):  # noqa: N818
+    """A process has ended of itself."""
+
+
+class _Process:
+    """One worker. One thread at a time asks it; ``end`` may come from any."""
+
+    def __init__(self, setup: Setup) -> None:
+        # Not -m: the classes of what is sent would be those of another module there.
+        command = [sys.executable, "-c", "from streamjoin.query.worker import main; main()"]
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._in, self._out = cast(BinaryIO, self._child.stdin), cast(BinaryIO, self._child.stdout)
+        self._is_new = True
+        send(self._in, setup)
+
+    @property
+    def is_alive(self) -> bool:
+        """One that has been idle for long may be ending just now; ``ask`` finds out."""
+        return self._child.poll() is None
+
+    def ask(self, question: Question, is_gone: Callable[[], bool]) -> Told | QueryError:
+        """Raises QueryError where the process gives no answer, and _Ended where it did not hear the question; it is of no use then."""
+        try:
+            send(self._in, question)
+            until = time.monotonic() + question.limits.seconds + GRACE_SECONDS + self._is_new * START_SECONDS
+            self._is_new = False
+            while not select.select([self._out], [], [], POLL_SECONDS)[0]:
+                if is_gone():
+                    raise QueryError(Why.SLOW, "the client has gone")
+                if time.monotonic() > until:
+                    text = f"the query took longer than {question.limits.seconds:g} s; ask for less, or allow more time"
+                    raise QueryError(Why.SLOW, text)
+            told: Any = receive(self._out)
+        except (EOFError, BrokenPipeError) as error:
+            code = self._child.wait()
+            if code == 0:
+                raise _Ended from error
+            remedy = "ask for fewer rows or columns"
+            if code == TOO_MUCH_MEMORY:
+                text = f"the query needs more than {question.limits.memory_bytes >> 20:,} MiB of memory; {remedy}"
+            else:
+                text = f"the query's process ended with {code}; {remedy}: it may have needed more memory than there is"
+            raise QueryError(Why.LARGE, text) from error
+        return cast(Told | QueryError, told)
+
+    def kill(self) -> None:
+        self._child.kill()
+
+    def end(self) -> None:
+        """Not while another thread asks it."""
+        self._child.kill()
+        self._child.wait()
+        for file in (self._in, self._out):
+            try:
+                file.close()
+            except BrokenPipeError:
+                continue

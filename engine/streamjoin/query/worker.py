@@ -1,0 +1,86 @@
+"""A process that answers queries for another one, which holds the other ends of its standard input and output.
+
+It is not to be felt by the join beside it: it runs at low priority, takes no more memory than it is given, is the first to go where the
+machine has none left, and ends when its parent has, or nobody has asked for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from streamjoin.query.errors import QueryError, Why
+from streamjoin.query.execution import asked
+from streamjoin.query.messages import TOO_MUCH_MEMORY, Question, Setup, Told, receive, send
+from streamjoin.query.rendering import rendered
+from streamjoin.state.storage import ObjectStorage
+
+NICE = 19
+OVERHEAD_BYTES = 256 << 20
+"""What Python, its libraries and an answer as it is written take besides a query's memory."""
+WATCH_SECONDS = 0.02
+
+
+def main() -> None:
+    """Until the input ends, or nobody asks for a while. Never returns."""
+    _answer()
+    os._exit(0)  # DuckDB's binding complains in an orderly end
+
+
+def _answer() -> None:
+    questions = cast(BinaryIO, os.fdopen(os.dup(0), "rb", buffering=0))  # or select would not see what is in the buffer
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints must not disturb the frames
+    setup: Setup = receive(questions)
+    _be_modest(setup)
+    storage = ObjectStorage(setup.catalog.location)
+    while select.select([questions], [], [], setup.idle_seconds)[0]:
+        try:
+            question: Question = receive(questions)
+        except EOFError:
+            return
+        try:
+            with asked(storage, setup.catalog, question.sql, question.limits) as answer:
+                body = rendered(answer, question.form, setup.most_bytes)
+            read = answer.read.values()
+            told: Told | QueryError = Told(
+                *(body, answer.epoch, answer.committed, answer.rows, answer.is_cut),
+                read_bytes=sum(rows.nbytes for rows in read),
+                held_bytes=sum(rows.all_nbytes for rows in read),
+            )
+        except QueryError as error:
+            told = error
+        except MemoryError:
+            told = QueryError(Why.LARGE, "the query needs more memory than it may have; ask for fewer rows or columns")
+        except Exception as error:  # the next query must not suffer for it
+            told = QueryError(Why.STORAGE, f"{type(error).__name__}: {error}; this is a bug, please report it")
+        send(answers, told)
+
+
+def _watch_memory(most: int) -> None:
+    """Ends the process when its own memory, mapped files left out, is more than so many bytes."""
+    while True:
+        with open("/proc/self/status", "rb") as file:
+            kibibytes = next(int(line.split()[1]) for line in file if line.startswith(b"RssAnon"))
+        if kibibytes << 10 > most:
+            os._exit(TOO_MUCH_MEMORY)
+        time.sleep(WATCH_SECONDS)
+
+
+def _be_modest(setup: Setup) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends us
+    if sys.platform == "linux":
+        # No limit of the kernel's says this: allocators reserve a gigabyte at a time, and what is mapped is not ours.
+        most = setup.memory_bytes + OVERHEAD_BYTES
+        threading.Thread(target=_watch_memory, args=(most,), name="memory", daemon=True).start()
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")
+    os.nice(NICE)
+
