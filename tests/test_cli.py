@@ -13,6 +13,7 @@ import pty
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -41,8 +42,10 @@ from streamjoin.cli.view import Screen
 from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.job import compile_job
 from streamjoin.manifest.validate import load
+from streamjoin.results.reader import files, list_snapshots
 from streamjoin.runner import java
 from streamjoin.runner.inline import InlineRunner
+from streamjoin.state.storage import ObjectStorage
 
 DEADLINE_SECONDS = 60
 GIB = 1 << 30
@@ -1083,3 +1086,27 @@ def test_a_machine_with_less_memory_than_the_workers_ask_for_is_told_of() -> Non
     assert warning is not None
     assert "4 workers of 8,192 MiB (spec.workers.resources.memory) are more than this machine's 16,384 MiB" in warning
     assert "each has about 3,840 MiB" in warning
+
+
+def test_the_example_of_snapshots_keeps_every_result_also_those_that_another_store_is_yet_to_get(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    example = (Path(__file__).parents[1] / "examples" / "snapshots.yaml").read_text()
+    (tmp_path / "plain.yaml").write_text(example)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    store = f"key: ad, store: {{postgres: {{host: 127.0.0.1, port: {port}, database: d, timeout: 1s}}}}"
+    (tmp_path / "stored.yaml").write_text(example.replace("out/snapshots", "out/stored").replace("key: ad", store))
+    for name in ("plain", "stored"):
+        done = run_inline(tmp_path / f"{name}.yaml", "--until-idle")
+        assert done.exit_code == Exit.DONE, done.output
+        warning = re.search(r"warning: (\d+) snapshots of clicked wait, .*PostgreSQL at 127.0.0.1.*; the next run stores them", done.output)
+        assert (warning is not None) == (name == "stored"), done.output
+        root = tmp_path / "out" / ("snapshots" if name == "plain" else name)
+        rows = [row for file in (root / "matches").glob("*.parquet") for row in pq.read_table(file).to_pylist()]
+        storage = ObjectStorage(str(root / "state"))
+        kept = [row for file in files(storage, "clicked") for row in pq.read_table(storage.local_path(file.path)).to_pylist()]
+        assert len(rows) > 1000
+        assert Counter(row["click_id"] for row in kept) == Counter(row["click_id"] for row in rows)
+        assert sum(snapshot.rows for snapshot in list_snapshots(storage, "clicked")) == len(rows)

@@ -190,6 +190,9 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
             ended, out_is_gone = _watch(loop, view, history, events, stop)
     if out_is_gone and not options.as_json:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains that it cannot flush as it exits
+    for join, state in driver.snapshots().items():
+        if state.waiting:
+            click.echo(f"warning: {state.told(join)}; the next run stores them", err=True)
     return _report(options, subject, history, ended, time.time() - began, None if out_is_gone else out)
 
 

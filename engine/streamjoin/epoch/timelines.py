@@ -50,6 +50,11 @@ class SnapshotsState:
     """For how long attempts to store have failed; 0: the last one did not."""
     store: StoreState
 
+    def told(self, join: str) -> str:
+        """What waits, and why."""
+        why = "" if self.store.error is None else f": {self.store.error}"
+        return f"{self.waiting} snapshots of {join} wait, {self.waiting_bytes:,} of {self.buffer_bytes:,} bytes{why}"
+
 
 class Timelines:
     """One driver's. :meth:`states` may be asked by any thread, the rest by one."""

@@ -67,7 +67,7 @@ class Publisher:
         self._stored, self._state = Stored(), StoreState()
         self._news = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._has_news = self._stopped = False
+        self._has_news = self._ends = False
 
     def offer(self, timeline: Timeline) -> None:
         """This is in the last commit. O(closed snapshots)."""
@@ -126,34 +126,35 @@ class Publisher:
         return True
 
     def stop(self, seconds: float) -> None:
-        """End the thread, once all is stored that can be, after so long at most; what is left is stored by the next driver."""
+        """End the thread, once all is stored that can be now; one that takes longer than this is left to it. The next driver stores the
+        rest."""
         if self._thread is not None:
-            self.wait(lambda: self._state.error is not None or not self._waiting, seconds)
             with self._news:
-                self._stopped = True
+                self._ends = True
                 self._news.notify_all()
             self._thread.join(seconds)
+            if self._thread.is_alive():
+                return
         if self._store is not None:
             self._store.close()
 
     def _run(self) -> None:
         pause = FIRST_PAUSE_SECONDS
-        while True:
+        ends = False
+        while not ends:
             with self._news:
-                if self._stopped:
-                    return
-                self._has_news = False
+                self._has_news, ends = False, self._ends
             try:
-                if self.work():
-                    continue
+                while self.work():
+                    pass
             except Exception:  # it is in the state, for all to see
                 with self._news:
-                    self._news.wait_for(lambda: self._stopped, pause)
+                    self._news.wait_for(lambda: self._ends, pause)
                 pause = min(2 * pause, MOST_PAUSE_SECONDS)
             else:
                 pause = FIRST_PAUSE_SECONDS
                 with self._news:
-                    self._news.wait_for(lambda: self._stopped or self._has_news, LOOK_SECONDS)
+                    self._news.wait_for(lambda: self._ends or self._has_news, LOOK_SECONDS)
 
     @property
     def _waiting(self) -> list[Closed]:

@@ -278,11 +278,7 @@ class Metrics(Collector):
 
     def _waiting_snapshots(self) -> str | None:
         """Why snapshots wait for their stores; None: they do not, or not for long."""
-        found = [
-            f"{state.waiting} snapshots of {join} wait, {state.waiting_bytes:,} of {state.buffer_bytes:,} bytes: {state.store.error}"
-            for join, state in self._snapshots().items()
-            if state.store.error is not None
-        ]
+        found = [state.told(join) for join, state in self._snapshots().items() if state.store.error is not None]
         return "; ".join(found)[:LONGEST_FAILURE] or None
 
     def _stalled(self) -> dict[str, Any] | None:
