@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import copy
 import json
 import random
 import re
@@ -507,6 +508,28 @@ def test_a_change_says_what_it_takes() -> None:
         assert world.status["change"]["class"] == "Restart"
         assert world.cluster.objects["Deployment", "default", "sj-one"]["spec"] != before
         assert [reason for reason in world.reasons if reason.startswith("Change")] == ["ChangeIgnored", "ChangeLive", "ChangeRestart"]
+
+    run(story)
+
+
+def test_a_join_that_is_added_or_removed_restarts_the_driver_and_one_that_stays_may_not_change() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        (first,) = streamjoin()["spec"]["joins"]
+        other = copy.deepcopy(first) | {"name": "other", "output": {"sink": {"console": {}}}}
+        steps = [([other, first], "other is added"), ([first, other], "they are in another order"), ([first], "other is removed")]
+        for joins, said in steps:
+            before = world.cluster.objects["Deployment", "default", "sj-one"]["spec"]
+            world.change(lambda spec, joins=joins: spec.update(joins=joins))  # type: ignore[misc]
+            await world.settle()
+            assert world.status["change"]["class"] == "Restart"
+            assert said in world.status["change"]["message"]
+            assert world.condition("Degraded") == ("False", "Healthy")
+            assert world.cluster.objects["Deployment", "default", "sj-one"]["spec"] != before
+        world.change(lambda spec: spec.update(joins=[other, first | {"condition": "orders.id = payments.id"}]))
+        await world.settle()
+        assert world.condition("Degraded") == ("True", "CheckpointMismatch")
 
     run(story)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from streamjoin.manifest.model import Manifest
+from streamjoin.manifest.model import Join, Manifest
 from streamjoin_operator.drift import digest
 
 Object = dict[str, Any]
@@ -53,6 +53,8 @@ def _rule(pattern: str, kind: Class, why: str) -> Rule:
     return Rule(re.compile(pattern), kind, why)
 
 
+DEFAULT_NAME = Join.model_fields["name"].default
+_SELECT = re.compile(r"spec\.streams\[\d+\]\.select.*")
 IDENTITY = "held tuples and positions in the checkpoint would no longer fit"
 RULES = (
     _rule(r"spec\.streams\[\d+\]\.expectedRate", Class.IGNORED, "only the first deployment is planned by it"),
@@ -123,10 +125,37 @@ def with_operator_fields(engine: Object, manifest: Manifest) -> Object:
 
 def classify(before: Object, after: Object) -> tuple[Change, ...]:
     """The fields that differ between two values of :func:`compared`, in order. O(fields x rules)."""
-    old, new = dict(_leaves("", before)), dict(_leaves("", after))
+    joins = _joins(before, after)
+    old, new = dict(_leaves("", joins.before)), dict(_leaves("", joins.after))
     fields = [field for field in {**old, **new} if old.get(field) != new.get(field)]
     moved = before["spec"]["checkpoint"] != after["spec"]["checkpoint"]
-    return tuple(_relaxed(change, moved) for change in map(_classified, sorted(fields)))
+    changes = [_relaxed(change, moved, bool(joins.changes)) for change in map(_classified, sorted(fields))]
+    return (*changes, *joins.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Joins:
+    """Two manifests with the joins that both have, by name, in the order of the second; and what became of the others."""
+
+    before: Object
+    after: Object
+    changes: tuple[Change, ...] = ()
+
+
+def _joins(before: Object, after: Object) -> _Joins:
+    """Joins of two streams may come and go."""
+    old, new = ({join.get("name", DEFAULT_NAME): join for join in value["spec"]["joins"]} for value in (before, after))
+    if list(old) == list(new) or (len(after["spec"]["streams"]) > 2 and len(old) == len(new) == 1):
+        return _Joins(before, after)
+    both = [name for name in new if name in old]
+    added = [Change(f"spec.joins[{number}]", Class.RESTART, f"{name} is added") for number, name in enumerate(new) if name not in old]
+    removed = [Change("spec.joins", Class.RESTART, f"{name} is removed") for name in old if name not in new]
+    moved = [] if added or removed else [Change("spec.joins", Class.RESTART, "they are in another order")]
+
+    def with_both(value: Object, of: Object) -> Object:
+        return {**value, "spec": {**value["spec"], "joins": [of[name] for name in both]}}
+
+    return _Joins(with_both(before, old), with_both(after, new), (*added, *removed, *moved))
 
 
 def worst(changes: tuple[Change, ...]) -> Class:
@@ -147,8 +176,10 @@ def _classified(field: str) -> Change:
     return Change(field, rule.kind, rule.why)
 
 
-def _relaxed(change: Change, moved: bool) -> Change:
-    """With a new checkpoint there is no state that a change might not fit."""
+def _relaxed(change: Change, moved: bool, joins_change: bool) -> Change:
+    """With a new checkpoint there is no state that a change might not fit; and with other joins the engine says what of it must be held."""
+    if joins_change and change.kind is Class.REFUSED and _SELECT.fullmatch(change.field):
+        return Change(change.field, Class.RESTART, "joins come or go, and need other columns")
     if moved and change.kind is Class.REFUSED:
         return Change(change.field, Class.RESTART, "the join begins anew in another checkpoint")
     return change
