@@ -25,7 +25,7 @@ from streamjoin.language.graph import Place
 from streamjoin.language.layout import Layout
 from streamjoin.language.sql import parse_expression
 from streamjoin.language.window import WindowKind
-from streamjoin.query.bounds import Range, direct_ranges, joined, key_ranges
+from streamjoin.query.bounds import Range, direct_ranges, key_ranges
 from streamjoin.query.catalog import Catalog, StreamOf
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.relation import Rows, Wanted
@@ -79,8 +79,9 @@ class HeldStream:
     def __init__(self, catalog: Catalog, number: int, layout: Layout, checkpoint: Checkpoint, storage: Storage) -> None:
         self._stream: StreamOf = catalog.streams[number]
         self._time, self._checkpoint, self._storage = catalog.time, checkpoint, storage
-        self._has_floors = layout.graph is None
         self._places = [(index, place) for index, place in enumerate(layout.places) if place.stream == number]
+        # Of three and more streams a tuple is in all of its places, or in none.
+        self._may_lack_keys = layout.graph is None and len(self._places) > 1
 
     @property
     def name(self) -> str:
@@ -139,11 +140,10 @@ class HeldStream:
         alone = self._places[:1] if KEY in wanted.columns else self._places
         found = []
         for index, place in alone:
-            points_only = self._has_floors and len(self._places) > 1
-            ranges = key_ranges(place.key, self._stream.schema, wanted.anyof, points_only=points_only)
+            ranges = key_ranges(place.key, self._stream.schema, wanted.anyof, points_only=self._may_lack_keys)
             if ranges is None and index == self._places[0][0]:
                 ranges = of_key
-            if ranges is not None or not points_only:
+            if ranges is not None or not self._may_lack_keys:
                 found.append(_Chosen(index, ranges, self._blocks(index, ranges, times)))
         if found:
             return [min(found, key=lambda each: each.estimate)]
@@ -280,7 +280,7 @@ def _share(block: Block, ranges: Sequence[Range] | None) -> float:
         return 1.0
     width = float(block.key_max) - float(block.key_min) + 1
     within = 1.0
-    for low, high in joined(ranges):
+    for low, high in ranges:
         begin = float(block.key_min if low is None else max(low, block.key_min))
         end = float(block.key_max if high is None else min(high, block.key_max))
         within += max(0.0, end - begin)
