@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from streamjoin.language.condition import Condition
+from streamjoin.language.graph import Place
 from streamjoin.language.layout import Equality, Layout, Pair, by_keys
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate, Predicate, hull
 from streamjoin.language.sides import SIDES
@@ -32,15 +33,17 @@ class Floor:
     """By side; empty for ALL."""
     streams: Pair = SIDES
     """By side, whose tuples lie here."""
+    born: int = 0
+    """How often joins had been added before it was: it holds no tuple that floors born before it do not hold, unless those lack its key."""
 
     def to_json(self) -> list[Any]:
         keys = [[list(key.sql), [[of.name, of.precision, of.scale] for of in key.types], key.encoding] for key in self.keys]
-        return [self.kind, keys, list(self.streams)]
+        return [self.kind, keys, list(self.streams), self.born]
 
     @classmethod
     def from_json(cls, values: Sequence[Any]) -> Floor:
-        kind, keys, streams = values
-        return cls(MainKind(kind), tuple(_key(*key) for key in keys), tuple(streams))
+        kind, keys, streams, born = values
+        return cls(MainKind(kind), tuple(_key(*key) for key in keys), tuple(streams), born)
 
     def predicate(self, condition: Condition) -> Predicate | None:
         """How a join on this condition finds its pairs here; None: it cannot."""
@@ -124,6 +127,15 @@ class Floors:
             pairs=pairs if set(pairs) != {SIDES} else (),
         )
 
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where tuples are held, as in the layout."""
+        return tuple(
+            Place(floor.streams[side], side, number, floor.keys[side] if floor.keys else None)
+            for number, floor in enumerate(self.floors)
+            for side in SIDES
+        )
+
     def without(self, removed: Iterable[str]) -> tuple[Floors, dict[int, int]]:
         """Those that are left when these joins go, and by the number of each its number then."""
         left = {name: floor for name, floor in self.joins.items() if name not in set(removed)}
@@ -137,7 +149,8 @@ class Floors:
         if first + len(added.floors) > MOST_FLOORS:
             raise ValueError(f"{first + len(added.floors)} of at most {MOST_FLOORS} kinds of keys")
         joins = {name: first + floor for name, floor in added.joins.items()}
-        return replace(self, floors=self.floors + added.floors, joins={**self.joins, **joins})
+        born = 1 + max((floor.born for floor in self.floors), default=-1)
+        return replace(self, floors=(*self.floors, *(replace(floor, born=born) for floor in added.floors)), joins={**self.joins, **joins})
 
     def held_for(self, windows: Sequence[Window]) -> Floors:
         """For joins with these windows, which are of the kind of ``window`` unless nothing is held.

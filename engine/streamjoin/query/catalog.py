@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamjoin.job import Job
+from streamjoin.language.floors import Floors
+from streamjoin.language.graph import Place
 from streamjoin.language.layout import Layout
 from streamjoin.language.schema import Schema
+from streamjoin.language.sides import SIDES
 from streamjoin.language.window import WindowKind
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.state.log import Checkpoint
@@ -19,7 +22,7 @@ class StreamOf:
     name: str
     schema: Schema
     """As declared."""
-    payload: tuple[str, ...]
+    selected: tuple[str, ...]
     """The columns that held tuples carry."""
     event_time: str | None
 
@@ -39,13 +42,13 @@ class Catalog:
 
     @classmethod
     def of(cls, job: Job) -> Catalog:
-        streams = tuple(StreamOf(each.name, each.schema, each.payload, each.event_time) for each in job.streams)
+        streams = tuple(StreamOf(each.name, each.schema, each.selected, each.event_time) for each in job.streams)
         return cls(job.name, job.checkpoint, streams, job.layouts, job.window.kind)
 
-    def layout_of(self, checkpoint: Checkpoint) -> Layout:
-        """The layout of a checkpoint's blocks. Raises QueryError where it is another join's."""
+    def lying(self, checkpoint: Checkpoint) -> Lying:
+        """Where a checkpoint's tuples lie. Raises QueryError where it is another join's."""
         for index, stream in enumerate(self.streams):
-            field, selected = f"spec.streams[{index}]", ", ".join(stream.payload) or "none"
+            field, selected = f"spec.streams[{index}]", ", ".join(stream.selected) or "none"
             written = ", ".join(f"{column.name} {column.type}" for column in stream.schema)
             for name, value in ((f"{field}.name", stream.name), (f"{field}.schema", written), (f"{field}.select", selected)):
                 found = checkpoint.fingerprint.get(name, value)
@@ -53,8 +56,20 @@ class Catalog:
                     raise QueryError(
                         Why.WRONG, f"{name}: the manifest says {value}, and the checkpoint in {self.location} {found}; use its own manifest"
                     )
+        if checkpoint.floors is not None:
+            floors = Floors.from_json(checkpoint.floors)
+            return Lying(floors.places, tuple(floor.born for floor in floors.floors))
         for layout in self.layouts:
             if str(layout.main) == checkpoint.main:
-                return layout
+                return Lying(layout.places, None if layout.graph is not None else (0,) * (len(layout.places) // len(SIDES)))
         text = f"{self.location}: its tuples lie by {checkpoint.main}, which is not in spec.joins; use its own manifest"
         raise QueryError(Why.WRONG, text)
+
+
+@dataclass(frozen=True)
+class Lying:
+    """Where tuples are held."""
+
+    places: tuple[Place, ...]
+    born: tuple[int, ...] | None
+    """Of each floor of joins of two streams (``language.floors.Floor.born``); None: of three and more streams, each place has all."""

@@ -13,20 +13,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from streamjoin.kernel.keys import encode_keys, key_type
 from streamjoin.kernel.types import arrow_schema
 from streamjoin.language.graph import Place
-from streamjoin.language.layout import Layout
 from streamjoin.language.sql import parse_expression
 from streamjoin.language.window import WindowKind
 from streamjoin.query.bounds import Range, direct_ranges, key_ranges
-from streamjoin.query.catalog import Catalog, StreamOf
+from streamjoin.query.catalog import Catalog, Lying, StreamOf
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.relation import Rows, Wanted
 from streamjoin.scheme.region import Region
@@ -45,8 +45,8 @@ SCRATCH_BYTES = 16 << 20
 
 def held_streams(catalog: Catalog, checkpoint: Checkpoint, storage: Storage) -> list[HeldStream]:
     """All streams of a join as relations. Raises QueryError where the checkpoint is another join's."""
-    layout = catalog.layout_of(checkpoint)
-    return [HeldStream(catalog, number, layout, checkpoint, storage) for number in range(len(catalog.streams))]
+    lying = catalog.lying(checkpoint)
+    return [HeldStream(catalog, number, lying, checkpoint, storage) for number in range(len(catalog.streams))]
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ class _Chosen:
     blocks: list[Block]
     keyless: tuple[Place, ...] = ()
     """Only tuples without a key in any of these places."""
+    bound: int | None = None
+    """Of those, what is before it has expired, though it has not in the other places."""
 
     @property
     def estimate(self) -> float:
@@ -76,12 +78,22 @@ class _Piece:
 class HeldStream:
     """See the module. A relation."""
 
-    def __init__(self, catalog: Catalog, number: int, layout: Layout, checkpoint: Checkpoint, storage: Storage) -> None:
+    def __init__(self, catalog: Catalog, number: int, lying: Lying, checkpoint: Checkpoint, storage: Storage) -> None:
         self._stream: StreamOf = catalog.streams[number]
         self._time, self._checkpoint, self._storage = catalog.time, checkpoint, storage
-        self._places = [(index, place) for index, place in enumerate(layout.places) if place.stream == number]
-        # Of three and more streams a tuple is in all of its places, or in none.
-        self._may_lack_keys = layout.graph is None and len(self._places) > 1
+        places = [(index, place) for index, place in enumerate(lying.places) if place.stream == number]
+        # Of one join of three and more streams a tuple is in all of its places, or in none. Of several joins it is where it has a key, on
+        # floors that were there when it came and by whose windows it is held yet: so on the first of these it is, unless it has no key.
+        self._may_lack_keys = lying.born is not None and len(places) > 1
+        born = lying.born or (0,) * len(lying.places)
+
+        def holds_less(held: tuple[int, Place]) -> tuple[int, float]:
+            index, place = held
+            bound = checkpoint.expired[index] if lying.born is not None else None
+            return born[place.floor], -math.inf if bound is None else bound
+
+        self._places = sorted(places, key=holds_less)
+        self._whole = [held for held in self._places if holds_less(held) == holds_less(self._places[0])]
 
     @property
     def name(self) -> str:
@@ -90,7 +102,7 @@ class HeldStream:
     @cached_property
     def schema(self) -> pa.Schema:
         """The payload, then ``_time`` where there is a window, and ``_key`` of the first place."""
-        fields = list(arrow_schema(self._stream.schema.select(self._stream.payload)))
+        fields = list(arrow_schema(self._stream.schema.select(self._stream.selected)))
         if self._time is not WindowKind.UNBOUNDED:
             fields.append(pa.field(TIME, MOMENT if self._time is WindowKind.RANGE else pa.int64()))
         return pa.schema([*fields, pa.field(KEY, key_type(self._places[0][1].key))])
@@ -98,8 +110,11 @@ class HeldStream:
     def read(self, wanted: Wanted, room: int, check: Callable[[], None]) -> Rows:
         """As :meth:`streamjoin.query.relation.Relation.read`. O(blocks + what is read)."""
         chosen = self._chosen(wanted)
-        bounds = {each.place: self._checkpoint.expired[each.place] for each in chosen}
-        is_mixed = any(_expires(block, bounds[each.place]) for each in chosen for block in each.blocks)
+        bounds = [self._checkpoint.expired[each.place] for each in chosen]
+        known = [bound for bound in bounds if bound is not None]
+        bound = min(known) if known and len(known) == len(bounds) else None
+        chosen = [each if own == bound else replace(each, bound=own) for each, own in zip(chosen, bounds, strict=True)]
+        is_mixed = any(_expires(block, bound) for each in chosen for block in each.blocks)
         columns = list(dict.fromkeys([*wanted.columns, *([TIME] if is_mixed else [])]))
         schema = pa.schema([self.schema.field(name) for name in columns])
         pieces = list(self._pieces(chosen))
@@ -119,8 +134,6 @@ class HeldStream:
             batches = [pa.RecordBatch.from_arrays([pa.nulls(rows, pa.int8())], schema=schema)]
         places = {each.place for each in chosen}
         of_places = [block for block in self._checkpoint.blocks if block.place in places]
-        # One bound, as all places of a stream expire alike.
-        bound = next(iter(bounds.values()), None)
         return Rows(
             pa.Table.from_batches(batches, schema),
             None if not is_mixed or bound is None else f'"{TIME}" >= {self._literal(bound)}',
@@ -137,7 +150,7 @@ class HeldStream:
         """Which places to read, and what of each."""
         of_key = direct_ranges(KEY, wanted.anyof)
         times = self._times(wanted)
-        alone = self._places[:1] if KEY in wanted.columns else self._places
+        alone = self._whole[:1] if KEY in wanted.columns else self._whole
         found = []
         for index, place in alone:
             ranges = key_ranges(place.key, self._stream.schema, wanted.anyof, points_only=self._may_lack_keys)
@@ -155,7 +168,7 @@ class HeldStream:
 
     def _require_key_columns(self) -> None:
         for _, place in self._places[:-1]:
-            missing = _columns_of(place, self._stream) - set(self._stream.payload)
+            missing = _columns_of(place, self._stream) - set(self._stream.selected)
             if missing:
                 raise QueryError(
                     Why.WRONG,
@@ -235,6 +248,8 @@ class HeldStream:
 
     def _shown(self, batch: pa.RecordBatch, chosen: _Chosen, schema: pa.Schema) -> pa.RecordBatch:
         """A part of a block as the relation shows it."""
+        if chosen.bound is not None:
+            batch = batch.filter(pc.greater_equal(batch.column(TIME), chosen.bound))
         if chosen.keyless and batch.num_rows:
             batch = batch.filter(pa.array(~self._have_keys(batch, chosen.keyless)))
         if not len(schema):
@@ -244,7 +259,7 @@ class HeldStream:
             if name == KEY and chosen.keyless:
                 arrays.append(pa.nulls(batch.num_rows, schema.field(KEY).type))
             else:
-                array = batch.column(name)
+                array = _column(batch, schema.field(name))
                 arrays.append(array.view(MOMENT) if name == TIME and self._time is WindowKind.RANGE else array)
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -257,6 +272,11 @@ class HeldStream:
             _, valid = encode_keys(batch, place.key, self._stream.schema)
             found |= True if valid is None else valid
         return found
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    """A column of a block, null where that was written for joins that did not need it."""
+    return batch.column(field.name) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
 
 
 def _columns_of(place: Place, stream: StreamOf) -> set[str]:

@@ -346,7 +346,7 @@ def read_parts(storage: Storage, excerpt: Excerpt, columns: Iterable[str]) -> li
         mapped = map_sparsely(storage, block.extent or Extent(block.name, 0, block.nbytes))
         if mapped is not None:
             batches = _read(mapped.buffer)
-            mapped.soon(batch.column(name) for batch in batches for name in columns)
+            mapped.soon(batch.column(name) for batch in batches for name in columns if name in batch.schema.names)
             return batches
         if parts is None:
             return _read(pa.py_buffer(_fetch(storage, block, [(0, block.nbytes)])[0]))
