@@ -22,6 +22,7 @@ demo: setup ## Join two made-up streams on Spark, on this machine, with as many 
 	$(BIN)/streamjoin run examples/demo.yaml --elastic --until-idle --picture out/demo/run.png
 	$(BIN)/streamjoin explain examples/demo.yaml --limit 12
 	$(BIN)/python examples/demo.py
+	$(BIN)/streamjoin query examples/demo.yaml "SELECT count(*) AS pairs, max(abs(difference)) AS widest FROM match WHERE order_id BETWEEN 1000 AND 2000"
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check

@@ -264,5 +264,6 @@ def _told(answer: Answer) -> str:
     if read and any(each.all_nbytes for each in read):
         touched += f", {sum(each.nbytes for each in read):,} of {sum(each.all_nbytes for each in read):,} bytes"
     committed = f", committed {answer.committed}" if answer.committed else ""
+    upto = "".join(f"; {each.upto}" for each in read if each.upto)
     cut = "; there are more, see --limit" if answer.is_cut else ""
-    return f"epoch {answer.epoch}{committed}: {plural(answer.rows, 'row')}{cut}{touched}"
+    return f"epoch {answer.epoch}{committed}: {plural(answer.rows, 'row')}{cut}{upto}{touched}"

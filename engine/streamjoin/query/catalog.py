@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from streamjoin.job import Job
+from streamjoin.kernel.types import arrow_type, output_schema
 from streamjoin.language.floors import Floors
 from streamjoin.language.graph import Place
 from streamjoin.language.layout import Layout
 from streamjoin.language.schema import Schema
 from streamjoin.language.sides import SIDES
+from streamjoin.language.tree import Reference
 from streamjoin.language.window import WindowKind
 from streamjoin.query.errors import QueryError, Why
+from streamjoin.query.results import ResultsOf
 from streamjoin.state.log import Checkpoint
 
 
@@ -39,11 +43,13 @@ class Catalog:
     """How its tuples may lie; the checkpoint says which it is."""
     time: WindowKind
     """What ``_time`` is: a moment, a position, or not there."""
+    results: tuple[ResultsOf, ...] = ()
+    """Joins whose results are kept."""
 
     @classmethod
     def of(cls, job: Job) -> Catalog:
         streams = tuple(StreamOf(each.name, each.schema, each.selected, each.event_time) for each in job.streams)
-        return cls(job.name, job.checkpoint, streams, job.layouts, job.window.kind)
+        return cls(job.name, job.checkpoint, streams, job.layouts, job.window.kind, tuple(_results_of(job)))
 
     def lying(self, checkpoint: Checkpoint) -> Lying:
         """Where a checkpoint's tuples lie. Raises QueryError where it is another join's."""
@@ -64,6 +70,14 @@ class Catalog:
                 return Lying(layout.places, None if layout.graph is not None else (0,) * (len(layout.places) // len(SIDES)))
         text = f"{self.location}: its tuples lie by {checkpoint.main}, which is not in spec.joins; use its own manifest"
         raise QueryError(Why.WRONG, text)
+
+
+def _results_of(job: Job) -> Iterator[ResultsOf]:
+    for join in job.joins:
+        if join.snapshots is not None:
+            key = join.snapshots.key
+            column = key.tree.column if isinstance(key.tree, Reference) else None
+            yield ResultsOf(join.name, output_schema(join.output), arrow_type(key.type), column)
 
 
 @dataclass(frozen=True)

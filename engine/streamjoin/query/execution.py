@@ -25,6 +25,7 @@ from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.held import held_streams
 from streamjoin.query.messages import Limits
 from streamjoin.query.relation import Relation, Rows, Wanted
+from streamjoin.query.results import JoinResults
 from streamjoin.query.statement import Statement
 from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Missing, Storage, StorageError
@@ -123,7 +124,7 @@ def _prepared(
     for attempt in range(1, ATTEMPTS + 1):
         check()
         checkpoint = commit_of(storage, statement.as_of)
-        relations: Sequence[Relation] = held_streams(catalog, checkpoint, storage)
+        relations: Sequence[Relation] = relations_of(catalog, checkpoint, storage)
         by_name = {relation.name: relation for relation in relations}
         schemas = {name: relation.schema for name, relation in by_name.items()}
         wanted = statement.wanted(schemas, lambda sql, type_: _constant(database, sql, type_))
@@ -145,6 +146,13 @@ def _prepared(
         _show(database, read, wanted)
         return checkpoint, relations, read
     raise AssertionError("the last attempt returns or raises")
+
+
+def relations_of(catalog: Catalog, checkpoint: Checkpoint, storage: Storage) -> list[Relation]:
+    """What a query may name: the streams, and joins whose results are kept, unless a stream has that name."""
+    streams = held_streams(catalog, checkpoint, storage)
+    taken = {stream.name.casefold() for stream in streams}
+    return [*streams, *(JoinResults(each, checkpoint, storage) for each in catalog.results if each.join.casefold() not in taken)]
 
 
 def _show(database: duckdb.DuckDBPyConnection, read: dict[str, Rows], wanted: dict[str, Wanted]) -> None:

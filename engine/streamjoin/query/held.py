@@ -84,7 +84,6 @@ class HeldStream:
         places = [(index, place) for index, place in enumerate(lying.places) if place.stream == number]
         # Of one join of three and more streams a tuple is in all of its places, or in none. Of several joins it is where it has a key, on
         # floors that were there when it came and by whose windows it is held yet: so on the first of these it is, unless it has no key.
-        self._may_lack_keys = lying.born is not None and len(places) > 1
         born = lying.born or (0,) * len(lying.places)
 
         def holds_less(held: tuple[int, Place]) -> tuple[int, float]:
@@ -93,7 +92,11 @@ class HeldStream:
             return born[place.floor], -math.inf if bound is None else bound
 
         self._places = sorted(places, key=holds_less)
+        if lying.born is not None:  # of places by the same key the first has all that others have
+            self._places = list({place.key: (index, place) for index, place in reversed(self._places)}.values())
+            self._places.sort(key=holds_less)
         self._whole = [held for held in self._places if holds_less(held) == holds_less(self._places[0])]
+        self._may_lack_keys = lying.born is not None and len(self._places) > 1
 
     @property
     def name(self) -> str:

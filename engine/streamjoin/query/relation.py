@@ -48,6 +48,8 @@ class Rows:
     nbytes: int = 0
     """Of them, as far as they were read; ``all_nbytes``: of all."""
     all_nbytes: int = 0
+    upto: str = ""
+    """What of the relation the answer is of, where that is not all of the commit."""
 
 
 class Relation(Protocol):

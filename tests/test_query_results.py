@@ -1,0 +1,163 @@
+"""Queries of results by the join's name, and of streams of joins that come, go and read one another's results: what they answer is DuckDB's
+over what sinks were given, or over the input.
+
+Snapshots are stored while the join runs, under plans that change, drivers that die and epochs that fail, on a directory and on storage from
+which nothing can be mapped. ``STREAMJOIN_SEED=<seed> pytest tests/test_query_results.py`` runs one case.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from faulty_runs import elastic, run_cases, run_with_faults
+from harness import driver_for, join_of, make_job
+from joins import BAND, band_inputs
+from streamjoin.epoch.driver import Driver
+from streamjoin.job import Job
+from streamjoin.query.catalog import Catalog
+from streamjoin.query.errors import QueryError
+from streamjoin.query.execution import asked
+from streamjoin.query.messages import Limits
+from streamjoin.runner.inline import InlineRunner
+from streamjoin.state.storage import ObjectStorage, Storage
+from test_join_property import KINDS, make_input
+from test_many_streams import Far
+
+CASES = int(os.environ.get("STREAMJOIN_CASES", "24"))
+SEED = os.environ.get("STREAMJOIN_SEED")
+LIMITS = Limits(seconds=60)
+KEYS = {
+    "int": "abs(l.k - r.k) <= 1",
+    "string": "l.k = r.k",
+    "timestamp": "l.k <= r.k",
+    "decimal": "abs(l.k - r.k) <= 1.5",
+    "date": "l.k = r.k",
+}
+
+
+def rows(job: Job, storage: Storage, sql: str) -> list[tuple[Any, ...]]:
+    with asked(storage, Catalog.of(job), sql, LIMITS) as answer:
+        return [row for batch in answer.batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+
+
+def predicates(kind: str, rng: random.Random) -> list[str]:
+    """What may be asked of the key and of others, in words that DuckDB has alone as well."""
+    value = KINDS[kind].value(rng)
+    literal = f"'{value}'" if kind in ("string", "date") else f"TIMESTAMPTZ '{value.isoformat()}'" if kind == "timestamp" else str(value)
+    return ["true", f"k = {literal}", f"k >= {literal}", f"k < {literal} AND a % 2 = 0", f"k IN ({literal}) OR b < 20", "k IS NULL"]
+
+
+def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
+    rng = random.Random(seed)
+    kind, epochs, faults = rng.choice(sorted(KEYS)), rng.choice([3, 8]), rng.random() < 0.6
+    far = rng.random() < 0.4
+    inputs = (make_input(kind, rng, epochs, 3), make_input(kind, rng, epochs, 3))
+    output = {
+        "select": ["l.rid AS a", "r.rid AS b", "l.k AS k"],
+        "snapshots": rng.choice([{"size": 5}, {"size": 60}, {"every": "1s"}]) | {"key": rng.choice(["k", "a"])},
+    }
+    join = join_of(root, name="found", on=KEYS[kind], window={"within": "20s"}, output=output)
+    job = make_job(root, joins=[join], types=(KINDS[kind].ddl,) * 2, workers=2, watermark="1h")
+
+    def store(url: str) -> Storage:
+        return Far(url) if far else ObjectStorage(url)
+
+    def between(driver: Driver) -> None:
+        if driver.checkpoint.epoch >= 0 and rng.random() < 0.5:
+            seen = rows(job, store(str(root / "state")), "SELECT a, b, _snapshot, _row FROM found")
+            assert len({row[:2] for row in seen}) == len(seen) == len({row[2:] for row in seen}), "each result once"
+            counts["asked meanwhile"] += 1
+
+    run_with_faults(elastic(job) if faults else job, inputs, root, rng, counts, faults=faults, storage=store, between=between)
+    driver = driver_for(job, inputs, store(str(root / "state")), InlineRunner())
+    driver.start()
+    driver.step(final=True)
+    driver.stop()  # what is closed is stored by now
+    storage = store(str(root / "state"))
+    with duckdb.connect() as database:
+        database.execute("SET TimeZone = 'UTC'")
+        written = list((root / "out").glob("*.parquet"))
+        if not written:
+            with pytest.raises(StopIteration):
+                next(iter(rows(job, storage, "SELECT * FROM found")))
+            return
+        database.execute(f"CREATE TABLE found AS SELECT * FROM read_parquet('{root}/out/*.parquet')")
+        for predicate in predicates(kind, rng):
+            sql = f"SELECT a, b FROM found WHERE {predicate}"
+            want = Counter(database.execute(sql).fetchall())
+            assert Counter(rows(job, storage, sql)) == want, f"STREAMJOIN_SEED={seed}: {sql}"
+            counts["answers"] += bool(want)
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_results_are_those_that_the_sink_was_given(part: int, tmp_path: Path) -> None:
+    counts: Counter[str] = Counter()
+    run_cases(range(part, CASES, 2) if SEED is None else [int(SEED)] * (part == 0), tmp_path, run_case, counts)
+    if SEED is None and CASES >= 24:
+        assert min(counts["answers"], counts["asked meanwhile"]) > 20, counts
+
+
+def test_a_join_whose_results_are_not_kept_is_no_relation(tmp_path: Path) -> None:
+    job = make_job(tmp_path, on=BAND, window={"within": "3s"})
+    driver = driver_for(job, band_inputs(), ObjectStorage(str(tmp_path / "state")), InlineRunner())
+    driver.start()
+    driver.step()
+    with pytest.raises(QueryError, match="j: there is no such relation; there are l, r"):
+        rows(job, ObjectStorage(str(tmp_path / "state")), "SELECT * FROM j")
+
+
+def run(job: Job, inputs: Any, root: Path, until: int | None) -> None:
+    driver = driver_for(job, inputs, ObjectStorage(str(root / "state")), InlineRunner())
+    driver.start()
+    while driver.step() is not None:
+        if until is not None and driver.checkpoint.epoch >= until:
+            break
+    driver.stop()
+
+
+def test_streams_are_whole_where_joins_came_and_went(tmp_path: Path) -> None:
+    """The first join holds all tuples, one that came later has a floor without the older ones."""
+    inputs = band_inputs()
+    joins = {name: join_of(tmp_path / name, name=name, on=BAND, window={"unbounded": True}) for name in "abc"}
+    taken = [0, 0]
+    for there, until in (("a", 2), ("ab", 4), ("b", 5), ("bc", None)):
+        job = make_job(tmp_path, joins=[joins[name] for name in there], workers=2)
+        run(job, inputs, tmp_path, until)
+        storage = ObjectStorage(str(tmp_path / "state"))
+        records = [sum(batch.num_rows for batches in one.epochs()[: (until or 99) + 1] for batch in batches) for one in inputs]
+        since = [0, 0] if "a" in there else taken
+        for name, one, begin, end in zip("lr", inputs, since, records, strict=True):
+            arrived = pa.Table.from_batches(one.batches).slice(begin, end - begin)
+            want = sorted(arrived.filter(arrived.column("k").is_valid()).column("rid").to_pylist())
+            assert [rid for (rid,) in rows(job, storage, f"SELECT rid FROM {name} ORDER BY rid")] == want
+        if there == "a":
+            taken = records
+
+
+def test_streams_of_results_are_asked_like_others(tmp_path: Path) -> None:
+    common = {"eventTime": "at", "watermark": "1h"}
+    common |= {"schema": "rid BIGINT, k BIGINT, v INT, at TIMESTAMP"}
+    files = {name: {"files": {"path": str(tmp_path / name), "format": "json"}} for name in "lrm"}
+    streams: list[dict[str, Any]] = [{"name": name, "source": source} | common for name, source in files.items()]
+    streams.append({"name": "pairs", "source": {"join": "first"}, "eventTime": "at"})
+    first = join_of(tmp_path / "first", name="first", on="l.k = r.k", window={"within": "9h"})
+    first["output"]["select"] = ["l.rid AS a", "r.rid AS b", "l.k AS k", "l.at AS at"]
+    second = join_of(tmp_path / "second", name="second", on="pairs.k = m.k", window={"within": "9h"})
+    second["output"]["select"] = ["pairs.a", "pairs.b", "m.rid AS c"]
+    job = make_job(tmp_path, streams=streams, joins=[first, second], workers=2)
+    left, right = band_inputs()
+    run(replace(job), [left, right, left, None], tmp_path, None)
+    storage = ObjectStorage(str(tmp_path / "state"))
+    with duckdb.connect() as database:
+        written = database.execute(f"SELECT a, b FROM read_parquet('{tmp_path}/first/out/*.parquet') ORDER BY 1, 2").fetchall()
+    assert rows(job, storage, "SELECT a, b FROM pairs ORDER BY 1, 2") == written != []
+    assert rows(job, storage, "SELECT count(*) FROM l") == rows(job, storage, "SELECT count(*) FROM m")
