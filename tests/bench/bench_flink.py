@@ -12,9 +12,10 @@ W5 without buckets is measured as well, with ``--plain-rows``: Flink then compar
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
-from functools import partial
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -39,21 +40,58 @@ def ours(runner: Runner) -> Way:
     return run
 
 
+class OneCore:
+    """StreamJoin without processes of its own, so that its processor time is this one's."""
+
+    def __init__(self) -> None:
+        self.cpu_seconds = 0.0
+        """Of the last run, over all of the input."""
+
+    def __call__(self, root: Path, streams: Streams, files: int) -> Timed:
+        flink_streams.write_json(root, streams, files)
+        began = time.process_time()
+        timed = streamjoin(InlineRunner(), "json")(root, streams, files)
+        self.cpu_seconds = time.process_time() - began
+        return timed
+
+
+class Flink:
+    """The job's time, shared out evenly among the seconds of the streams, and its results as one number."""
+
+    def __init__(self, limit: float, buckets: bool = True) -> None:
+        self._limit, self._buckets = limit, buckets
+        self.cpu_seconds = 0.0
+        """As of OneCore."""
+
+    def __call__(self, root: Path, streams: Streams, files: int) -> Timed:
+        flink_streams.write_json(root, streams, files)
+        joined = flink_streams.chained(root, streams, files, limit=self._limit, buckets=self._buckets)
+        self.cpu_seconds = joined.cpu_seconds
+        return [joined.seconds / files] * files, [*[0] * (files - 1), joined.results]
+
+
 def has_band_alone(streams: Streams) -> bool:
     """Whether a join has no equality to find pairs by."""
     return any(bucketed(edges) for _, edges in streams.steps(next(iter(streams.keys))))
 
 
-def compare(directory: Path, workload: str, rows: int, epochs: int, by_name: dict[str, Way]) -> None:
+def compare(directory: Path, workload: str, rows: int, epochs: int, spark: Runner, rival_name: str, rival: Flink) -> None:
+    one_core = OneCore()
+    ways: dict[str, Way] = {OURS: ours(spark), "StreamJoin, inline runner (one core)": one_core, rival_name: rival}
     with tempfile.TemporaryDirectory(prefix=f"{workload}-", dir=directory) as root:
         comparison = Comparison(Path(root), workload, rows, epochs)
-        for name, way in by_name.items():
+        for name, way in ways.items():
             try:
                 comparison.measure({name: way})
             except flink_streams.TooSlow as failure:
                 print(f"\n{workload}, N = {rows:,}, {name}: {failure}")
         comparison.print()
-        sys.stdout.flush()
+    if rival.cpu_seconds:
+        print(
+            f"\nProcessor time of all {epochs} s: StreamJoin inline {one_core.cpu_seconds:.1f} s, {rival_name} {rival.cpu_seconds:.1f} s, "
+            f"{rival.cpu_seconds / one_core.cpu_seconds:.1f} times as much; load {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -76,16 +114,14 @@ def main() -> None:
     except flink.NoFlink as missing:
         print(f"nothing is compared with Flink: {missing}")
         return
-    rival = partial(flink_streams.chained, seconds=arguments.limit)
     with tempfile.TemporaryDirectory(prefix="streamjoin-bench-") as name:
         spark = spark_runner(Path(name))
-        mine = {OURS: ours(spark), "StreamJoin, inline runner (one core)": ours(InlineRunner())}
         try:
             for workload in workloads.upper().split(","):
-                compare(Path(name), workload, arguments.rows, arguments.epochs, mine | {FLINK: rival})
+                compare(Path(name), workload, arguments.rows, arguments.epochs, spark, FLINK, Flink(arguments.limit))
                 if arguments.plain_rows and has_band_alone(WORKLOADS[workload].streams):
-                    plain = {f"{FLINK}, without buckets": partial(rival, buckets=False)}
-                    compare(Path(name), workload, arguments.plain_rows, arguments.epochs, mine | plain)
+                    plain = Flink(arguments.limit, buckets=False)
+                    compare(Path(name), workload, arguments.plain_rows, arguments.epochs, spark, f"{FLINK}, without buckets", plain)
         finally:
             spark.stop()
 

@@ -12,15 +12,19 @@ Always holds: what is timed is one job over all the input, in a JVM that has run
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
-import subprocess
 import tempfile
+import time
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import psutil
+
 from bench.flink import BUCKET, Settings, launch, with_options
-from bench.rivals import Timed, paths
+from bench.rivals import paths
 from bench.stream_rivals import Streams, bucketed
 from bench.workloads import WINDOW
 
@@ -29,7 +33,8 @@ WARM_UP_FILES = 4
 CHECKPOINT_MILLIS = 10_000
 HEAP_MIB = 8192
 START_SECONDS = 60
-ENDED = re.compile(r"^(\S+ \S+) .*ExecutionGraph: Job .* switched from state (CREATED to RUNNING|RUNNING to FINISHED)\.", re.MULTILINE)
+POLL_SECONDS = 0.1
+CHANGE = re.compile(r"^(\S+ \S+) .*ExecutionGraph: Job .* switched from state (?:CREATED to RUNNING|RUNNING to FINISHED)\.", re.MULTILINE)
 
 
 class TooSlow(RuntimeError):  # noqa: N818
@@ -57,33 +62,51 @@ def write_json(root: Path, streams: Streams, files: int) -> None:
                 whole.gather_every(PARALLELISM, part).write_ndjson(root / f"{kind}-{name}" / f"{part}.json")
 
 
-def chained(root: Path, streams: Streams, files: int, *, seconds: float, buckets: bool = True) -> Timed:
-    """Seconds of a job over all ``files``, shared out evenly, and the results as one number.
+@dataclass(frozen=True)
+class Joined:
+    """What one job took, of all its input."""
 
-    Without ``buckets`` a band stays what it is, and no equality helps to find its pairs. Raises NoFlink, and TooSlow after ``seconds``.
+    seconds: float
+    cpu_seconds: float
+    results: int
+
+
+def chained(root: Path, streams: Streams, files: int, *, limit: float, buckets: bool = True) -> Joined:
+    """A job over all ``files``, of ``write_json``. Raises NoFlink, and TooSlow after ``limit`` seconds.
+
+    Without ``buckets`` a band stays what it is, and no equality helps to find its pairs.
     """
-    write_json(root, streams, files)
     home = Path(tempfile.mkdtemp(prefix="flink-", dir=root))
     log = home / "log"
     process = launch(home / "home", script(root, streams, home, buckets), Settings(CHECKPOINT_MILLIS, heap_mib=HEAP_MIB), log)
+    measured = psutil.Process(process.pid)
+    deadline, cpu = time.monotonic() + START_SECONDS + limit, [0.0] * 5
     try:
-        code = process.wait(START_SECONDS + seconds)
-    except subprocess.TimeoutExpired:
-        raise TooSlow(f"Flink has not joined {files} s of the streams within {seconds:.0f} s") from None
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                raise TooSlow(f"Flink has not joined {files} s of the streams within {limit:.0f} s")
+            with contextlib.suppress(psutil.Error):
+                spent = measured.cpu_times()
+                cpu[len(_changes(log))] = spent.user + spent.system
+            time.sleep(POLL_SECONDS)
     finally:
         process.kill()
-    said = log.read_text(errors="replace")
-    times = [datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f") for at, _ in ENDED.findall(said)]
-    if code or len(times) != 4:  # the warm-up's beginning and end, and the job's
-        raise RuntimeError(f"Flink ended with {code}; it printed\n{said[-3000:]}")
-    spent = (times[3] - times[2]).total_seconds()
+        process.wait()
+    times = _changes(log)
+    if process.returncode or len(times) != 4:  # the warm-up's beginning and end, and the job's
+        raise RuntimeError(f"Flink ended with {process.returncode}; it printed\n{log.read_text(errors='replace')[-3000:]}")
     found = 0
     for path in (home / "out").rglob("*"):
         if path.is_file() and not any(part.startswith((".", "_")) for part in path.relative_to(home / "out").parts):
             with path.open("rb") as lines:
                 found += sum(1 for _ in lines)
     shutil.rmtree(home, ignore_errors=True)
-    return [spent / files] * files, [*[0] * (files - 1), found]
+    return Joined((times[3] - times[2]).total_seconds(), cpu[3] - cpu[2], found)
+
+
+def _changes(log: Path) -> list[datetime]:
+    """When jobs began to run, and finished."""
+    return [datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f") for at in CHANGE.findall(log.read_text(errors="replace"))]
 
 
 def script(root: Path, streams: Streams, home: Path, buckets: bool) -> str:
