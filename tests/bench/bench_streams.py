@@ -101,19 +101,20 @@ WORKLOADS = {
 }
 
 
-def job_of(root: Path, streams: Streams, workers: int = 2) -> Job:
-    """The job that joins ``root``'s input, a file of each stream in each epoch."""
+def job_of(root: Path, streams: Streams, workers: int = 2, form: str = "parquet") -> Job:
+    """The job that joins ``root``'s input, a file of each stream in each epoch. ``form``: parquet or json, of input and output."""
+    folder = "in" if form == "parquet" else form
     entries = [
         {
             "name": name,
-            "source": {"files": {"path": str(root / f"in-{name}"), "format": "parquet", "maxFilesPerEpoch": 1}},
+            "source": {"files": {"path": str(root / f"{folder}-{name}"), "format": form, "maxFilesPerEpoch": 1}},
             "schema": streams.schema(name),
             "eventTime": "at",
             "watermark": "0s",
         }
         for name in streams.keys
     ]
-    sink = {"files": {"path": str(root / "out"), "format": "parquet"}}
+    sink = {"files": {"path": str(root / "out"), "format": form}}
     return make_job(
         root,
         streams=entries,
@@ -130,9 +131,9 @@ Way = Callable[[Path, Streams, int], Timed]
 """(input, join, files) -> the seconds and results of each epoch."""
 
 
-def streamjoin(runner: Runner) -> Way:
+def streamjoin(runner: Runner, form: str = "parquet") -> Way:
     def run(root: Path, streams: Streams, files: int) -> Timed:
-        run = timed(join(job_of(root, streams), runner))
+        run = timed(join(job_of(root, streams, form=form), runner))
         return list(run.seconds), [result.output for result in run.results]
 
     return run

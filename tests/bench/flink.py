@@ -1,4 +1,6 @@
-"""The same join by Flink SQL: its interval join, made legal by buckets, in one Java process on this machine, exactly once.
+"""Flink SQL's interval join, made legal by buckets, in one Java process on this machine, exactly once.
+
+Here are Flink itself and the join of two streams that ``bench_latency.py`` measures; three streams are in ``flink_streams.py``.
 
 Flink's own jars are those of ``apache-flink-libraries`` (PyPI: what PyFlink runs, without Python and its pins), its connector to Kafka
 and the SQL gateway come by Maven, all into ``~/.cache/streamjoin/flink-<version>`` (330 MB, once; ``STREAMJOIN_FLINK`` names another
@@ -41,7 +43,6 @@ POM = f"""\
 </project>
 """
 
-# The buffers' timeout is 100 ms by default, which a low latency must not wait for.
 CONFIG = """\
 execution.target: local
 parallelism.default: 2
@@ -49,7 +50,7 @@ execution.checkpointing.interval: {interval}
 execution.checkpointing.mode: EXACTLY_ONCE
 execution.checkpointing.incremental: true
 execution.checkpointing.dir: file://{root}/checkpoints
-execution.buffer-timeout.interval: 1 ms
+execution.buffer-timeout.interval: {buffer_millis} ms
 state.backend.type: {state}
 pipeline.object-reuse: true
 taskmanager.memory.managed.size: 1g
@@ -73,10 +74,14 @@ INSERT INTO joined SELECT l.rid, r.rid FROM l_bucket AS l, r_buckets AS r
   AND l.`at` BETWEEN r.`at` - INTERVAL '{window}' SECOND AND r.`at` + INTERVAL '{window}' SECOND;
 """
 
+# Jobs, and nothing else, tell what becomes of them.
 LOG4J = """\
 <Configuration status="error">
 <Appenders><Console name="out" target="SYSTEM_ERR"><PatternLayout pattern="%d %p %c{1}: %m%n"/></Console></Appenders>
-<Loggers><Root level="warn"><AppenderRef ref="out"/></Root></Loggers></Configuration>
+<Loggers>
+<Logger name="org.apache.flink.runtime.executiongraph.ExecutionGraph" level="info"/>
+<Root level="warn"><AppenderRef ref="out"/></Root>
+</Loggers></Configuration>
 """
 
 OPENED = ("java.lang", "java.lang.invoke", "java.lang.reflect", "java.math", "java.net", "java.nio", "java.text", "java.time", "java.util")
@@ -121,32 +126,49 @@ def _fetch(command: list[str], directory: Path) -> None:
 
 
 @dataclass(frozen=True)
-class FlinkJoin:
+class Settings:
     """What is chosen of Flink's settings."""
 
     checkpoint_millis: int
-    state: str
+    state: str = "hashmap"
     """Where it holds its state: ``rocksdb`` or ``hashmap``."""
-    watermark_seconds: int
+    buffer_millis: int = 100
+    """So long a buffer that is not full waits to be sent."""
     heap_mib: int = 4096
+
+
+def launch(home: Path, sql: str, settings: Settings, log: Path) -> subprocess.Popen[bytes]:
+    """The SQL client, which runs these statements one after another in its own process; all it writes is in ``home``. Raises NoFlink."""
+    jars = libraries()
+    (home / "tmp").mkdir(parents=True)
+    config = CONFIG.format(
+        interval=f"{settings.checkpoint_millis} ms", root=home, state=settings.state, buffer_millis=settings.buffer_millis
+    )
+    (home / "config.yaml").write_text(config)
+    (home / "log4j2.xml").write_text(LOG4J)
+    (home / "join.sql").write_text(sql)
+    command = [str(find_java() / "bin" / "java"), f"-Xmx{settings.heap_mib}m", f"-Dlog4j2.configurationFile={home / 'log4j2.xml'}"]
+    command += [f"-Djava.io.tmpdir={home / 'tmp'}"]
+    command += [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
+    command += ["-cp", f"{jars}/*", "org.apache.flink.table.client.SqlClient", "embedded", "-hist", str(home / "history")]
+    command += ["-f", str(home / "join.sql")]
+    with log.open("wb") as out:
+        environment = os.environ | {"FLINK_CONF_DIR": str(home)}
+        return subprocess.Popen(command, env=environment, cwd=home, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+
+
+@dataclass(frozen=True)
+class FlinkJoin:
+    """The join of two streams of records that are produced meanwhile."""
+
+    checkpoint_millis: int
+    state: str
+    watermark_seconds: int
 
     def start(self, ends: Ends, log: Path) -> subprocess.Popen[bytes]:
         """The process, which runs until it is ended. Raises NoFlink."""
-        jars = libraries()
-        home = ends.root / "flink"
-        (home / "tmp").mkdir(parents=True)
-        config = CONFIG.format(interval=f"{self.checkpoint_millis} ms", root=home, state=self.state)
-        (home / "config.yaml").write_text(config)
-        (home / "log4j2.xml").write_text(LOG4J)
-        (home / "join.sql").write_text(self._sql(ends))
-        command = [str(find_java() / "bin" / "java"), f"-Xmx{self.heap_mib}m", f"-Dlog4j2.configurationFile={home / 'log4j2.xml'}"]
-        command += [f"-Djava.io.tmpdir={home / 'tmp'}"]
-        command += [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
-        command += ["-cp", f"{jars}/*", "org.apache.flink.table.client.SqlClient", "embedded", "-hist", str(home / "history")]
-        command += ["-f", str(home / "join.sql")]
-        with log.open("wb") as out:
-            environment = os.environ | {"FLINK_CONF_DIR": str(home)}
-            return subprocess.Popen(command, env=environment, cwd=home, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        settings = Settings(self.checkpoint_millis, self.state, buffer_millis=1)  # a low latency must not wait for the default's 100
+        return launch(ends.root / "flink", self._sql(ends), settings, log)
 
     def _sql(self, ends: Ends) -> str:
         if ends.servers is None:
@@ -167,14 +189,14 @@ class FlinkJoin:
         return SQL.format(
             columns="rid BIGINT, k BIGINT, `at` TIMESTAMP_LTZ(3)",
             watermark=self.watermark_seconds,
-            left=_options(inputs["l"] | text),
-            right=_options(inputs["r"] | text),
-            out=_options(sink),
+            left=with_options(inputs["l"] | text),
+            right=with_options(inputs["r"] | text),
+            out=with_options(sink),
             band=BAND,
             bucket=BUCKET,
             window=WINDOW,
         )
 
 
-def _options(values: dict[str, str]) -> str:
+def with_options(values: dict[str, str]) -> str:
     return ", ".join(f"'{name}' = '{value}'" for name, value in values.items())

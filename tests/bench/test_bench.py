@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bench import bench_latency, bench_several, bench_streams, rivals, stream_rivals
+from bench import bench_flink, bench_latency, bench_several, bench_streams, rivals, stream_rivals
 from bench.bench_breakdown import PARTS, middle
 from bench.engine import job_of, join, timed
 from bench.report import counts, millions, table
@@ -45,6 +45,7 @@ def test_of_three_streams_all_who_need_no_spark_find_as_many_results_in_every_ep
     assert timed_epochs(stream_rivals.duckdb(tmp_path, workload.streams, FILES))[1] == ours
     for engine in ("in-memory", "streaming"):
         assert timed_epochs(stream_rivals.polars(tmp_path, workload.streams, FILES, engine))[1] == ours
+    assert bench_flink.OneCore()(tmp_path, workload.streams, FILES)[1] == ours  # from the JSON that Flink gets
 
 
 @pytest.mark.parametrize("name", ["W1", "W2, z = 1", "W2, z = 2"])
