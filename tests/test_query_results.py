@@ -7,8 +7,12 @@ which nothing can be mapped. ``STREAMJOIN_SEED=<seed> pytest tests/test_query_re
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import signal
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +23,11 @@ import pyarrow as pa
 import pytest
 
 from faulty_runs import elastic, run_cases, run_with_faults
-from harness import driver_for, join_of, make_job
+from harness import driver_for, join_of, make_job, manifest_text
 from joins import BAND, band_inputs
 from streamjoin.epoch.driver import Driver
-from streamjoin.job import Job
+from streamjoin.job import Job, compile_job
+from streamjoin.manifest import load
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.errors import QueryError
 from streamjoin.query.execution import asked
@@ -161,3 +166,38 @@ def test_streams_of_results_are_asked_like_others(tmp_path: Path) -> None:
         written = database.execute(f"SELECT a, b FROM read_parquet('{tmp_path}/first/out/*.parquet') ORDER BY 1, 2").fetchall()
     assert rows(job, storage, "SELECT a, b FROM pairs ORDER BY 1, 2") == written != []
     assert rows(job, storage, "SELECT count(*) FROM l") == rows(job, storage, "SELECT count(*) FROM m")
+
+
+def test_results_are_followed_as_snapshots_come_and_gone_on_with(tmp_path: Path) -> None:
+    inputs = band_inputs()
+    output = {"select": ["l.rid AS a", "r.rid AS b"], "snapshots": {"size": 20, "key": "a"}}
+    text = manifest_text(tmp_path, joins=[join_of(tmp_path, name="found", on=BAND, window={"within": "3s"}, output=output)], watermark="2s")
+    job, manifest = compile_job(load(text)), tmp_path / "found.yaml"
+    manifest.write_text(text)
+    run(job, inputs, tmp_path, 3)
+    command = [sys.executable, "-m", "streamjoin", "query", str(manifest), "SELECT a, b, _snapshot FROM found WHERE a >= 0", "--json"]
+    with subprocess.Popen([*command, "--follow", "--after", "-1"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())["_snapshot"]
+        run(job, inputs, tmp_path, None)
+        last = max(row for (row,) in rows(job, ObjectStorage(str(tmp_path / "state")), "SELECT _snapshot FROM found"))
+        found = [first]
+        while found[-1] < last:
+            found.append(json.loads(process.stdout.readline())["_snapshot"])
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(timeout=60) == 0
+    found += [json.loads(line)["_snapshot"] for line in rest.splitlines()]
+    whole = Counter(row for (row,) in rows(job, ObjectStorage(str(tmp_path / "state")), "SELECT _snapshot FROM found"))
+    assert Counter(found) == whole
+    later = subprocess.run([*command, "--after", str(last - 1)], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert Counter(json.loads(line)["_snapshot"] for line in later) == {last: whole[last]}
+
+
+@pytest.mark.parametrize("sql", ["SELECT * FROM l", "SELECT 1"])
+def test_what_is_followed_must_be_one_joins_results(sql: str, tmp_path: Path) -> None:
+    job = make_job(tmp_path, on=BAND, window={"within": "3s"})
+    run(job, band_inputs(), tmp_path, 1)
+    storage, refused = ObjectStorage(str(tmp_path / "state")), "FROM must name one join whose results are kept; there is none: give joins"
+    with pytest.raises(QueryError, match=refused), asked(storage, Catalog.of(job), sql, LIMITS, after=3):
+        pass

@@ -138,6 +138,8 @@ def explain(manifest: Path, limit: int, as_json: bool) -> None:
 @click.option("--timeout", "seconds", type=Duration(), default="60s", show_default=True, help="Give up after so long.")
 @click.option("--memory", type=Memory(), default="1Gi", show_default=True, help="What the query may take, where it runs here.")
 @click.option("--token-file", type=FILE, metavar="FILE", help="The token of the server at URL is in this file.")
+@click.option("--follow", is_flag=True, help="Of a join's results: go on with each snapshot that comes, until Ctrl-C.")
+@click.option("--after", type=click.IntRange(-1), metavar="SNAPSHOT", help="Of a join's results: those of later snapshots alone.")
 def query(
     target: str,
     sql: str,
@@ -147,8 +149,10 @@ def query(
     seconds: float,
     memory: int,
     token_file: Path | None,
+    follow: bool,
+    after: int | None,
 ) -> None:
-    """Ask a join what it holds: one SELECT over its streams, by their names.
+    """Ask a join what it holds, and what it has found: one SELECT over its streams and joins, by their names.
 
     MANIFEST is read where the join's storage can be reached; URL is the port of a running join or of streamjoin serve.
     """
@@ -156,7 +160,7 @@ def query(
         raise click.UsageError("--json and --arrow exclude each other; give one")
     from streamjoin.cli.query import Options, run_query
 
-    raise SystemExit(run_query(Options(target, sql, as_json, arrow, limit, seconds, memory, token_file)))
+    raise SystemExit(run_query(Options(target, sql, as_json, arrow, limit, seconds, memory, token_file, follow, after)))
 
 
 @main.command()

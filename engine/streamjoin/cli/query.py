@@ -1,7 +1,8 @@
 """``streamjoin query``: one SELECT over what a join holds, from its storage or from a server, as a table, JSON lines or an Arrow file.
 
 Always holds: what is printed or written is one answer, of one epoch that is named on standard error, and whole, or it is said not to be:
-there, and where it was cut off by an error also by the exit code. A file appears under its name only with all rows in it.
+there, and where it was cut off by an error also by the exit code. A file appears under its name only with all rows in it. What is followed
+is an answer for each time that snapshots have come; the last one's number, by which it can be gone on with, stands behind its rows.
 """
 
 from __future__ import annotations
@@ -34,8 +35,14 @@ if TYPE_CHECKING:
 TABLE_ROWS = 1000
 """Of a table, unless it is said."""
 POLL_SECONDS = 0.1
+FOLLOW_SECONDS = 0.5
+"""So often it is looked for snapshots that have come."""
+NOTHING = 2**62
+"""After this snapshot there is none."""
 STOP_SECONDS = 1.0
 """How long a query may take to end after a Ctrl-C."""
+LAST_SECONDS = 30.0
+"""How long what is followed may take to print what has come by then, whole."""
 GRACE_SECONDS = 10.0
 """How much longer than the query's own time a server may take to answer."""
 
@@ -53,6 +60,10 @@ class Options:
     seconds: float = 60.0
     memory_bytes: int = 1 << 30
     token_file: Path | None = None
+    follow: bool = False
+    """Go on with the results of each snapshot that comes, until stopped."""
+    after: int | None = None
+    """Begin with the snapshots after this one."""
 
 
 def run_query(options: Options) -> int:
@@ -61,19 +72,29 @@ def run_query(options: Options) -> int:
 
     # Not in the main thread, which must hear a Ctrl-C whatever DuckDB is at.
     stop, codes = Stop(), queue.SimpleQueue[int | BaseException]()
-    asking = threading.Thread(target=lambda: codes.put(_caught(options, stop)), name="query", daemon=True)
-    asking.start()
+    # Not Thread.join: one that a Ctrl-C interrupts takes the thread for ended from then on (Python 3.11).
+    is_over = threading.Event()
+
+    def ask() -> None:
+        codes.put(_caught(options, stop))
+        is_over.set()
+
+    threading.Thread(target=ask, name="query", daemon=True).start()
     try:
-        while asking.is_alive():
-            asking.join(POLL_SECONDS)
+        while not is_over.wait(POLL_SECONDS):
+            pass
     except KeyboardInterrupt:
+        if options.follow:  # which has no other end
+            stop.ask_between()
+            is_over.wait(LAST_SECONDS)
         stop.ask()
-        asking.join(STOP_SECONDS)
-        click.echo("streamjoin: stopped; what is above is not the whole answer", err=True)
+        is_over.wait(STOP_SECONDS)
+        if not options.follow:
+            click.echo("streamjoin: stopped; what is above is not the whole answer", err=True)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError):
                 stream.flush()
-        os._exit(Exit.INTERRUPTED)  # threads of DuckDB's that are still at it would abort an orderly end
+        os._exit(Exit.DONE if options.follow else Exit.INTERRUPTED)  # threads of DuckDB's that are still at it would abort an orderly end
     code = codes.get()
     gc.collect()  # DuckDB's binding complains at the end of the process of what an error's traceback still holds
     if isinstance(code, BaseException):
@@ -89,6 +110,8 @@ def _caught(options: Options, stop: Stop) -> int | BaseException:
 
 
 def _run(options: Options, stop: Stop) -> int:
+    if options.follow or options.after is not None:
+        return _follow(options, stop)
     rows = options.rows
     if rows is None and not options.as_json and options.arrow is None:
         rows = TABLE_ROWS
@@ -105,8 +128,36 @@ def _run(options: Options, stop: Stop) -> int:
     return Exit.DONE
 
 
+def _follow(options: Options, stop: Stop) -> int:
+    """Print the rows of each snapshot that comes, with the number of the last one, by which it can be gone on with."""
+    try:
+        if urlsplit(options.target).scheme in ("http", "https"):
+            text = "--follow reads the storage: name the manifest; at a server, ask again WHERE _snapshot > the last one"
+            raise Failure(Exit.USAGE, text)
+        if options.arrow is not None:
+            raise Failure(Exit.USAGE, "--follow has no end, and a file needs one; leave --arrow out")
+        after = options.after
+        while True:
+            with _asked(options, options.rows, stop, after=NOTHING if after is None else after) as answer:
+                if after is not None and answer.snapshot > after:
+                    _write(options, answer)
+                    click.echo(_told(answer), err=True)
+                after = answer.snapshot if after is None else max(after, answer.snapshot)
+            if not options.follow:
+                break
+            stop.wait(FOLLOW_SECONDS)
+    except Failure as failure:
+        click.echo(failure.sentence, err=True)
+        return failure.code
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return Exit.DONE
+
+
 @contextlib.contextmanager
-def _asked(options: Options, rows: int | None, stop: Stop) -> Iterator[Answer]:
+def _asked(options: Options, rows: int | None, stop: Stop, after: int | None = None) -> Iterator[Answer]:
     from streamjoin.query.errors import QueryError, Why
 
     codes = {Why.WRONG: Exit.USAGE, Why.STORAGE: Exit.STORAGE}
@@ -114,14 +165,14 @@ def _asked(options: Options, rows: int | None, stop: Stop) -> Iterator[Answer]:
         if urlsplit(options.target).scheme in ("http", "https"):
             yield _from_server(options, rows)
             return
-        with _from_storage(options, rows, stop) as answer:
+        with _from_storage(options, rows, stop, after) as answer:
             yield answer
     except QueryError as error:
         raise Failure(codes.get(error.why, Exit.FAILED), str(error)) from error
 
 
 @contextlib.contextmanager
-def _from_storage(options: Options, rows: int | None, stop: Stop) -> Iterator[Answer]:
+def _from_storage(options: Options, rows: int | None, stop: Stop, after: int | None) -> Iterator[Answer]:
     from streamjoin.cli.run import anchored
     from streamjoin.cli.validate import read_text, refusing
     from streamjoin.job import compile_job
@@ -135,7 +186,7 @@ def _from_storage(options: Options, rows: int | None, stop: Stop) -> Iterator[An
     with refusing(path):
         job = anchored(compile_job(load(read_text(str(path)))))
     limits = Limits(rows, options.seconds, options.memory_bytes, threads=os.cpu_count() or 1)
-    with asked(ObjectStorage(job.checkpoint), Catalog.of(job), options.sql, limits, stop) as answer:
+    with asked(ObjectStorage(job.checkpoint), Catalog.of(job), options.sql, limits, stop, after=after) as answer:
         yield answer
 
 

@@ -74,21 +74,36 @@ class Answer:
     is_cut: bool = False
     """There are more rows than the limit."""
 
+    @property
+    def snapshot(self) -> int:
+        """The last one whose results were asked for; -1: none."""
+        return max((rows.snapshot for rows in self.read.values() if rows.snapshot is not None), default=-1)
+
 
 class Stop:
     """Lets another thread end a query, at any time: who asked gets a KeyboardInterrupt."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._event = threading.Lock(), threading.Event()
         self._database: duckdb.DuckDBPyConnection | None = None
         self.is_asked = False
 
     def ask(self) -> None:
         with self._lock:
             self.is_asked = True
+            self._event.set()
             if self._database is not None:
                 with contextlib.suppress(duckdb.Error):
                     self._database.interrupt()
+
+    def ask_between(self) -> None:
+        """Let what is being answered be answered; the next :meth:`wait` ends."""
+        self._event.set()
+
+    def wait(self, seconds: float) -> None:
+        """Until it is asked to stop, at most so long. Raises KeyboardInterrupt where it is."""
+        if self._event.wait(seconds):
+            raise KeyboardInterrupt
 
     def watch(self, database: duckdb.DuckDBPyConnection | None) -> None:
         """From now on this is what is to be stopped; None: nothing any more."""
@@ -97,12 +112,17 @@ class Stop:
 
 
 @contextlib.contextmanager
-def asked(storage: Storage, catalog: Catalog, text: str, limits: Limits, stop: Stop | None = None) -> Iterator[Answer]:
-    """The answer to a query, to be taken within. Raises QueryError, here and as rows are taken, and KeyboardInterrupt."""
+def asked(
+    storage: Storage, catalog: Catalog, text: str, limits: Limits, stop: Stop | None = None, *, after: int | None = None
+) -> Iterator[Answer]:
+    """The answer to a query, to be taken within. Raises QueryError, here and as rows are taken, and KeyboardInterrupt.
+
+    ``after``: of the results of one join, those of later snapshots than this alone.
+    """
     statement = Statement.parse(text)
     with _database(limits) as database, _Clock(limits.seconds, stop or Stop(), database) as clock:
         with _explained(clock, limits):
-            checkpoint, relations, read = _prepared(storage, catalog, statement, limits, database, clock.check)
+            checkpoint, relations, read = _prepared(storage, catalog, statement, limits, database, clock.check, after)
         with _explained(clock, limits, [relation for relation in relations if relation.name in read]):
             reader = database.sql(statement.sql).to_arrow_reader(BATCH_ROWS)
             at = checkpoint.committed_at
@@ -119,15 +139,20 @@ def _prepared(
     limits: Limits,
     database: duckdb.DuckDBPyConnection,
     check: Callable[[], None],
+    after: int | None,
 ) -> tuple[Checkpoint, Sequence[Relation], dict[str, Rows]]:
     """Reads what the query asks for of one commit, and shows it to DuckDB. Returns the commit, all its relations, and what was read."""
     for attempt in range(1, ATTEMPTS + 1):
         check()
         checkpoint = commit_of(storage, statement.as_of)
-        relations: Sequence[Relation] = relations_of(catalog, checkpoint, storage)
+        relations: Sequence[Relation] = relations_of(catalog, checkpoint, storage, after)
         by_name = {relation.name: relation for relation in relations}
         schemas = {name: relation.schema for name, relation in by_name.items()}
         wanted = statement.wanted(schemas, lambda sql, type_: _constant(database, sql, type_))
+        if after is not None and sum(isinstance(by_name[name], JoinResults) for name in wanted) != 1:
+            kept = [relation.name for relation in relations if isinstance(relation, JoinResults)]
+            there = f"there are {', '.join(kept)}" if kept else "there is none: give joins[].output.snapshots"
+            raise QueryError(Why.WRONG, f"to follow results, FROM must name one join whose results are kept; {there}")
         room = limits.fetch_bytes
         read: dict[str, Rows] = {}
         try:
@@ -148,11 +173,11 @@ def _prepared(
     raise AssertionError("the last attempt returns or raises")
 
 
-def relations_of(catalog: Catalog, checkpoint: Checkpoint, storage: Storage) -> list[Relation]:
+def relations_of(catalog: Catalog, checkpoint: Checkpoint, storage: Storage, after: int | None = None) -> list[Relation]:
     """What a query may name: the streams, and joins whose results are kept, unless a stream has that name."""
     streams = held_streams(catalog, checkpoint, storage)
     taken = {stream.name.casefold() for stream in streams}
-    return [*streams, *(JoinResults(each, checkpoint, storage) for each in catalog.results if each.join.casefold() not in taken)]
+    return [*streams, *(JoinResults(each, checkpoint, storage, after) for each in catalog.results if each.join.casefold() not in taken)]
 
 
 def _show(database: duckdb.DuckDBPyConnection, read: dict[str, Rows], wanted: dict[str, Wanted]) -> None:

@@ -50,6 +50,8 @@ class Rows:
     all_nbytes: int = 0
     upto: str = ""
     """What of the relation the answer is of, where that is not all of the commit."""
+    snapshot: int | None = None
+    """Of results: the last snapshot whose rows they are, or of which there are none."""
 
 
 class Relation(Protocol):

@@ -45,8 +45,9 @@ class ResultsOf:
 class JoinResults:
     """See the module. A relation."""
 
-    def __init__(self, results: ResultsOf, checkpoint: Checkpoint, storage: Storage) -> None:
-        self._results, self._epoch, self._storage = results, checkpoint.epoch, storage
+    def __init__(self, results: ResultsOf, checkpoint: Checkpoint, storage: Storage, after: int | None = None) -> None:
+        """``after``: of later snapshots than this one alone."""
+        self._results, self._epoch, self._storage, self._after = results, checkpoint.epoch, storage, -1 if after is None else after
 
     @property
     def name(self) -> str:
@@ -69,7 +70,9 @@ class JoinResults:
         schema = pa.schema([self.schema.field(name) for name in columns])
         tables, nbytes, opened = list[pa.Table](), 0, 0
         for file in files:
-            if last is None or file.snapshot_low > last.id or not _may_have(file, keys, snapshots):
+            if last is None or file.snapshot_low > last.id or file.snapshot_high <= self._after:
+                continue
+            if not _may_have(file, keys, snapshots):
                 continue
             check()
             opened += 1
@@ -78,12 +81,13 @@ class JoinResults:
                 nbytes += size
         return Rows(
             pa.concat_tables([schema.empty_table(), *tables]),
-            f'"{SNAPSHOT}" <= {-1 if last is None else last.id}',
+            f'"{SNAPSHOT}" > {self._after} AND "{SNAPSHOT}" <= {-1 if last is None else last.id}',
             opened,
             len(files),
             nbytes,
             sum(file.bytes for file in files),
             upto=f"{self.name} up to snapshot {last.id}" if last is not None else f"no snapshot of {self.name} is stored yet",
+            snapshot=-1 if last is None else last.id,
         )
 
     def _last(self, found: Sequence[Run]) -> Snapshot | None:
