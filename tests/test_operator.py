@@ -109,15 +109,23 @@ class TestChanges:
         is_same = revision(before, "") == revision(after, "")
         assert is_same == (kind in (Class.IGNORED, Class.LIVE)), "the driver restarts exactly when the revision differs"
 
-    def test_a_join_that_comes_or_goes_is_refused_by_name(self) -> None:
+    def test_a_join_that_comes_or_goes_restarts_the_driver_and_one_that_stays_may_not_change(self) -> None:
         one = streamjoin()
         (join,) = one["spec"]["joins"]
-        two = changed("joins", [join, join | {"name": "another", "output": {"sink": {"console": {}}}}])
-        for before, after in ((one, two), (two, one)):
-            changes = classify(compared(manifest_of(before)), compared(manifest_of(after)))
-            assert worst(changes) is Class.REFUSED
-            refused = {change.field for change in changes if change.kind is Class.REFUSED}
-            assert {"spec.joins[1].name", "spec.joins[1].condition"} <= refused
+        another = join | {"name": "another", "output": {"sink": {"console": {}}}}
+        two, turned = changed("joins", [join, another]), changed("joins", [another, join])
+        for before, after, field, why in (
+            (one, two, "spec.joins[1]", "another is added"),
+            (one, turned, "spec.joins[0]", "another is added"),
+            (two, one, "spec.joins", "another is removed"),
+            (two, turned, "spec.joins", "they are in another order"),
+        ):
+            (change,) = classify(compared(manifest_of(before)), compared(manifest_of(after)))
+            assert (change.field, change.kind, change.why) == (field, Class.RESTART, why)
+        other = changed("joins", [another, join | {"window": {"within": "59s"}}])
+        changes = classify(compared(manifest_of(one)), compared(manifest_of(other)))
+        assert worst(changes) is Class.REFUSED
+        assert [change.field for change in changes if change.kind is Class.REFUSED] == ["spec.joins[1].window.within"]
 
     def test_a_stream_that_comes_or_goes_is_refused_by_name(self) -> None:
         two, three = streamjoin(), streamjoin(**three_streams())

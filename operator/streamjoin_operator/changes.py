@@ -125,37 +125,25 @@ def with_operator_fields(engine: Object, manifest: Manifest) -> Object:
 
 def classify(before: Object, after: Object) -> tuple[Change, ...]:
     """The fields that differ between two values of :func:`compared`, in order. O(fields x rules)."""
-    joins = _joins(before, after)
-    old, new = dict(_leaves("", joins.before)), dict(_leaves("", joins.after))
+    aligned, joins = _joins(before, after)
+    old, new = dict(_leaves("", aligned)), dict(_leaves("", after))
     fields = [field for field in {**old, **new} if old.get(field) != new.get(field)]
     moved = before["spec"]["checkpoint"] != after["spec"]["checkpoint"]
-    changes = [_relaxed(change, moved, bool(joins.changes)) for change in map(_classified, sorted(fields))]
-    return (*changes, *joins.changes)
+    changes = [_relaxed(change, moved, bool(joins)) for change in map(_classified, sorted(fields))]
+    return (*changes, *joins)
 
 
-@dataclass(frozen=True, slots=True)
-class _Joins:
-    """Two manifests with the joins that both have, by name, in the order of the second; and what became of the others."""
-
-    before: Object
-    after: Object
-    changes: tuple[Change, ...] = ()
-
-
-def _joins(before: Object, after: Object) -> _Joins:
-    """Joins of two streams may come and go."""
+def _joins(before: Object, after: Object) -> tuple[Object, tuple[Change, ...]]:
+    """The first manifest with the second one's joins in their order, those of the same name as they were; and what became of the others, as
+    joins of two streams may come and go."""
     old, new = ({join.get("name", DEFAULT_NAME): join for join in value["spec"]["joins"]} for value in (before, after))
     if list(old) == list(new) or (len(after["spec"]["streams"]) > 2 and len(old) == len(new) == 1):
-        return _Joins(before, after)
-    both = [name for name in new if name in old]
+        return before, ()
     added = [Change(f"spec.joins[{number}]", Class.RESTART, f"{name} is added") for number, name in enumerate(new) if name not in old]
     removed = [Change("spec.joins", Class.RESTART, f"{name} is removed") for name in old if name not in new]
     moved = [] if added or removed else [Change("spec.joins", Class.RESTART, "they are in another order")]
-
-    def with_both(value: Object, of: Object) -> Object:
-        return {**value, "spec": {**value["spec"], "joins": [of[name] for name in both]}}
-
-    return _Joins(with_both(before, old), with_both(after, new), (*added, *removed, *moved))
+    aligned = {**before, "spec": {**before["spec"], "joins": [old.get(name, join) for name, join in new.items()]}}
+    return aligned, (*added, *removed, *moved)
 
 
 def worst(changes: tuple[Change, ...]) -> Class:
