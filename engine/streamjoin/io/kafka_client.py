@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
 from streamjoin.io.base import UnavailableError
+from streamjoin.io.references import resolved
 
 RECONNECT_MILLIS = 1000
 """A broker that is back is noticed within this time; librdkafka's own ten seconds would cost as many epochs."""
-FILE, VARIABLE = "file:", "env:"
-"""With what an option's value begins that is not the value itself, but says where to read it."""
 log = logging.getLogger("streamjoin.kafka")
 
 CREDENTIALS = "correct kafka.options[sasl.username] and kafka.options[sasl.password], and let kafka.options[sasl.mechanism] be theirs"
@@ -56,7 +53,7 @@ class KafkaClient:
 
     def settings(self, own: Mapping[str, Any], errors: type[Exception]) -> dict[str, Any]:
         """The options of a client; ``own`` win over the user's. Raises ``errors`` where a secret cannot be read."""
-        given = {name: self._read(name, value, errors) for name, value in self.options}
+        given = resolved(self.options, "kafka.options", "the driver and the workers run", errors)
         defaults = {"log_level": 4, "reconnect.backoff.max.ms": RECONNECT_MILLIS}
         return {**defaults, "logger": log, "bootstrap.servers": self.servers, **given, **own}
 
@@ -73,23 +70,6 @@ class KafkaClient:
             with contextlib.suppress(KafkaException):
                 return kind(self.settings(own, errors))
         return self.make(kinds[-1], own, errors)
-
-    def _read(self, name: str, value: str, errors: type[Exception]) -> str:
-        """An option's value, without the line break that ends most files."""
-        if value.startswith(VARIABLE):
-            variable = value.removeprefix(VARIABLE)
-            if variable not in os.environ:
-                raise errors(f"kafka.options[{name}]: the variable {variable} is not set; set it where the driver and the workers run")
-            return os.environ[variable].rstrip("\r\n")
-        if not value.startswith(FILE):
-            return value
-        path = value.removeprefix(FILE)
-        try:
-            return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-            where = f"kafka.options[{name}]: {path}"
-            raise errors(f"{where} cannot be read ({reason}); mount it where the driver and the workers run") from None
 
     def unavailable(self, what: str, reason: str) -> UnavailableError:
         """No answer in time; ``what`` was asked for."""

@@ -27,9 +27,9 @@ from cassandra.policies import DCAwareRoundRobinPolicy, TokenAwarePolicy
 from cassandra.query import PreparedStatement
 from cassandra.util import Date
 
+from streamjoin.io.references import resolved
 from streamjoin.results.parts import KEY, ROW, SNAPSHOT
 from streamjoin.results.reader import Snapshot
-from streamjoin.results.secrets import resolved
 from streamjoin.results.store import StoreError
 
 CHECKPOINT, HAS_KEY = "_checkpoint", "_has_key"
@@ -174,7 +174,7 @@ class CassandraStore:
 
     def _connect(self) -> None:
         config = self.config
-        options = resolved(config.options, config.where)
+        options = resolved(config.options.items(), config.where, "the driver runs", StoreError)
         profile = ExecutionProfile(
             load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(config.datacenter or "")),
             consistency_level=ConsistencyLevel.name_to_value[config.consistency],

@@ -26,9 +26,9 @@ import pyarrow.compute as pc
 from psycopg import sql
 from pyarrow import csv
 
+from streamjoin.io.references import resolved
 from streamjoin.results.parts import KEY, SNAPSHOT
 from streamjoin.results.reader import Snapshot
-from streamjoin.results.secrets import resolved
 from streamjoin.results.store import StoreError
 
 MARGIN_SECONDS = 5.0
@@ -173,7 +173,8 @@ class PostgresStore:
             "application_name": "streamjoin",
             "client_encoding": "utf8",
         }
-        connection = psycopg.connect("", autocommit=True, **{**resolved(config.options, config.where), **own})  # type: ignore[arg-type, unused-ignore]
+        options = resolved(config.options.items(), config.where, "the driver runs", StoreError)
+        connection = psycopg.connect("", autocommit=True, **{**options, **own})  # type: ignore[arg-type, unused-ignore]
         connection.execute(sql.SQL("SET statement_timeout = {}").format(sql.Literal(1000 * seconds)))
         connection.execute("SET timezone = 'UTC'")
         return connection
