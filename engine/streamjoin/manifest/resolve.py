@@ -83,8 +83,7 @@ def names_over(spec: model.Spec, index: int) -> tuple[str, ...]:
     names = tuple(stream.name for stream in spec.streams)
     if not is_of_pairs(spec):
         return names
-    named = {name.casefold() for name in streams_named(spec.joins[index].condition_text)}
-    found = tuple(name for name in names if name.casefold() in named)
+    found = named_by(spec.joins[index], names)
     if len(found) != 2:
         is_over = f"names {listed(found, 'and')}" if found else "names no stream"
         raise SqlError(
@@ -92,6 +91,12 @@ def names_over(spec: model.Spec, index: int) -> tuple[str, ...]:
             f"write columns as {names[0]}.column, and name two of {listed(names, 'and')}",
         )
     return found
+
+
+def named_by(join: model.Join, names: Iterable[str]) -> tuple[str, ...]:
+    """Those of these streams that a join's condition names. Raises SqlError."""
+    named = {name.casefold() for name in streams_named(join.condition_text)}
+    return tuple(name for name in names if name.casefold() in named)
 
 
 def over(spec: model.Spec, index: int, schemas: Mapping[str, Schema]) -> dict[str, Schema]:

@@ -21,7 +21,7 @@ from streamjoin.language.graph import MOST_STREAMS, join_graph
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.predicate import MainKind
 from streamjoin.language.schema import Schema
-from streamjoin.language.sql import Expression, parse_boolean, parse_projection, streams_named
+from streamjoin.language.sql import Expression, parse_boolean, parse_projection
 from streamjoin.language.types import TypeName
 from streamjoin.location import place, within
 from streamjoin.manifest import model, resolve, sources
@@ -64,7 +64,7 @@ def problems(manifest: Manifest) -> list[Problem]:
         kafka = _given(join, "output", "sink", "kafka")
         is_read = any(_given(stream, "source", "join") == _given(join, "name") for stream in streams)
         checks += [_sink(f"{field}.output.sink", join, is_read), kafka_client_problems(f"{field}.output.sink.kafka", kafka)]
-        checks += [_condition_given(field, join), _shedding(field, join, manifest)]
+        checks += [_condition_given(field, join), _shedding(field, join, manifest), _snapshots_end(f"{field}.output.snapshots", join)]
         numbers = _over(manifest, index, streams) if of_pairs else range(len(streams))
         if numbers is None:
             checks.append(_pair(field, manifest, index))
@@ -77,12 +77,13 @@ def problems(manifest: Manifest) -> list[Problem]:
             checks += [_condition(field, join, known), _output_where(field, join, known)]
             checks += [_output_select(field, join, known), _columns(field, join, manifest, known)]
             checks.append(_record_key(f"{field}.output.sink.kafka.key", join, manifest, known))
+            checks.append(_snapshots(f"{field}.output", join, manifest, known))
     if of_pairs:
         checks.append(_in_no_join(manifest, streams, joins))
     if by_name is not None and joins:
         checks += [_model(manifest, by_name), _held(manifest, by_name)]
     checks += [_join_names(joins), _window_kinds(joins), _scheme(manifest), _checkpoint(manifest), _places(manifest)]
-    checks += _of_snapshots(manifest, joins, by_name)
+    checks.append(_punctuations(manifest))
     return [problem for check in checks for problem in until_refused(check)]
 
 
@@ -250,8 +251,8 @@ def _comes_of_itself(stream: model.Stream, streams: Sequence[model.Stream], join
             if _given(join, "name") == read and isinstance(read, str) and read not in seen:
                 seen.add(read)
                 with contextlib.suppress(SqlError, UnparsedError):
-                    named = {name.casefold() for name in streams_named(join.condition_text)}
-                    over = [each for each in streams if isinstance(name := _given(each, "name"), str) and name.casefold() in named]
+                    by_name = {name: each for each in streams if isinstance(name := _given(each, "name"), str)}
+                    over = [by_name[name] for name in resolve.named_by(join, by_name)]
                     if stream in over:
                         return True
                     left += over
@@ -632,17 +633,6 @@ def _record_key(field: str, join: model.Join, manifest: Manifest, schemas: Mappi
         close = closest(kafka.key, names)
         remedy = f"did you mean {close}?" if close else f"the columns are {listed(names, 'and')}"
         yield Problem(field, kafka.key, f"is not a column of the output; {remedy}")
-
-
-def _of_snapshots(manifest: Manifest, joins: Sequence[model.Join], schemas: Mapping[str, Schema] | None) -> list[Check]:
-    """What ``output.snapshots`` of all joins must be together with the rest."""
-    checks = [_punctuations(manifest)]
-    for index, join in enumerate(joins):
-        field = f"spec.joins[{index}].output"
-        checks.append(_snapshots_end(f"{field}.snapshots", join))
-        if schemas is not None:
-            checks.append(_snapshots(field, join, manifest, schemas))
-    return checks
 
 
 def _snapshots_end(field: str, join: model.Join) -> Check:
