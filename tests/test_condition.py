@@ -546,7 +546,7 @@ def chosen(on: str, left: dict[str, list[Any]], right: dict[str, list[Any]]) -> 
         sample = pa.RecordBatch.from_arrays([pa.array(columns[name], arrow_schema(SCHEMA).field(name).type) for name in names], names)
         keys = [layout.main.key(side) for layout in found]
         samples.append([np.empty(0) if key is None else valid_keys(sample, key) for key in keys])
-    return shown(choose(found, samples).main).split(" | ", 1)[0]
+    return shown(choose(found, list(zip(*samples, strict=True))).main).split(" | ", 1)[0]
 
 
 def valid_keys(sample: pa.RecordBatch, key: KeyExpression) -> Any:

@@ -32,6 +32,7 @@ ROW_BITS, RUN_BITS = 31, 20
 TASK_SHIFT = ROW_BITS + RUN_BITS
 """A reference is a task, a number of a run there, and a row of it: it ascends by these."""
 
+
 def rounds_of(ways: Ways) -> int:
     """How many rounds of the exchange there are after the first: one for each step but the first, and two where tuples are fetched."""
     return len(ways) - 2 + FETCHING_ROUNDS * any(way.fetches for way in ways)

@@ -33,7 +33,7 @@ from streamjoin.io.several import Sinks, tags
 from streamjoin.job import Job, JoinSource, StreamJob
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_schema, output_schema
-from streamjoin.language.choice import choose, choose_graph, choose_of_pairs
+from streamjoin.language.choice import choose, choose_graph
 from streamjoin.language.floors import Floors
 from streamjoin.language.graph import Place
 from streamjoin.language.layout import Layout
@@ -90,14 +90,11 @@ def first_plan(
         sampled = [_tuple_bytes(job, place.stream, samples[place.stream]) for place in layout.places]
         return job.lying(layout).first_deployment(known, layout.main, tuple_bytes=sampled, held=volumes)
 
-    if any(layout.pairs for layout in job.layouts):
-        layout = choose_of_pairs(job.layouts, encoded)
-        made = {layout: deployment(layout)}
-    elif len(job.joins) > 1 and any(layout.floors for layout in job.layouts):
+    if any(layout.floors and not layout.pairs for layout in job.layouts):
         made = {layout: deployment(layout) for layout in job.layouts}
         layout = min(made, key=lambda each: made[each].volume)
     else:
-        layout = choose(job.layouts, list(zip(*encoded, strict=True))) if job.graph is None else choose_graph(job.layouts, encoded)
+        layout = (choose if job.graph is None else choose_graph)(job.layouts, encoded)
         made = {layout: deployment(layout)}
     if job.graph is None:
         checkpoint = replace(checkpoint, floors=Floors.of(layout, [join.name for join in job.joins], job.window).to_json())
@@ -113,7 +110,8 @@ def plan_as_asked(job: Job, checkpoint: Checkpoint, storage: Storage) -> Deploye
     scheme = Scheme.from_json(checkpoint.scheme)
     if scheme.model == job.model and job.min_workers <= scheme.tasks <= job.max_workers:
         return Deployed(checkpoint)
-    lying, layout, _ = as_it_lies(job, checkpoint, storage.url)
+    lying, _ = as_it_lies(job, checkpoint, storage.url)
+    layout = lying.layouts[0]
     held, samples = _held(checkpoint, layout, storage)
     deployment = _for_held(lying, checkpoint, layout, held, samples)
     deployed = _deployed(checkpoint, layout.main, deployment)
@@ -140,7 +138,7 @@ def other_joins(
         found = candidates(job, changes)
         samples = [_sample(source, plan, now) for source, plan in zip(sources, inputs, strict=True)]
         encoded = [[_encoded(samples[held.stream], held.key, job.streams[held.stream]) for held in each.places] for each in found]
-        added = choose_of_pairs(found, encoded) if len(changes.added) == 1 else found[0]
+        added = choose(found, encoded) if len(changes.added) == 1 else found[0]
     lying, after, was = continued(job, checkpoint, changes, floors, added, storage.url)
     layout = lying.layouts[0]
     held, sampled = _held(after, layout, storage)
@@ -198,17 +196,16 @@ def _deployed(checkpoint: Checkpoint, main: MainPredicate, deployment: Deploymen
     return Deployed(after, deployment.warning)
 
 
-def as_it_lies(job: Job, checkpoint: Checkpoint, location: str) -> tuple[Job, Layout, Floors | None]:
-    """The job with the layout that the checkpoint's blocks are sorted by, that, and its floors. Raises CheckpointMismatch when the joins no
+def as_it_lies(job: Job, checkpoint: Checkpoint, location: str) -> tuple[Job, Floors | None]:
+    """The job with the layout alone that the checkpoint's blocks are sorted by, and its floors. Raises CheckpointMismatch when the joins no
     longer have it."""
-    if job.graph is None:
-        floors = floors_of(job, checkpoint, JoinChanges(), location)
+    floors = None if job.graph is not None else floors_of(job, checkpoint, JoinChanges(), location)
+    if floors is not None:
         lying = job.continuing(floors)
-        if lying is not None:
-            return lying, lying.layouts[0], floors
-    for layout in job.layouts:
-        if str(layout.main) == checkpoint.main:
-            return job.lying(layout), layout, None
+    else:
+        lying = next((job.lying(layout) for layout in job.layouts if str(layout.main) == checkpoint.main), None)
+    if lying is not None:
+        return lying, floors
     raise CheckpointMismatch(
         f"{location}: its tuples are sorted by the key of {checkpoint.main}, which the conditions in spec.joins no longer offer"
         f" to model {job.model}; use the version or the model that wrote it, or choose a new checkpoint.location"

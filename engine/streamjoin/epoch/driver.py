@@ -190,7 +190,7 @@ class Driver:
             if self._published and self._results.waiting:
                 self._commit_between(gathers=True)
             if self._published and self._results.staged:
-                self._settle()
+                self._settle(self.checkpoint)
         finally:
             self._mark("stop")
             self._runner.stop()
@@ -407,11 +407,13 @@ class Driver:
         self.checkpoint, self._results, self._published = after, results, False
         self._publish()
 
-    def _settle(self) -> None:
-        """Commit that all of the last commit's results are visible, so that a join may be removed whose sink nobody knows any more then."""
-        self._results = replace(self._results, staged=())
-        self.checkpoint = self._results.committed_by(self.checkpoint)
-        self._log.commit(self.checkpoint)
+    def _settle(self, checkpoint: Checkpoint) -> None:
+        """Commit this, and that all of the last commit's results are visible, so that a join may be removed whose sink nobody knows any
+        more then. What waits to be visible stays where it is."""
+        results = replace(self._results, staged=())
+        after = results.committed_by(checkpoint)
+        self._log.commit(after)
+        self.checkpoint, self._results = after, results
 
     def _learn(self, epoch: PlannedEpoch, reports: list[TaskReport], steps: Steps) -> None:
         """Take over what the epoch that was just committed has changed: the plan, and the statistics for the next one."""
@@ -467,11 +469,9 @@ class Driver:
         """Go on with the manifest's joins from a checkpoint that was made with others. All that is staged is visible by now."""
         deployed = other_joins(self.job, self.checkpoint, changes, self._storage, self._sources, inputs, self._clock())
         self._enter("joins")
-        # What waits to be visible stays where it is.
-        after = replace(self._results, staged=()).committed_by(deployed.checkpoint)
-        self._log.commit(after)
-        self.checkpoint, self._results, self._changes = after, replace(self._results, staged=()), None
-        self._deploy(replace(deployed, checkpoint=after))
+        self._settle(deployed.checkpoint)
+        self._changes = None
+        self._deploy(replace(deployed, checkpoint=self.checkpoint))
 
     def _deploy(self, deployed: Deployed) -> None:
         self._warnings = () if deployed.warning is None else (deployed.warning,)
@@ -479,7 +479,8 @@ class Driver:
 
     def _adopt(self, checkpoint: Checkpoint) -> None:
         """Run under the checkpoint's plan from now on; where it is new, it is durable with the next commit."""
-        self.job, self.layout, floors = as_it_lies(self.job, checkpoint, self._storage.url)
+        self.job, floors = as_it_lies(self.job, checkpoint, self._storage.url)
+        self.layout = self.job.layouts[0]
         checkpoint = replace(checkpoint, floors=None if floors is None else floors.to_json())
         self._flow = None if self.job.graph is None else Flow(self.job, self.job.graph, checkpoint.ways)
         self.checkpoint = checkpoint.sized(len(self.job.streams), len(self.job.places))

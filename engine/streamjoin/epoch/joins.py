@@ -10,7 +10,7 @@ Results of a join that was removed must be visible by then, as nobody else knows
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -144,5 +144,5 @@ def _marks(blocks: Iterable[Block], known: Mapping[str, str], alone: str | None)
             yield replace(block, join=known[name])
 
 
-def _by_place(counts: Mapping[int, tuple[int, ...]], was: tuple[int | None, ...] | list[int | None]) -> dict[int, tuple[int, ...]]:
+def _by_place(counts: Mapping[int, tuple[int, ...]], was: Sequence[int | None]) -> dict[int, tuple[int, ...]]:
     return {task: tuple(0 if place is None else of_places[place] for place in was) for task, of_places in counts.items()}

@@ -67,7 +67,7 @@ def checkpoint_after(
         for blocks in (last.blocks, last.marks)
     )
     fed = fed_after(job, last, epoch, reports, segment)
-    advanced = [_advance(job, last, stream, reports, now) for stream in range(len(job.streams))]
+    advanced = [_advance(job, last, epoch, fed, stream, reports, now) for stream in range(len(job.streams))]
     small = {name: segment.add(data) for report in reports for name, data in report.small_blocks.items()}
     new = [replace(block, extent=small.get(block.name)) for report in reports for block in report.blocks]
     new_marks = [replace(block, extent=small.get(block.name)) for report in reports for block in report.marks]
@@ -99,8 +99,6 @@ def checkpoint_after(
         fingerprint=stored_fingerprint(job.fingerprint()),
         committed_at=now,
     )
-    if fed or any(isinstance(stream.source, JoinSource) for stream in job.streams):
-        after = replace(after, watermarks=_watermarks_of_results(job, last, after))
     return results.committed_by(after)
 
 
@@ -112,39 +110,39 @@ def fed_after(job: Job, last: Checkpoint, epoch: PlannedEpoch, reports: Sequence
             readers.setdefault(job.joins[stream.source.join].name, []).append(position or BEGIN)
     if not readers:
         return ()
-    names = {tag: name for name, tag in tags(join.name for join in job.joins).items()}
+    numbers = {tag: number for number, tag in enumerate(tags(join.name for join in job.joins).values())}
     new = [staged for report in reports for staged in report.staged if staged.is_fed]
     spec, found = epoch.spec, list(last.fed)
     for number, staged in enumerate(new):
-        name = names[staged.join]
+        join = numbers[staged.join]
         extent = segment.add(staged.data) if staged.data else Extent(staged.path, 0, staged.nbytes)
-        since = _since(job, name, spec.released_before, spec.late_before)
-        found.append(Fed(name, spec.epoch, number, staged.rows, extent, since))
+        since = _since(job, join, spec.released_before, spec.late_before)
+        found.append(Fed(job.joins[join].name, spec.epoch, number, staged.rows, extent, since))
     return tuple(part for part in found if any(part.is_after(at["epoch"], at["number"]) for at in readers[part.join]))
 
 
-def _since(job: Job, name: str, released: Ends, late: Ends) -> int | None:
+def _since(job: Job, number: int, released: Ends, late: Ends) -> int | None:
     """What no event time is before that a join's results are made from, in an epoch with these bounds: a pair's are within the window of a
     tuple that is not late, and a tuple comes alone when it expires, or at once. None: not known."""
-    number = next(number for number, join in enumerate(job.joins) if join.name == name)
     join, (left, right) = job.joins[number], job.layouts[0].places_of(number)
-    ends = (*join.window.expired_within(job.window, (released[left], released[right])), *(late[stream] for stream in join.streams))
+    return _least([*join.window.expired_within(job.window, (released[left], released[right])), *(late[stream] for stream in join.streams)])
+
+
+def _least(ends: Sequence[int | None]) -> int | None:
+    """None where one is not known."""
     known = [end for end in ends if end is not None]
     return min(known) if len(known) == len(ends) else None
 
 
-def _watermarks_of_results(job: Job, last: Checkpoint, after: Checkpoint) -> tuple[int | None, ...]:
-    """With those of streams that read results: no later one of these is made from an older event time."""
-    found = list(after.watermarks)
-    for number, stream in enumerate(job.streams):
-        if isinstance(stream.source, JoinSource):
-            name, found[number] = job.joins[stream.source.join].name, last.watermarks[number]
-            ends = [part.since for part in after.fed if part.join == name] + [_since(job, name, after.expired, after.effective)]
-            known = [end for end in ends if end is not None]
-            if len(known) == len(ends):
-                mark, before = min(known) - stream.watermark_micros, last.watermarks[number]
-                found[number] = mark if before is None else max(before, mark)
-    return tuple(found)
+def _watermark_of_results(
+    job: Job, last: Checkpoint, epoch: PlannedEpoch, fed: Sequence[Fed], number: int, source: JoinSource
+) -> int | None:
+    """Of a stream that reads results, after the epoch: what is yet to be read and what is yet to come is made from no older event time."""
+    name, before = job.joins[source.join].name, last.watermarks[number]
+    coming = _since(job, source.join, epoch.spec.expired_before, last.watermarks)
+    least = _least([*(part.since for part in fed if part.join == name), coming])
+    mark = None if least is None else least - job.streams[number].watermark_micros
+    return max((each for each in (before, mark) if each is not None), default=None)
 
 
 def _rewritten(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport]) -> Rewritten | None:
@@ -200,10 +198,12 @@ def _width(before: float, counts: Mapping[str, tuple[int, ...]], stream: int) ->
 
 
 def _advance(
-    job: Job, last: Checkpoint, number: int, reports: Sequence[TaskReport], now: float
+    job: Job, last: Checkpoint, epoch: PlannedEpoch, fed: Sequence[Fed], number: int, reports: Sequence[TaskReport], now: float
 ) -> tuple[int | None, dict[int, Newest]]:
     """A stream's watermark and partitions after the epoch."""
     stream = job.streams[number]
+    if isinstance(stream.source, JoinSource):
+        return _watermark_of_results(job, last, epoch, fed, number, stream.source), last.partitions[number]
     return advance(
         last.watermarks[number],
         last.partitions[number],

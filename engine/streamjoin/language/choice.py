@@ -21,21 +21,13 @@ _RESIDUAL_COST = 8.0
 
 
 def choose(layouts: Sequence[Layout], keys: Sequence[Sequence[Array]]) -> Layout:
-    """The layout that is expected to cost least, by samples of both streams; among equals the first.
+    """The layout of joins of two streams each that is expected to cost least, by samples of all streams; among equals the first.
 
-    ``keys`` has for each side and layout the valid encoded keys of the sampled tuples (nothing for ALL). The cost is the
+    ``keys`` has for each layout and place the valid encoded keys of the sampled tuples (nothing for ALL). The cost is the
     pairs that the joins' main predicates admit, each dearer where a residual remains. O(joins x n log n) for samples of n.
     """
     if len(layouts) == 1:
         return layouts[0]
-    costs = [
-        sum(_cost(predicate, left, right) for predicate in layout.predicates) for layout, left, right in zip(layouts, *keys, strict=True)
-    ]
-    return layouts[costs.index(min(costs))]
-
-
-def choose_of_pairs(layouts: Sequence[Layout], keys: Sequence[Sequence[Array]]) -> Layout:
-    """The same of joins over different pairs of streams: ``keys`` has for each layout and place what is sampled there."""
     costs = [
         sum(_cost(predicate, *(of_places[place] for place in layout.places_of(join))) for join, predicate in enumerate(layout.predicates))
         for layout, of_places in zip(layouts, keys, strict=True)

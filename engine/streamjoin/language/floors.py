@@ -16,7 +16,7 @@ from typing import Any
 
 from streamjoin.language.condition import Condition
 from streamjoin.language.graph import Place
-from streamjoin.language.layout import Equality, Layout, Pair, by_keys
+from streamjoin.language.layout import Equality, Layout, Pair, by_keys, places_on
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate, Predicate, hull
 from streamjoin.language.sides import SIDES
 from streamjoin.language.stack import MOST_FLOORS, Stack
@@ -130,11 +130,7 @@ class Floors:
     @property
     def places(self) -> tuple[Place, ...]:
         """Where tuples are held, as in the layout."""
-        return tuple(
-            Place(floor.streams[side], side, number, floor.keys[side] if floor.keys else None)
-            for number, floor in enumerate(self.floors)
-            for side in SIDES
-        )
+        return places_on([(floor.keys, floor.streams) for floor in self.floors])
 
     def without(self, removed: Iterable[str]) -> tuple[Floors, dict[int, int]]:
         """Those that are left when these joins go, and by the number of each its number then."""

@@ -10,7 +10,7 @@ Always holds: a layout's main predicate admits every pair that any of its joins 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,8 +53,7 @@ class Layout:
         if self.graph is not None:
             return self.graph.places
         mains = self.main.floors if isinstance(self.main, Stack) else (self.main,)
-        floors = enumerate(zip(mains, self.pairs or (SIDES,) * len(mains), strict=True))
-        return tuple(Place(pair[side], side, floor, main.key(side)) for floor, (main, pair) in floors for side in SIDES)
+        return places_on([(main.keys, pair) for main, pair in zip(mains, self.pairs or (SIDES,) * len(mains), strict=True)])
 
     def places_of(self, join: int) -> tuple[int, int]:
         """Where a join of two streams finds its pairs, by side."""
@@ -87,6 +86,13 @@ class Layout:
     def text(self) -> str:
         """The main predicate, for people."""
         return self.main.text or str(self.main.kind)
+
+
+def places_on(floors: Iterable[tuple[tuple[KeyExpression, ...], Pair]]) -> tuple[Place, ...]:
+    """Where tuples are held on floors with these keys, by side, of these streams."""
+    return tuple(
+        Place(pair[side], side, floor, keys[side] if keys else None) for floor, (keys, pair) in enumerate(floors) for side in SIDES
+    )
 
 
 def layouts(conditions: Sequence[Condition]) -> tuple[Layout, ...]:

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamjoin.query.bounds import Range, direct_ranges, joined
+from streamjoin.query.bounds import Range, direct_ranges
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.relation import Rows, Wanted
 from streamjoin.results.parts import KEY, ROW, SNAPSHOT
@@ -64,7 +64,8 @@ class JoinResults:
         found = runs(self._storage, self.name)
         last = self._last(found)
         files = [file for run in found for file in run.files]
-        keys = _both([direct_ranges(name, wanted.anyof) for name in (KEY, self._results.key_column) if name is not None])
+        said = (direct_ranges(name, wanted.anyof) for name in (KEY, self._results.key_column) if name is not None)
+        keys = next((ranges for ranges in said if ranges is not None), None)
         snapshots = direct_ranges(SNAPSHOT, wanted.anyof)
         columns = list(dict.fromkeys([*wanted.columns, SNAPSHOT]))
         schema = pa.schema([self.schema.field(name) for name in columns])
@@ -133,12 +134,6 @@ class JoinResults:
 def _same(there: pa.Schema, wanted: pa.Schema, name: str) -> bool:
     """Whether a file's column has the type that the manifest gives it now: a join's output may have changed."""
     return bool(there.field(name).type == wanted.field(name).type)
-
-
-def _both(of_columns: Sequence[list[Range] | None]) -> list[Range] | None:
-    """The ranges of one that is known, where columns say the same of one key."""
-    known = [ranges for ranges in of_columns if ranges is not None]
-    return joined(known[0]) if known else None
 
 
 def _may_have(file: SnapshotFile, keys: list[Range] | None, snapshots: list[Range] | None) -> bool:
