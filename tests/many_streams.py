@@ -25,7 +25,7 @@ import duckdb
 import pyarrow as pa
 
 from harness import SECOND, START, Arrived, Input, join_of, micros, on_time
-from streamjoin.scheme.models import MODELS
+from streamjoin.scheme.models import INTERCHANGEABLE
 
 Row = Mapping[str, Any]
 """A tuple's values by column; event times in microseconds."""
@@ -388,7 +388,7 @@ def _draw(rng: random.Random, count: int, most: int) -> Join:
         kept,
         _inputs(rng, count, most),
         tuple(rng.choice(delays) for _ in names),
-        rng.choice(["adsp", *MODELS]),
+        rng.choice(["adsp", *INTERCHANGEABLE]),
         rng.randint(1, 8),
     )
 

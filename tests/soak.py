@@ -36,7 +36,7 @@ FIRST_EPOCH, LAST_EPOCHS = 4, 12
 FIRST_BAD = 3
 """No file before has late records."""
 ALL = "lr"
-MODELS = ("adsp", "square", "hash", "readj", "biclique", "chain")
+MODELS = ("adsp", "square", "hash", "readj", "biclique", "broadcast")
 
 
 class Kind(StrEnum):

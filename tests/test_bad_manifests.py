@@ -389,7 +389,10 @@ CASES = [
         'spec.streams[0].select: "id" must be a list: write [id]',
     ),
     bad(
-        "text for a mapping", "scheme: {model: adsp}", "scheme: adsp", 'spec.scheme: "adsp" must be a mapping of model, sigma and groups'
+        "text for a mapping",
+        "scheme: {model: adsp}",
+        "scheme: adsp",
+        'spec.scheme: "adsp" must be a mapping of model, sigma, groups and alpha',
     ),
     bad(
         "a list for a mapping",
@@ -409,13 +412,13 @@ CASES = [
         "an unknown model",
         "model: adsp",
         "model: star",
-        'spec.scheme.model: "star" must be adsp, square, hash, dynamic, readj, biclique or chain',
+        'spec.scheme.model: "star" must be adsp, square, hash, dynamic, readj, biclique, broadcast or handshake',
     ),
     bad(
         "a slip in a choice",
         "model: adsp",
         "model: squares",
-        'spec.scheme.model: "squares" must be adsp, square, hash, dynamic, readj, biclique or chain; did you mean square?',
+        'spec.scheme.model: "squares" must be adsp, square, hash, dynamic, readj, biclique, broadcast or handshake; did you mean square?',
     ),
     bad(
         "a choice in another case",

@@ -17,13 +17,13 @@ from streamjoin.elastic.planner import follow
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.dichotomy import TooManyTasksError
-from streamjoin.scheme.models import MODELS, Options, plan_for_tasks
+from streamjoin.scheme.models import INTERCHANGEABLE, Options, plan_for_tasks
 from streamjoin.scheme.statistics import Statistics, loads
 from streamjoin.scheme.tiling import Scheme
 from test_mapping import grid
 from test_scheme import ALL, EQUAL, random_case, ranged, sampled, unknown
 
-ONE_SIDED = ("biclique", "chain")
+ONE_SIDED = ("biclique", "broadcast")
 
 
 def test_a_plan_that_is_not_aligned_moves_more_than_the_bound_and_an_aligned_one_just_that() -> None:
@@ -129,7 +129,7 @@ def test_no_plan_of_another_model_with_as_many_tasks_and_no_larger_load_moves_le
 
 def scheme_of(rng: np.random.Generator, statistics: Statistics, main: MainPredicate, tasks: int) -> Scheme:
     try:
-        return plan_for_tasks(str(rng.choice(MODELS)), statistics, main, tasks, options=Options(groups=2))
+        return plan_for_tasks(str(rng.choice(INTERCHANGEABLE)), statistics, main, tasks, options=Options(groups=2))
     except (TooManyTasksError, ValueError):
         return plan_for_tasks("adsp", statistics, main, tasks)
 

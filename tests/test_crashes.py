@@ -462,7 +462,7 @@ def test_a_checkpoint_has_the_former_name_of_the_condition_so_that_earlier_relea
 
 @pytest.mark.parametrize(
     ("model", "workers"),
-    [("adsp", 5), ("square", 4), ("adsp", 1), ("hash", 4), ("dynamic", 4), ("readj", 3), ("biclique", 5), ("chain", 3)],
+    [("adsp", 5), ("square", 4), ("adsp", 1), ("hash", 4), ("dynamic", 4), ("readj", 3), ("biclique", 5), ("broadcast", 3)],
 )
 def test_a_restart_with_another_model_or_size_goes_on_from_what_is_held(
     model: str, workers: int, tmp_path: Path, inputs: tuple[Input, Input]

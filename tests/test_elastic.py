@@ -55,7 +55,7 @@ def test_where_nothing_is_held_twice_the_first_number_of_workers_is_that_of_the_
     """M = ceil(E(rate) * window / (W * tau1)): 12,000 tuples, 500 a worker."""
     assert deployed((6000, 6000)).workers == 24
     assert deployed((6000, 6000), capacity=Capacity(1001)).workers == math.ceil(12_000 / 500.5)
-    assert deployed((6000, 6000), ALL, model="chain").workers == 24
+    assert deployed((6000, 6000), ALL, model="broadcast").workers == 24
 
 
 @pytest.mark.parametrize("main", [EQUAL, ALL, MainPredicate(MainKind.NOT_EQUAL, ALL.keys), ranged(-50, 50)])

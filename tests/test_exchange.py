@@ -70,7 +70,7 @@ def test_every_receiver_gets_every_senders_pieces_and_no_others(make: Callable[.
                 sent[task].append(one)
             sender.end(attempt, addresses)
         for task, worker in enumerate(workers):
-            assert contents(worker.pieces(attempt, task)) == contents(iter(sent[task]))
+            assert contents(worker.pieces(attempt, [task])) == contents(iter(sent[task]))
             worker.finish(attempt)
 
 
@@ -82,7 +82,7 @@ def test_two_tasks_of_one_worker_get_their_own(make: Callable[..., Exchange]) ->
         sender.send(0, receiver.address, piece(number % 2, number))
     sender.end(0, [receiver.address])
     for task in (0, 1):
-        assert [one.area for one in receiver.pieces(0, task)] == list(range(task, 10, 2))
+        assert [one.area for one in receiver.pieces(0, [task])] == list(range(task, 10, 2))
 
 
 def test_what_comes_for_an_attempt_that_is_over_is_dropped(make: Callable[..., Exchange]) -> None:
@@ -96,16 +96,16 @@ def test_what_comes_for_an_attempt_that_is_over_is_dropped(make: Callable[..., E
     sender.end(0, [receiver.address])
     sender.send(1, receiver.address, piece(0, 3))
     sender.end(1, [receiver.address])
-    assert [one.area for one in receiver.pieces(1, 0)] == [3]
+    assert [one.area for one in receiver.pieces(1, [0])] == [3]
     with pytest.raises(Abandoned):
-        list(receiver.pieces(0, 0))
+        list(receiver.pieces(0, [0]))
 
 
 def test_an_attempt_that_is_abandoned_wakes_who_waits_and_who_sends(make: Callable[..., Exchange]) -> None:
     sender, receiver = make(), make()
     receiver.begin(0, [sender.address])
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(lambda: list(receiver.pieces(0, 0)))
+        waiting = pool.submit(lambda: list(receiver.pieces(0, [0])))
         receiver.fail(0, Abandoned("given up"))
         with pytest.raises(Abandoned, match="given up"):
             waiting.result(10)
@@ -136,11 +136,11 @@ def test_a_sender_of_a_later_attempt_waits_while_its_receiver_is_behind(
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(send_all)
         wait_for("a piece of the later attempt", lambda: receiver.buffered(1))
-        assert list(receiver.pieces(0, 0)) == [], "the attempt that is worked on is not held up by the later one"
+        assert list(receiver.pieces(0, [0])) == [], "the attempt that is worked on is not held up by the later one"
         assert not sent.is_set()
         assert receiver.buffered(1) <= 2 << 20
         receiver.finish(0)
-        assert len(list(receiver.pieces(1, 0))) == total
+        assert len(list(receiver.pieces(1, [0]))) == total
         sending.result(10)
 
 
@@ -150,7 +150,7 @@ def test_a_connection_that_breaks_fails_the_attempts_that_miss_its_mark_at_once(
         receiver.begin(0, [sender.address])
         sender.begin(0, [sender.address])
         sender.send(0, cable.address, piece(0, 1))
-        pieces = receiver.pieces(0, 0)
+        pieces = receiver.pieces(0, [0])
         assert next(pieces).area == 1
         cable.cut()
         with pytest.raises(ExchangeError, match="broke off before it had sent everything"):
@@ -163,7 +163,7 @@ def test_a_connection_that_breaks_fails_the_attempts_that_miss_its_mark_at_once(
             one.begin(1, [sender.address])
         sender.send(1, cable.address, piece(0, 7))
         sender.end(1, [cable.address])
-        assert [one.area for one in receiver.pieces(1, 0)] == [7], "the next attempt has a stream of its own"
+        assert [one.area for one in receiver.pieces(1, [0])] == [7], "the next attempt has a stream of its own"
 
 
 def test_a_stream_that_broke_between_two_attempts_fails_none(make: Callable[..., Exchange]) -> None:
@@ -175,7 +175,7 @@ def test_a_stream_that_broke_between_two_attempts_fails_none(make: Callable[...,
             for number in range(attempt):
                 sender.send(attempt, cable.address, piece(0, number))
             sender.end(attempt, [cable.address])
-            assert [one.area for one in receiver.pieces(attempt, 0)] == list(range(attempt))
+            assert [one.area for one in receiver.pieces(attempt, [0])] == list(range(attempt))
             receiver.finish(attempt)
             cable.cut()
             cable.mend()
@@ -188,7 +188,7 @@ def test_a_sender_that_is_silent_is_given_up(make: Callable[..., Exchange]) -> N
         receiver.begin(0, [sender.address])
         sender.begin(0, [sender.address])
         sender.send(0, cable.address, piece(0, 1))
-        pieces = receiver.pieces(0, 0)
+        pieces = receiver.pieces(0, [0])
         next(pieces)
         cable.freeze()
         with pytest.raises(ExchangeError, match="nothing came from the worker at"):
@@ -201,7 +201,7 @@ def test_a_sender_that_takes_its_time_is_waited_for(make: Callable[..., Exchange
     sender.begin(0, [sender.address])
     sender.connect([receiver.address])
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(lambda: list(receiver.pieces(0, 0)))
+        waiting = pool.submit(lambda: list(receiver.pieces(0, [0])))
         assert not waiting.done()
         with pytest.raises(TimeoutError):
             waiting.result(BEAT * module.SILENT_BEATS * 3)
@@ -263,7 +263,7 @@ def test_garbage_ends_its_own_connection_only(make: Callable[..., Exchange], gar
         writer.close()
     client.close()
     sender.end(0, [receiver.address])
-    assert [one.area for one in receiver.pieces(0, 0)] == [1]
+    assert [one.area for one in receiver.pieces(0, [0])] == [1]
 
 
 def test_over_tls_only_certificates_of_the_authority_are_taken(make: Callable[..., Exchange], tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_over_tls_only_certificates_of_the_authority_are_taken(make: Callable[..
             send_many(other, receiver.address)
     sender.send(0, receiver.address, piece(0, 5))
     sender.end(0, [receiver.address])
-    assert [one.area for one in receiver.pieces(0, 0)] == [5]
+    assert [one.area for one in receiver.pieces(0, [0])] == [5]
 
 
 def test_a_tls_secret_without_one_of_its_files_is_named(tmp_path: Path) -> None:
@@ -298,6 +298,6 @@ def test_a_piece_is_not_copied_on_its_way_to_our_own_join(make: Callable[..., Ex
     one = piece(0, 1, 1 << 20)
     worker.send(0, worker.address, one)
     worker.end(0, [worker.address])
-    (found,) = worker.pieces(0, 0)
+    (found,) = worker.pieces(0, [0])
     assert found.data.address == one.data.address
     gc.collect()

@@ -17,7 +17,7 @@ import pytest
 from faulty_runs import elastic, run_cases, run_with_faults
 from harness import late_of, make_job, oracle, output_of
 from joins import RESULT_FILTERS
-from streamjoin.scheme.models import KEYED, MODELS
+from streamjoin.scheme.models import INTERCHANGEABLE, KEYED
 from test_join_property import KINDS, ORDERED, conditions, make_input, windows
 
 CASES = int(os.environ.get("STREAMJOIN_CASES", "240"))
@@ -30,7 +30,7 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
     kind, key = rng.choice(TYPES), rng.choice(ORDERED)
     on, expected = conditions(key, rng)
     window, inside, watermark, _ = windows(rng)
-    model, epochs, faults = rng.choice(["adsp", *MODELS]), rng.choice([2, 6, 15]), rng.random() < 0.6
+    model, epochs, faults = rng.choice(["adsp", *INTERCHANGEABLE]), rng.choice([2, 6, 15]), rng.random() < 0.6
     if model in KEYED and (" OR " in on or "!=" in on):
         model = "square"  # nothing bounds a key there
     inputs = (make_input(key, rng, epochs, rng.choice([0, 3, 15])), make_input(key, rng, epochs, rng.choice([0, 3, 15])))

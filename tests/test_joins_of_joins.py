@@ -20,7 +20,7 @@ import pytest
 
 from faulty_runs import elastic, run_cases, run_with_faults
 from harness import SECOND, Input, late_of, make_job, micros, output_of
-from streamjoin.scheme.models import MODELS
+from streamjoin.scheme.models import INTERCHANGEABLE
 from test_join_property import make_input
 
 CASES = int(os.environ.get("STREAMJOIN_CASES", "100"))
@@ -156,7 +156,7 @@ def drawn(rng: random.Random, root: Path, epochs: int) -> Case:
 def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
     rng = random.Random(seed)
     case, faults = drawn(rng, root, rng.choice([2, 6, 12])), rng.random() < 0.6
-    job = make_job(root, **case.options(root, rng.choice(["adsp", *MODELS]), rng.randint(1, 5)))
+    job = make_job(root, **case.options(root, rng.choice(["adsp", *INTERCHANGEABLE]), rng.randint(1, 5)))
     run_with_faults(elastic(job) if faults else job, case.inputs, root, rng, counts, faults=faults)
     case.check(root, f"STREAMJOIN_SEED={seed}: {job.model}", counts)
 

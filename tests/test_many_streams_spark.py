@@ -29,6 +29,7 @@ from streamjoin.epoch.ports import EpochFailed
 from streamjoin.runner.spark import SparkRunner
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state.storage import ObjectStorage
+from test_handshake import Case as ChainCase
 from test_joins_of_joins import Case
 from test_joins_of_joins import drawn as case_of_joins
 from test_many_streams import check_output
@@ -56,9 +57,12 @@ def seeds() -> Iterator[int]:
 class Shaken:
     """A join on Spark to which things happen, by the dice of one seed."""
 
-    def __init__(self, join: Join | Case, root: Path, runner: SparkRunner, rng: random.Random, counts: Counter[str]) -> None:
+    model = "adsp"
+    """To begin with."""
+
+    def __init__(self, join: Join | Case | ChainCase, root: Path, runner: SparkRunner, rng: random.Random, counts: Counter[str]) -> None:
         self.join, self.root, self.runner, self.rng, self.counts = join, root, runner, rng, counts
-        self.job = replace(make_job(root, **join.options(root, model="adsp", workers=2)), min_workers=1, max_workers=MOST_WORKERS)
+        self.job = replace(make_job(root, **join.options(root, model=self.model, workers=2)), min_workers=1, max_workers=MOST_WORKERS)
         self.timers: list[threading.Timer] = []
         self.driver = self.new_driver()
 
@@ -108,7 +112,8 @@ class Shaken:
         assert driver.layout is not None
         assert status is not None
         found = driver.statistics()
-        wanted = plan_for_tasks(self.rng.choice(["adsp", "square", "chain"]), found, driver.layout.main, self.rng.randint(1, MOST_WORKERS))
+        model, workers = self.rng.choice(["adsp", "square", "broadcast"]), self.rng.randint(1, MOST_WORKERS)
+        wanted = plan_for_tasks(model, found, driver.layout.main, workers)
         scheme, keep = map_tasks(driver.scheme, wanted, found)
         return Plan(1 + (status.generation if status.wanted is None else status.wanted.generation), scheme, keep)
 

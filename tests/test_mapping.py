@@ -13,7 +13,7 @@ from streamjoin.elastic.mapping import assign, greedy, map_tasks, overlaps, rela
 from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN
 from streamjoin.language.sides import LEFT, RIGHT
-from streamjoin.scheme.models import MODELS, plan_for_tasks
+from streamjoin.scheme.models import INTERCHANGEABLE, plan_for_tasks
 from streamjoin.scheme.region import Region, difference, held_regions, intersection, volume, written_by
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
@@ -38,7 +38,7 @@ def grid(rows: int, columns: int) -> Scheme:
 def random_pair(rng: np.random.Generator, most: int = 9) -> tuple[Scheme, Scheme, Statistics, object]:
     """Two plans for one join, perhaps from statistics that moved."""
     statistics, main = random_case(rng)
-    before, after = (plan_for_tasks(str(rng.choice(MODELS)), statistics, main, int(rng.integers(1, most + 1))) for _ in range(2))
+    before, after = (plan_for_tasks(str(rng.choice(INTERCHANGEABLE)), statistics, main, int(rng.integers(1, most + 1))) for _ in range(2))
     return before, after, statistics, main
 
 

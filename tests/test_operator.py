@@ -86,6 +86,7 @@ class TestChanges:
             ("workers.floor", 3, Class.LIVE),
             ("scheme.model", "square", Class.LIVE),
             ("scheme", {"model": "readj", "sigma": 0.2}, Class.RESTART),
+            ("scheme.model", "handshake", Class.REFUSED),
             ("workers.capacityTuples", 50_000, Class.RESTART),
             ("workers.resources.memory", "4Gi", Class.RESTART),
             ("workers.perExecutor", 2, Class.RESTART),

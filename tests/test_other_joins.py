@@ -26,7 +26,7 @@ from streamjoin.job import Job
 from streamjoin.language.floors import Floors
 from streamjoin.language.stack import MOST_FLOORS
 from streamjoin.runner.inline import InlineRunner
-from streamjoin.scheme.models import KEYED, MODELS
+from streamjoin.scheme.models import INTERCHANGEABLE, KEYED
 from streamjoin.state.log import CommitLog, read_latest
 from streamjoin.state.storage import ObjectStorage
 from test_join_property import KINDS, make_input
@@ -53,7 +53,7 @@ def records_of(root: Path) -> tuple[int, ...]:
 def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
     rng = random.Random(seed)
     key, forms = rng.choice(ORDERED), rng.choice(WINDOWS_OF_A_SET)
-    model, epochs, faults = rng.choice(["adsp", *MODELS]), rng.choice([6, 12, 20]), rng.random() < 0.6
+    model, epochs, faults = rng.choice(["adsp", *INTERCHANGEABLE]), rng.choice([6, 12, 20]), rng.random() < 0.6
     inputs = (make_input(key, rng, epochs, rng.choice([0, 3, 15])), make_input(key, rng, epochs, rng.choice([0, 3, 15])))
     options: dict[str, Any] = {
         "types": (KINDS[key].ddl,) * 2,

@@ -16,7 +16,7 @@ from streamjoin.elastic.planner import Planned, follow, make_plan, prospects
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.capacity import Capacity
-from streamjoin.scheme.models import MODELS, Options, plan_for_tasks
+from streamjoin.scheme.models import HANDSHAKE, INTERCHANGEABLE, MODELS, Options, plan_for_tasks
 from streamjoin.scheme.region import held_regions, volume
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
@@ -134,14 +134,14 @@ def integer_case(rng: np.random.Generator) -> tuple[Statistics, Statistics, Main
     return found[0], found[1], main
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", INTERCHANGEABLE)
 def test_migrations_move_exactly_what_lacks_and_delete_exactly_what_is_not_needed(model: str) -> None:
     rng = np.random.default_rng(60 + MODELS.index(model))
     for case in range(12):
         first, then, main = integer_case(rng)
         current = planned(None, first, main, model, int(rng.integers(1, 9))).plan
         for statistics in (first, then, first):
-            target = model if rng.random() < 0.7 else str(rng.choice(MODELS))
+            target = model if rng.random() < 0.7 else str(rng.choice(INTERCHANGEABLE))
             result = planned(current, statistics, main, target, int(rng.integers(1, 9)), options=Options(groups=2))
             message = f"case {case}, {current.scheme.summary} to {result.plan.scheme.summary}"
             result.plan.scheme.check(main)
@@ -163,12 +163,34 @@ def test_migrations_move_exactly_what_lacks_and_delete_exactly_what_is_not_neede
             current = result.plan
 
 
+@pytest.mark.parametrize(("before", "after"), [(1, 4), (3, 5), (5, 3), (4, 1)])
+def test_a_chain_grows_and_shrinks_at_its_right_end(before: int, after: int) -> None:
+    """What new workers get comes along the chain; what those hold that go moves to the last that stays."""
+    statistics = sampled(np.arange(600), np.arange(300), 60)
+    current = planned(None, statistics, ALL, HANDSHAKE, before).plan
+    result = planned(current, statistics, ALL, HANDSHAKE, after)
+    assert result.plan.keep == (*range(min(before, after)), *[None] * max(0, after - before))
+    moved = 900 * max(0, before - after) / before
+    assert result.migration.moved_tuples == pytest.approx(moved)
+    assert {(move.to_worker, move.from_worker) for move in result.migration.moves} == {(after - 1, gone) for gone in range(after, before)}
+    found = prospects(current, statistics, ALL, HANDSHAKE, [after], Capacity(1000))[after]
+    assert (found.moved_tuples, found.lower_bound_tuples) == (pytest.approx(moved), pytest.approx(moved))
+
+
+@pytest.mark.parametrize(("before", "after"), [("adsp", HANDSHAKE), (HANDSHAKE, "square")])
+def test_no_other_model_follows_a_chain_nor_a_chain_another_model(before: str, after: str) -> None:
+    statistics = sampled(np.arange(600), np.arange(300), 60)
+    current = planned(None, statistics, ALL, before, 3).plan
+    with pytest.raises(ValueError, match=f"scheme.model: {after} cannot follow {before}; a new checkpoint.location takes"):
+        planned(current, statistics, ALL, after, 4)
+
+
 def test_alignment_never_moves_more_than_even_cuts_and_changes_no_load() -> None:
     rng = np.random.default_rng(61)
     less = 0
     for case in range(60):
         first, then, main = integer_case(rng)
-        model = str(rng.choice(["adsp", "square", "biclique", "chain", "dynamic"]))
+        model = str(rng.choice(["adsp", "square", "biclique", "broadcast", "dynamic"]))
         before = plan_for_tasks(model, first, main, int(rng.integers(1, 14)))
         after = plan_for_tasks(model, then, main, int(rng.integers(1, 14)))
         even, result = moved(before, after, then), follow(Plan.initial(before), after, then, main)

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pytest
 
 from harness import SECOND, START, Crash, Input, driver_for, make_batch, make_job, oracle, output_of
-from streamjoin.elastic.mapping import assign, greedy, overlaps, relabelled
+from streamjoin.elastic.mapping import assign, chain_keep, greedy, overlaps, relabelled
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import make_plan
 from streamjoin.epoch.driver import Driver
@@ -32,7 +32,7 @@ from streamjoin.epoch.spec import EpochSpec, TaskReport
 from streamjoin.language.sides import SIDES
 from streamjoin.runner.inline import InlineEpoch, InlineRunner
 from streamjoin.scheme.capacity import Capacity
-from streamjoin.scheme.models import MODELS, plan_for_tasks
+from streamjoin.scheme.models import HANDSHAKE, INTERCHANGEABLE, plan_for_tasks
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.state.blocks import load
 from streamjoin.state.storage import ObjectStorage
@@ -120,8 +120,11 @@ def next_plan(rng: random.Random, driver: Driver) -> Plan:
     assert status is not None
     newest = status.generation if status.wanted is None else status.wanted.generation
     generation = newest + rng.randint(1, 3)
-    model, tasks = rng.choice(MODELS), rng.randint(1, 7)
+    model, tasks = rng.choice(INTERCHANGEABLE), rng.randint(1, 7)
     running = Plan(status.generation, driver.scheme, tuple(range(driver.scheme.tasks)))
+    if driver.scheme.model == HANDSHAKE:
+        scheme = plan_for_tasks(HANDSHAKE, found, driver.layout.main, tasks)
+        return Plan(generation, scheme, chain_keep(driver.scheme.tasks, tasks))
     if rng.random() < 0.5:
         planned = make_plan(
             running, found, driver.layout.main, model=model, workers=tasks, capacity=Capacity(100), tau1=0.4, minimum=1, maximum=7
@@ -173,7 +176,7 @@ def run_case(root: Path, seed: int, faults: bool) -> dict[str, int]:
     join = rng.choice(list(JOINS))
     on, ddl, key_type, _ = JOINS[join]
     inputs = make_inputs(rng, join, epochs=rng.randint(8, 25))
-    model = rng.choice([model for model in MODELS if join != "inequality" or model not in BY_KEY])
+    model = rng.choice([model for model in INTERCHANGEABLE if join != "inequality" or model not in BY_KEY])
     job = make_job(root, on=on, types=(ddl, ddl), window={"within": f"{WITHIN}s"}, model=model, workers=3, watermark="1h")
     streams = tuple(replace(stream, expected_rate=None) for stream in job.streams)  # begin with one worker
     job = replace(job, min_workers=1, max_workers=8, streams=streams)

@@ -41,7 +41,7 @@ from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.io.sinks import FilesSink
 from streamjoin.job import Job
 from streamjoin.runner.inline import InlineRunner
-from streamjoin.scheme.models import KEYED, MODELS
+from streamjoin.scheme.models import INTERCHANGEABLE, KEYED
 from streamjoin.state.storage import ObjectStorage
 from test_join_property import KINDS, OF_TIME, OPERATORS, ORDERED, conditions, make_input, windows
 
@@ -82,7 +82,7 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
     rng = random.Random(seed)
     key, operators, forms = rng.choice(ORDERED), rng.choice(OPERATORS_OF_A_SET), rng.choice(WINDOWS_OF_A_SET)
     drawn = [draw_join(f"j{number}", root, key, operators, forms, rng) for number in range(rng.randint(2, 5))]
-    model, epochs, faults = rng.choice(["adsp", *MODELS]), rng.choice([2, 6, 15]), rng.random() < 0.6
+    model, epochs, faults = rng.choice(["adsp", *INTERCHANGEABLE]), rng.choice([2, 6, 15]), rng.random() < 0.6
     inputs = (make_input(key, rng, epochs, rng.choice([0, 3, 15])), make_input(key, rng, epochs, rng.choice([0, 3, 15])))
     options: dict[str, Any] = {
         "types": (KINDS[key].ddl,) * 2,

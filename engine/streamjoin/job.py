@@ -34,7 +34,7 @@ from streamjoin.manifest.snapshots import CassandraStore, PostgresStore, Snapsho
 from streamjoin.manifest.sources import FilesSource, GeneratorSource, KafkaSource, Source
 from streamjoin.manifest.validate import ManifestError, Problem
 from streamjoin.scheme.capacity import Capacity, column_bytes, tuple_bytes
-from streamjoin.scheme.models import DEFAULTS, KEYED
+from streamjoin.scheme.models import DEFAULTS, HANDSHAKE, KEYED
 from streamjoin.scheme.models import Options as SchemeOptions
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.unknown import unknown
@@ -243,7 +243,9 @@ class Job:
 
     def to_end(self, held: Iterable[int]) -> frozenset[int]:
         """Where tuples can match nothing any more, as nothing comes any more, of the places where some are ``held``: those of the joins
-        that the fewest others come before, as others may read what they give. None, if no tuple comes alone."""
+        that the fewest others come before, as others may read what they give. None, if no tuple comes alone; of a chain, all."""
+        if self.model == HANDSHAKE:  # tuples that have yet to meet do so on their way out of the chain
+            return frozenset(held)
         if not self.gives_unmatched:
             return frozenset()
         alone = max(max(map(self.depth_of, join.streams)) for join in self.joins if join.type.gives_unmatched)
@@ -364,6 +366,8 @@ class Job:
         for join in self.joins:
             field = f"spec.joins[{join.name if len(self.joins) > 1 else 0}]"  # one alone may be renamed
             prints |= {f"{field}.{name}": text for name, text in self.fingerprint_of(join.name).items()}
+        if self.model == HANDSHAKE:  # its tuples lie by when they came, and have yet to meet
+            prints["spec.scheme.model"] = HANDSHAKE
         return prints
 
     def fingerprint_of(self, name: str) -> dict[str, str]:
@@ -500,7 +504,7 @@ def _max_ahead(stream: Stream, event_time: Column | None) -> int:
 
 
 def _scheme_options(scheme: SchemeSpec) -> SchemeOptions:
-    given = {name: value for name in ("sigma", "groups") if (value := getattr(scheme, name)) is not None}
+    given = {name: value for name in ("sigma", "groups", "alpha") if (value := getattr(scheme, name)) is not None}
     return dataclasses.replace(DEFAULTS, **given)
 
 

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from streamjoin.manifest.model import Join, Manifest
+from streamjoin.scheme.models import HANDSHAKE
 from streamjoin_operator.drift import digest
 
 Object = dict[str, Any]
@@ -56,6 +57,7 @@ def _rule(pattern: str, kind: Class, why: str) -> Rule:
 DEFAULT_NAME = Join.model_fields["name"].default
 _SELECT = re.compile(r"spec\.streams\[\d+\]\.select.*")
 IDENTITY = "held tuples and positions in the checkpoint would no longer fit"
+CHAIN = "tuples in a chain have yet to meet: no other model goes on from what it holds, nor it from what another model does"
 RULES = (
     _rule(r"spec\.streams\[\d+\]\.expectedRate", Class.IGNORED, "only the first deployment is planned by it"),
     _rule(
@@ -65,6 +67,7 @@ RULES = (
     ),
     _rule(r"spec\.checkpoint\.(onDelete|size|storageClassName)", Class.IGNORED, "the operator reads it when it acts on it"),
     _rule(r"spec\.workers\.(min|max|floor)", Class.LIVE, "the driver is asked for a plan within the limits"),
+    _rule(r"spec\.scheme\.model \(handshake\)", Class.REFUSED, CHAIN),
     _rule(r"spec\.scheme\.model", Class.LIVE, "the driver is asked for a plan of the model"),
     _rule(r"spec\.streams\[\d+\]\.(name|schema|eventTime|select)\b.*", Class.REFUSED, IDENTITY),
     _rule(r"spec\.streams\[\d+\]\.source\.files\.(path|format)", Class.REFUSED, IDENTITY),
@@ -126,7 +129,7 @@ def with_operator_fields(engine: Object, manifest: Manifest) -> Object:
 def classify(before: Object, after: Object) -> tuple[Change, ...]:
     """The fields that differ between two values of :func:`compared`, in order. O(fields x rules)."""
     aligned, joins = _joins(before, after)
-    old, new = dict(_leaves("", aligned)), dict(_leaves("", after))
+    old, new = _fields(aligned), _fields(after)
     fields = [field for field in {**old, **new} if old.get(field) != new.get(field)]
     moved = before["spec"]["checkpoint"] != after["spec"]["checkpoint"]
     changes = [_relaxed(change, moved, bool(joins)) for change in map(_classified, sorted(fields))]
@@ -153,7 +156,7 @@ def worst(changes: tuple[Change, ...]) -> Class:
 
 def revision(value: Object, nonce: str) -> str:
     """What a driver is started for: a value of :func:`compared` less what is ignored or applied live, and the restart annotation."""
-    kept = {field: leaf for field, leaf in _leaves("", value) if _classified(field).kind in (Class.RESTART, Class.REFUSED)}
+    kept = {field: leaf for field, leaf in _fields(value).items() if _classified(field).kind in (Class.RESTART, Class.REFUSED)}
     return digest([kept, nonce])
 
 
@@ -171,6 +174,14 @@ def _relaxed(change: Change, moved: bool, joins_change: bool) -> Change:
     if moved and change.kind is Class.REFUSED:
         return Change(change.field, Class.RESTART, "the join begins anew in another checkpoint")
     return change
+
+
+def _fields(value: Object) -> dict[str, Any]:
+    """The leaves by field, and by one more whether the model is one that no running join may change to or from."""
+    fields = dict(_leaves("", value))
+    if fields.get("spec.scheme.model") == HANDSHAKE:
+        fields["spec.scheme.model (handshake)"] = True
+    return fields
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -104,6 +104,17 @@ class Worker(Generic[Block, Found]):
         self._torn = False
         """It is within a message, or an error left it there."""
 
+    def resume(self, held: tuple[Block, Block]) -> list[Effect[Block, Found]]:
+        """Go on with these tuples, by stream, as a worker of a chain that was at rest; returns what to send first. To be called first,
+        of a worker that was made with ``added``: it sends no tuples because of sizes before it has heard how many its neighbours hold."""
+        effects: list[Effect[Block, Found]] = []
+        for stream, tuples in enumerate(held):
+            self.held[stream].append(tuples)
+            if self.neighbours[stream]:
+                self._told[stream] = len(tuples)
+                effects.append(Send(stream, SizeChanged(stream, len(tuples))))
+        return effects
+
     def handle(self, message: Message[Block]) -> list[Effect[Block, Found]]:
         """What is to be done about a message, in this order. O(blocks on their way), beside what stores take.
 

@@ -6,8 +6,8 @@ that a worker goes on as which held a left and b right tuples, it moves at least
     sum l >= L,  sum r >= R      every tuple is held by some task
     sum l * r >= P               P pairs may match, and each is found in a task that holds both of its tuples
 
-The second does not hold for schemes whose areas hold one side, and are probed by the other (``biclique``, ``chain``). The least sum of m
-under these conditions is a lower bound, and by weak duality, for any lambda and mu >= 0, so is::
+The second does not hold for schemes whose areas hold one side, and are probed by the other (``biclique``, ``broadcast``). The least sum of
+m under these conditions is a lower bound, and by weak duality, for any lambda and mu >= 0, so is::
 
     lambda P + mu (L + R) + the least, over who goes on, of the sum over tasks of  min over l, r of  m - lambda l r - mu (l + r)
 

@@ -24,6 +24,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Keep = tuple[int | None, ...]
 """Per task of a new scheme, the task of the old one that goes on as it, or None."""
 
+def chain_keep(before: int, after: int) -> Keep:
+    """Of a chain of so many workers: it grows and shrinks at its right end, as tuples are where they are by when they came."""
+    return tuple(task if task < before else None for task in range(after))
+
+
 def map_tasks(before: Scheme, after: Scheme, statistics: Statistics) -> tuple[Scheme, Keep]:
     """``after`` with its tasks relabelled, and who goes on as each.
 

@@ -25,6 +25,7 @@ import numpy as np
 from streamjoin.elastic.bound import least_moved
 from streamjoin.elastic.mapping import Keep, overlaps
 from streamjoin.language.predicate import MainPredicate
+from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.scheme.region import Region, difference, held_by, high_of, intersection, low_of, merged, volume, written_by
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Area, Scheme
@@ -88,6 +89,8 @@ def plan_migration(
     ``kept_by_number``: where ``after`` was aligned, what a map by number kept before that; of ``after`` itself otherwise.
     O(tasks * areas that write), some 25 milliseconds for a dozen tasks.
     """
+    if before is not None and after.model == HANDSHAKE:
+        return _along_a_chain(before, after, statistics.counted)
     needs = [held_by(areas) for areas in _areas_by_task(after)]
     least = least_moved(before, after, statistics, main)
     statistics = statistics.counted  # what moves is told in tuples, however they were weighed to decide it
@@ -123,6 +126,23 @@ def plan_migration(
         naive_tuples=naive,
         identity_tuples=max(0.0, naive - by_number),
     )
+
+
+def _along_a_chain(before: Scheme, after: Scheme, statistics: Statistics) -> Migration:
+    """The last worker that stays takes what those hold that go; new ones fill by what comes and what others pass on, which is no move."""
+    last, areas = after.tasks - 1, _areas_by_task(before)
+    moves, deletes, kept = list[Move](), list[Delete](), list[tuple[Region, ...]]()
+    for task in range(max(before.tasks, after.tasks)):
+        held = held_by(areas[task]) if task < before.tasks else ()
+        if task <= last:
+            kept.append(held)
+        else:
+            volumes = [volume((region,), statistics) for region in held]
+            moves += [Move(task, last, region, expected) for region, expected in zip(held, volumes, strict=True)]
+            deletes += [Delete(task, region, expected) for region, expected in zip(held, volumes, strict=True)]
+    moved = math.fsum(move.expected_tuples for move in moves)
+    total = math.fsum(volume(held_by(of_task), statistics) for of_task in areas)
+    return Migration(tuple(moves), tuple(deletes), tuple(kept), moved, moved, total - moved, moved, total, moved)
 
 
 class _Writers:

@@ -14,13 +14,13 @@ import numpy as np
 
 from streamjoin.elastic.alignment import align, align_keys
 from streamjoin.elastic.bound import least_moved
-from streamjoin.elastic.mapping import Array, Keep, assign, kept_by, overlaps, relabelled
+from streamjoin.elastic.mapping import Array, Keep, assign, chain_keep, kept_by, overlaps, relabelled
 from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.dichotomy import TooManyTasksError
-from streamjoin.scheme.models import DEFAULTS, KEYED, PRECISION, Options, plan_for_capacity, plan_for_tasks
+from streamjoin.scheme.models import DEFAULTS, HANDSHAKE, KEYED, PRECISION, Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.region import held_regions, volume
 from streamjoin.scheme.statistics import Statistics, loads
 from streamjoin.scheme.tiling import Scheme, SchemeError
@@ -115,6 +115,12 @@ def follow(current: Plan | None, scheme: Scheme, statistics: Statistics, main: M
     if _serves_as_well(before, scheme, statistics, main):
         same = plan_migration(before, before, tuple(range(before.tasks)), statistics, main)
         return Planned(current, same, loads(before, statistics), changed=False)
+    if HANDSHAKE in (scheme.model, before.model):
+        if before.model != scheme.model:
+            raise ValueError(f"scheme.model: {scheme.model} cannot follow {before.model}; a new checkpoint.location takes another model")
+        keep = chain_keep(before.tasks, scheme.tasks)
+        migration = plan_migration(before, scheme, keep, statistics, main)
+        return Planned(Plan(current.generation + 1, scheme, keep), migration, loads(scheme, statistics), changed=True)
     by_number = float(np.trace(overlaps(before, scheme, statistics.counted)))
     chosen, _, keep = _least_moved(before, scheme, statistics, main)
     if chosen is not scheme:
@@ -144,9 +150,12 @@ def prospects(
     for workers in workers_candidates:
         scheme = plan_for_tasks(model, statistics, main, workers, options=options, current=before)
         moved = needed = _needed(scheme, counted)
+        least: float | None = None
         if before is not None and _serves_as_well(before, scheme, statistics, main):
             scheme, moved = before, 0.0
             needed = _needed(scheme, counted)
+        elif before is not None and model == HANDSHAKE:
+            moved = least = plan_migration(before, scheme, chain_keep(before.tasks, scheme.tasks), statistics, main).moved_tuples
         elif before is not None:
             scheme, overlap, keep = _least_moved(before, scheme, statistics, main)
             if counted is not statistics:
@@ -159,7 +168,7 @@ def prospects(
             tau_max=float(held.max()) / capacity.amount,
             tau_mean=float(held.mean()) / capacity.amount,
             moved_tuples=moved,
-            lower_bound_tuples=least_moved(before, scheme, statistics, main),
+            lower_bound_tuples=least_moved(before, scheme, statistics, main) if least is None else least,
             naive_tuples=needed,
         )
     return found

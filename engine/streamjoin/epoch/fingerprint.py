@@ -14,6 +14,7 @@ from streamjoin.state.log import Checkpoint
 
 CONDITION = "].condition"
 SELECT = "].select"
+MODEL, OTHERS = "spec.scheme.model", "another model"
 ALONE = "0"
 """What a join is known by that is the only one, as it may get another name."""
 FORMERLY = {"spec.joins[0].on": "spec.joins[0].condition"}
@@ -44,6 +45,8 @@ def join_changes(job: Job, checkpoint: Checkpoint, location: str) -> JoinChanges
         lines = [f"spec.streams: {', '.join(streams)} differ from {', '.join(had)}, which the checkpoint was made with"]
         raise _mismatch(lines, location)
     changes, lines = _joins(job, checkpoint, before)
+    if (model := before.get(MODEL, OTHERS)) != now.get(MODEL, OTHERS):
+        lines.append(f"{MODEL}: {now.get(MODEL, job.model)} differs from {model}, which the checkpoint was made with")
     of_streams = [name for name in now if name.startswith("spec.streams[") and not (changes and name.endswith(SELECT))]
     lines = [*_differing(before, now, of_streams), *lines]
     if changes:

@@ -22,6 +22,7 @@ from streamjoin.io.several import tags
 from streamjoin.job import Job, JoinSource
 from streamjoin.language.window import Ends
 from streamjoin.manifest.quantity import Duration
+from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.state.blocks import Block
 from streamjoin.state.extent import Extent, Segment
 from streamjoin.state.fed import Fed
@@ -74,6 +75,9 @@ def checkpoint_after(
     if rewritten is not None and rewritten.block is not None and spec.rewrite is not None:
         made = replace(rewritten.block, extent=segment.add(rewritten.data) if rewritten.data else None)
         (new_marks if spec.rewrite.of_marks else new).append(made)
+    blocks = tuple(block for block in kept + new if block.place not in spec.ended)
+    if current.scheme.model == HANDSHAKE:
+        blocks = _of_chain([*last.blocks, *new], spec.generation, reports)
     dead = [staged for report in reports for route in report.routes for staged in route.dead_letters]
     after = replace(
         last,
@@ -88,7 +92,7 @@ def checkpoint_after(
         widths=widths_after(last, reports),
         ways=spec.ways,
         expired=spec.expired_before,
-        blocks=tuple(block for block in kept + new if block.place not in spec.ended),
+        blocks=blocks,
         marks=tuple(block for block in kept_marks + new_marks if block.place not in spec.ended),
         held={report.task: report.held for report in at_work},
         held_bytes={report.task: report.held_bytes for report in at_work},
@@ -100,6 +104,16 @@ def checkpoint_after(
         committed_at=now,
     )
     return results.committed_by(after)
+
+
+def _of_chain(known: Sequence[Block], generation: int, reports: Sequence[TaskReport]) -> tuple[Block, ...]:
+    """What the workers of a chain hold, by worker and in order: blocks that change hands, and parts of them. O(blocks)."""
+    by_name = {block.name: block for block in known}
+    return tuple(
+        replace(by_name[held.block], generation=generation, area=held.area, unit_min=held.first, unit_max=held.last, rows=held.rows)
+        for report in reports
+        for held in report.chunks
+    )
 
 
 def fed_after(job: Job, last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport], segment: Segment) -> tuple[Fed, ...]:
@@ -168,6 +182,8 @@ def _totals(
         "read_back": _read_back(epoch, reports),
         "read_back_bytes": sum(report.read_back_bytes for report in reports),
     }
+    for name, count in sum((Counter(report.messages) for report in reports), Counter[str]()).items():
+        once[f"chain/{name}"] = count
     if job.graph is not None:
         steps = [step for report in reports for step in report.steps.values()]
         once |= {"partial": sum(step.sent for step in steps), "partial_bytes": sum(step.sent_bytes for step in steps)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from streamjoin.chain.blocksize import Load, theorem_1
 from streamjoin.elastic.sequences import Ways
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.events import EpochPlans
@@ -17,12 +18,15 @@ from streamjoin.io.base import Position, Source, SourcePlan
 from streamjoin.job import Job, JoinSource
 from streamjoin.language.predicate import INT64_MAX
 from streamjoin.language.window import Ends, WindowKind
+from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.state.log import Checkpoint
 
 SMALL_BYTES = 2 << 20
 """So many bytes of blocks, and of results, an epoch's tasks may together leave to the driver, which writes them with the commit."""
 MOST_SMALL_BYTES = 128 << 10
 """Of one task."""
+MOST_BLOCKS = 64
+"""Into about so many blocks of a chain the new tuples of an epoch go at most."""
 SPLIT_BYTES = 64 << 20
 """Splits are planned to hold no more, as their records are in memory, and are given up when they have twice as much."""
 
@@ -127,6 +131,7 @@ def make_spec(
     plans: EpochPlans,
     config: Shared,
     ways: Ways,
+    rates: Sequence[float],
     *,
     incarnation: int,
     entry: str,
@@ -137,7 +142,8 @@ def make_spec(
     deadline_seconds: float,
 ) -> EpochSpec:
     """What the tasks of the epoch after ``head`` are told. ``entry`` is the path of the log's newest entry, which is ``last``; ``now`` is
-    the wall clock. ``refused``: a split that was given up as too large; where it could not be cut, splits may hold anything now."""
+    the wall clock. ``rates``: tuples a second of each stream, as measured; 0: not known. ``refused``: a split that was given up as too
+    large; where it could not be cut, splits may hold anything now."""
     uncut = refused is not None and any(
         stream == refused.stream and split.first_record == refused.first_record and split.records >= refused.records
         for stream, plan in enumerate(inputs)
@@ -178,8 +184,30 @@ def make_spec(
         rewrite=None if before or upcoming else rewrite,
         small_bytes=min(MOST_SMALL_BYTES, SMALL_BYTES // current.scheme.tasks),
         follows=follows,
+        block_tuples=block_tuples(job, last, inputs, rates, current.scheme.tasks) if current.scheme.model == HANDSHAKE else 1,
         deadline_seconds=deadline_seconds,
     )
+
+
+def block_tuples(job: Job, last: Checkpoint, inputs: Sequence[SourcePlan], rates: Sequence[float], tasks: int) -> int:
+    """How many tuples a chain's workers send on at once: Theorem 1 of "Saving Communication Cost" for what a window of the streams comes to
+    by their rates, or what is held of them where that is more, on average of both.
+
+    At least so many that what an epoch brings makes ``MOST_BLOCKS`` blocks: where workers are full, the theorem says 1.
+    """
+    held = [sum(of_task[place] for of_task in last.held.values()) for place in range(len(job.places))]
+    spans = [0.0, 0.0]
+    if job.window.kind is WindowKind.RANGE:
+        spans = [micros / 1e6 for micros in (job.window.after_micros, job.window.before_micros)]
+    expected = [max(tuples, rate * span) for tuples, rate, span in zip(held, rates, spans, strict=True)]
+    new = max(plan.records for plan in inputs)
+    window = sum(expected) / len(expected) or float(new)
+    weights = job.weights(tuple_bytes(job, last))
+    # Half of a worker's capacity is for each stream.
+    capacity = max(1, int(job.capacity.amount / sum(weights)))
+    # Never for less than one tuple.
+    load = Load(max(window, 1.0), 1.0, tasks, capacity)
+    return max(theorem_1(load, job.scheme_options.alpha), -(-new // MOST_BLOCKS), 1)
 
 
 def _latest(job: Job, last: Checkpoint, number: int, plan: SourcePlan, now: float) -> int:

@@ -28,6 +28,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from streamjoin.elastic.mapping import chain_keep
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.events import (
     Adopted,
@@ -47,6 +48,7 @@ from streamjoin.epoch.events import (
 )
 from streamjoin.epoch.spec import Shared, share
 from streamjoin.language.predicate import MainPredicate
+from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.scheme.tiling import Scheme, SchemeError
 
 FETCH_SECONDS = 120.0
@@ -431,6 +433,15 @@ def require_fit(plan: Plan, main: MainPredicate, least: int, most: int) -> None:
 def _refusal(plan: Plan, running: Assignment) -> str | None:
     """Why the plan cannot follow the one that runs, if it cannot."""
     tasks = running.scheme.tasks
+    if HANDSHAKE in (plan.scheme.model, running.scheme.model):
+        if plan.scheme.model != running.scheme.model:
+            return (
+                f"plan.scheme.model: {plan.scheme.model} cannot follow {running.scheme.model}, as tuples in a chain have yet to meet; a new"
+                " checkpoint.location takes another model"
+            )
+        keep = chain_keep(tasks, plan.workers)
+        if plan.keep != keep:
+            return f"plan.keep: {list(plan.keep)} must be {list(keep)}: a chain grows and shrinks at its right end"
     for task, worker in enumerate(plan.keep):
         if worker is not None and worker >= tasks:
             return f"plan.keep[{task}]: {worker} must be below {tasks}, as so many workers run; read the plan again"

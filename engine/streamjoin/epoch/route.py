@@ -46,6 +46,8 @@ from streamjoin.io.values import row_text
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.run import sort_order
 from streamjoin.language.window import WindowKind
+from streamjoin.scheme.models import HANDSHAKE
+from streamjoin.scheme.tiling import UNITS
 from streamjoin.state.storage import retries
 from streamjoin.state.store import rows_selected
 
@@ -210,6 +212,8 @@ def prepare(
     if not keep.any():
         return Prepared(None, alone, letters)
     units, shed = units_of(spec.epoch, split, rows)
+    if plan_of(spec.scheme, spec.config).uncut.model == HANDSHAKE:
+        units = ((first_record + rows) % UNITS).astype(np.uint32)  # a chain goes by the order in which tuples came
     arrays: list[pa.Array | np.ndarray] = [keys[0], units]
     if taken.window.kind is WindowKind.RANGE:
         assert moment is not None

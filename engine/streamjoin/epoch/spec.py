@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,12 +33,13 @@ from streamjoin.language.join_type import JoinType
 from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import KeyExpression, Predicate
 from streamjoin.language.schema import Schema
-from streamjoin.language.sides import SIDES
+from streamjoin.language.sides import LEFT, SIDES
 from streamjoin.language.sql import Expression, parse_boolean
 from streamjoin.language.window import Ends, Window
 from streamjoin.results.parts import Form, StagedPart
+from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.scheme.places import by_place
-from streamjoin.scheme.routing import Router
+from streamjoin.scheme.routing import EntryRouter, Router, Routing
 from streamjoin.scheme.tiling import Area, Scheme
 from streamjoin.state.blocks import Block
 from streamjoin.state.storage import Storage
@@ -193,6 +194,8 @@ class EpochSpec:
     follows: int | None = None
     """The epoch before, when it is still in flight: a task goes on from the runs that its last attempt staged in the same process, or
     fails. It reports which attempt that was, and the driver commits only what follows from what it has committed."""
+    block_tuples: int = 1
+    """Of a chain (``handshake``): how many tuples its workers send on at once."""
     deadline_seconds: float = LEAST_SECONDS
     """An attempt of which nothing moves for so long is given up."""
 
@@ -280,6 +283,18 @@ class RouteReport:
     """Their identifiers, in order; they are among ``filtered``."""
 
 
+class ChunkHeld(NamedTuple):
+    """Of a chain's worker: some tuples that it holds."""
+
+    area: int
+    place: int
+    block: str
+    """The name of the block that they are in; all of it that is within these positions."""
+    first: int
+    last: int
+    rows: int
+
+
 @dataclass
 class TaskReport:
     """What one join task did. Its blocks and outputs exist for others only once a commit names them."""
@@ -305,6 +320,10 @@ class TaskReport:
     """Of three and more streams, by the number of the step (``epoch.steps``)."""
     marks: list[Block] = field(default_factory=list)
     """Which of the tuples that the task stores have matched for the first time, of the tracked sides (``epoch.matches``)."""
+    chunks: list[ChunkHeld] = field(default_factory=list)
+    """Of a chain's worker, all that it holds, oldest first."""
+    messages: dict[str, int] = field(default_factory=dict)
+    """Of a chain's worker, how many it has sent, and their bytes, by kind."""
     rewritten: Rewritten | None = None
     """The spec's rewrite, once it is ready. The driver may have taken it over from the report before."""
     rewrite_error: str | None = None
@@ -475,7 +494,11 @@ class Plan:
         self.uncut = scheme
         """As it was planned, by sides."""
         self.scheme = by_place(scheme, layout.places, layout.main)
-        self.routers = tuple(Router(self.scheme, place) for place in range(len(layout.places)))
+        self.routers: tuple[Routing, ...]
+        if scheme.model == HANDSHAKE:
+            self.routers = tuple(EntryRouter(0 if place.side == LEFT else len(scheme.areas) - 1) for place in layout.places)
+        else:
+            self.routers = tuple(Router(self.scheme, place) for place in range(len(layout.places)))
 
     @cached_property
     def areas(self) -> dict[int, dict[int, Area]]:

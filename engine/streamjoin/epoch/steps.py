@@ -37,7 +37,7 @@ from streamjoin.language.sides import LEFT
 from streamjoin.language.sql import Expression, parse_boolean, parse_expression
 from streamjoin.language.tree import Reference, conjunction
 from streamjoin.language.window import Window, WindowKind
-from streamjoin.scheme.routing import Router
+from streamjoin.scheme.routing import Routing
 
 
 @dataclass
@@ -150,7 +150,7 @@ class Step:
         order = sort_order(key) if valid is None or valid.all() else np.flatnonzero(valid)[sort_order(key[valid])]
         return take(batch, pa.array(order))
 
-    def route(self, batch: pa.RecordBatch, routers: Sequence[Router]) -> Iterator[tuple[int, NDArray[np.int64] | slice]]:
+    def route(self, batch: pa.RecordBatch, routers: Sequence[Routing]) -> Iterator[tuple[int, NDArray[np.int64] | slice]]:
         assert self.next_probing is not None
         yield from routers[self.next_probing].route(batch.column(KEY).to_numpy(), batch.column(UNIT).to_numpy())
 

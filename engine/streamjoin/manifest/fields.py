@@ -165,6 +165,8 @@ def _choices(path: Path, value: object) -> str:
         # YAML 1.1, and so kubectl, reads a bare Off or On as a boolean.
         meant = [choice for choice in choices if choice.lower() == ("on" if value else "off")]
         return f'{text}; put it in quotes: "{meant[0]}"' if meant else text
+    if path[-1] == "model" and value == "chain":
+        return f"{text}; what was chain is called broadcast now"
     close = closest(value, choices) if isinstance(value, str) and len(choices) > 1 else None
     return f"{text}; did you mean {close}?" if close else text
 

@@ -155,15 +155,19 @@ class Join(Part):
 class SchemeSpec(Part):
     """How the join is cut among workers."""
 
-    model: Literal["adsp", "square", "hash", "dynamic", "readj", "biclique", "chain"] = "adsp"
+    model: Literal["adsp", "square", "hash", "dynamic", "readj", "biclique", "broadcast", "handshake"] = "adsp"
     """adsp: coverage areas with irregular grids, never more workers than square; square: one grid; hash: along the keys, one worker for
     each range; dynamic: one grid of a power of two workers; readj: as hash, but later only keys of workers that are too full move;
-    biclique: workers that hold one stream each; chain: workers that hold a part of both, and see every tuple."""
+    biclique: workers that hold one stream each; broadcast: workers that hold a part of both, and see every tuple; handshake: the same in a
+    chain, along which tuples wander from neighbour to neighbour (ESJ), so that results come late; two streams, one inner join."""
     sigma: Annotated[float, Field(ge=0, le=100)] | None = None
     """Of readj: keys move when a worker holds more than 1 + sigma times the mean. 0.1 by default."""
     groups: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Of biclique: into how many groups the keys of each stream are cut, with a worker each from the start; a tuple is sent only to
     groups that may match. 1 by default."""
+    alpha: Annotated[float, Field(gt=0, lt=0.8)] | None = None
+    """Of handshake: what uneven loads weigh beside messages when it is decided how many tuples go on at once (ESJ, Theorem 1): the higher,
+    the smaller are blocks. 0.5 by default."""
 
 
 class Resources(Part):

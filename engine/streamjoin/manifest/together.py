@@ -34,7 +34,7 @@ from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.stores import store_problems, store_remarks
 from streamjoin.manifest.text import field_name
-from streamjoin.scheme.models import KEYED
+from streamjoin.scheme.models import HANDSHAKE, KEYED
 
 _RESOURCE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -753,10 +753,18 @@ def _tau(name: str, value: float, given: set[str]) -> str:
 
 def _scheme(manifest: Manifest) -> Check:
     scheme = manifest.spec.scheme
-    for name, owner in (("sigma", "readj"), ("groups", "biclique")):
+    for name, owner in (("sigma", "readj"), ("groups", "biclique"), ("alpha", "handshake")):
         value = getattr(scheme, name)
         if value is not None and scheme.model != owner:
             yield Problem(f"spec.scheme.{name}", value, f"is only for model {owner}, and the model is {scheme.model}; remove one of them")
+    if scheme.model == HANDSHAKE:
+        joins, streams = manifest.spec.joins, manifest.spec.streams
+        kind = joins[0].type if joins else None
+        if len(streams) > 2 or len(joins) > 1:
+            yield Problem("spec.scheme.model", scheme.model, "is for one join over two streams; choose broadcast or adsp")
+        elif kind is not None and kind != "inner":
+            message = f"is for joins of type inner, and spec.joins[0].type is {kind}; choose broadcast or adsp"
+            yield Problem("spec.scheme.model", scheme.model, message)
 
 
 def _checkpoint(manifest: Manifest) -> Check:

@@ -29,9 +29,11 @@ from streamjoin.query.bounds import Range, direct_ranges, key_ranges
 from streamjoin.query.catalog import Catalog, Lying, StreamOf
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.relation import Rows, Wanted
+from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.scheme.region import Region
 from streamjoin.scheme.tiling import KeyRange, UnitRange
 from streamjoin.state.blocks import DOWNLOADS, FOLDER, Block, Excerpt, map_scratch, read_parts
+from streamjoin.state.chunks import narrowed
 from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
 
@@ -81,6 +83,8 @@ class HeldStream:
     def __init__(self, catalog: Catalog, number: int, lying: Lying, checkpoint: Checkpoint, storage: Storage) -> None:
         self._stream: StreamOf = catalog.streams[number]
         self._time, self._checkpoint, self._storage = catalog.time, checkpoint, storage
+        # Workers of a chain may have parts of a block.
+        self._is_chain = checkpoint.scheme is not None and checkpoint.scheme["model"] == HANDSHAKE
         places = [(index, place) for index, place in enumerate(lying.places) if place.stream == number]
         # Of one join of three and more streams a tuple is in all of its places, or in none. Of several joins it is where it has a key, on
         # floors that were there when it came and by whose windows it is held yet: so on the first of these it is, unless it has no key.
@@ -247,6 +251,8 @@ class HeldStream:
         if ranges is not None:
             slices = [(batch, *ends) for batch in found for ends in _slices(batch.column(KEY).to_numpy(), ranges)]
             found = [batch.slice(start, end - start) for batch, start, end in slices]
+        if self._is_chain:
+            found = [narrowed(batch, piece.excerpt.block) for batch in found]
         return [self._shown(batch, piece.chosen, schema) for batch in found]
 
     def _shown(self, batch: pa.RecordBatch, chosen: _Chosen, schema: pa.Schema) -> pa.RecordBatch:

@@ -41,6 +41,8 @@ _HEADER = struct.Struct("<Bqiibb")
 """Kind, attempt, task, area, place, number."""
 TUPLES = 0
 """The first round; in those after it all that join are senders."""
+CONVERSATION = 1
+"""The round in which the workers of a chain speak with each other."""
 _PIECE, _MARK, _BEAT = range(3)
 
 
@@ -126,8 +128,9 @@ class Exchange:
             if address != self.address:
                 self._link(round_number, address)
 
-    def pieces(self, attempt: int, task: int, round_number: int = TUPLES) -> Iterator[Piece]:
-        """The task's pieces of a round as they come, until all senders have ended.
+    def pieces(self, attempt: int, tasks: Sequence[int], round_number: int = TUPLES) -> Iterator[Piece]:
+        """These tasks' pieces of a round as they come, until all senders have ended; those of one sender in the order in which it sent
+        them to a task.
 
         Raises ExchangeError, Abandoned, and what ``fail`` was given.
         """
@@ -135,7 +138,7 @@ class Exchange:
         while True:
             with self._changed:
                 found = self._of(attempt)
-                came = found.pieces.pop((round_number, task), [])
+                came = [piece for task in tasks for piece in found.pieces.pop((round_number, task), ())]
                 if not came:
                     if not found.missing(round_number) and found.expected is not None:
                         return

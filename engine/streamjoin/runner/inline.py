@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from streamjoin.epoch import handshake
+from streamjoin.epoch.handshake import Link, converse, is_handshake
 from streamjoin.epoch.join import Part, join, rounds_among_tasks
 from streamjoin.epoch.ports import EpochFailed, too_large_of
 from streamjoin.epoch.route import route
@@ -96,6 +98,8 @@ class InlineEpoch:
             raise self._failed(error) from error
 
     def _joined(self, begun: ExitStack) -> list[TaskReport]:
+        if is_handshake(self._spec):
+            return self._chained(begun)
         parts: list[Part] = []
         for task, worker in enumerate(self._workers):
             parts.append(join(self._spec, task, self._shuffled.pop(task, []), self._stores.setdefault(worker, RunStore())))
@@ -108,6 +112,16 @@ class InlineEpoch:
             for task, part in enumerate(parts):
                 part.receive(sent[task])
         reports = [part.finish().report() for part in parts]
+        begun.pop_all()
+        return reports
+
+    def _chained(self, begun: ExitStack) -> list[TaskReport]:
+        links: list[Link] = []
+        for task, worker in enumerate(self._workers):
+            links.append(handshake.join(self._spec, task, self._shuffled.pop(task, []), self._stores.setdefault(worker, RunStore())))
+            begun.callback(links[-1].abandon)
+        converse(links)
+        reports = [link.finish().report() for link in links]
         begun.pop_all()
         return reports
 

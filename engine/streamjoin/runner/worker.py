@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -27,14 +27,16 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
+from streamjoin.epoch import handshake
+from streamjoin.epoch.handshake import Link, is_handshake, neighbours_of
 from streamjoin.epoch.join import Joined, Part, join, reports_of, rounds_among_tasks
 from streamjoin.epoch.ports import too_large_of
 from streamjoin.epoch.route import route
-from streamjoin.epoch.spec import Shared
+from streamjoin.epoch.spec import Piece, Shared
 from streamjoin.io.base import SourceError
 from streamjoin.kernel import run
 from streamjoin.runner.allocators import Allocators
-from streamjoin.runner.exchange import TUPLES, Abandoned, Exchange, ExchangeError
+from streamjoin.runner.exchange import CONVERSATION, TUPLES, Abandoned, Exchange, ExchangeError
 from streamjoin.runner.messages import Abandon, Assignment, Beat, Done, End, Failed, Hello, Work, decode, encode
 from streamjoin.runner.security import Security
 from streamjoin.state.store import RunStore
@@ -136,7 +138,8 @@ class Worker:
     def _hear(self, message: Any, answers: queue.SimpleQueue[Any]) -> None:
         if isinstance(message, Work):
             assignment = self._assignment(message)
-            self._exchange.begin(message.attempt, list(assignment.splits), assignment.addresses, rounds_among_tasks(assignment.spec))
+            speakers, rounds = _speakers(message, assignment)
+            self._exchange.begin(message.attempt, list(assignment.splits), speakers, rounds)
             self._begun += 1
             routed = self._routing.submit(self._route, message, assignment)
             joined = self._joining.submit(self._join, message, assignment)
@@ -195,6 +198,8 @@ class Worker:
             exchange.fail(attempt, error)
 
     def _join(self, work: Work, assignment: Assignment) -> list[Joined]:
+        if is_handshake(assignment.spec):
+            return self._join_chain(work, assignment)
         exchange, attempt = self._exchange, work.attempt
         everyone = list(dict.fromkeys(assignment.addresses))
         rounds = range(TUPLES + 1, TUPLES + 1 + rounds_among_tasks(assignment.spec))
@@ -204,14 +209,14 @@ class Worker:
             for number in rounds:
                 exchange.connect(everyone, number)
             for task in work.tasks:
-                parts.append(join(assignment.spec, task, exchange.pieces(attempt, task), self._store))
+                parts.append(join(assignment.spec, task, exchange.pieces(attempt, [task]), self._store))
                 self._done += 1
             for number in rounds:
                 for piece in chain.from_iterable(part.outgoing() for part in parts):
                     exchange.send(attempt, assignment.addresses[piece.task], piece, number)
                 exchange.end(attempt, everyone, number)
                 for task, part in zip(work.tasks, parts, strict=True):
-                    part.receive(exchange.pieces(attempt, task, number))
+                    part.receive(exchange.pieces(attempt, [task], number))
                     self._done += 1
             for part in parts:
                 joined.append(part.finish())
@@ -221,6 +226,37 @@ class Worker:
                 part.abandon()
             raise
         return joined
+
+    def _join_chain(self, work: Work, assignment: Assignment) -> list[Joined]:
+        """As ``_join``, where workers stand in a chain."""
+        exchange, attempt = self._exchange, work.attempt
+        speakers, _ = _speakers(work, assignment)
+        links: dict[int, Link] = {}
+
+        def send(pieces: Iterable[Piece]) -> None:
+            for piece in pieces:
+                exchange.send(attempt, assignment.addresses[piece.task], piece, CONVERSATION)
+
+        try:
+            exchange.connect(speakers, CONVERSATION)
+            for task in work.tasks:
+                links[task] = handshake.join(assignment.spec, task, exchange.pieces(attempt, [task]), self._store)
+                self._done += 1
+            for link in links.values():
+                send(link.begin())
+            pieces = exchange.pieces(attempt, work.tasks, CONVERSATION)
+            while not all(link.is_over for link in links.values()):
+                piece = next(pieces)
+                send(links[piece.task].hear(piece))
+                self._done += 1
+            exchange.end(attempt, speakers, CONVERSATION)
+            for piece in pieces:
+                raise ExchangeError(f"a worker of the chain spoke to task {piece.task} when all was said")
+            return [link.finish() for link in links.values()]
+        except BaseException:
+            for link in links.values():
+                link.abandon()
+            raise
 
     def _answer(self, work: Work, joined: Future[list[Joined]], routed: Future[None], answers: queue.SimpleQueue[Any]) -> None:
         attempt = work.attempt
@@ -244,6 +280,14 @@ class Worker:
         self._answered += 1
         if self._begun == self._answered:
             self._joining.submit(self._allocators.give_back, seldom=True)
+
+
+def _speakers(work: Work, assignment: Assignment) -> tuple[list[str], int]:
+    """The addresses of the workers that speak with this one while they join, and in how many rounds of the exchange."""
+    if not is_handshake(assignment.spec):
+        return list(assignment.addresses), rounds_among_tasks(assignment.spec)
+    tasks = chain.from_iterable(neighbours_of(assignment.spec, task) for task in work.tasks)
+    return list(dict.fromkeys(assignment.addresses[task] for task in tasks)), 1
 
 
 def serve(

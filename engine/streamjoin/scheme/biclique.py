@@ -1,4 +1,4 @@
-"""Join-biclique (Lin et al., "Scalable Distributed Stream Join Processing", SIGMOD 2015), and workers that hold parts as ESJ's chain does.
+"""Join-biclique (Lin et al., "Scalable Distributed Stream Join Processing", SIGMOD 2015), and workers that hold parts as in ESJ's chain.
 
 Nothing is replicated: a tuple is stored at one worker, and sent to all others that may hold a partner, where it only probes. In areas:
 those that hold left tuples cover all pairs, and once more those that hold right ones.
@@ -6,7 +6,7 @@ those that hold left tuples cover all pairs, and once more those that hold right
 =============  ========================================================================================================================
 ``biclique``   either side has workers of its own, their numbers in proportion to the streams. In ``groups`` (Bi_g; 1: Bi) by key: a tuple
                is stored at a random worker of its key's group, and sent to the groups of the other side that its partners may be in
-``chain``      every worker holds an even part of both sides, as in ESJ's handshake join; a tuple is sent to all at once
+``broadcast``  every worker holds an even part of both sides, as in ESJ's handshake join; a tuple is sent to all at once, and held by one
 =============  ========================================================================================================================
 """
 
@@ -62,8 +62,11 @@ def _groups(sums: Array, groups: int) -> int:
     return len(_cuts(sums, np.arange(1, groups) / groups)) - 1
 
 
-def chain(tasks: int) -> Scheme:
-    """``tasks`` >= 2 workers, each with a part of both sides."""
+def broadcast(tasks: int, model: str = "broadcast") -> Scheme:
+    """``tasks`` >= 1 workers, each with a part of both sides: areas 0.. of left tuples, then those of right ones, by task.
+
+    ``handshake`` shares out as evenly, along a chain whose ends the streams come in at; which tuples a worker has is then another matter.
+    """
     whole, everything = UnitRange(), KeyRange()
     areas = [
         Area(task, 0, (everything, everything), (part, whole), (everything, None), (True, False))
@@ -73,7 +76,7 @@ def chain(tasks: int) -> Scheme:
         Area(task, 1, (everything, everything), (whole, part), (None, everything), (False, True))
         for task, part in enumerate(even_parts(0, UNITS, tasks))
     ]
-    return Scheme("chain", tasks, tuple(areas), f"{tasks} workers, each with a part of both sides")
+    return Scheme(model, tasks, tuple(areas), f"{tasks} workers, each with a part of both sides")
 
 
 @dataclass(frozen=True, slots=True)

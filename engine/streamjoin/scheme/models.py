@@ -8,7 +8,8 @@
 ``dynamic``   one even grid of a power of two tasks (:mod:`~streamjoin.scheme.dynamic`)
 ``readj``     as ``hash``, but from plan to plan keys move only from tasks that are too full (:mod:`~streamjoin.scheme.readj`)
 ``biclique``  workers that hold one side each, nothing repeated; in groups by key (:mod:`~streamjoin.scheme.biclique`)
-``chain``     workers that each hold a part of both sides, nothing repeated, and see every tuple (the same module)
+``broadcast`` workers that each hold a part of both sides, nothing repeated, and see every tuple (the same module)
+``handshake`` the same in a chain, along which tuples wander from neighbour to neighbour (ESJ; :mod:`streamjoin.chain`)
 ============  ======================================================================================================================
 
 Always holds: the scheme that comes out is a tiling (``Scheme.check``), whatever the statistics say. Loads hold only as far as they do.
@@ -34,10 +35,21 @@ from streamjoin.scheme.varietal import Shape
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MODELS = ("adsp", "square", "hash", "dynamic", "readj", "biclique", "chain")
+MODELS = ("adsp", "square", "hash", "dynamic", "readj", "biclique", "broadcast", "handshake")
+
+HANDSHAKE = "handshake"
+
+INTERCHANGEABLE = tuple(model for model in MODELS if model != HANDSHAKE)
+"""Models from each of which a running join may change to any other."""
+
+SPREAD = ("broadcast", HANDSHAKE)
+"""Models whose workers each hold an even part of both sides."""
 
 KEYED = ("hash", "readj")
 """Models that cut along the keys alone, and so need a predicate that bounds them."""
+
+MOST_ALPHA = 0.8
+"""Theorem 1 of "Saving Communication Cost" is for weights below it."""
 
 PRECISION = 0.002
 """How near the smallest largest load is approached, relative to it."""
@@ -51,12 +63,16 @@ class Options:
     """readj: how far above the mean a task's load may lie before keys move."""
     groups: int = 1
     """biclique: the groups of keys on each side, each with a worker of its own from the start."""
+    alpha: float = 0.5
+    """handshake: what uneven loads weigh beside messages (:func:`streamjoin.chain.blocksize.theorem_1`)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.sigma < math.inf:
             raise ValueError(f"scheme.sigma: {self.sigma} must be a finite number that is not negative")
         if not 1 <= self.groups <= MOST_TASKS:
             raise ValueError(f"scheme.groups: {self.groups} must be at least 1 and at most {MOST_TASKS:,}")
+        if not 0 < self.alpha < MOST_ALPHA:
+            raise ValueError(f"scheme.alpha: {self.alpha} must be above 0 and below {MOST_ALPHA}")
 
 
 DEFAULTS = Options()
@@ -84,7 +100,7 @@ def plan_for_capacity(
     matrix = _matrix(model, statistics, main)
     total = matrix.left + matrix.right
     fewest = max(1, math.ceil(total / capacity - varietal.EPSILON))
-    if model == "chain" and fewest <= MOST_TASKS:
+    if model in SPREAD and fewest <= MOST_TASKS:
         return plan_for_tasks(model, statistics, main, fewest)
     if model == "biclique" and fewest <= MOST_TASKS:
         if fewest == 1 and not (options.groups > 1 and biclique.can_group(matrix)):
@@ -141,8 +157,8 @@ def plan_for_tasks(
         return Cutting.whole(matrix, dynamic.grid(matrix, tasks)).scheme(model)
     if tasks > 1 and model == "biclique":
         return biclique.biclique(matrix, tasks, options.groups)
-    if tasks > 1 and model == "chain":
-        return biclique.chain(tasks)
+    if model == HANDSHAKE or (tasks > 1 and model == "broadcast"):
+        return biclique.broadcast(tasks, model)
     whole = varietal.least_capacity(matrix.left, matrix.right, tasks)
     start = Cutting.whole(matrix, Shape(1, 1) if tasks == 1 else varietal.partition(matrix.left, matrix.right, whole))
     return (start if tasks == 1 else _evenest(start, tasks)).scheme(model)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,6 +17,12 @@ from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
 
 Selection = slice | np.ndarray
 """Rows of the routed batch: a slice, or ascending row numbers (int64)."""
+
+
+class Routing(Protocol):
+    """Says which areas one side's tuples go to."""
+
+    def route(self, keys_sorted: np.ndarray, units: np.ndarray) -> Iterator[tuple[int, Selection]]: ...
 
 
 class Router:
@@ -49,6 +55,19 @@ class Router:
                     selection += begin
                 for area in areas:
                     yield area, selection
+
+
+class EntryRouter:
+    """Routes a stream's tuples to the end of a chain, whatever their keys."""
+
+    def __init__(self, area: int) -> None:
+        """``area``: of the worker at which the stream comes in."""
+        self._area = area
+
+    def route(self, keys_sorted: np.ndarray, units: np.ndarray) -> Iterator[tuple[int, Selection]]:
+        """As :meth:`Router.route`. O(1)."""
+        if len(keys_sorted):
+            yield self._area, slice(0, len(keys_sorted))
 
 
 def _cuts(ranges: list[KeyRange], keys_sorted: np.ndarray) -> list[tuple[int, int]]:

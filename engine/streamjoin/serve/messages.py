@@ -44,7 +44,7 @@ class Wish(Message):
 
     workers: Annotated[int, Field(ge=1, le=MOST_TASKS)]
     """From spec.workers.min to spec.workers.max. The model may use fewer."""
-    model: Literal["adsp", "square", "hash", "dynamic", "readj", "biclique", "chain"] | None = None
+    model: Literal["adsp", "square", "hash", "dynamic", "readj", "biclique", "broadcast", "handshake"] | None = None
     """The manifest's by default."""
     replan: bool = False
     """Cut the join anew also where as many workers run under this model already."""

@@ -34,7 +34,7 @@ from streamjoin.kernel.run import sort_run, take
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.sides import SIDES
 from streamjoin.language.window import Ends
-from streamjoin.scheme.models import KEYED
+from streamjoin.scheme.models import HANDSHAKE, KEYED
 from streamjoin.scheme.region import Region, high_of, low_of
 from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
 from streamjoin.state.extent import Extent, map_extent, map_sparsely
@@ -53,7 +53,7 @@ CELL_BYTES = 4 << 10
 """Size of the parts of a block that is cut along both axes, on average and at least."""
 MOST_PARTS_AN_AXIS = 16
 """Of such a block."""
-UNITS_ONLY = ("square", "dynamic", "chain")
+UNITS_ONLY = ("square", "dynamic", "broadcast")
 """Models that cut no keys, whatever the predicate."""
 CUT_BITS = 16
 """Unit coordinates are cut at multiples of 2 ** 16, which the log writes in few digits."""
@@ -211,6 +211,8 @@ def axes_of(scheme: Scheme, main: MainPredicate) -> tuple[Axes, ...]:
     band that is so wide that three coverage areas hold the same keys. One of a single area may come to cut along anything.
     """
     areas = scheme.areas
+    if scheme.model == HANDSHAKE:  # no plan cuts it along anything; queries ask for keys
+        return (Axes(keys=True, units=False),) * len(areas)
     if main.kind is not MainKind.RANGE or scheme.model in UNITS_ONLY:
         return (Axes(keys=False, units=True),) * len(areas)
     if len(areas) == 1:
