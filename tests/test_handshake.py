@@ -7,19 +7,31 @@ Each case is made from one seed, which a failure prints: ``STREAMJOIN_SEED=<seed
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from faulty_runs import elastic, run_cases, run_with_faults
-from harness import Input, late_of, make_job, oracle, output_of
+from harness import SECOND, Input, driver_for, join_of, late_of, make_job, manifest_text, oracle, output_of, run_all
+from streamjoin.elastic.plan import Plan
+from streamjoin.epoch.ports import CheckpointMismatch
+from streamjoin.epoch.replan import PlanRefused
+from streamjoin.epoch.spec import EpochSpec
+from streamjoin.job import compile_job
+from streamjoin.manifest import ManifestError, load
+from streamjoin.runner.inline import InlineEpoch, InlineRunner
+from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage
+from test_crashes import make_inputs
 from test_join_property import KINDS, conditions, make_input, windows
 
 CASES = int(os.environ.get("STREAMJOIN_CASES", "240"))
@@ -93,3 +105,93 @@ def test_output_equals_the_oracle_at_the_end_of_the_input(part: int, tmp_path: P
     run_cases(range(part, CASES, 8) if SEED is None else [int(SEED)] * (part == 0), tmp_path, run_case, counts)
     if SEED is None and CASES >= 240:
         assert min(counts[each] for each in ("switches", "failed epochs", "results", "chain/tuple_blk", "chain/wave")) > 0, counts
+
+
+def manifest_at(root: Path, model: str = "handshake", **options: Any) -> str:
+    return manifest_text(root, on="abs(l.k - r.k) <= 1", window={"within": "4s"}, model=model, watermark="1s", **options)
+
+
+def test_a_chain_goes_on_with_other_workers_after_a_restart(tmp_path: Path) -> None:
+    """What workers held that are no more comes to the last one, and results that it finds with that are results like others."""
+    inputs = make_inputs(seed=5, epochs=14)
+    storage = ObjectStorage(str(tmp_path / "state"))
+    for workers in (4, 2, 1, 3):
+        job = compile_job(load(manifest_at(tmp_path, workers=workers)))
+        driver = driver_for(job, inputs, storage, InlineRunner())
+        driver.start()
+        for _ in range(3):
+            driver.step()
+        assert driver.scheme is not None
+        assert driver.scheme.tasks == workers
+        held = driver.checkpoint.held
+        driver.stop()
+        assert len(held) == workers
+        assert sum(map(sum, held.values())) > 20
+    driver = driver_for(job, inputs, storage, InlineRunner())
+    run_all(driver)
+    want = oracle(inputs, (pa.int64(),) * 2, "abs(l.k - r.k) <= 1", f"abs(l.at - r.at) <= {4 * SECOND}", SECOND)
+    assert output_of(tmp_path) == want
+    assert want.total() > 20
+
+
+@pytest.mark.parametrize(("before", "after"), [("adsp", "handshake"), ("handshake", "square")])
+def test_a_checkpoint_of_a_chain_takes_no_other_model_nor_that_of_another_model_a_chain(before: str, after: str, tmp_path: Path) -> None:
+    inputs = make_inputs(seed=6)
+    storage = ObjectStorage(str(tmp_path / "state"))
+    driver = driver_for(compile_job(load(manifest_at(tmp_path, before))), inputs, storage, InlineRunner())
+    driver.start()
+    driver.step()
+    status = driver.plan_status()
+    assert status is not None
+    assert driver.layout is not None
+    scheme = plan_for_tasks(after, driver.statistics(), driver.layout.main, 3)
+    with pytest.raises(PlanRefused, match=f"plan.scheme.model: {after} cannot follow {before}, as tuples in a chain have yet to meet"):
+        driver.put_plan(Plan(status.generation + 1, scheme, (0, 1, 2)))
+    driver.stop()
+    other = driver_for(compile_job(load(manifest_at(tmp_path, after))), inputs, storage, InlineRunner())
+    with pytest.raises(CheckpointMismatch, match=r"spec\.scheme\.model: .* which the checkpoint was made with.* choose a new checkpoint"):
+        other.start()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"join_type": "left"}, "is for joins of type inner, and spec.joins[0].type is left; choose broadcast or adsp"),
+        ({"joins": 2}, "is for one join over two streams; choose broadcast or adsp"),
+    ],
+)
+def test_what_a_chain_cannot_do_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    if "joins" in options:
+        options = {"joins": [join_of(tmp_path / name, name=name, on="l.k = r.k", window={"within": "1s"}) for name in "ab"]}
+    with pytest.raises(ManifestError) as refused:
+        load(manifest_at(tmp_path, **options))
+    assert f'spec.scheme.model: "handshake" {message}' in str(refused.value)
+
+
+def test_alpha_is_of_chains_and_has_a_bound(tmp_path: Path) -> None:
+    for model, alpha, message in (("adsp", 0.5, "is only for model handshake"), ("handshake", 0.8, "must be below 0.8")):
+        with pytest.raises(ManifestError, match=rf"spec\.scheme\.alpha: {alpha} {message}"):
+            load(manifest_at(tmp_path, scheme={"model": model, "alpha": alpha}))
+
+
+def test_blocks_follow_what_a_window_comes_to(tmp_path: Path) -> None:
+    """Theorem 1 for what is held; and so many at least that an epoch makes no more than some blocks."""
+    sizes: list[int] = []
+
+    class Noted(InlineRunner):
+        def submit(self, spec: EpochSpec, workers: Sequence[int]) -> InlineEpoch:
+            sizes.append(spec.block_tuples)
+            return super().submit(spec, workers)
+
+    inputs = make_inputs(seed=7, epochs=30)
+    options = {"on": "l.k = r.k", "window": {"unbounded": True}, "workers": 4, "capacity": 1000}
+    largest = []
+    for alpha in (0.2, 0.7):
+        sizes.clear()
+        job = make_job(tmp_path / str(alpha), scheme={"model": "handshake", "alpha": alpha}, **options)
+        results = run_all(driver_for(job, inputs, ObjectStorage(str(tmp_path / str(alpha) / "state")), Noted()))
+        for result, size in list(zip(results, sizes, strict=False))[2:-1]:
+            share = sum(map(sum, result.held.values())) / 2 / 4
+            assert 1 <= size <= math.sqrt(1 / alpha - 1) * share, "by what was held when it was planned, which was no more"
+        largest.append(max(sizes))
+    assert largest[0] > 2 * largest[1] > 10

@@ -31,6 +31,7 @@ from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.execution import Answer, asked
 from streamjoin.query.messages import Limits
 from streamjoin.runner.inline import InlineRunner
+from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.state.storage import ObjectStorage, Storage
 from test_many_streams import Far
 
@@ -114,7 +115,7 @@ def job_for(kind: Kind, root: Path, rng: random.Random) -> Job:
         join_of(root / str(number), name=f"j{number}", on=on, window=kind.window, output={"select": select})
         for number, on in enumerate(kind.on)
     ]
-    model = rng.choice(["adsp", "square", "biclique"])
+    model = rng.choice(["adsp", "square", "biclique"] + ["handshake"] * (len(joins) == 1))
     job = elastic(make_job(root, joins=joins, types=(kind.ddl, kind.ddl), watermark=f"{DELAY}s", model=model))
     return replace(job, layouts=tuple(each for each in job.layouts if each.floors)) if len(joins) > 1 else job
 
@@ -124,11 +125,15 @@ class History:
 
     def __init__(self) -> None:
         self.taken: dict[int, tuple[int, ...]] = {}
+        self.emptied = math.inf
+        """The epoch in which a chain let all go, as its input had ended."""
 
     def note(self, driver: Driver) -> None:
         checkpoint = driver.checkpoint
         if checkpoint.epoch >= 0:
             self.taken[checkpoint.epoch] = tuple(0 if at is None else at["batch"] for at in checkpoint.positions)
+            has_ended = driver.scheme is not None and driver.scheme.model == HANDSHAKE and driver.exhausted and not checkpoint.blocks
+            self.emptied = min(self.emptied, checkpoint.epoch) if has_ended else self.emptied
 
     def arrived(self, stream: int, batch: int) -> int:
         """The epoch that took a batch."""
@@ -169,7 +174,7 @@ def held(inputs: Sequence[Input], history: History, epoch: int, kind: Kind, name
                 batch = batch.append_column("_time", pa.array(times, pa.int64()))
             elif "unbounded" not in kind.window:
                 batch = batch.append_column("_time", pa.array(times, pa.timestamp("us", "UTC")))
-            found[stream].append(batch.filter(pa.array(keep, pa.bool_())))
+            found[stream].append(batch.filter(pa.array([kept and epoch < history.emptied for kept in keep], pa.bool_())))
             position += batch.num_rows
     return found
 
