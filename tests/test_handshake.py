@@ -13,6 +13,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ import pytest
 from faulty_runs import elastic, run_cases, run_with_faults
 from harness import SECOND, Input, driver_for, join_of, late_of, make_job, manifest_text, oracle, output_of, run_all
 from streamjoin.elastic.plan import Plan
+from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.replan import PlanRefused
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.job import compile_job
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.manifest import ManifestError, load
 from streamjoin.runner.inline import InlineEpoch, InlineRunner
 from streamjoin.scheme.models import plan_for_tasks
@@ -86,11 +89,23 @@ class Case:
         )
 
 
+def check_order(driver: Driver) -> None:
+    """Along the chain a stream's tuples lie in the order in which they came, the oldest furthest from where it comes in; each of them once."""
+    if driver.scheme is None or not driver.checkpoint.held:
+        return
+    tasks = len(driver.checkpoint.held)
+    for side, workers in ((LEFT, range(tasks - 1, -1, -1)), (RIGHT, range(tasks))):
+        areas = [task + tasks * side for task in workers]
+        parts = [block for area in areas for block in driver.checkpoint.blocks if (block.place, block.area) == (side, area)]
+        assert all(older.unit_max < newer.unit_min for older, newer in pairwise(parts)), (side, parts)
+        assert sum(block.rows for block in parts) == sum(held[side] for held in driver.checkpoint.held.values())
+
+
 def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
     rng = random.Random(seed)
     case, faults = Case.drawn(seed, rng, rng.choice([2, 6, 15])), rng.random() < 0.6
     job = make_job(root, **case.options(root, "handshake", rng.randint(1, 5)))
-    run_with_faults(elastic(job) if faults else job, case.inputs, root, rng, counts, faults=faults)
+    run_with_faults(elastic(job) if faults else job, case.inputs, root, rng, counts, faults=faults, between=check_order)
     case.check(root, counts)
     entry = read_latest(ObjectStorage(str(root / "state")))
     if entry is not None:
