@@ -281,7 +281,7 @@ class Driver:
         assert self._config is not None
         incarnation, entry = self._log.incarnation, path_of(self._log.sequence)
         spec = make_spec(
-            *(self.job, self.checkpoint, head, inputs, plans, self._config, self._ways(), self._observations.rates()),
+            *(self.job, self.checkpoint, head, inputs, plans, self._config, self._ways()),
             incarnation=incarnation,
             entry=entry,
             now=self._clock(),

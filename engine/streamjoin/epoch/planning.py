@@ -131,7 +131,6 @@ def make_spec(
     plans: EpochPlans,
     config: Shared,
     ways: Ways,
-    rates: Sequence[float],
     *,
     incarnation: int,
     entry: str,
@@ -142,8 +141,7 @@ def make_spec(
     deadline_seconds: float,
 ) -> EpochSpec:
     """What the tasks of the epoch after ``head`` are told. ``entry`` is the path of the log's newest entry, which is ``last``; ``now`` is
-    the wall clock. ``rates``: tuples a second of each stream, as measured; 0: not known. ``refused``: a split that was given up as too
-    large; where it could not be cut, splits may hold anything now."""
+    the wall clock. ``refused``: a split that was given up as too large; where it could not be cut, splits may hold anything now."""
     uncut = refused is not None and any(
         stream == refused.stream and split.first_record == refused.first_record and split.records >= refused.records
         for stream, plan in enumerate(inputs)
@@ -184,30 +182,24 @@ def make_spec(
         rewrite=None if before or upcoming else rewrite,
         small_bytes=min(MOST_SMALL_BYTES, SMALL_BYTES // current.scheme.tasks),
         follows=follows,
-        block_tuples=block_tuples(job, last, inputs, rates, current.scheme.tasks) if current.scheme.model == HANDSHAKE else 1,
+        block_tuples=block_tuples(job, last, inputs, current.scheme.tasks) if current.scheme.model == HANDSHAKE else 1,
         deadline_seconds=deadline_seconds,
     )
 
 
-def block_tuples(job: Job, last: Checkpoint, inputs: Sequence[SourcePlan], rates: Sequence[float], tasks: int) -> int:
-    """How many tuples a chain's workers send on at once: Theorem 1 of "Saving Communication Cost" for what a window of the streams comes to
-    by their rates, or what is held of them where that is more, on average of both.
+def block_tuples(job: Job, last: Checkpoint, inputs: Sequence[SourcePlan], tasks: int) -> int:
+    """How many tuples a chain's workers send on at once: Theorem 1 of "Saving Communication Cost", on average of both streams.
 
-    At least so many that what an epoch brings makes ``MOST_BLOCKS`` blocks: where workers are full, the theorem says 1.
+    Its rate times window (by Little's law, the tuples held) is measured as these, so it is right as well where event time goes by faster
+    than the clock, and where a window does not go by time. At least so many that what an epoch brings makes ``MOST_BLOCKS`` blocks: where
+    workers are full, the theorem says 1.
     """
     held = [sum(of_task[place] for of_task in last.held.values()) for place in range(len(job.places))]
-    spans = [0.0, 0.0]
-    if job.window.kind is WindowKind.RANGE:
-        spans = [micros / 1e6 for micros in (job.window.after_micros, job.window.before_micros)]
-    expected = [max(tuples, rate * span) for tuples, rate, span in zip(held, rates, spans, strict=True)]
     new = max(plan.records for plan in inputs)
-    window = sum(expected) / len(expected) or float(new)
-    weights = job.weights(tuple_bytes(job, last))
     # Half of a worker's capacity is for each stream.
-    capacity = max(1, int(job.capacity.amount / sum(weights)))
-    # Never for less than one tuple.
-    load = Load(max(window, 1.0), 1.0, tasks, capacity)
-    return max(theorem_1(load, job.scheme_options.alpha), -(-new // MOST_BLOCKS), 1)
+    capacity = max(1, int(job.capacity.amount / sum(job.weights(tuple_bytes(job, last)))))
+    load = Load(max(sum(held) / len(held), float(new), 1.0), 1.0, tasks, capacity)
+    return max(theorem_1(load, job.scheme_options.alpha), -(-new // MOST_BLOCKS))
 
 
 def _latest(job: Job, last: Checkpoint, number: int, plan: SourcePlan, now: float) -> int:
