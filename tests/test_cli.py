@@ -983,6 +983,17 @@ def test_the_example_of_several_joins_puts_every_order_where_it_belongs(tmp_path
     assert all(float(row["amount"]) != float(row["paid"]) for row in rows["wrong-amount"])
 
 
+def test_the_example_of_a_chain_gives_what_that_of_the_same_band_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for name in ("band", "handshake"):
+        assert run_inline(Path(__file__).parents[1] / "examples" / f"{name}.yaml", "--until-idle").exit_code == Exit.DONE
+        files = (tmp_path / "out" / name / "matches").glob("*.parquet")
+        found.append(Counter(str(row) for file in files for row in pq.read_table(file).to_pylist()))
+    assert found[0] == found[1]
+    assert found[0].total() > 1000
+
+
 def test_lines_and_summary_name_each_of_several_joins(tmp_path: Path) -> None:
     lines = run_inline(with_joins(manifest_at(tmp_path), 3), "--until-idle").stdout.splitlines()
     assert re.search(r"out [\d,]+ \(\w+ [\d,]+, lonely-1 [\d,]+, lonely-2 [\d,]+\)", next(line for line in lines if "epoch 0:" in line))

@@ -90,7 +90,7 @@ class Case:
 
 
 def check_order(driver: Driver) -> None:
-    """Along the chain a stream's tuples lie in the order in which they came, the oldest furthest from where it comes in; each of them once."""
+    """Along the chain a stream's tuples lie in the order in which they came, the oldest furthest from where it comes in; each once."""
     if driver.scheme is None or not driver.checkpoint.held:
         return
     tasks = len(driver.checkpoint.held)

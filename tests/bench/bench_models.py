@@ -3,8 +3,8 @@
 W1 (``workloads``): N tuples a stream and second, ``|l.k - r.k| <= 5`` within 10 s, an epoch a second of event time.
 
 - counted, on the inline runner, the same on every machine: how often a tuple is sent, and its bytes, whoever they go to; messages of an
-  epoch (pieces of tuples, and what workers of a chain say to each other); the bytes that the worker of a chain says that says most; how much
-  the fullest worker holds above the mean; and by how many seconds of event time a result comes after the younger of its tuples.
+  epoch (pieces of tuples, and what workers of a chain say to each other); the bytes of the worker of a chain that says most; how much the
+  fullest worker holds above the mean; and by how many seconds of event time a result comes after the younger of its tuples.
 - timed, on Spark with so many workers: tuples a second once the window is full.
 
     python tests/bench/bench_models.py [--rows 20000] [--workers 1,2,4,8] [--quick]
