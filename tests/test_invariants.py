@@ -1,0 +1,114 @@
+"""The page of invariants is true of the code, and a driver may die at each step that the driver's code names."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from harness import SECOND, Crash, driver_for, join_of, make_job, oracle, output_of
+from invariants import KILLED_BY, OF_A_PLAN, OF_AN_EPOCH, PAGE, STEPS, page, steps_of_the_driver
+from streamjoin.elastic.mapping import map_tasks
+from streamjoin.elastic.plan import Plan
+from streamjoin.epoch.driver import Driver
+from streamjoin.job import Job
+from streamjoin.runner.inline import InlineRunner
+from streamjoin.scheme.models import plan_for_tasks
+from streamjoin.state.storage import ObjectStorage
+from test_crashes import make_inputs
+
+BAND, WITHIN = "abs(l.k - r.k) <= 1", 4
+INPUTS = make_inputs(seed=11, epochs=9)
+WANTED = oracle(INPUTS, (pa.int64(), pa.int64()), BAND, f"abs(l.at - r.at) <= {WITHIN * SECOND}", SECOND)
+ADDED_AFTER, END = 4, 1000
+"""The epochs after which another join is added, and after which nothing is left to do."""
+
+
+def test_the_page_is_what_the_code_says() -> None:
+    assert PAGE.read_text() == page(), "python tests/invariants.py writes it"
+
+
+def test_every_step_of_the_driver_is_among_those_that_kill_it() -> None:
+    assert steps_of_the_driver() == set(STEPS)
+
+
+def test_every_name_on_the_page_is_there() -> None:
+    here = Path(__file__).parent
+    tests = [name for each in (*OF_AN_EPOCH, *OF_A_PLAN) for name in each.tests]
+    for name in (*tests, KILLED_BY):
+        file, function = name.split(":")
+        assert f"\ndef {function}(" in (here / f"{file}.py").read_text(), name
+    for name in (name for each in (*OF_AN_EPOCH, *OF_A_PLAN) for name in each.checked):
+        module, _, path = name.partition(":")
+        found: object = importlib.import_module(f"streamjoin.{module}")
+        for part in path.split("."):
+            found = getattr(found, part)
+        assert callable(found), name
+
+
+def job_of(root: Path, names: str) -> Job:
+    joins = [join_of(root / name, name=name, on=BAND, window={"within": f"{WITHIN}s"}) for name in names]
+    job = make_job(root, joins=joins, types=("BIGINT", "BIGINT"), workers=2, watermark="1s", epoch={"interval": "1s"})
+    return replace(job, min_workers=1, max_workers=4)
+
+
+def workers_after(epoch: int) -> int:
+    return {0: 2, 1: 2, 2: 4, 3: 4, 4: 1, 5: 1}.get(epoch, 3)
+
+
+def go_on(driver: Driver, until: int) -> None:
+    """Up to an epoch, and no further; plans are put on the way."""
+    driver.start()
+    while driver.checkpoint.epoch < until:
+        status = driver.plan_status()
+        wanted = workers_after(driver.checkpoint.epoch)
+        if status is not None and status.wanted is None and status.workers != wanted:
+            assert driver.layout is not None
+            found = driver.statistics()
+            scheme, keep = map_tasks(status.scheme, plan_for_tasks("broadcast", found, driver.layout.main, wanted), found)
+            driver.put_plan(Plan(status.generation + 1, scheme, keep))
+        if driver.step(final=until == END) is None:
+            break
+    driver.stop()
+
+
+def run(root: Path, dies_at: str, visit: int) -> bool:
+    """Two joins, of which one comes later, to the end of their input, by as many drivers as it takes; whether one died.
+
+    It does when it comes to the step for the time after ``visit`` others.
+    """
+    visits, died = count(), False
+
+    def at(step: str) -> None:
+        if step == dies_at and next(visits) == visit:
+            raise Crash(step)
+
+    for names, until in (("a", ADDED_AFTER), ("ab", END)):
+        done = False
+        while not done:
+            driver = driver_for(job_of(root, names), INPUTS, ObjectStorage(str(root / "state")), InlineRunner(), at=at)
+            try:
+                go_on(driver, until)
+                done = True
+            except Crash:
+                died = True
+    return died
+
+
+@pytest.mark.parametrize("step", sorted(steps_of_the_driver()))
+def test_a_driver_may_die_at_each_step(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time that it comes to it; another one goes on."""
+    monkeypatch.setattr("streamjoin.io.sinks.FilesSink.gather_seconds", 1e9)  # so that there is something to gather
+    visit = 0
+    while run(tmp_path / str(visit), step, visit):
+        root = tmp_path / str(visit)
+        assert output_of(root / "a") == WANTED, f"died at {step}, visit {visit}"
+        later = output_of(root / "b")
+        assert later <= WANTED, f"died at {step}, visit {visit}: the join that came later has results that it cannot have"
+        assert later.total() > 10
+        visit += 1
+    assert visit > 0, f"{step} was not come to"
