@@ -130,6 +130,8 @@ class Block:
     key_min: int | float
     key_max: int | float
     unit_min: int
+    """Of a chain (``handshake``) this and the next are positions in the stream, and say what of the block is meant: workers may have
+    parts of it, each by a record of its own, whose other ranges are those of the whole (:mod:`streamjoin.state.chunks`)."""
     unit_max: int
     time_min: int | None
     time_max: int | None
