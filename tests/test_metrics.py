@@ -39,6 +39,7 @@ from streamjoin.manifest.sinks import KafkaSink
 from streamjoin.manifest.sources import KafkaSource
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.capacity import Capacity
+from streamjoin.serve.admission import Request
 from streamjoin.serve.api import PlanApi
 from streamjoin.serve.catalogue import CATALOGUE, Kind, tables
 from streamjoin.serve.metrics import Metrics
@@ -504,14 +505,14 @@ def test_joins_of_three_streams_count_partial_results_and_may_have_a_stream_on_b
     assert seen["partial_bytes_total"] == results[-1].totals["partial_bytes"][0] > 0
     assert set(seen.types) >= {name for name, metric in CATALOGUE.items() if metric.many}
     api = PlanApi(driver, job, metrics.health)
-    answer = json.loads(api.answer("GET", "/v1/statistics", b"").message.model_dump_json(by_alias=True))
+    answer = json.loads(api.answer(Request("GET", "/v1/statistics")).message.model_dump_json(by_alias=True))
     assert answer["predicate"] == "a.id = b.id; abs(b.k - c.k) <= 1"
     assert [answer[side]["tuples"] for side in ("left", "right")] == [600, 600]
     first, second = (-(2**63) + floor * 2**61 for floor in (1, 2))
     for side in ("left", "right"):
         bounds = answer[side]["histogram"]["bounds"]
         assert min(bounds) < first < max(bounds) < second, "levels of either main predicate"
-    assert api.answer("GET", "/v1/plan", b"").status == 200
+    assert api.answer(Request("GET", "/v1/plan")).status == 200
 
 
 def test_kafka_is_shown_by_stream_and_partition_and_summed_over_epochs(run: Run) -> None:

@@ -132,7 +132,7 @@ def _follow(options: Options, stop: Stop) -> int:
     """Print the rows of each snapshot that comes, with the number of the last one, by which it can be gone on with."""
     try:
         if urlsplit(options.target).scheme in ("http", "https"):
-            text = "--follow reads the storage: name the manifest; at a server, ask again WHERE _snapshot > the last one"
+            text = "--follow reads the storage: name the manifest; a server has GET /v1/queries/JOIN"
             raise Failure(Exit.USAGE, text)
         if options.arrow is not None:
             raise Failure(Exit.USAGE, "--follow has no end, and a file needs one; leave --arrow out")

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from streamjoin.epoch.ports import Runner, Stepper
     from streamjoin.job import Job
     from streamjoin.serve.autoscaler import Autoscaler
+    from streamjoin.serve.followers import Followers
     from streamjoin.serve.metrics import Metrics
     from streamjoin.state.storage import Storage
 
@@ -151,7 +152,7 @@ def require_drawable(picture: Path) -> None:
 
 def _run(options: Options, job: Job, out: TextIO) -> int:
     from streamjoin.cli.history import History
-    from streamjoin.cli.loop import Entering, Loop, Notice
+    from streamjoin.cli.loop import Entering, Loop, Notice, Reason
     from streamjoin.cli.subject import Subject
     from streamjoin.cli.watchdog import Watchdog, end_process
     from streamjoin.epoch.driver import Driver
@@ -172,7 +173,7 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
     except Exception as error:
         raise failure_of(error, traceback.format_exc(), log_directory) from error
     subject, history = Subject(job, options.runner, options.command, driver, options.elastic), History(began)
-    with _measured(options, job, driver) as (measured, metrics):
+    with _measured(options, job, driver) as (measured, metrics, followers):
         joining, autoscaler = _scaled(options, job, driver, measured, storage, metrics, events.put)
         loop = Loop(
             joining,
@@ -188,6 +189,8 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
         watchdog = Watchdog(lambda: driver.pulse.activity, lambda activity: end_process(activity, log_directory))
         with answering_signals(stop, events.put), quiet_libraries(log_directory), watchdog:
             ended, out_is_gone = _watch(loop, view, history, events, stop)
+        if followers is not None:
+            followers.finish(is_over=ended.reason is Reason.IDLE)
     if out_is_gone and not options.as_json:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains that it cannot flush as it exits
     for join, state in driver.snapshots().items():
@@ -197,11 +200,11 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
 
 
 @contextlib.contextmanager
-def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Stepper, Metrics | None]]:
+def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Stepper, Metrics | None, Followers | None]]:
     """The driver, with its metrics and the plan API on the port that was asked for as long as this lasts. Raises Failure where it cannot
     be had, and without a token where there is to be one."""
     if options.metrics_port is None:
-        yield driver, None
+        yield driver, None, None
         return
     from streamjoin.cli.pods import Limits
     from streamjoin.query.catalog import Catalog
@@ -220,7 +223,8 @@ def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Step
     except TokenError as error:
         raise Failure(Exit.USAGE, f"--api-token-file: {error}") from error
     pool = Pool(Catalog.of(job))
-    api = PlanApi(driver, job, metrics.health, token=token, queries=QueryApi(pool))
+    queries = QueryApi(pool, metrics=metrics.queries)
+    api = PlanApi(driver, job, metrics.health, token=token, queries=queries)
     try:
         server = DriverServer(metrics, address, options.metrics_port, api=api)
     except OSError as error:
@@ -230,7 +234,7 @@ def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Step
     limits = Limits(options.manifest, driver, api, metrics) if options.pods is not None else contextlib.nullcontext()
     with server, contextlib.closing(pool), limits:
         click.echo(f"metrics: {server.url}/metrics", err=True)
-        yield Watched(driver, metrics), metrics
+        yield Watched(driver, metrics), metrics, queries.followers
 
 
 def _scaled(

@@ -55,7 +55,8 @@ def _serve(options: Options) -> None:
         raise Failure(Exit.USAGE, f"--api-token-file: {error}") from error
     pool = Pool(Catalog.of(job), processes=options.processes, memory_bytes=options.memory_bytes)
     try:
-        server = DriverServer(None, options.address, options.port, api=QueryApi(pool, token))
+        api = QueryApi(pool, token)
+        server = DriverServer(None, options.address, options.port, api=api)
     except OSError as error:
         where = f"port {options.port} of {options.address}"
         remedy = "choose another port, 0 for any free one, or another --address"
@@ -70,6 +71,7 @@ def _serve(options: Options) -> None:
         with server:
             click.echo(f"queries: {server.url}/v1/query", err=True)
             stop.wait()
+            api.followers.finish(is_over=False)
     finally:
         pool.close()
         for number, handler in before.items():

@@ -11,7 +11,9 @@ class Why(StrEnum):
     WRONG = "wrong"
     """The query is: mend it."""
     ABSENT = "absent"
-    """There is no such epoch, or none yet."""
+    """There is no such epoch or snapshot, or none yet."""
+    UNKNOWN = "unknown"
+    """There is no such join."""
     LARGE = "large"
     """It takes more memory, or fetches more, than it may."""
     SLOW = "slow"
@@ -19,6 +21,8 @@ class Why(StrEnum):
     BUSY = "busy"
     """Others are asking."""
     STORAGE = "storage"
+    GONE = "gone"
+    """Nobody waits for the answer any more."""
 
 
 class QueryError(Exception):

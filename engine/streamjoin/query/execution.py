@@ -33,6 +33,8 @@ from streamjoin.state.storage import Missing, Storage, StorageError
 ATTEMPTS = 5
 """On as many commits a query is begun, if the driver removes what it reads."""
 AGAIN_SECONDS = 0.05
+ANY_EPOCH = 2**62
+"""Whatever is stored was committed by then."""
 BATCH_ROWS = 65_536
 _TYPES = {
     pa.bool_(): "BOOLEAN",
@@ -113,16 +115,26 @@ class Stop:
 
 @contextlib.contextmanager
 def asked(
-    storage: Storage, catalog: Catalog, text: str, limits: Limits, stop: Stop | None = None, *, after: int | None = None
+    storage: Storage,
+    catalog: Catalog,
+    text: str,
+    limits: Limits,
+    stop: Stop | None = None,
+    *,
+    after: int | None = None,
+    results_of: str | None = None,
 ) -> Iterator[Answer]:
     """The answer to a query, to be taken within. Raises QueryError, here and as rows are taken, and KeyboardInterrupt.
 
-    ``after``: of the results of one join, those of later snapshots than this alone.
+    ``after``: of the results of one join, those of later snapshots than this alone. ``results_of``: a join whose stored snapshots are all
+    that there is, whatever is committed.
     """
     statement = Statement.parse(text)
     with _database(limits) as database, _Clock(limits.seconds, stop or Stop(), database) as clock:
         with _explained(clock, limits):
-            checkpoint, relations, read = _prepared(storage, catalog, statement, limits, database, clock.check, after)
+            checkpoint, relations, read = _prepared(
+                storage, catalog, statement, limits, database, clock.check, after, results_of
+            )
         with _explained(clock, limits, [relation for relation in relations if relation.name in read]):
             reader = database.sql(statement.sql).to_arrow_reader(BATCH_ROWS)
             at = checkpoint.committed_at
@@ -140,12 +152,18 @@ def _prepared(
     database: duckdb.DuckDBPyConnection,
     check: Callable[[], None],
     after: int | None,
+    results_of: str | None,
 ) -> tuple[Checkpoint, Sequence[Relation], dict[str, Rows]]:
     """Reads what the query asks for of one commit, and shows it to DuckDB. Returns the commit, all its relations, and what was read."""
     for attempt in range(1, ATTEMPTS + 1):
         check()
-        checkpoint = commit_of(storage, statement.as_of)
-        relations: Sequence[Relation] = relations_of(catalog, checkpoint, storage, after)
+        relations: Sequence[Relation]
+        if results_of is None:
+            checkpoint = commit_of(storage, statement.as_of)
+            relations = relations_of(catalog, checkpoint, storage, after)
+        else:
+            checkpoint = Checkpoint(epoch=ANY_EPOCH)
+            relations = [JoinResults(each, checkpoint, storage) for each in catalog.results if each.join == results_of]
         by_name = {relation.name: relation for relation in relations}
         schemas = {name: relation.schema for name, relation in by_name.items()}
         wanted = statement.wanted(schemas, lambda sql, type_: _constant(database, sql, type_))
@@ -185,9 +203,9 @@ def _show(database: duckdb.DuckDBPyConnection, read: dict[str, Rows], wanted: di
     for number, (name, rows) in enumerate(read.items()):
         source = f"_rows_{number}"
         database.register(source, rows.table)
-        columns = ", ".join(map(_quoted, wanted[name].columns)) or "1"
+        columns = ", ".join(map(quoted, wanted[name].columns)) or "1"
         where = "" if rows.where is None else f" WHERE {rows.where}"
-        database.execute(f"CREATE VIEW {_quoted(name)} AS SELECT {columns} FROM {_quoted(source)}{where}")  # noqa: S608 - quoted, or ours
+        database.execute(f"CREATE VIEW {quoted(name)} AS SELECT {columns} FROM {quoted(source)}{where}")  # noqa: S608 - quoted, or ours
     database.execute("SET lock_configuration = true")
 
 
@@ -278,7 +296,8 @@ def _first_line(error: Exception) -> str:
     return " ".join(str(error).split("\n\nLINE")[0].split())[:500]
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """An identifier, as DuckDB has it."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -1,7 +1,7 @@
 """What goes between those who ask and the processes that answer (``worker``). Importing this loads no DuckDB.
 
-Frames: the parent sends, pickled, a :class:`Setup` and then :class:`Question` after :class:`Question`, each after its length in eight
-bytes; back comes a :class:`Told` or a QueryError for each, in the same form.
+Frames: the parent sends, pickled, a :class:`Setup` and then any number of :class:`Question` and :class:`Step`, each after its length in
+eight bytes; back comes a :class:`Told` for each question, a :class:`Stepped` for each step, or a QueryError, in the same form.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, BinaryIO
 
 from streamjoin.query.catalog import Catalog
+from streamjoin.query.continuous import Continuous, Position
 
 LENGTH = struct.Struct("<Q")
 TOO_MUCH_MEMORY = 77
@@ -72,6 +73,46 @@ class Told:
     is_cut: bool
     read_bytes: int
     held_bytes: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """The next rows of a continuous query."""
+
+    query: Continuous
+    after: Position
+    upto: int
+    """The last snapshot that is looked at. Before ``after``: only whether the query can be answered is to be found out."""
+    form: Form
+    most_rows: int
+    most_bytes: int
+    """These two are of all pieces."""
+    piece_bytes: int
+    piece_rows: int
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of one snapshot."""
+
+    position: Position
+    """Its end."""
+    rows: int
+    body: bytes
+    """JSON lines, or a stream of Arrow's with one batch."""
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """The answer to a step."""
+
+    pieces: tuple[Piece, ...]
+    position: Position
+    """All up to here that the query asks for is in the pieces."""
+    schema: bytes
+    """Of the rows, as Arrow has it."""
+    read_bytes: int
 
 
 def send(file: BinaryIO, value: Any) -> None:

@@ -13,11 +13,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, BinaryIO, cast
 
 from streamjoin.query.catalog import Catalog
+from streamjoin.query.continuous import Continuous, Position
 from streamjoin.query.errors import QueryError, Why
-from streamjoin.query.messages import TOO_MUCH_MEMORY, Form, Limits, Question, Setup, Told, receive, send
+from streamjoin.query.messages import TOO_MUCH_MEMORY, Form, Limits, Question, Setup, Step, Stepped, Told, receive, send
 
 MOST_BYTES = 64 << 20
 """Of an answer."""
@@ -28,6 +30,10 @@ GRACE_SECONDS = 5.0
 START_SECONDS = 30.0
 """How long a process may take to start."""
 POLL_SECONDS = 0.1
+STEP_SECONDS = 30.0
+"""How long a step of a continuous query may take."""
+PIECE_BYTES, STEP_BYTES = 1 << 20, 4 << 20
+"""Of a piece of a step's rows, and of all of them."""
 
 
 class Pool:
@@ -44,9 +50,10 @@ class Pool:
     ) -> None:
         """``memory_bytes``: of each query; see :class:`Limits`. No process is started before there is a query, and one ends when nobody has
         asked it for ``idle_seconds``."""
+        self.catalog = catalog
         self._setup = Setup(catalog, memory_bytes, MOST_BYTES, idle_seconds)
         self._limits = Limits(memory_bytes=memory_bytes, fetch_bytes=fetch_bytes)
-        self._room = threading.Semaphore(processes)
+        self._room, self._turn = threading.Semaphore(processes), threading.Semaphore(processes)
         self._lock = threading.Lock()
         self._idle: list[_Process] = []
         self._running: set[_Process] = set()
@@ -57,9 +64,38 @@ class Pool:
         """The answer to a query, of at most so many rows, within so many seconds and some for starting a process. Raises QueryError."""
         until = time.monotonic() + seconds
         self._enter(until)
+        return cast(Told, self._answered(lambda limits: Question(sql, form, replace(limits, rows=rows)), until, is_gone))
+
+    def step(
+        self,
+        query: Continuous,
+        after: Position,
+        upto: int,
+        form: Form,
+        *,
+        most_rows: int,
+        piece_rows: int,
+        piece_bytes: int = PIECE_BYTES,
+        most_bytes: int = STEP_BYTES,
+        is_gone: Callable[[], bool] = lambda: False,
+    ) -> Stepped:
+        """The next rows of a continuous query; see :class:`Step`. Raises QueryError.
+
+        Of all who follow as many are served at once as there are processes: the others wait here, and keep nobody from asking.
+        """
+        with self._turn:
+            until = time.monotonic() + STEP_SECONDS
+            self._enter(until)
+            steps = partial(Step, query, after, upto, form, most_rows, most_bytes, piece_bytes, piece_rows)
+            return cast(Stepped, self._answered(steps, until, is_gone))
+
+    def _answered(
+        self, make: Callable[[Limits], Question | Step], until: float, is_gone: Callable[[], bool]
+    ) -> Told | Stepped:
+        """The answer to a question, asked within the room that was entered, which is left."""
         try:
             while True:
-                question = Question(sql, form, replace(self._limits, rows=rows, seconds=max(0.1, until - time.monotonic())))
+                question = make(replace(self._limits, seconds=max(0.1, until - time.monotonic())))
                 try:
                     told = self._asked(question, is_gone)
                     break
@@ -71,7 +107,7 @@ class Pool:
             raise told
         return told
 
-    def _asked(self, question: Question, is_gone: Callable[[], bool]) -> Told | QueryError:
+    def _asked(self, question: Question | Step, is_gone: Callable[[], bool]) -> Told | Stepped | QueryError:
         process = self._process()
         keeps = False
         try:
@@ -144,7 +180,7 @@ class _Process:
         """One that has been idle for long may be ending just now; ``ask`` finds out."""
         return self._child.poll() is None
 
-    def ask(self, question: Question, is_gone: Callable[[], bool]) -> Told | QueryError:
+    def ask(self, question: Question | Step, is_gone: Callable[[], bool]) -> Told | Stepped | QueryError:
         """Raises QueryError where the process gives no answer, and _Ended where it did not hear the question; it is of no use then."""
         try:
             send(self._in, question)
@@ -152,7 +188,7 @@ class _Process:
             self._is_new = False
             while not select.select([self._out], [], [], POLL_SECONDS)[0]:
                 if is_gone():
-                    raise QueryError(Why.SLOW, "the client has gone")
+                    raise QueryError(Why.GONE, "the client has gone")
                 if time.monotonic() > until:
                     text = f"the query took longer than {question.limits.seconds:g} s; ask for less, or allow more time"
                     raise QueryError(Why.SLOW, text)
@@ -167,7 +203,7 @@ class _Process:
             else:
                 text = f"the query's process ended with {code}; {remedy}: it may have needed more memory than there is"
             raise QueryError(Why.LARGE, text) from error
-        return cast(Told | QueryError, told)
+        return cast(Told | Stepped | QueryError, told)
 
     def kill(self) -> None:
         self._child.kill()

@@ -52,6 +52,8 @@ class Rows:
     """What of the relation the answer is of, where that is not all of the commit."""
     snapshot: int | None = None
     """Of results: the last snapshot whose rows they are, or of which there are none."""
+    first_snapshot: int | None = None
+    """Of results: the first snapshot that was stored as they were read; None: there was none."""
 
 
 class Relation(Protocol):

@@ -89,6 +89,7 @@ class JoinResults:
             sum(file.bytes for file in files),
             upto=f"{self.name} up to snapshot {last.id}" if last is not None else f"no snapshot of {self.name} is stored yet",
             snapshot=-1 if last is None else last.id,
+            first_snapshot=found[0].snapshots[0].id if found else None,
         )
 
     def _last(self, found: Sequence[Run]) -> Snapshot | None:

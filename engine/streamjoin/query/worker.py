@@ -18,9 +18,10 @@ from typing import BinaryIO, cast
 
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.execution import asked
-from streamjoin.query.messages import TOO_MUCH_MEMORY, Question, Setup, Told, receive, send
+from streamjoin.query.following import step
+from streamjoin.query.messages import TOO_MUCH_MEMORY, Question, Setup, Step, Stepped, Told, receive, send
 from streamjoin.query.rendering import rendered
-from streamjoin.state.storage import ObjectStorage
+from streamjoin.state.storage import ObjectStorage, Storage
 
 NICE = 19
 OVERHEAD_BYTES = 256 << 20
@@ -43,18 +44,14 @@ def _answer() -> None:
     storage = ObjectStorage(setup.catalog.location)
     while select.select([questions], [], [], setup.idle_seconds)[0]:
         try:
-            question: Question = receive(questions)
+            question: Question | Step = receive(questions)
         except EOFError:
             return
         try:
-            with asked(storage, setup.catalog, question.sql, question.limits) as answer:
-                body = rendered(answer, question.form, setup.most_bytes)
-            read = answer.read.values()
-            told: Told | QueryError = Told(
-                *(body, answer.epoch, answer.committed, answer.rows, answer.is_cut),
-                read_bytes=sum(rows.nbytes for rows in read),
-                held_bytes=sum(rows.all_nbytes for rows in read),
-            )
+            if isinstance(question, Step):
+                told: Told | Stepped | QueryError = step(storage, setup.catalog, question)
+            else:
+                told = _told(storage, setup, question)
         except QueryError as error:
             told = error
         except MemoryError:
@@ -62,6 +59,17 @@ def _answer() -> None:
         except Exception as error:  # the next query must not suffer for it
             told = QueryError(Why.STORAGE, f"{type(error).__name__}: {error}; this is a bug, please report it")
         send(answers, told)
+
+
+def _told(storage: Storage, setup: Setup, question: Question) -> Told:
+    with asked(storage, setup.catalog, question.sql, question.limits) as answer:
+        body = rendered(answer, question.form, setup.most_bytes)
+    read = answer.read.values()
+    return Told(
+        *(body, answer.epoch, answer.committed, answer.rows, answer.is_cut),
+        read_bytes=sum(rows.nbytes for rows in read),
+        held_bytes=sum(rows.all_nbytes for rows in read),
+    )
 
 
 def _watch_memory(most: int) -> None:

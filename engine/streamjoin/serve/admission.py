@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from streamjoin.serve.messages import ErrorAnswer, Message
 from streamjoin.serve.token import TokenError, TokenFile
 
+if TYPE_CHECKING:
+    from streamjoin.serve.event_stream import Outlet
+
 OPEN_METHODS = ("GET", "HEAD")
 """What anybody may ask where there is no token; all else, only this machine."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client asks, once it was admitted."""
+
+    method: str
+    path: str
+    body: bytes = b""
+    parameters: str = ""
+    """What is behind the path's question mark."""
+    accept: str = ""
+    """These two are headers."""
+    last_event_id: str | None = None
+    is_gone: Callable[[], bool] = lambda: False
+    """Whether the client has closed its connection."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +56,15 @@ class Content:
     status: int = 200
 
 
+@dataclass(frozen=True)
+class Stream:
+    """A success that goes on: ``send`` writes all that follows the headers, and returns when that is over."""
+
+    content_type: str
+    send: Callable[[Outlet], None]
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
 class Refused(Exception):  # noqa: N818 - an answer rather than an error
     """The request is answered by this."""
 
@@ -47,22 +76,23 @@ class Refused(Exception):  # noqa: N818 - an answer rather than an error
 class Admission:
     """Lets requests pass for the paths and methods that there are, from those who show the token."""
 
-    def __init__(self, methods: Mapping[str, tuple[str, ...]], token: TokenFile | None) -> None:
-        """``methods``: by path."""
-        self._methods, self._token = methods, token
+    def __init__(self, methods: Mapping[str, tuple[str, ...]], token: TokenFile | None, *, private: Collection[str] = ()) -> None:
+        """``methods``: by path, whose last part may be ``{join}``: any name. ``private``: paths where no method is open to anybody."""
+        self._methods, self._token, self._private = methods, token, private
 
     def admit(self, method: str, path: str, authorization: str | None, *, address: str, host: str) -> None:
         """Let a request pass before its body is read, or raise Refused.
 
         ``address``: the one that is listened on; ``host``: the request's ``Host``, empty where it has none.
         """
-        if path not in self._methods:
+        resource = path if path in self._methods else f"{path.rpartition('/')[0]}/{{join}}"
+        if resource not in self._methods:
             raise Refused(404, f"{path}: there is no such resource; there are {', '.join(self._methods)}")
-        if method not in self._methods[path]:
-            allowed = ", ".join(self._methods[path])
+        if method not in self._methods[resource]:
+            allowed = ", ".join(self._methods[resource])
             raise Refused(405, f"{method} {path}: the methods here are {allowed}", Allow=allowed)
         if self._token is None:
-            if method in OPEN_METHODS:
+            if method in OPEN_METHODS and resource not in self._private:
                 return
             if not _is_loopback(address):
                 what = "plans" if method == "PUT" else "queries"

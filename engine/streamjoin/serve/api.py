@@ -18,7 +18,7 @@ from streamjoin.language.layout import Layout
 from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.scheme.statistics import SideStatistics, loads
 from streamjoin.scheme.tiling import Scheme
-from streamjoin.serve.admission import Admission, Answer, Content, Refused
+from streamjoin.serve.admission import Admission, Answer, Content, Refused, Request, Stream
 from streamjoin.serve.messages import (
     BodyError,
     HealthAnswer,
@@ -31,7 +31,7 @@ from streamjoin.serve.messages import (
     read_plan,
 )
 from streamjoin.serve.queries import METHODS as QUERY_METHODS
-from streamjoin.serve.queries import QUERY, QueryApi
+from streamjoin.serve.queries import PRIVATE, QueryApi
 from streamjoin.serve.token import TokenFile
 from streamjoin.serve.wishes import Planning, mapped_plan, newest_generation, plan_for_workers, same_cut
 
@@ -68,7 +68,7 @@ class PlanApi:
         self._job = job
         self._health = health
         self._queries = queries
-        self._admission = Admission(METHODS | ({} if queries is None else QUERY_METHODS), token)
+        self._admission = Admission(METHODS | ({} if queries is None else QUERY_METHODS), token, private=PRIVATE)
         self._putting = threading.Lock()
 
     def adopt(self, job: Job) -> None:
@@ -79,20 +79,18 @@ class PlanApi:
         """As :meth:`streamjoin.serve.admission.Admission.admit`."""
         self._admission.admit(method, path, authorization, address=address, host=host)
 
-    def answer(
-        self, method: str, path: str, body: bytes, *, accept: str = "", is_gone: Callable[[], bool] = lambda: False
-    ) -> Answer | Content:
-        """The answer to a request that was admitted. Never raises Refused. ``accept`` and ``is_gone`` are for queries."""
-        if self._queries is not None and path == QUERY:
-            return self._queries.answer(method, path, body, accept=accept, is_gone=is_gone)
+    def answer(self, request: Request) -> Answer | Content | Stream:
+        """The answer to a request that was admitted. Never raises Refused."""
+        if self._queries is not None and self._queries.answers(request.path):
+            return self._queries.answer(request)
         try:
-            if path == "/v1/health":
+            if request.path == "/v1/health":
                 return self._healthy()
-            if path == "/v1/statistics":
+            if request.path == "/v1/statistics":
                 return self._statistics()
-            if method == "PUT":
+            if request.method == "PUT":
                 with self._putting:
-                    return self._put(body)
+                    return self._put(request.body)
             return Answer(200, self._plan())
         except Refused as refused:
             return refused.answer

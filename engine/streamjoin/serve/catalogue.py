@@ -2,7 +2,7 @@
 
 Names keep to Prometheus' conventions: base units, the unit in the name, ``_total`` for counters, ``_ratio`` for fractions. Always holds:
 a metric has the label ``name`` (the StreamJoin's) but for ``streamjoin_build_info``, and at most as many series as there are streams,
-partitions of their topics, joins, workers or steps. Metrics of Kafka are there for streams and sinks of Kafka only, those of
+partitions of their topics, joins, workers, steps or reasons. Metrics of Kafka are there for streams and sinks of Kafka only, those of
 snapshots for joins that have some.
 """
 
@@ -42,7 +42,7 @@ class Described:
         return next((word for word in reversed(words) if word in UNITS), "")
 
 
-UNITS = ("seconds", "bytes", "ratio", "tuples", "records", "rows", "pairs", "blocks", "snapshots", "workers")
+UNITS = ("seconds", "bytes", "ratio", "tuples", "records", "rows", "pairs", "blocks", "snapshots", "workers", "queries", "followers")
 
 NAME = ("name",)
 STREAM = ("name", "stream")
@@ -231,6 +231,20 @@ SNAPSHOTS = (
     _counter("stored_snapshot_rows_total", JOIN, "Results in these."),
     _counter("snapshot_store_seconds_total", JOIN, "Time that storing them took, beside the join."),
 )
+QUERIES = (
+    _gauge("running_queries", NAME, "Queries that are being answered, or wait for it; followers not included."),
+    _counter("queries_total", NAME, "Queries that were answered."),
+    _counter(
+        "query_failures_total",
+        ("name", "reason"),
+        "Queries that were not answered, and followers that were ended, by why: wrong, absent, unknown, large, slow, busy, storage, gone.",
+    ),
+    _histogram("query_duration_seconds", NAME, "Time from when a query came until it was answered, waiting for others included."),
+    _counter("query_read_bytes_total", NAME, "Size of the blocks and files that were read for queries and followers."),
+    _gauge("followers", NAME, "Clients that follow results of joins."),
+    _counter("followed_rows_total", NAME, "Results that followers were sent."),
+    _counter("cut_off_followers_total", NAME, "Followers that were cut off because they did not take what they were sent."),
+)
 PROCESS = (_gauge("build_info", ("version", "python_version"), "Always 1; says which version of StreamJoin is running."),)
 
 SECTIONS = {
@@ -241,6 +255,7 @@ SECTIONS = {
     "State": STATE,
     "Kafka": KAFKA,
     "Snapshots of results": SNAPSHOTS,
+    "Queries": QUERIES,
     "The process": PROCESS,
 }
 CATALOGUE: dict[str, Described] = {metric.name: metric for section in SECTIONS.values() for metric in section}

@@ -7,7 +7,9 @@ names each field, its value and the remedy.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -17,6 +19,7 @@ from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.epoch.replan import PlanStatus
 from streamjoin.manifest.problem import shown
 from streamjoin.manifest.text import field_name
+from streamjoin.query.continuous import Continuous
 from streamjoin.scheme.dichotomy import MOST_TASKS
 from streamjoin.scheme.tiling import Scheme
 
@@ -76,6 +79,20 @@ class QueryWish(Message):
     limit: Annotated[int, Field(ge=1, le=MOST_ROWS)] = 10_000
     """Of rows. An answer with more is cut there, and says so."""
     timeout_seconds: Annotated[float, Field(gt=0, le=MOST_QUERY_SECONDS)] = 20.0
+
+
+class FollowWish(Message):
+    """``GET /v1/queries/{join}``, by its parameters, and such a ticket of Arrow Flight."""
+
+    select: Annotated[str, Field(min_length=1)] = "*"
+    """Columns and expressions over them, as in a SELECT of DuckDB's SQL."""
+    where: Annotated[str, Field(min_length=1)] | None = None
+    """Which results; all by default."""
+    after: str | None = None
+    """The id of an event, or a snapshot's number: begin after it; -1: with the first. By default with what comes from now on."""
+
+    def query(self, join: str) -> Continuous:
+        return Continuous(join, self.select, self.where)
 
 
 class Following(Message):
@@ -253,6 +270,16 @@ def read_query(body: bytes) -> QueryWish:
     return _validated(QueryWish, value)
 
 
+def read_following(parameters: str) -> FollowWish:
+    """What ``GET /v1/queries/{join}`` asks. Raises BodyError."""
+    try:
+        given = parse_qsl(parameters, keep_blank_values=True, strict_parsing=bool(parameters), errors="strict", max_num_fields=16)
+    except ValueError as error:
+        text = f"the parameters: {shown(parameters)}: {error}; write select=...&where=..., with percent signs as in URLs"
+        raise BodyError(text) from error
+    return _validated(FollowWish, _once(given))
+
+
 def _parsed(body: bytes) -> Any:
     try:
         return json.loads(body, parse_constant=_no_constant, object_pairs_hook=_once)
@@ -268,7 +295,7 @@ def _no_constant(name: str) -> Any:
     raise BodyError(f"the body: {name} is no JSON; write a number")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
         names = [name for name, _ in pairs]

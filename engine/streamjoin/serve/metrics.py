@@ -15,12 +15,12 @@ from __future__ import annotations
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from streamjoin import __version__
@@ -38,11 +38,11 @@ from streamjoin.job import Job
 from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.manifest.sinks import KafkaSink
 from streamjoin.manifest.sources import KafkaSource
-from streamjoin.serve.catalogue import CATALOGUE, KAFKA_PREFIX, Kind
+from streamjoin.serve.catalogue import CATALOGUE, KAFKA_PREFIX
+from streamjoin.serve.page import Page, family, histogram
+from streamjoin.serve.query_metrics import QueryMetrics
 from streamjoin.state.log import Checkpoint
 
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Seconds. From a commit on a local disk to an epoch that reads a large state back."""
 STEPS = ("plan", "tasks", "commit", "publish", "clean")
 DECISIONS = (
     *((kind, mode) for kind in (Action.ALLOCATE, Action.DEALLOCATE, Action.REPLAN) for mode in (Mode.ENFORCE, Mode.RECOMMEND)),
@@ -92,29 +92,6 @@ class Switches:
     moved_tuples: int = 0
 
 
-@dataclass
-class Page:
-    """The families of one scrape, in the catalogue's order."""
-
-    families: dict[str, Metric] = field(default_factory=dict)
-
-    def add(self, name: str, value: float, *labels: object) -> None:
-        """A sample of a gauge or counter, with its labels' values in the catalogue's order."""
-        family = self.families.get(name)
-        if family is None:
-            family = self.families[name] = _family(name)
-        family.add_metric([str(label) for label in labels], value)  # type: ignore[attr-defined]
-
-    def copy(self, histogram: Histogram) -> None:
-        """A histogram's samples, without when each series began: Prometheus' text format has no place for that but a metric of its own."""
-        for family in histogram.collect():
-            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
-            self.families[family.name] = family
-
-    def __iter__(self) -> Iterator[Metric]:
-        return iter([self.families[name] for name in CATALOGUE if name in self.families])
-
-
 class Metrics(Collector):
     """See the module. Any thread may scrape while another tells what happens."""
 
@@ -143,18 +120,20 @@ class Metrics(Collector):
         self._last_error: str | None = None
         self._last_failure: str | None = None
         self._running_since: float | None = None
-        self._epochs = _histogram("streamjoin_epoch_duration_seconds")
-        self._steps = _histogram("streamjoin_epoch_step_duration_seconds")
-        self._task_steps = _histogram("streamjoin_task_step_duration_seconds")
+        self._epochs = histogram("streamjoin_epoch_duration_seconds")
+        self._steps = histogram("streamjoin_epoch_step_duration_seconds")
+        self._task_steps = histogram("streamjoin_task_step_duration_seconds")
         self._plan: PlanStatus | None = None
         self._switches = Switches()
         self._decisions = dict.fromkeys(DECISIONS, 0)
-        self._pauses = _histogram("streamjoin_plan_pause_seconds")
-        self._waits = _histogram("streamjoin_plan_wait_seconds")
-        for histogram in (self._epochs, self._pauses, self._waits):
-            histogram.labels(job.name)
+        self._pauses = histogram("streamjoin_plan_pause_seconds")
+        self._waits = histogram("streamjoin_plan_wait_seconds")
+        for each in (self._epochs, self._pauses, self._waits):
+            each.labels(job.name)
         for step in STEPS:
             self._steps.labels(job.name, step)
+        self.queries = QueryMetrics(job.name)
+        """For whoever answers them."""
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -299,7 +278,7 @@ class Metrics(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """What there may be. For the registry."""
-        return [_family(name) for name in CATALOGUE]
+        return [family(name) for name in CATALOGUE]
 
     def collect(self) -> Iterable[Metric]:
         """One scrape. O(tasks + streams + steps)."""
@@ -341,11 +320,12 @@ class Metrics(Collector):
             page.add("streamjoin_still_seconds", 0 if activity is None else activity.still_seconds, name)
             page.add("streamjoin_epoch_deadline_seconds", self._pulse.deadline_seconds, name)
             page.add("streamjoin_epoch_stalls_total", self._pulse.total_stalls, name)
-        for histogram in (self._epochs, self._steps, self._task_steps, self._pauses, self._waits):
-            page.copy(histogram)
+        for each in (self._epochs, self._steps, self._task_steps, self._pauses, self._waits):
+            page.copy(each)
         self._add_scaling(page)
         self._add_traffic(page)
         self._add_snapshots(page)
+        self.queries.add_to(page)
         if self._committed is not None:
             self._add_committed(page, self._committed, now)
         return page
@@ -458,17 +438,3 @@ class Metrics(Collector):
             page.add("streamjoin_worker_bytes", done.held_bytes, name, task)
         for task, factor in enumerate(result.shed):
             page.add("streamjoin_worker_shed_ratio", factor, name, task)
-
-
-def _family(name: str) -> Metric:
-    metric = CATALOGUE[name]
-    if metric.kind is Kind.COUNTER:
-        return CounterMetricFamily(name, metric.help, labels=metric.labels)
-    if metric.kind is Kind.GAUGE:
-        return GaugeMetricFamily(name, metric.help, labels=metric.labels)
-    return Metric(name, metric.help, "histogram")
-
-
-def _histogram(name: str) -> Histogram:
-    metric = CATALOGUE[name]
-    return Histogram(name, metric.help, metric.labels, buckets=BUCKETS, registry=None)

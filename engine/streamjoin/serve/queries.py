@@ -1,47 +1,80 @@
-"""``POST /v1/query``, beside the plan API or by itself (``streamjoin serve``)."""
+"""Queries over HTTP, beside the plan API or by themselves (``streamjoin serve``): one answer for one query (``POST /v1/query``), and a
+join's results as they are found (``GET /v1/queries/{join}``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from urllib.parse import unquote
 
+from streamjoin.query.continuous import Position
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.messages import Form
 from streamjoin.query.pool import Pool
-from streamjoin.serve.admission import Admission, Answer, Content, Refused
-from streamjoin.serve.messages import BodyError, QueryWish, read_query
+from streamjoin.serve.admission import Admission, Answer, Content, Refused, Request, Stream
+from streamjoin.serve.event_stream import CONTENT_TYPE, stream
+from streamjoin.serve.followers import Followers
+from streamjoin.serve.messages import BodyError, QueryWish, read_following, read_query
+from streamjoin.serve.query_metrics import QueryMetrics
 from streamjoin.serve.token import TokenFile
 
 QUERY = "/v1/query"
-METHODS = {QUERY: ("POST",)}
-_STATUS = {Why.WRONG: 400, Why.ABSENT: 410, Why.LARGE: 422, Why.BUSY: 503, Why.STORAGE: 503, Why.SLOW: 504}
+QUERIES = "/v1/queries/"
+PRIVATE = (f"{QUERIES}{{join}}",)
+"""What these show is for nobody but this machine where there is no token."""
+METHODS = {QUERY: ("POST",), PRIVATE[0]: ("GET",)}
+_STATUS = {
+    Why.WRONG: 400,
+    Why.UNKNOWN: 404,
+    Why.ABSENT: 410,
+    Why.LARGE: 422,
+    Why.BUSY: 503,
+    Why.STORAGE: 503,
+    Why.SLOW: 504,
+    Why.GONE: 504,
+}
 
 
 class QueryApi:
     """Any thread may call it."""
 
-    def __init__(self, pool: Pool, token: TokenFile | None = None) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        token: TokenFile | None = None,
+        *,
+        metrics: QueryMetrics | None = None,
+        followers: Followers | None = None,
+    ) -> None:
+        """``metrics``: whose page tells of the queries; without ``followers`` they are those of the pool's join, as many as usual."""
         self._pool = pool
-        self._admission = Admission(METHODS, token)
+        self._admission = Admission(METHODS, token, private=PRIVATE)
+        self.metrics = metrics or QueryMetrics(pool.catalog.name)
+        self.followers = followers or Followers(pool, self.metrics)
 
     def admit(self, method: str, path: str, authorization: str | None, *, address: str, host: str) -> None:
         """As :meth:`streamjoin.serve.admission.Admission.admit`."""
         self._admission.admit(method, path, authorization, address=address, host=host)
 
-    def answer(
-        self, method: str, path: str, body: bytes, *, accept: str = "", is_gone: Callable[[], bool] = lambda: False
-    ) -> Answer | Content:
-        """The answer to a request that was admitted. ``accept``: its header; ``is_gone``: whether the client has closed its connection."""
+    def answers(self, path: str) -> bool:
+        """Whether a request for this is one for queries."""
+        return path == QUERY or path.startswith(QUERIES)
+
+    def answer(self, request: Request) -> Answer | Content | Stream:
+        """The answer to a request that was admitted."""
         try:
-            wish = read_query(body)
-            return self._told(wish, _form(accept), is_gone)
+            if request.path == QUERY:
+                with self.metrics.query():
+                    return self._told(read_query(request.body), _form(request.accept), request)
+            return self._followed(request)
         except BodyError as error:
+            self.metrics.failed(Why.WRONG)
             return Refused(400, str(error)).answer
         except QueryError as error:
-            headers = {"Retry_After": "1"} if error.why is Why.BUSY else {}
+            headers = {"Retry-After": "1"} if error.why is Why.BUSY else {}
             return Refused(_STATUS[error.why], str(error), **headers).answer
 
-    def _told(self, wish: QueryWish, form: Form, is_gone: Callable[[], bool]) -> Content:
-        told = self._pool.ask(wish.sql, form, rows=wish.limit, seconds=wish.timeout_seconds, is_gone=is_gone)
+    def _told(self, wish: QueryWish, form: Form, request: Request) -> Content:
+        told = self._pool.ask(wish.sql, form, rows=wish.limit, seconds=wish.timeout_seconds, is_gone=request.is_gone)
+        self.metrics.read(told.read_bytes)
         headers = {
             "StreamJoin-Epoch": str(told.epoch),
             "StreamJoin-Committed-At": told.committed,
@@ -50,6 +83,25 @@ class QueryApi:
             "StreamJoin-Read-Bytes": f"{told.read_bytes}/{told.held_bytes}",
         }
         return Content((form.value, told.body), headers)
+
+    def _followed(self, request: Request) -> Stream:
+        wish = read_following(request.parameters)
+        join = unquote(request.path.removeprefix(QUERIES))
+        # The header is a client's that has come again, with the address that it came with first.
+        given = wish.after if request.last_event_id is None else request.last_event_id
+        field = "after" if request.last_event_id is None else "Last-Event-ID"
+        try:
+            after = None if given is None else Position.parse(given, field)
+            follower = self.followers.open(wish.query(join), after, Form.JSON, request.is_gone)
+        except QueryError as error:
+            self.metrics.failed(error.why)
+            raise
+        patience = self.followers.limits.patience_seconds
+        return Stream(
+            CONTENT_TYPE,
+            lambda outlet: stream(follower, outlet, request.is_gone, patience),
+            {"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
 
 
 def _form(accept: str) -> Form:

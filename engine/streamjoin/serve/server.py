@@ -1,13 +1,15 @@
 """The port: ``/metrics`` for Prometheus, ``/healthz`` for whoever restarts processes, the plan API and queries under ``/v1``.
 
 Always holds: each client is answered in a thread of its own, and one that is slow or silent holds up neither the join nor the others: it is
-cut off ``IDLE_SECONDS`` after it last said something, and in any case ``LONGEST_SECONDS`` after it came.
+cut off ``IDLE_SECONDS`` after it last said something, and in any case ``LONGEST_SECONDS`` after it came; a client that is sent a stream
+(``admission.Stream``) stays as long as that goes on, which sees to slow ones itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import select
 import socket
 import time
@@ -16,16 +18,18 @@ from http.client import responses
 from socketserver import TCPServer, ThreadingMixIn
 from threading import Lock, Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import make_wsgi_app
 
-from streamjoin.serve.admission import Answer, Content, Refused
+from streamjoin.serve.admission import Answer, Content, Refused, Request, Stream
 from streamjoin.serve.api import MOST_BODY_BYTES, PlanApi
+from streamjoin.serve.event_stream import Outlet
 from streamjoin.serve.messages import ErrorAnswer
 from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.queries import QueryApi
+from streamjoin.serve.query_metrics import QueryPage
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -41,6 +45,8 @@ POLL_SECONDS = 0.1
 
 CONNECTION = "streamjoin.connection"
 """The client's socket, in a request's environment."""
+STAY = "streamjoin.stay"
+"""Likewise, what lets the client stay for longer than ``LONGEST_SECONDS``."""
 
 INDEX = b"""\
 /metrics          for Prometheus
@@ -49,10 +55,13 @@ INDEX = b"""\
 /v1/statistics    what plans are made from
 /v1/health        the health, with the plan
 /v1/query         POST: SQL over what the join holds
+/v1/queries/JOIN  GET: a join's results as they are found, as server-sent events
 """
 QUERY_INDEX = b"""\
+/metrics          for Prometheus
 /healthz          200
 /v1/query         POST: SQL over what the join holds
+/v1/queries/JOIN  GET: a join's results as they are found, as server-sent events
 """
 
 
@@ -66,7 +75,8 @@ class _Handler(WSGIRequestHandler):
         return _Nowhere()
 
     def get_environ(self) -> Any:
-        return {**super().get_environ(), CONNECTION: self.connection}
+        server = cast(_Server, self.server)
+        return {**super().get_environ(), CONNECTION: self.connection, STAY: lambda: server.let_stay(self.connection)}
 
 
 class _Nowhere:
@@ -83,7 +93,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     def __init__(self, family: socket.AddressFamily, address: tuple[Any, ...]) -> None:
         self.address_family = family
         self._clients: dict[socket.socket, float] = {}
-        """When each came."""
+        """When each came; infinity: it may stay."""
         self._lock = Lock()
         super().__init__(address, _Handler)
 
@@ -107,6 +117,16 @@ class _Server(ThreadingMixIn, WSGIServer):
         for client in over:
             with contextlib.suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
+
+    def let_stay(self, client: socket.socket) -> None:
+        with self._lock:
+            self._clients[client] = math.inf
+
+    def cut_all_off(self) -> None:
+        with self._lock:
+            for client in self._clients:
+                with contextlib.suppress(OSError):
+                    client.shutdown(socket.SHUT_RDWR)
 
     def shutdown_request(self, request: Any) -> None:
         with contextlib.suppress(OSError):
@@ -145,6 +165,7 @@ class DriverServer:
 
     def close(self) -> None:
         self._server.shutdown()
+        self._server.cut_all_off()
         self._server.server_close()
         self._thread.join()
 
@@ -156,7 +177,8 @@ class DriverServer:
 
 
 def _application(metrics: Metrics | None, api: PlanApi | QueryApi | None, address: str) -> Any:
-    exposition = None if metrics is None else make_wsgi_app(metrics.registry)
+    page = metrics if metrics is not None else QueryPage(api.metrics) if isinstance(api, QueryApi) else None
+    exposition = None if page is None else make_wsgi_app(page.registry)
     index = QUERY_INDEX if metrics is None else INDEX
 
     def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
@@ -166,6 +188,8 @@ def _application(metrics: Metrics | None, api: PlanApi | QueryApi | None, addres
             return answered
         if api is not None and (path == "/v1" or path.startswith("/v1/")):
             told = _asked(api, environ, address)
+            if isinstance(told, Stream):
+                return _streamed(start, told, environ)
             kind, body = told.content
             return _plain(start, method, told.status, body, kind, **told.headers)
         if path not in ("/", "/healthz"):
@@ -181,13 +205,27 @@ def _application(metrics: Metrics | None, api: PlanApi | QueryApi | None, addres
     return answer
 
 
-def _asked(api: PlanApi | QueryApi, environ: WSGIEnvironment, address: str) -> Answer | Content:
+def _streamed(start: StartResponse, told: Stream, environ: WSGIEnvironment) -> list[bytes]:
+    write = start("200 OK", [("Content-Type", told.content_type), *told.headers.items()])
+    write(b"")  # sends the headers; what follows goes to the socket itself, as only that says how much of it was sent
+    environ[STAY]()
+    told.send(Outlet(environ[CONNECTION]))
+    return []
+
+
+def _asked(api: PlanApi | QueryApi, environ: WSGIEnvironment, address: str) -> Answer | Content | Stream:
     """The API's answer to a request, whatever is wrong with it."""
     method, path = environ["REQUEST_METHOD"], environ.get("PATH_INFO", "")
     try:
         api.admit(method, path, environ.get("HTTP_AUTHORIZATION"), address=address, host=environ.get("HTTP_HOST", ""))
         body = _body(environ) if method in ("PUT", "POST") else b""
-        return api.answer(method, path, body, accept=environ.get("HTTP_ACCEPT", ""), is_gone=lambda: _is_gone(environ[CONNECTION]))
+        request = Request(
+            *(method, path, body, environ.get("QUERY_STRING", "")),
+            accept=environ.get("HTTP_ACCEPT", ""),
+            last_event_id=environ.get("HTTP_LAST_EVENT_ID"),
+            is_gone=lambda: _is_gone(environ[CONNECTION]),
+        )
+        return api.answer(request)
     except Refused as refused:
         return refused.answer
     except Exception as error:  # what it may be, a client must get an answer and the run must go on

@@ -1,0 +1,115 @@
+"""Which snapshots of a join are stored, for any number of followers: looked up at most every ``LOOK_SECONDS``, whoever asks.
+
+Always holds: an index object is read once, as it never changes; nothing is looked up while nobody asks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from streamjoin.query.continuous import Position, let_go
+from streamjoin.query.errors import QueryError, Why
+from streamjoin.results.reader import INDEX, Run, Snapshot, folder, index_path, outermost, range_of
+from streamjoin.state.log import read_latest
+from streamjoin.state.storage import Missing, Storage, StorageError
+
+Found = TypeVar("Found")
+LOOK_SECONDS = 0.5
+ATTEMPTS = 5
+STEP_ROWS = 100_000
+"""Snapshots that come to more are taken in several steps."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The snapshots that are stored at some moment."""
+
+    snapshots: tuple[Snapshot, ...]
+    """Ascending."""
+    looked_at: float
+    """By the monotonic clock."""
+
+    def require(self, position: Position, last: int) -> None:
+        """Raises QueryError where some of the snapshots after a position, up to ``last``, have been let go. O(log n)."""
+        begin = self._begin(position)
+        gone_up_to = last if begin == len(self.snapshots) else self.snapshots[begin].id - 1 if begin == 0 else -1
+        if gone_up_to >= position.following:
+            raise let_go(position, gone_up_to)
+
+    def upto(self, position: Position) -> int | None:
+        """The last snapshot of the next step after a position; None: there is nothing to step to. O(log n + step).
+
+        Snapshots are stored in their order: one that is missing between others is on its way.
+        """
+        rows, found = 0, None
+        for number, snapshot in enumerate(self.snapshots[self._begin(position) :], position.following):
+            rows += snapshot.rows
+            if snapshot.id != number or (found is not None and rows > STEP_ROWS):
+                break
+            found = snapshot.id
+        return found
+
+    def _begin(self, position: Position) -> int:
+        return bisect_left(self.snapshots, position.following, key=lambda each: each.id)
+
+
+class Feed:
+    """One join's. Any thread may call it."""
+
+    def __init__(self, storage: Storage, join: str, *, look_seconds: float = LOOK_SECONDS) -> None:
+        self._storage, self._join, self._look_seconds = storage, join, look_seconds
+        self._lock = threading.Lock()
+        self._runs: dict[tuple[int, int], Run] = {}
+        self._listing = Listing((), float("-inf"))
+
+    def look(self, since: float | None = None) -> Listing:
+        """What is stored, looked up after ``since`` (by the monotonic clock), or not long ago. Raises QueryError. O(snapshots)."""
+        with self._lock:
+            if self._listing.looked_at < (time.monotonic() - self._look_seconds if since is None else since):
+                began = time.monotonic()
+                self._listing = Listing(_explained(self._snapshots), began)
+            return self._listing
+
+    def last(self) -> Position:
+        """All that is stored now. Raises QueryError. O(snapshots)."""
+        # The commit first: what it names as stored is listed, or has been let go.
+        return max(_explained(self._stored), self._newest(), key=lambda position: position.snapshot)
+
+    def _newest(self) -> Position:
+        found = self.look(time.monotonic()).snapshots
+        return Position(found[-1].id if found else -1)
+
+    def _stored(self) -> Position:
+        """Those that the last commit names no more as waiting."""
+        latest = read_latest(self._storage)
+        timeline = None if latest is None else latest.checkpoint.snapshots.get(self._join)
+        if timeline is None:
+            return Position(-1)
+        return Position((timeline.closed[0].id if timeline.closed else timeline.next_id) - 1)
+
+    def _snapshots(self) -> tuple[Snapshot, ...]:
+        for attempt in range(1, ATTEMPTS + 1):
+            ranges = outermost(map(range_of, self._storage.list(f"{folder(self._join)}/{INDEX}")))
+            try:
+                self._runs = {ends: self._runs.get(ends) or self._read(*ends) for ends in ranges}
+            except Missing:  # it became part of a wider one, or was let go, since they were listed
+                if attempt == ATTEMPTS:
+                    raise
+                continue
+            return tuple(snapshot for run in self._runs.values() for snapshot in run.snapshots)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _read(self, low: int, high: int) -> Run:
+        return Run.decode(self._storage.get(index_path(self._join, low, high)))
+
+
+def _explained(look: Callable[[], Found]) -> Found:
+    try:
+        return look()
+    except StorageError as error:
+        raise QueryError(Why.STORAGE, f"{error}; look whether the storage can be reached") from error
