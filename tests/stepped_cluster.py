@@ -125,18 +125,20 @@ class SteppedCluster:
         seen = self.reconciler.seen
         listed = self._run(self._admin.list(STREAM_JOIN, self.namespace, ""))
         bodies = {seen.saw(plain(body), is_watched=True): body for body in listed}
-        deployments = {}
+        deployments: dict[Key, list[Object]] = {}
         for body in self._run(self._admin.list(DEPLOYMENT, self.namespace, names.MANAGED_SELECTOR)):
             key = seen.saw_deployment(plain({**body, "apiVersion": "apps/v1", "kind": "Deployment"}))
             if key is not None:
-                deployments[key] = body
+                deployments.setdefault(key, []).append(body)
         for key in [known for known in seen.bodies if known not in bodies]:
             seen.forget(key)
-        for key in [known for known in seen.deployments if known not in deployments]:
-            seen.lost_deployment(seen.deployments[key])
+        there = {body["metadata"]["uid"] for bodies in deployments.values() for body in bodies}
+        for known in (*seen.deployments.values(), *seen.query_servers.values()):
+            if known["metadata"]["uid"] not in there:
+                seen.lost_deployment(known)
         versions = {}
         for key, body in bodies.items():
-            found = (body, deployments[key]) if key in deployments else (body,)
+            found = (body, *deployments.get(key, ()))
             versions[key] = tuple(each["metadata"]["resourceVersion"] for each in found)
         changed = [key for key, version in versions.items() if self._versions.get(key) != version]
         self._versions = versions
@@ -221,6 +223,10 @@ class SteppedCluster:
         template = yaml.safe_load(self.cluster.child("ConfigMap")["data"]["executor.yaml"])
         template["spec"]["containers"][0] |= {"image": "engine:1", "resources": {"limits": {"memory": "1Gi"}}}
         return self._pod(template, "sj-one-exec", status, node)
+
+    def query_pod(self, status: Object, node: str | None = None) -> str:
+        """A query server's pod, as its Deployment's controller would make it, with such a status. Returns its path."""
+        return self._pod(self.cluster.child("Deployment", "sj-one-queries")["spec"]["template"], "sj-one-queries", status, node)
 
     def _pod(self, template: Object, name: str, status: Object, node: str | None) -> str:
         self._pods += 1

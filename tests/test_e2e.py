@@ -802,6 +802,39 @@ def test_suspended_it_keeps_its_state_and_goes_on_when_resumed(join: Join, tmp_p
     check_results(join, tmp_path)
 
 
+ASK = """
+import json, sys, urllib.request
+url, token, sql = sys.argv[1:]
+request = urllib.request.Request(url, json.dumps({"sql": sql}).encode(), {"Authorization": f"Bearer {token}"})
+print(urllib.request.urlopen(request, timeout=60).read().decode())
+"""
+
+
+def test_query_servers_answer_by_their_service_while_the_join_is_suspended(join: Join, tmp_path: Path) -> None:
+    join.body["spec"]["queries"] = {"replicas": 1, "cpu": "100m"}
+    join.apply()
+    join.until_running(workers=1)
+    join.until("a query server", lambda: (join.status.get("queries") or {}).get("ready") == 1)
+    secret = join.json("secret", f"sj-{join.name}-queries")
+    asked = (join.status["queries"]["url"], base64.b64decode(secret["data"]["token"]).decode(), "SELECT count(*) AS n FROM orders")
+    join.start(reader(join.claim))
+
+    def answer() -> int:
+        lines = join.kubectl("exec", "reader", "--", "python", "-c", ASK, *asked, check=False).splitlines()
+        return int(json.loads(lines[0])["n"]) if lines else -1
+
+    join.until("tuples", lambda: answer() > 0)
+    before = join.epoch()
+    join.suspend()
+    join.until("an answer without a driver", lambda: answer() > 0)
+    join.patch(suspend=False, queries={"replicas": 0})
+    join.until_running(workers=1)
+    join.until("no query server", lambda: not join.pods("queries"))
+    assert join.epoch() > before
+    join.end("reader")
+    check_results(join, tmp_path)
+
+
 def test_deleted_and_made_again_on_the_same_claim_it_goes_on(join: Join, tmp_path: Path) -> None:
     join.apply()
     join.until_running()

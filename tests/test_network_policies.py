@@ -13,7 +13,7 @@ from operator_parts import streamjoin
 from policy_network import Connection, Pod, passing, unusable
 from streamjoin_operator import children
 from streamjoin_operator.derived import derive
-from streamjoin_operator.pod_templates import driver_template, executor_template
+from streamjoin_operator.pod_templates import driver_template, executor_template, queries_template
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.settings import Settings
 
@@ -48,7 +48,7 @@ def pod(name: str, namespace: str, address: str, template: Object) -> Pod:
 
 def join(name: str, namespace: str, net: str, executors: int) -> tuple[list[Pod], dict[str, Object]]:
     """Its pods, as the operator and Spark make them, and its policies."""
-    body = streamjoin(name, namespace)
+    body = streamjoin(name, namespace, queries={"replicas": 1})
     derived, resource, settings = derive(body), Resource.of(body), Settings()
     assert derived.manifest is not None
     assert derived.memory is not None
@@ -57,8 +57,14 @@ def join(name: str, namespace: str, net: str, executors: int) -> tuple[list[Pod]
     driver = pod(f"driver {known}", namespace, f"{net}.1", made)
     template = executor_template(resource, derived.manifest, settings)
     others = [pod(f"executor {number} {known}", namespace, f"{net}.{number + 2}", template) for number in range(executors)]
+    template = queries_template(resource, derived.manifest, settings, "engine:1")
+    server = pod(f"queries {known}", namespace, f"{net}.{executors + 2}", template)
     into_driver, into_executors = children.network_policies(resource, derived.manifest)
-    return [driver, *others], {f"driver {known}": into_driver, f"executors {known}": into_executors}
+    (into_server,) = (
+        each for each in children.query_servers(resource, derived.manifest, settings, "engine:1") if each["kind"] == "NetworkPolicy"
+    )
+    policies = {f"driver {known}": into_driver, f"executors {known}": into_executors, f"queries {known}": into_server}
+    return [driver, *others, server], policies
 
 
 def cluster(values: Object) -> tuple[list[Pod], dict[str, Object]]:
@@ -98,6 +104,8 @@ def may_call(values: Object, source: Pod, target: Pod, port: str) -> bool:
     if part == "driver":
         from_executor = caller == "executor" and caller_of == of
         return (port == "tcp/8080" and in_cluster) or (from_executor and port in ("tcp/7077", "tcp/7078", "tcp/7079"))
+    if part == "queries":
+        return port == "tcp/8080" and in_cluster
     if part == "executor":
         if caller_of != of or caller not in ("driver", "executor"):
             return False
@@ -131,6 +139,7 @@ def test_what_is_to_pass_passes_and_all_else_is_refused(name: str) -> None:
 DRIVER, EXECUTORS = "driver one in team-a", "executors one in team-a"
 WIDER: dict[str, Change] = {
     "no policy of the driver": lambda policies: policies.pop(DRIVER),
+    "no policy of the query server": lambda policies: policies.pop("queries one in team-a"),
     "metrics for the world": lambda policies: policies[DRIVER]["spec"]["ingress"][1].pop("from"),
     "epochs from the namespace": lambda policies: policies[DRIVER]["spec"]["ingress"][0].update({"from": [{"podSelector": {}}]}),
     "all ports of the driver": lambda policies: policies[DRIVER]["spec"]["ingress"][0].pop("ports"),
@@ -147,6 +156,7 @@ NARROWER: dict[str, Change] = {
     "metrics for the namespace": lambda policies: policies[DRIVER]["spec"]["ingress"][1].update({"from": [{"podSelector": {}}]}),
     "no Spark of executors": lambda policies: policies[EXECUTORS]["spec"]["ingress"].pop(0),
     "one port of workers less": lambda policies: policies[EXECUTORS]["spec"]["ingress"][1]["ports"][0].update(endPort=7094),
+    "no queries": lambda policies: policies["queries one in team-a"]["spec"].update(ingress=[]),
     "no UDP": lambda policies: policies["operator"]["spec"]["egress"][0]["ports"].pop(0),
     "no API server": lambda policies: policies["operator"]["spec"]["egress"].pop(1),
     "no drivers": lambda policies: policies["operator"]["spec"]["egress"].pop(),

@@ -19,6 +19,7 @@ import yaml
 from operator_parts import Object, joins_of_before, streamjoin, three_streams
 from streamjoin.cli import pods
 from streamjoin.elastic.sample import Sample
+from streamjoin.job import compile_job
 from streamjoin.manifest import check
 from streamjoin.runner.exchange import AHEAD_BYTES
 from streamjoin_operator import children, names, plugin, pod_templates, settings, status, uses
@@ -82,6 +83,7 @@ class TestChanges:
             ("scaling.maxPerHour", 4, Class.IGNORED),
             ("operatorClass", "blue", Class.IGNORED),
             ("metrics.podMonitor", {"labels": {"release": "prometheus"}}, Class.IGNORED),
+            ("queries", {"replicas": 2}, Class.IGNORED),
             ("workers.max", 16, Class.LIVE),
             ("workers.floor", 3, Class.LIVE),
             ("scheme.model", "square", Class.LIVE),
@@ -287,7 +289,8 @@ class TestChildren:
         driver = self.of(body)["spec"]["template"]["spec"]
         executor = pod_templates.executor_template(Resource.of(body), manifest_of(body), Settings())["spec"]
         cleanup = pod_templates.cleanup_template(Resource.of(body), manifest_of(body), "{}", Settings())["spec"]
-        for spec in (driver, executor, cleanup):
+        queries = pod_templates.queries_template(Resource.of(body), manifest_of(body), Settings(), "engine:1")["spec"]
+        for spec in (driver, executor, cleanup, queries):
             assert spec["securityContext"]["runAsNonRoot"] is True
             assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
             for container in spec["containers"]:
@@ -295,6 +298,34 @@ class TestChildren:
                 assert container["securityContext"]["readOnlyRootFilesystem"] is True
                 assert container["securityContext"]["allowPrivilegeEscalation"] is False
         assert executor["automountServiceAccountToken"] is False
+        assert queries["automountServiceAccountToken"] is False
+
+    def test_a_query_server_is_where_the_driver_is_and_can_only_read(self) -> None:
+        variables = {"name": "driver", "env": [{"name": "AWS_REGION", "value": "eu"}], "resources": {"limits": {"memory": "9Gi"}}}
+        body = streamjoin(
+            checkpoint={"persistentVolumeClaim": "data"},
+            driver={"podTemplate": {"spec": {"nodeSelector": {"disk": "ssd"}, "containers": [variables]}}},
+            queries={"replicas": 2, "processes": 3, "memory": "1Gi", "podTemplate": {"spec": {"priorityClassName": "low"}}},
+        )
+        template = pod_templates.queries_template(Resource.of(body), manifest_of(body), Settings(), "engine:7")
+        spec, (container,) = template["spec"], template["spec"]["containers"]
+        assert (spec["nodeSelector"], spec["priorityClassName"]) == ({"disk": "ssd"}, "low")
+        assert (container["image"], container["env"]) == ("engine:7", variables["env"])
+        assert container["resources"]["limits"] == {"memory": "4Gi"}, "3 x (1Gi + 256Mi) + 256Mi"
+        assert {"name": "state", "mountPath": "/var/lib/streamjoin", "readOnly": True} in container["volumeMounts"]
+        secrets = [volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume]
+        assert secrets == ["sj-one-queries"], "neither the token of plans, nor what driver and workers show each other"
+        document = json.loads(template["metadata"]["annotations"][names.MANIFEST])
+        assert compile_job(manifest_of(document)).checkpoint == "/var/lib/streamjoin/one"
+
+    def test_to_scale_or_to_tune_a_join_starts_no_query_server_anew(self) -> None:
+        def template(**spec: Any) -> Object:
+            body = streamjoin(**spec)
+            return pod_templates.queries_template(Resource.of(body), manifest_of(body), Settings(), "engine:1")
+
+        assert template(workers={"max": 16, "floor": 3, "perExecutor": 12}) == template()
+        assert template(scaling={"mode": "Off"}, epoch={"interval": "7s"}, shedding={"model": "linear"}) == template()
+        assert template(checkpoint={"location": "s3://bucket/state/two"}) != template()
 
     def test_a_new_release_of_the_operator_restarts_no_join(self) -> None:
         body = streamjoin()
@@ -607,6 +638,11 @@ class TestStatus:
                 {"driver_ready": False, "driver_pods": 0, "report": None, "overfull": "too much"},
                 *("Pending", "DriverStarting", "PlanOverCapacity"),
             ),
+            ({"queries_trouble": Trouble(Reason.QueriesUnready, "no node")}, "Running", "JoinRunning", "QueriesUnready"),
+            (
+                {"suspended": True, "driver_pods": 0, "report": None, "queries_trouble": Trouble(Reason.QueriesUnready, "no node")},
+                *("Suspended", "Suspended", "QueriesUnready"),
+            ),
             ({"overfull": "the manifest expects too much, and the plan that runs holds it"}, "Running", "JoinRunning", "Healthy"),
             (
                 {"report": Report({"state": "running"}, {"generation": 1, "workers": 2, "readyWorkers": 2, "warning": "too full"})},
@@ -879,4 +915,7 @@ class TestPlugin:
         assert text.splitlines()[-1].split() == ["2h", "Normal", "JoinRunning", "hello"]
         assert plugin.planned(body).splitlines()[0].split() == ["generation", "2"]
         assert "no plan yet" in plugin.planned(streamjoin())
+        ready = {"queries": {"replicas": 2, "ready": 1, "url": "http://sj-one-queries.default.svc:8080/v1/query"}}
+        served = plugin.described({**body, "status": body["status"] | ready}, datetime(2026, 1, 1, 2, tzinfo=UTC))
+        assert "1 of 2 servers are ready: http://sj-one-queries.default.svc:8080/v1/query" in served
         assert "observed" not in plugin.described(body, datetime(2026, 1, 1, 2, tzinfo=UTC))

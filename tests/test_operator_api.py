@@ -161,6 +161,27 @@ def test_spec_changes_by_class(cluster: Cluster) -> None:
         wait_for("the class", lambda: cluster.status()["change"]["class"] == "Restart")
 
 
+def test_query_servers_come_are_told_of_and_go(cluster: Cluster) -> None:
+    servers = {"Deployment", "NetworkPolicy", "PodDisruptionBudget", "Secret", "Service"}
+
+    def named() -> set[str]:
+        found = ((kind, body["metadata"]["name"]) for kind, bodies in cluster.children().items() for body in bodies)
+        return {kind for kind, name in found if name == "sj-one-queries"}
+
+    with cluster.operator():
+        cluster.run()
+        generation = cluster.child("Deployment")["metadata"]["generation"]
+        cluster.change({"queries": {"replicas": 2}})
+        wait_for("all they have", lambda: named() == servers)
+        cluster.ready("sj-one-queries")
+        url = f"http://sj-one-queries.{cluster.namespace}.svc:8080/v1/query"
+        wait_for("it is told", lambda: cluster.status().get("queries") == {"replicas": 2, "ready": 2, "url": url})
+        cluster.change({"queries": None})
+        wait_for("its token alone is left", lambda: named() == {"Secret"})
+        wait_for("it is told no more", lambda: "queries" not in cluster.status())
+        assert cluster.child("Deployment")["metadata"]["generation"] == generation, "no restart of the driver"
+
+
 def test_suspend_resume_and_the_plugin(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PATH", f"{program('kubectl').parent}:/usr/bin:/bin")
     monkeypatch.setenv("KUBECONFIG", str(cluster.server.kubeconfig))

@@ -146,8 +146,12 @@ class World:
         found = {("default", body["metadata"]["name"]): body for body in self.cluster.of("StreamJoin")}
         for key, body in found.items():
             reconciler.seen.saw(body)
-            if ("Deployment", key[0], names.base_name(key[1])) not in self.cluster.objects:
-                reconciler.seen.deployments.pop(key, None)
+            for name, known in (
+                (names.base_name(key[1]), reconciler.seen.deployments),
+                (names.queries_name(key[1]), reconciler.seen.query_servers),
+            ):
+                if ("Deployment", key[0], name) not in self.cluster.objects:
+                    known.pop(key, None)
         for body in self.cluster.of("Deployment"):
             reconciler.seen.saw_deployment(body)
         for key in list(reconciler.seen.bodies):
@@ -169,8 +173,8 @@ class World:
             except ApiError:
                 self.now, quiet = self.now + 1, 0
                 continue
-            if ("Deployment", "default", "sj-one") in self.cluster.objects:
-                self.cluster.ready("default", "sj-one")
+            for deployment in self.cluster.of("Deployment"):
+                self.cluster.ready("default", deployment["metadata"]["name"], deployment["spec"]["replicas"])
             self.cluster.end_trials()
             self.now += 61
             quiet = quiet + 1 if len(self.cluster.writes) == before else 0
@@ -347,6 +351,17 @@ async def another_image(world: World) -> None:
 
 
 @story
+async def query_servers_that_come_and_go(world: World) -> None:
+    await create(world)
+    world.change(lambda spec: spec.update(queries={"replicas": 2}))
+    await world.settle()
+    assert world.status["queries"] == {"replicas": 2, "ready": 2, "url": "http://sj-one-queries.default.svc:8080/v1/query"}
+    world.change(lambda spec: spec.pop("queries"))
+    await world.settle()
+    assert "queries" not in world.status
+
+
+@story
 async def an_image_that_does_not_come_up_is_taken_back(world: World) -> None:
     await create(world)
     world.cluster.trial = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
@@ -470,6 +485,63 @@ def test_two_operators_at_once_make_one_of_each_and_come_to_rest() -> None:
             for operator in operators:
                 await world.once(operator)
         assert len(world.cluster.writes) == writes
+
+    run(story)
+
+
+def image_of(world: World, deployment: str) -> str:
+    (container,) = world.cluster.objects["Deployment", "default", deployment]["spec"]["template"]["spec"]["containers"]
+    return str(container["image"])
+
+
+SERVERS = [f"{kind} sj-one-queries" for kind in ("Deployment", "NetworkPolicy", "PodDisruptionBudget", "Secret", "Service")]
+
+
+def test_query_servers_are_there_whatever_becomes_of_the_driver_and_cost_it_no_restart() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        driver = generation_of(world)
+        world.change(lambda spec: spec.update(queries={"replicas": 2}))
+        await world.settle()
+        assert made(world) == sorted([*CHILDREN, *SERVERS])
+        assert generation_of(world) == driver
+        assert image_of(world, "sj-one-queries") == world.status["image"]
+        servers = copied(world.cluster.objects["Deployment", "default", "sj-one-queries"])
+        world.change(lambda spec: spec.update(suspend=True))
+        await world.settle()
+        assert world.status["queries"]["ready"] == 2
+        world.change(lambda spec: spec.update(suspend=False))
+        await world.settle()
+        world.change(lambda spec: spec["workers"].update(min=2))
+        await world.settle()
+        assert world.cluster.objects["Deployment", "default", "sj-one-queries"] == servers
+        world.change(lambda spec: spec["queries"].update(replicas=1))
+        await world.settle()
+        assert "PodDisruptionBudget sj-one-queries" not in world.cluster.children(), "one pod may always be drained"
+        world.cluster.remove("Deployment", "default", "sj-one-queries")
+        await world.settle()
+        assert world.status["queries"]["ready"] == 1, "made again"
+        world.change(lambda spec: spec.pop("queries"))
+        await world.settle()
+        assert set(made(world)) - set(CHILDREN) == {"Secret sj-one-queries"}, "its token stays the same"
+
+    run(story)
+
+
+def test_query_servers_get_a_new_image_when_the_driver_has_it() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        world.change(lambda spec: spec.update(queries={"replicas": 1}))
+        await world.settle()
+        world.settings = Settings(engine_image="engine:2")
+        world.reconciler = world.operator()
+        await world.settle()
+        assert image_of(world, "sj-one-queries") == "engine:1", "a new release of the operator changes nothing of what runs"
+        world.change(lambda spec: spec.update(epoch={"interval": "7s"}))
+        await world.settle()
+        assert image_of(world, "sj-one-queries") == "engine:2" == world.status["image"]
 
     run(story)
 
@@ -983,9 +1055,9 @@ def test_with_delete_the_pods_go_first_then_the_state_and_the_streamjoin_last() 
     async def story() -> None:
         world = World()
         world.cluster.put(pod_of(names.EXECUTOR, "executor-1"))
-        await deleted(world)
+        await deleted(world, queries={"replicas": 1})
         await world.once()
-        assert "Deployment sj-one" not in world.cluster.children()
+        assert not world.cluster.of("Deployment"), "neither the driver's nor that of the query servers, which may mount the claim"
         assert cleanup(world) is None
         assert world.status["phase"] == "Deleting"
         assert world.condition("Progressing") == ("True", "PodsEnding")

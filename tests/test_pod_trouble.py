@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from streamjoin_operator import names
-from streamjoin_operator.pod_trouble import Trouble, first_unexplained, mismatch_of, trouble_of, trouble_of_executors, warnings_of
+from streamjoin_operator.pod_trouble import EXECUTORS, Trouble, first_unexplained, mismatch_of, trouble_of, trouble_of_several, warnings_of
 from streamjoin_operator.reasons import Reason
 
 Object = dict[str, Any]
@@ -95,9 +95,9 @@ def test_a_container_that_has_failed_and_is_ready_again_is_no_trouble() -> None:
 def test_executors_that_are_ready_or_say_what_is_wrong_need_no_events() -> None:
     ready = pod(conditions=[{"type": "Ready", "status": "True"}])
     failed = pod(ended(1, own=names.EXECUTOR), phase="Failed")
-    assert first_unexplained([ready, failed], NOW) is None
-    assert trouble_of_executors([ready, failed], NOW) == Trouble(
+    assert first_unexplained([ready, failed], EXECUTORS, NOW) is None
+    assert trouble_of_several([ready, failed], EXECUTORS, NOW) == Trouble(
         Reason.ExecutorsFailing, "1 of 2 executors: pod p: exit code 1: see its log"
     )
     starting = pod(phase="Pending")
-    assert first_unexplained([ready, failed, starting], NOW) is starting
+    assert first_unexplained([ready, failed, starting], EXECUTORS, NOW) is starting

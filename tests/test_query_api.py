@@ -287,13 +287,18 @@ def test_serve_answers_from_the_storage_alone_until_it_is_told_to_end(manifest: 
     assert (refused.exit_code, "cannot be listened on" in refused.stderr) == (Exit.USAGE, True)
 
 
-def test_kubectl_asks_in_the_drivers_pod(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("ready", "deployment", "container"), [(0, "sj-one", "driver"), (1, "sj-one-queries", "queries")])
+def test_kubectl_asks_in_the_drivers_pod_or_in_a_query_servers_that_is_ready(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready: int, deployment: str, container: str
+) -> None:
     kubectl = tmp_path / "kubectl"
-    kubectl.write_text('#!/bin/sh\necho "$@" > "$0.words"\necho "epoch 3: 1 row" >&2\necho "{}"\n')
+    status = json.dumps({"status": {"queries": {"ready": ready}}})
+    told = f"case \"$*\" in *\" get \"*) echo '{status}'; exit;; esac"
+    kubectl.write_text(f'#!/bin/sh\n{told}\necho "$@" > "$0.words"\necho "epoch 3: 1 row" >&2\necho "{{}}"\n')
     kubectl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert plugin.main(["query", "one", "SELECT 1", "-n", "shop", "--json", "--limit", "5"]) == 0
-    words = "--namespace=shop exec deployment/sj-one --container=driver -- streamjoin query http://localhost:8080 SELECT 1"
+    words = f"--namespace=shop exec deployment/{deployment} --container={container} -- streamjoin query http://localhost:8080 SELECT 1"
     more = "--token-file=/etc/streamjoin-token/token --limit=5 --json"
     assert (tmp_path / "kubectl.words").read_text() == f"{words} {more}\n"
     assert capsys.readouterr() == ("{}\n", "epoch 3: 1 row\n")

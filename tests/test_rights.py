@@ -147,6 +147,7 @@ STORIES: tuple[Callable[[Cluster], None], ...] = (
     test_operator_api.test_from_apply_to_running_with_the_rights_that_are_documented_and_then_rest,
     test_operator_api.test_what_somebody_changes_or_deletes_is_put_right,
     test_operator_api.test_spec_changes_by_class,
+    test_operator_api.test_query_servers_come_are_told_of_and_go,
     test_operator_api.test_delete_with_the_state,
     a_claim_is_made,
     somebody_else_is_quicker,

@@ -191,7 +191,7 @@ def test_drivers_that_die_again_and_again_lose_and_repeat_no_result(
     monkeypatch.setattr("streamjoin.epoch.planning.SMALL_BYTES", rng.choice([0, 2 << 20]))
     monkeypatch.setattr(archive, "FILE_BYTES", rng.choice([200, 32 << 20]))
     monkeypatch.setattr(archive, "MERGED_BYTES", rng.choice([1500, 128 << 20]))
-    monkeypatch.setattr(archive, "SORTED_BYTES", rng.choice([300, 128 << 20]))
+    monkeypatch.setattr("streamjoin.results.parts.SORTED_BYTES", rng.choice([300, 128 << 20]))
     inputs = make_inputs(seed, epochs=14)
     faults = ["fail-before", "fail-after", "die-before", "die-after"]
     storage = FaultyStorage(

@@ -1357,6 +1357,64 @@ def no_executors(world: SteppedCluster) -> Iterator[None]:
     world.driver.ready_workers = None
 
 
+# Queries.
+_section.append("Query servers")
+
+
+def query_way(
+    name: str, *says: str, do: str, status: Callable[[SteppedCluster], Object], tells: tuple[str, str] | None = None
+) -> None:
+    """Of the pod of one query server; the join runs."""
+
+    def story(world: SteppedCluster) -> Iterator[None]:
+        world.runs(queries={"replicas": 1})
+        path = world.query_pod(status(world), "node-2" if tells is not None else None)
+        if tells is not None:
+            world.tell(path, *tells)
+        yield
+        world.remove(path)
+
+    way(name, Reason.QueriesUnready, *says, do=do)(story)
+
+
+query_way(
+    "A query server finds no room",
+    "1 of 1 query servers: pod sj-one-queries-",
+    "0/3 nodes are available: 3 Insufficient memory",
+    do="Add nodes, or lower `spec.queries.memory`, `processes` or `replicas`; the join goes on",
+    status=lambda world: unscheduled("0/3 nodes are available: 3 Insufficient memory."),
+)
+query_way(
+    "A query server ends again and again",
+    "1 of 1 query servers: pod sj-one-queries-",
+    "OOMKilled: it needed more memory than its limit; raise spec.queries.memory",
+    do="As the message says; the join goes on",
+    status=lambda world: looping(world, 137, reason="OOMKilled", own=names.QUERIES),
+)
+query_way(
+    "The claim is for one node, and a query server is on another",
+    "Multi-Attach error for volume",
+    do="Keep it on the driver's node by a `nodeSelector` in both pod templates, name a claim that is ReadWriteMany, or set "
+    "`checkpoint.location` to an object store",
+    status=lambda world: on_node(world, container(names.QUERIES, waiting={"reason": "ContainerCreating"})),
+    tells=("FailedAttachVolume", 'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) sj-one-7c9'),
+)
+
+
+@way(
+    "A query server's pod is refused",
+    Reason.ApplyRefused,
+    "Deployment sj-one-queries: ",
+    "look at spec.queries.podTemplate",
+    do="As the message says",
+)
+def query_template(world: SteppedCluster) -> Iterator[None]:
+    world.runs()
+    changed(world, {"queries": {"replicas": 1, **template(containers=[{"name": "more"}])}})
+    yield
+    changed(world, {"queries": {"podTemplate": None}})
+
+
 # Measurements.
 _section.append("Measurements")
 

@@ -29,7 +29,7 @@ class Applier:
             kind, metadata = desired["kind"], desired["metadata"]
             observed = reconciliation.observed.get((kind, metadata["name"]))
             if observed is None and kind == "Deployment":
-                observed = reconciliation.deployment
+                observed = reconciliation.deployed(metadata["name"])
             if observed is None and not reconciliation.checking and kind not in UNLISTED:
                 continue  # compared when a check is due
             if is_current(observed, desired):
@@ -55,11 +55,17 @@ class Applier:
                 reason = Reason.Created if observed is None else Reason.Updated
                 reconciliation.events.append(("Normal", reason, f"{kind} {metadata['name']}"))
             if kind == "Deployment":
-                reconciliation.deployment = applied
-                self._seen.deployments[reconciliation.resource.namespace, reconciliation.resource.name] = applied
+                self._note(reconciliation, applied)
             if kind == "ConfigMap" and metadata["name"] == reconciliation.resource.base:
                 reconciliation.memo.record = applied
         return PROCEED
+
+    def _note(self, reconciliation: Reconciliation, deployment: Object) -> None:
+        key = (reconciliation.resource.namespace, reconciliation.resource.name)
+        if deployment["metadata"]["name"] == reconciliation.resource.base:
+            reconciliation.deployment = self._seen.deployments[key] = deployment
+        else:
+            reconciliation.query_servers = self._seen.query_servers[key] = deployment
 
     async def heed_suspend(self, reconciliation: Reconciliation) -> None:
         """Of a manifest that is refused this field alone is heeded: to stop a driver, or to let it go on, takes nothing else."""
@@ -94,6 +100,8 @@ def refusal(desired: Object, error: ApiError) -> tuple[Reason, str]:
     """What the condition says of an object that the API server refuses."""
     kind, name = desired["kind"], desired["metadata"]["name"]
     field = {"Deployment": "driver.podTemplate", "ServiceAccount": "serviceAccountAnnotations"}.get(kind)
+    if kind == "Deployment" and name.endswith(f"-{names.QUERIES}"):
+        field = "queries.podTemplate"
     if "field is immutable" in error.message:
         remedy = f"; delete {kind} {name}, and the operator makes it anew"
     elif field is None or error.status == 403:

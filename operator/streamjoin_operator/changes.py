@@ -85,7 +85,7 @@ def engine_manifest(manifest: Manifest) -> Object:
     value: Object = manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"status"})
     value["metadata"] = {"name": manifest.metadata.name}
     spec = value["spec"]
-    of_pods = ("serviceAccountAnnotations", "image", "driver", "executor", "security", "metrics")
+    of_pods = ("serviceAccountAnnotations", "image", "driver", "executor", "security", "metrics", "queries")
     for name in ("suspend", "paused", "operatorClass", *of_pods):
         spec.pop(name, None)
     for join, given in zip(spec["joins"], manifest.spec.joins, strict=True):

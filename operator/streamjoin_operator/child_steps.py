@@ -45,7 +45,8 @@ class ChildSteps:
         return (
             *(self.observe, self.secrets, self.hold_back, self.access, self.token, self.claim, self.finalizer),
             *(self._trial.files, self._trial.trial),
-            *(self.begin, self.network, self.budget, self.monitor, self.driver, self.record, self._trial.done, self.prune, self.checked),
+            *(self.begin, self.network, self.budget, self.monitor, self.driver, self.record, self._trial.done),
+            *(self.query_servers, self.prune, self.checked),
         )
 
     async def observe(self, reconciliation: Reconciliation) -> Verdict:
@@ -66,8 +67,10 @@ class ChildSteps:
                 reconciliation.observed[kind.kind, observed["metadata"]["name"]] = body
         reconciliation.memo.record = reconciliation.observed.get(("ConfigMap", reconciliation.resource.base))
         reconciliation.deployment = reconciliation.observed.get(("Deployment", reconciliation.resource.base))
-        if reconciliation.deployment is not None:
-            self._seen.saw_deployment(reconciliation.deployment)
+        reconciliation.query_servers = reconciliation.observed.get(("Deployment", names.queries_name(reconciliation.resource.name)))
+        for deployment in (reconciliation.deployment, reconciliation.query_servers):
+            if deployment is not None:
+                self._seen.saw_deployment(deployment)
         return PROCEED
 
     async def secrets(self, reconciliation: Reconciliation) -> Verdict:
@@ -223,23 +226,36 @@ class ChildSteps:
         reconciliation.refused = (Reason.CheckpointOfAnother, f"{said}; {MISMATCH_REMEDY}")
         return Verdict(self._ports.settings.resync_seconds)
 
+    async def query_servers(self, reconciliation: Reconciliation) -> Verdict:
+        """Of the driver's image, so that both read and write the checkpoint alike; their token is made once, and is no other's."""
+        wanted = self._wanted_servers(reconciliation) if reconciliation.checking else []
+        if not wanted:
+            return PROCEED
+        _, verdict = await self._secret(reconciliation, names.queries_name(reconciliation.resource.name), "token")
+        return verdict if verdict.after is not None else await self._applier.apply(reconciliation, *wanted)
+
+    def _wanted_servers(self, reconciliation: Reconciliation) -> list[Object]:
+        settings = self._ports.settings
+        assert reconciliation.deployment is not None, "the driver's step applies it"
+        containers = reconciliation.deployment["spec"]["template"]["spec"]["containers"]
+        image = next(container["image"] for container in containers if container["name"] == names.DRIVER)
+        return children.query_servers(reconciliation.resource, reconciliation.manifest, settings, image)
+
     async def prune(self, reconciliation: Reconciliation) -> Verdict:
         """Delete children that are no longer wanted."""
         if not reconciliation.checking:
             return PROCEED
         await self._prune_files(reconciliation)
-        base, unwanted = reconciliation.resource.base, set()
-        kept = {
-            "ConfigMap": names.ledger_name(reconciliation.resource.name),
-            "NetworkPolicy": names.executors_name(reconciliation.resource.name),
-            "ServiceAccount": names.executors_name(reconciliation.resource.name),
-        }
-        if self._wanted_budget(reconciliation) is None:
-            unwanted.add("PodDisruptionBudget")
-        if not self._ports.settings.network_policy:
-            unwanted.add("NetworkPolicy")
+        base, executors = reconciliation.resource.base, names.executors_name(reconciliation.resource.name)
+        wanted = {(desired["kind"], desired["metadata"]["name"]) for desired in self._wanted_servers(reconciliation)}
+        wanted |= {("ServiceAccount", executors), ("ConfigMap", names.ledger_name(reconciliation.resource.name))}
+        wanted |= {(kind.kind, base) for kind in (*LISTED, api.POD_MONITOR) if kind not in (api.BUDGET, api.NETWORK_POLICY)}
+        if self._wanted_budget(reconciliation) is not None:
+            wanted.add(("PodDisruptionBudget", base))
+        if self._ports.settings.network_policy:
+            wanted |= {("NetworkPolicy", base), ("NetworkPolicy", executors)}
         for (kind, name), observed in reconciliation.observed.items():
-            if kind not in KEPT and (name not in (base, kept.get(kind)) or kind in unwanted) and reconciliation.resource.owns(observed):
+            if kind not in KEPT and (kind, name) not in wanted and reconciliation.resource.owns(observed):
                 await self._ports.api.delete(api.KINDS[kind], reconciliation.resource.namespace, name, observed["metadata"]["uid"])
                 reconciliation.events.append(("Normal", Reason.Pruned, f"{kind} {name}"))
         return PROCEED

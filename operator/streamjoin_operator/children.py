@@ -29,6 +29,7 @@ from streamjoin_operator.pod_templates import (
     cleanup_template,
     driver_template,
     executor_template,
+    queries_template,
     worker_ports,
 )
 from streamjoin_operator.resource import Resource, child
@@ -316,6 +317,41 @@ def _applied_template(observed: Object) -> Object:
         fields = fields.get(name, {})
     template: Object = ours(observed["spec"]["template"], fields)
     return template
+
+
+def query_servers(resource: Resource, manifest: Manifest, settings: Settings, image: str) -> list[Object]:
+    """All that they have but their Secret; nothing where none are wanted. ``image``: the driver's."""
+    replicas, name = manifest.spec.queries.replicas, names.queries_name(resource.name)
+    if not replicas:
+        return []
+    selected = {"matchLabels": resource.selected(names.QUERIES)}
+    deployed = {
+        "replicas": replicas,
+        "revisionHistoryLimit": 2,
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+        "selector": selected,
+        "template": queries_template(resource, manifest, settings, image),
+    }
+    port = {"name": "http", "port": PORT, "protocol": "TCP", "targetPort": "http"}
+    found = [
+        child(resource, "apps/v1", "Deployment", name, spec=deployed),
+        child(resource, "v1", "Service", name, spec={"selector": selected["matchLabels"], "ports": [port]}),
+    ]
+    if replicas > 1:
+        found.append(child(resource, "policy/v1", "PodDisruptionBudget", name, spec={"maxUnavailable": 1, "selector": selected}))
+    if settings.network_policy:
+        ingress = [{"from": [{"namespaceSelector": {}}], "ports": [_port(PORT)]}]
+        found.append(_network_policy(resource, name, {"podSelector": selected}, ingress))
+    return found
+
+
+def queries_of(resource: Resource, deployment: Object | None) -> Object | None:
+    """``status.queries``, by the Deployment as it is; None where there is none."""
+    if deployment is None:
+        return None
+    ready = (deployment.get("status") or {}).get("readyReplicas", 0)
+    url = f"http://{names.queries_name(resource.name)}.{resource.namespace}.svc:{PORT}/v1/query"
+    return {"replicas": deployment["spec"].get("replicas", 1), "ready": ready, "url": url}
 
 
 def cleanup_job(resource: Resource, manifest: Manifest, document: str, settings: Settings, beside: Sequence[str] = ()) -> Object:

@@ -24,6 +24,7 @@ from streamjoin_operator.reporting import Reporter
 
 DRAIN_SECONDS = 120.0
 """How long a deletion waits for the join's pods to end before the state is removed all the same."""
+COMPONENTS = (names.DRIVER, names.EXECUTOR, names.QUERIES)
 REMEDY = "set spec.checkpoint.onDelete to Retain to keep the state and end the deletion"
 
 
@@ -37,28 +38,29 @@ class DeletionSteps:
         return (self.stop, self.drain, self.clean_up, self.let_go)
 
     async def stop(self, reconciliation: Reconciliation) -> Verdict:
-        """Stop the driver, so that nothing is written behind the cleanup's back."""
+        """Stop the driver, so that nothing is written behind the cleanup's back, and query servers, which may mount its claim."""
         resource, memo = reconciliation.resource, reconciliation.memo
         memo.deleting_since = self._ports.clock() if memo.deleting_since is None else memo.deleting_since
         if not _is_wanted(reconciliation):
             return PROCEED
         reconciliation.deleting = (Reason.PodsEnding, "the driver is stopped")
-        found = await self._ports.api.get(api.DEPLOYMENT, resource.namespace, resource.base)
-        if found is None or found["metadata"].get("deletionTimestamp") or not resource.owns(found):
-            return PROCEED
-        if not _was_started(reconciliation):
-            # The status alone will tell that there was a driver, and so state that is ours to remove.
-            reconciliation.deployment = found
-            await self._reporter.report(reconciliation)
-        await self._ports.api.delete(api.DEPLOYMENT, resource.namespace, resource.base, found["metadata"]["uid"])
+        for name in (names.queries_name(resource.name), resource.base):
+            found = await self._ports.api.get(api.DEPLOYMENT, resource.namespace, name)
+            if found is None or found["metadata"].get("deletionTimestamp") or not resource.owns(found):
+                continue
+            if name == resource.base and not _was_started(reconciliation):
+                # The status alone will tell that there was a driver, and so state that is ours to remove.
+                reconciliation.deployment = found
+                await self._reporter.report(reconciliation)
+            await self._ports.api.delete(api.DEPLOYMENT, resource.namespace, name, found["metadata"]["uid"])
         return PROCEED
 
     async def drain(self, reconciliation: Reconciliation) -> Verdict:
-        """Wait for driver and executors to end."""
+        """Wait for driver, executors and query servers to end."""
         if not _is_wanted(reconciliation):
             return PROCEED
         pods = await self._ports.api.list(api.POD, reconciliation.resource.namespace, names.selector(reconciliation.resource.name))
-        reconciliation.pods = [pod for pod in pods if _component(pod) in (names.DRIVER, names.EXECUTOR) and not _has_ended(pod)]
+        reconciliation.pods = [pod for pod in pods if _component(pod) in COMPONENTS and not _has_ended(pod)]
         if not reconciliation.pods or self._deleting_for(reconciliation) >= DRAIN_SECONDS:
             return PROCEED
         reconciliation.deleting = (Reason.PodsEnding, f"waiting for {_names(reconciliation.pods)}")

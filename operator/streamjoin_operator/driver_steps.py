@@ -1,4 +1,4 @@
-"""The steps that look at a driver's pod and speak with the driver."""
+"""The steps that look at the pods of a driver and of query servers, and speak with the driver."""
 
 from __future__ import annotations
 
@@ -13,9 +13,17 @@ from streamjoin.manifest import Manifest
 from streamjoin_operator import api, children, names
 from streamjoin_operator.drift import Object
 from streamjoin_operator.driver import Measured, Report
-from streamjoin_operator.evidence import EventsOf, trouble_of_driver, trouble_of_workers
+from streamjoin_operator.evidence import EventsOf, trouble_among, trouble_of_driver
 from streamjoin_operator.pod_templates import BLOCKS_PORT, EXCHANGE_PORT, executor_pod
-from streamjoin_operator.pod_trouble import Trouble, mismatch_of, refused_replica, running_pods, split_claim
+from streamjoin_operator.pod_trouble import (
+    EXECUTORS,
+    QUERY_SERVERS,
+    Trouble,
+    mismatch_of,
+    refused_replica,
+    running_pods,
+    split_claim,
+)
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.probing import refused_pod
 from streamjoin_operator.reasons import Reason
@@ -72,6 +80,21 @@ class DriverSteps:
         reconciliation.memo.checked_at = float("-inf")
         return True
 
+    async def query_servers(self, reconciliation: Reconciliation) -> Verdict:
+        """While fewer are ready than are wanted, see why. The join does not wait for them."""
+        deployed = reconciliation.query_servers
+        wanted = 0 if deployed is None else deployed["spec"].get("replicas", 1)
+        if deployed is None or (deployed.get("status") or {}).get("readyReplicas", 0) >= wanted:
+            return PROCEED
+        resource, memo = reconciliation.resource, reconciliation.memo
+        pods = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.QUERIES))
+        trouble = await trouble_among(self._ports.api, self._events(memo), pods, QUERY_SERVERS, self._ports.now)
+        if trouble is None and len(pods) < wanted:
+            trouble = refused_replica(deployed)
+        if trouble is not None:
+            reconciliation.queries_trouble = Trouble(Reason.QueriesUnready, trouble.message)
+        return PROCEED
+
     async def ask(self, reconciliation: Reconciliation) -> Verdict:
         """Read what the driver says of itself."""
         if not reconciliation.is_driver_ready:
@@ -124,7 +147,7 @@ class DriverSteps:
         resource, derived, memo = reconciliation.resource, reconciliation.derived, reconciliation.memo
         pods = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.EXECUTOR))
         trouble = await self._split_claim(reconciliation)
-        trouble = trouble or await trouble_of_workers(self._ports.api, self._events(memo), pods, self._ports.now)
+        trouble = trouble or await trouble_among(self._ports.api, self._events(memo), pods, EXECUTORS, self._ports.now)
         if trouble is None and derived.manifest is not None and derived.memory is not None:
             executors = executors_for(workers, derived.manifest.spec.workers.per_executor)
             is_starting = any((pod.get("status") or {}).get("phase") == "Pending" for pod in pods)

@@ -14,11 +14,12 @@ from streamjoin_operator.drift import Object
 from streamjoin_operator.pod_trouble import (
     LONGEST,
     UNEXPLAINED,
+    Several,
     Trouble,
     first_unexplained,
     newest,
     trouble_of,
-    trouble_of_executors,
+    trouble_of_several,
     warnings_of,
 )
 
@@ -35,12 +36,12 @@ async def trouble_of_driver(server: Api, events_of: EventsOf, pods: Sequence[Obj
     return await _with_claims(server, events_of, trouble_of(pods, now, await events_of(pod)), pod)
 
 
-async def trouble_of_workers(server: Api, events_of: EventsOf, pods: Sequence[Object], now: float) -> Trouble | None:
-    """As :func:`pod_trouble.trouble_of_executors`, with the events about the first pod that does not say why it is not ready."""
-    pod = first_unexplained(pods, now)
+async def trouble_among(server: Api, events_of: EventsOf, pods: Sequence[Object], of: Several, now: float) -> Trouble | None:
+    """As :func:`pod_trouble.trouble_of_several`, with the events about the first pod that does not say why it is not ready."""
+    pod = first_unexplained(pods, of, now)
     if pod is None:
-        return trouble_of_executors(pods, now)
-    return await _with_claims(server, events_of, trouble_of_executors(pods, now, await events_of(pod)), pod)
+        return trouble_of_several(pods, of, now)
+    return await _with_claims(server, events_of, trouble_of_several(pods, of, now, await events_of(pod)), pod)
 
 
 async def _with_claims(server: Api, events_of: EventsOf, trouble: Trouble | None, pod: Object) -> Trouble | None:

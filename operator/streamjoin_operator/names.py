@@ -33,13 +33,13 @@ TRIED = f"{GROUP}/tried"
 CHANGE = f"{GROUP}/change"
 """On the ConfigMap: what the last change of the manifest took, as JSON."""
 MANIFEST = f"{GROUP}/manifest"
-"""On the pods of a cleanup: the manifest of the driver that ran, as the engine reads it."""
+"""On the pods of a cleanup: the manifest of the driver that ran, as the engine reads it; on query servers: as much of it as they need."""
 BESIDE = f"{GROUP}/beside"
 """On the Job of a cleanup: pods of the join that had not ended when it began."""
 FINALIZER = f"{GROUP}/state"
 """Only on StreamJoins whose state goes with them (``checkpoint.onDelete: Delete``)."""
 
-DRIVER, EXECUTOR, CLEANUP, TRIAL = "driver", "executor", "cleanup", "trial"
+DRIVER, EXECUTOR, QUERIES, CLEANUP, TRIAL = "driver", "executor", "queries", "cleanup", "trial"
 FILES_VOLUME = "config"
 """Of the driver's pod: its files."""
 MANAGED_SELECTOR = f"{MANAGED_BY}={MANAGER}"
@@ -70,6 +70,11 @@ def exchange_name(name: str) -> str:
 def executors_name(name: str) -> str:
     """The NetworkPolicy and the ServiceAccount of the executors."""
     return f"{base_name(name)}-executors"
+
+
+def queries_name(name: str) -> str:
+    """All that query servers have: their Deployment, Service, Secret, NetworkPolicy and PodDisruptionBudget."""
+    return f"{base_name(name)}-queries"
 
 
 def ledger_name(name: str) -> str:

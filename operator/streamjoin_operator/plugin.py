@@ -18,7 +18,7 @@ from streamjoin.elastic.explain import explain as explanation
 from streamjoin.elastic.ledger import Ledger
 from streamjoin_operator.children import LEDGER_KEY
 from streamjoin_operator.cost import known
-from streamjoin_operator.names import DRIVER, base_name, ledger_name
+from streamjoin_operator.names import DRIVER, QUERIES, base_name, ledger_name, queries_name
 from streamjoin_operator.pod_templates import PORT, TOKEN_PATH
 
 Object = dict[str, Any]
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         ("resume", "Let it go on from its checkpoint."),
     ):
         actions.add_parser(action, parents=[common], help=text).add_argument("name", help="The StreamJoin.")
-    query = actions.add_parser("query", parents=[common], help="What it holds: one SELECT over its streams, answered by its driver.")
+    query = actions.add_parser("query", parents=[common], help="What it holds: one SELECT, answered by a query server or the driver.")
     query.add_argument("name", help="The StreamJoin.")
     query.add_argument("sql", help="The SELECT.")
     query.add_argument("--json", action="store_true", help="One JSON object per row, instead of a table.")
@@ -116,11 +116,14 @@ def _plan(kubectl: Kubectl, options: argparse.Namespace) -> str:
 
 
 def _query(kubectl: Kubectl, options: argparse.Namespace) -> str:
-    """In the driver's pod, where the token is, and its port can be reached whatever NetworkPolicies there are."""
+    """In a pod that answers, where the token is, and its port can be reached whatever NetworkPolicies there are: a query server's where one
+    is ready, so that the driver is left alone and need not run."""
+    queries = (_one(kubectl, options.name).get("status") or {}).get("queries") or {}
+    deployment, container = (queries_name(options.name), QUERIES) if queries.get("ready") else (base_name(options.name), DRIVER)
     limit = [] if options.limit is None else [f"--limit={options.limit}"]
     command = ["streamjoin", "query", f"http://localhost:{PORT}", options.sql, f"--token-file={TOKEN_PATH}/token", *limit]
     inside = [*command, *(["--json"] if options.json else [])]
-    return kubectl(["exec", f"deployment/{base_name(options.name)}", f"--container={DRIVER}", "--", *inside]).rstrip("\n")
+    return kubectl(["exec", f"deployment/{deployment}", f"--container={container}", "--", *inside]).rstrip("\n")
 
 
 def _switch(suspend: bool) -> Callable[[Kubectl, argparse.Namespace], str]:
@@ -185,6 +188,7 @@ def described(body: Object, now: datetime) -> str:
         ["shed", _shed(status)],
         ["cost", _cost(status, now)],
         ["image", status.get("image", "-")],
+        ["queries", _queries(status)],
         ["memory of a worker", status.get("memory", "-")],
         ["manifest", _seen(body)],
     ]
@@ -241,6 +245,11 @@ def _condition_table(status: Object) -> str:
         since = condition.get("lastTransitionTime", "-")
         rows.append([condition["type"], condition["status"], condition["reason"], since, condition.get("message", "")])
     return table(rows) if len(rows) > 1 else "no conditions: no operator has looked at it yet"
+
+
+def _queries(status: Object) -> str:
+    queries = status.get("queries")
+    return "at the driver" if not queries else f"{queries['ready']} of {queries['replicas']} servers are ready: {queries['url']}"
 
 
 def _unseen(body: Object) -> str:

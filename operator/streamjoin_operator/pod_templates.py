@@ -1,4 +1,5 @@
-"""The pods of a StreamJoin: driver, executors, and what removes the state, each ours with the manifest's own template merged over it.
+"""The pods of a StreamJoin: driver, executors, query servers, and what removes the state, each ours with the manifest's own template merged
+over it.
 
 Always holds: pure. Pods meet the *restricted* Pod Security standard unless the manifest's template says otherwise. Only the driver has
 a token of the API server.
@@ -6,10 +7,12 @@ a token of the API server.
 
 from __future__ import annotations
 
+import json
+
 from streamjoin.manifest.model import Manifest
-from streamjoin.manifest.quantity import Cpu
+from streamjoin.manifest.quantity import Cpu, Memory
 from streamjoin_operator import names
-from streamjoin_operator.changes import CLAIM_PATH
+from streamjoin_operator.changes import CLAIM_PATH, engine_manifest
 from streamjoin_operator.drift import Object
 from streamjoin_operator.memory import WorkerMemory
 from streamjoin_operator.resource import Resource
@@ -23,6 +26,8 @@ UID = 10001
 CONFIG_PATH, TOKEN_PATH = "/etc/streamjoin", "/etc/streamjoin-token"
 EXCHANGE_PATH, TLS_PATH = "/etc/streamjoin-exchange", "/etc/streamjoin-tls"
 DRIVER_MEMORY, DRIVER_CPU = "2Gi", "500m"
+SERVER_MEMORY, PROCESS_MEMORY = Memory.parse("256Mi"), Memory.parse("256Mi")
+"""Of a query server, and of each of its processes besides the query (``streamjoin.query.worker.OVERHEAD_BYTES``)."""
 DRIVER_GRACE_SECONDS = 60
 """A running epoch is finished before the driver stops."""
 LOST_NODE_SECONDS = 30
@@ -188,19 +193,94 @@ def cleanup_template(resource: Resource, manifest: Manifest, document: str, sett
     if manifest.spec.service_account_annotations:
         spec["serviceAccountName"] = names.executors_name(resource.name)
     metadata = {"labels": names.pod_labels(resource.name, names.CLEANUP), "annotations": {names.MANIFEST: document}}
-    merged: Object = merge({"metadata": metadata, "spec": spec}, _reach(manifest))
+    merged: Object = merge({"metadata": metadata, "spec": spec}, _reach(manifest, names.CLEANUP))
     return merged
 
 
-def _reach(manifest: Manifest) -> Object:
-    """Of the driver's overrides, what decides where, as whom and with which keys a pod runs: the cleanup must reach the same storage."""
+def queries_template(resource: Resource, manifest: Manifest, settings: Settings, image: str) -> Object:
+    """A query server, which brings its manifest along as the cleanup does, and mounts the claim to read. ``image``: the driver's."""
+    queries = manifest.spec.queries
+    size = str(Memory(SERVER_MEMORY.bytes + queries.processes * (queries.memory.bytes + PROCESS_MEMORY.bytes)))
+    container = {
+        "name": names.QUERIES,
+        "image": image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "args": [
+            *("serve", f"{CONFIG_PATH}/streamjoin.yaml", f"--port={PORT}", "--address=0.0.0.0"),
+            *(f"--api-token-file={TOKEN_PATH}/token", f"--processes={queries.processes}", f"--memory={queries.memory}"),
+        ],
+        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        "resources": {"requests": {"cpu": str(queries.cpu), "memory": size}, "limits": {"memory": size}},
+        "readinessProbe": {"httpGet": {"path": "/healthz", "port": "http", "scheme": "HTTP"}, "periodSeconds": 5, "timeoutSeconds": 3},
+        "livenessProbe": {
+            "httpGet": {"path": "/healthz", "port": "http", "scheme": "HTTP"},
+            "initialDelaySeconds": 30,
+            "periodSeconds": 20,
+            "timeoutSeconds": 5,
+            "failureThreshold": 6,
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": _container_security(),
+        "volumeMounts": [
+            {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},
+            {"name": "token", "mountPath": TOKEN_PATH, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
+            *({**mount, "readOnly": True} for mount in _claim_mounts(manifest)),
+        ],
+    }
+    field = {"fieldPath": f"metadata.annotations['{names.MANIFEST}']"}
+    spec = {
+        "serviceAccountName": names.executors_name(resource.name),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": _pod_security(),
+        "affinity": _apart(resource) if manifest.spec.checkpoint.persistent_volume_claim is None else _beside(resource),
+        "containers": [container],
+        "volumes": [
+            {"name": "config", "downwardAPI": {"items": [{"path": "streamjoin.yaml", "fieldRef": field}]}},
+            _secret_volume("token", names.queries_name(resource.name)),
+            {"name": "tmp", "emptyDir": {}},
+            *_claim_volumes(manifest),
+        ],
+        **_pull_secrets(settings),
+    }
+    document = json.dumps(_asked_of(engine_manifest(manifest)), sort_keys=True)
+    metadata = {"labels": names.pod_labels(resource.name, names.QUERIES), "annotations": {names.MANIFEST: document}}
+    ours = merge({"metadata": metadata, "spec": spec}, _reach(manifest, names.QUERIES))
+    merged: Object = merge(ours, dict(queries.pod_template))
+    return merged
+
+
+def _asked_of(document: Object) -> Object:
+    """A manifest without what queries do not depend on: to scale a join, or to tune it, starts no query server anew."""
+    left_out = ("workers", "scaling", "shedding", "epoch", "deadLetter")
+    return {**document, "spec": {name: value for name, value in document["spec"].items() if name not in left_out}}
+
+
+def _apart(resource: Resource) -> Object:
+    """One that is lost with its node is to leave others."""
+    return {"podAntiAffinity": _preferring(resource.selected(names.QUERIES))}
+
+
+def _beside(resource: Resource) -> Object:
+    """A claim may be for one node: the driver's."""
+    return {"podAffinity": _preferring(resource.selected(names.DRIVER))}
+
+
+def _preferring(labels: Object) -> Object:
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}
+    return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
+
+
+def _reach(manifest: Manifest, container_name: str) -> Object:
+    """Of the driver's overrides, what decides where, as whom and with which keys a pod runs that must reach the same storage."""
     spec = dict(manifest.spec.driver.pod_template).get("spec") or {}
     kept = ("serviceAccountName", "nodeSelector", "tolerations", "affinity", "imagePullSecrets", "volumes", "hostAliases", "dnsConfig")
     reach = {name: spec[name] for name in kept if name in spec}
     for container in spec.get("containers") or []:
         if container.get("name") == names.DRIVER:
             access = {name: container[name] for name in ("env", "envFrom", "volumeMounts") if name in container}
-            reach["containers"] = [{"name": names.CLEANUP, **access}]
+            reach["containers"] = [{"name": container_name, **access}]
     return {"spec": reach}
 
 

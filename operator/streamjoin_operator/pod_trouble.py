@@ -35,11 +35,12 @@ UNPULLABLE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageN
 CRASHING = ("CrashLoopBackOff", "RunContainerError", "CreateContainerConfigError", "CreateContainerError")
 UNSTARTED = ("StartError", "ContainerCannotRun")
 """How a container ended that never ran: its message is the runtime's own."""
-OURS = (names.DRIVER, names.EXECUTOR, names.CLEANUP)
+OURS = (names.DRIVER, names.EXECUTOR, names.QUERIES, names.CLEANUP)
 """Containers that end with the engine's exit codes."""
 MORE_MEMORY = {
     names.DRIVER: "raise its memory in spec.driver.podTemplate",
     names.EXECUTOR: "raise spec.workers.resources.memory, or lower spec.workers.capacity or capacityTuples",
+    names.QUERIES: "raise spec.queries.memory",
 }
 WARNED_SECONDS = 20.0
 """What Kubernetes warns of while a pod gets its containers often passes by then: a Secret that kubelet does not see yet."""
@@ -49,7 +50,7 @@ PULLING_SECONDS = 120.0
 """The same while an image is pulled."""
 UNEXPLAINED = (
     *(Reason.PodStuck, Reason.DriverPending, Reason.ExecutorsPending, Reason.ImageUnavailable),
-    *(Reason.DriverNotReady, Reason.ExecutorsMissing),
+    *(Reason.DriverNotReady, Reason.ExecutorsMissing, Reason.QueriesUnready),
 )
 """Troubles of which events, or the claims that a pod mounts, may say more than the pod."""
 RECENT_SECONDS = 180.0
@@ -65,6 +66,20 @@ class Trouble:
 
     reason: Reason
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Pods of which there are several alike, and the reasons for what befalls them."""
+
+    what: str
+    pending: Reason
+    crashing: Reason
+    unready: Reason
+
+
+EXECUTORS = Several("executors", Reason.ExecutorsPending, Reason.ExecutorsFailing, Reason.ExecutorsMissing)
+QUERY_SERVERS = Several("query servers", Reason.QueriesUnready, Reason.QueriesUnready, Reason.QueriesUnready)
 
 
 def newest(pods: Sequence[Object]) -> Object | None:
@@ -92,25 +107,24 @@ def _trouble_of_the_last(pods: Sequence[Object], now: float) -> Trouble | None:
     return None
 
 
-def trouble_of_executors(pods: Sequence[Object], now: float, events: Sequence[Object] = ()) -> Trouble | None:
-    """What keeps executors from running, and how many; None where all run or may soon."""
+def trouble_of_several(pods: Sequence[Object], of: Several, now: float, events: Sequence[Object] = ()) -> Trouble | None:
+    """What keeps them from running, and how many; None where all run or may soon."""
     living = _living(pods)
-    found = [_trouble_of_executor(pod, now, events) for pod in living]
+    found = [_trouble_of_one(pod, of, now, events) for pod in living]
     troubles = [trouble for trouble in found if trouble is not None]
     if not troubles:
         return None
-    return Trouble(troubles[0].reason, f"{len(troubles)} of {len(living)} executors: {troubles[0].message}"[:LONGEST])
+    return Trouble(troubles[0].reason, f"{len(troubles)} of {len(living)} {of.what}: {troubles[0].message}"[:LONGEST])
 
 
-def _trouble_of_executor(pod: Object, now: float, events: Sequence[Object]) -> Trouble | None:
-    pending, crashing, unready = Reason.ExecutorsPending, Reason.ExecutorsFailing, Reason.ExecutorsMissing
-    return _trouble(pod, now, events, pending=pending, crashing=crashing, unready=unready)
+def _trouble_of_one(pod: Object, of: Several, now: float, events: Sequence[Object]) -> Trouble | None:
+    return _trouble(pod, now, events, pending=of.pending, crashing=of.crashing, unready=of.unready)
 
 
-def first_unexplained(pods: Sequence[Object], now: float) -> Object | None:
+def first_unexplained(pods: Sequence[Object], of: Several, now: float) -> Object | None:
     """The first pod whose status does not say why it is not ready, so that events about it may; None where there is none."""
     for pod in _living(pods):
-        trouble = _trouble_of_executor(pod, now, ())
+        trouble = _trouble_of_one(pod, of, now, ())
         is_told = trouble is not None and trouble.reason not in UNEXPLAINED
         if not is_told and not _is_ready(pod):
             return pod

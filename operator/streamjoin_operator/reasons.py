@@ -29,6 +29,7 @@ class Reason(Enum):
     ExecutorsFailing = "Executors' containers cannot be started, or end again and again; the join goes on with those it has."
     ExecutorsPending = "Executors cannot be scheduled; the join goes on with those it has."
     ExecutorsMissing = "Executors are not made, or run and are not ready or do not call the driver; the message says why, or where to look."
+    QueriesUnready = "Fewer query servers are ready than spec.queries.replicas; the join goes on, and the message says why."
     Paused = "spec.paused is true; what runs goes on as it is."
     Suspended = "spec.suspend is true; the state is kept."
     Suspending = "The driver finishes its epoch and stops."

@@ -73,7 +73,8 @@ class Reconciler:
             return None
         memo = self.seen.memo(key)
         resource = replace(Resource.of(body), mounted=memo.mounted)
-        reconciliation = Reconciliation(resource, body, memo, self._derive(resource, body, memo), self.seen.deployments.get(key))
+        deployments = (self.seen.deployments.get(key), self.seen.query_servers.get(key))
+        reconciliation = Reconciliation(resource, body, memo, self._derive(resource, body, memo), *deployments)
         if reconciliation.is_being_deleted and names.FINALIZER not in (body["metadata"].get("finalizers") or []):
             return None
         if (reconciliation.is_suspended or reconciliation.is_paused) and memo.scaler is not None:
@@ -119,6 +120,7 @@ class Reconciler:
         """Of a manifest that cannot be acted on suspend alone is heeded; what runs is looked at all the same."""
         if not reconciliation.is_paused:
             await self._applier.heed_suspend(reconciliation)
+        await self._driver_steps.query_servers(reconciliation)
         if reconciliation.deployment is not None:
             await self._driver_steps.pods(reconciliation)
             await self._driver_steps.ask(reconciliation)
@@ -128,8 +130,9 @@ class Reconciler:
         if reconciliation.is_being_deleted:
             return self._deletion_steps.all()
         if reconciliation.is_paused:
-            return (driver.pods, driver.ask)
-        return (self.validate, *self._child_steps.all(), driver.pods, driver.ask, scaling.orders, driver.plan, scaling.scale)
+            return (driver.query_servers, driver.pods, driver.ask)
+        look = (driver.query_servers, driver.pods, driver.ask)
+        return (self.validate, *self._child_steps.all(), *look, scaling.orders, driver.plan, scaling.scale)
 
     async def _take(self, steps: Sequence[Step], reconciliation: Reconciliation) -> float | None:
         """The steps in order, up to the first that says wait."""

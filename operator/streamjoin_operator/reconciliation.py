@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamjoin.manifest import Manifest
-from streamjoin_operator import children
+from streamjoin_operator import children, names
 from streamjoin_operator.autoscale import Autoscaler
 from streamjoin_operator.derived import Derived
 from streamjoin_operator.drift import Object
@@ -86,6 +86,9 @@ class Reconciliation:
     memo: Memo
     derived: Derived
     deployment: Object | None = None
+    """The driver's."""
+    query_servers: Object | None = None
+    """Their Deployment."""
     observed: dict[tuple[str, str], Object] = field(default_factory=dict)
     checking: bool = False
     """Whether children are compared this time."""
@@ -98,6 +101,8 @@ class Reconciliation:
     trouble: Trouble | None = None
     """Why the driver's pod does not run."""
     executors_trouble: Trouble | None = None
+    queries_trouble: Trouble | None = None
+    """Why fewer query servers are ready than are wanted."""
     report: Report | None = None
     wanted_workers: int | None = None
     plan_dropped: str | None = None
@@ -113,6 +118,11 @@ class Reconciliation:
     @property
     def is_driver_ready(self) -> bool:
         return bool(((self.deployment or {}).get("status") or {}).get("readyReplicas"))
+
+    def deployed(self, name: str) -> Object | None:
+        """The Deployment of that name, as it was last seen."""
+        known = {self.resource.base: self.deployment, names.queries_name(self.resource.name): self.query_servers}
+        return known.get(name)
 
     @property
     def has_run(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 
-from streamjoin_operator import api, names, status
+from streamjoin_operator import api, children, names, status
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.definition import Definition
 from streamjoin_operator.drift import Object
@@ -88,6 +88,8 @@ class Reporter:
             driver_ready=reconciliation.is_driver_ready,
             trouble=reconciliation.trouble,
             executors_trouble=reconciliation.executors_trouble,
+            queries=children.queries_of(reconciliation.resource, reconciliation.query_servers),
+            queries_trouble=reconciliation.queries_trouble,
             report=reconciliation.report,
             plan_refused=reconciliation.memo.plan_refused,
             plan_dropped=reconciliation.plan_dropped,

@@ -1,4 +1,4 @@
-"""What the watches have shown, or answers of the API server: the newest version of each StreamJoin and of its Deployment.
+"""What the watches have shown, or answers of the API server: the newest version of each StreamJoin and of its Deployments.
 
 Always holds: an older version never replaces a newer one; what is kept of a StreamJoin goes with it.
 """
@@ -28,6 +28,9 @@ class Seen:
         """StreamJoins in other namespaces, as the watch has last shown them: a namespace may get the label any time."""
         self.bodies: dict[Key, Object] = {}
         self.deployments: dict[Key, Object] = {}
+        """Drivers'."""
+        self.query_servers: dict[Key, Object] = {}
+        """Their Deployments."""
         self.memos: dict[Key, Memo] = {}
         self._watched: dict[Key, Object] = {}
         """As the watch has last shown them."""
@@ -103,12 +106,13 @@ class Seen:
         """A Deployment as a watch shows it; the StreamJoin that it is of, if it is of any."""
         metadata = body["metadata"]
         name = (metadata.get("labels") or {}).get(names.NAME)
-        if name is None or metadata["name"] != names.base_name(name):
+        known = None if name is None else self._deployments(name, metadata["name"])
+        if name is None or known is None:
             return None
         key = (metadata["namespace"], name)
-        if _is_newer(body, self.deployments.get(key)):
-            before = self.deployments.get(key)
-            self.deployments[key] = body
+        if _is_newer(body, known.get(key)):
+            before = known.get(key)
+            known[key] = body
             if before is None or before["metadata"].get("generation") != metadata.get("generation"):
                 self.memo(key).checked_at = float("-inf")  # its spec was changed, perhaps not by us
         return key
@@ -117,9 +121,15 @@ class Seen:
         """A Deployment was deleted."""
         key = self.saw_deployment(body)
         if key is not None:
-            self.deployments.pop(key, None)
+            known = self._deployments(key[1], body["metadata"]["name"])
+            assert known is not None, "it was seen"
+            known.pop(key, None)
             self.memo(key).checked_at = float("-inf")
         return key
+
+    def _deployments(self, name: str, deployment: str) -> dict[Key, Object] | None:
+        """Where a Deployment of the StreamJoin ``name`` is kept, by its own name."""
+        return {names.base_name(name): self.deployments, names.queries_name(name): self.query_servers}.get(deployment)
 
     def forget(self, key: Key) -> None:
         """A StreamJoin is gone, and Kubernetes deletes its children; or it is another operator's now."""
@@ -127,7 +137,7 @@ class Seen:
         self._elsewhere.pop(key, None)
 
     def _drop(self, key: Key) -> None:
-        for known in (self.bodies, self.deployments, self.memos, self._watched):
+        for known in (self.bodies, self.deployments, self.query_servers, self.memos, self._watched):
             known.pop(key, None)
 
     def statuses(self) -> dict[Key, Object]:

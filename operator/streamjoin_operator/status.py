@@ -73,6 +73,10 @@ class Facts:
     trouble: Trouble | None = None
     executors_trouble: Trouble | None = None
     """Why executors that are wanted are not there."""
+    queries: Mapping[str, Any] | None = None
+    """``status.queries``; None: there are no query servers."""
+    queries_trouble: Trouble | None = None
+    """Why fewer of them are ready than are wanted."""
     report: Report | None = None
     plan_refused: str | None = None
     """The driver's answer to a plan that it refuses."""
@@ -238,7 +242,7 @@ def _degraded(facts: Facts) -> Condition:
         return Condition("Degraded", True, *facts.refused)
     if facts.deleting is not None:
         return Condition("Degraded", False, *facts.deleting)
-    if facts.suspended:
+    if facts.suspended and facts.queries_trouble is None:
         return Condition("Degraded", False, Reason.Suspended)
     if facts.trouble is not None:
         return Condition("Degraded", True, facts.trouble.reason, facts.trouble.message)
@@ -257,6 +261,8 @@ def _degraded(facts: Facts) -> Condition:
         return Condition("Degraded", True, Reason.PlanDropped, facts.plan_dropped)
     if facts.executors_trouble is not None:
         return Condition("Degraded", True, facts.executors_trouble.reason, facts.executors_trouble.message)
+    if facts.queries_trouble is not None:
+        return Condition("Degraded", True, facts.queries_trouble.reason, facts.queries_trouble.message)
     plan = facts.report.plan if facts.report is not None else {}
     overfull = plan.get("warning") if plan else facts.overfull
     if overfull:
@@ -333,6 +339,8 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
         written["image"] = facts.image
     elif facts.deleting is not None and "image" in before:
         written["image"] = before["image"]
+    if facts.queries is not None:
+        written["queries"] = dict(facts.queries)
     if facts.memory is not None:
         written["memory"] = facts.memory.arithmetic()
     return written

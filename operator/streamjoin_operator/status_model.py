@@ -141,6 +141,17 @@ class Cost(Part):
     """For those that were avoided."""
 
 
+class QueriesStatus(Part):
+    """The servers of spec.queries."""
+
+    replicas: Count | None = None
+    """How many there are to be."""
+    ready: Count | None = None
+    """How many answer."""
+    url: Annotated[str, StringConstraints(max_length=1024)] | None = None
+    """Where to ask them, from within the cluster; the token is in the Secret sj-NAME-queries."""
+
+
 class Status(Part):
     """What the operator has seen and done."""
 
@@ -170,6 +181,8 @@ class Status(Part):
     """What the executors have come to."""
     last_commit: Instant | None = None
     """When the last epoch was committed, to five minutes; exact while the join stands still."""
+    queries: QueriesStatus | None = None
+    """The servers of spec.queries, where there are any."""
     memory: Sentence | None = None
     """How a worker's memory was derived from what it must hold."""
     image: Annotated[str, StringConstraints(max_length=1024)] | None = None

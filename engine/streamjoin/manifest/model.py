@@ -342,6 +342,22 @@ class Pods(Part):
     """A pod template, merged strategically over the operator's own."""
 
 
+class Queries(Part):
+    """Kubernetes: servers that answer queries from the checkpoint alone (docs/query.md), in pods of their own behind a Service."""
+
+    replicas: Annotated[int, Field(ge=0, le=100)] = 0
+    """How many pods; 0: none. The driver answers queries all the same."""
+    processes: Annotated[int, Field(ge=1, le=16)] = 1
+    """How many queries a pod answers at a time."""
+    memory: MemoryAmount = Memory.parse("256Mi")
+    """What one query may take. A pod gets that and 256Mi for each of its processes, and 256Mi more."""
+    cpu: CpuAmount = Cpu(500)
+    """Cores that a pod asks for."""
+    pod_template: FreeForm = Field(default={})
+    """A pod template, merged strategically over the operator's own, which has the driver's place, volumes and environment. Its container is
+    named queries."""
+
+
 class PodMonitor(Part):
     """Kubernetes: the PodMonitor by which Prometheus Operator has the driver scraped."""
 
@@ -401,6 +417,8 @@ class Spec(Part):
     """Kubernetes: the driver's pod."""
     executor: Pods = Pods()
     """Kubernetes: the workers' pods."""
+    queries: Queries = Queries()
+    """Kubernetes: servers that answer queries (docs/query.md) apart from the driver. By default there are none."""
 
 
 class Metadata(Part):

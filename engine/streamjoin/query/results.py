@@ -1,16 +1,19 @@
-"""A join's results by its name: what its stored snapshots have, each row once, as it lies sorted by key in Parquet files.
+"""A join's results by its name: what its snapshots have, each row once.
 
-Files that cannot have rows of use are not opened, by the keys and snapshots that their index tells; of the others only those row groups are
-read that can have some, by the statistics in the file, and only the columns that are asked for.
+Of snapshots that are stored rows lie sorted by key in Parquet files. Files that cannot have rows of use are not opened, by the keys and
+snapshots that their index tells; of the others only those row groups are read that can have some, by the statistics in the file, and only
+the columns that are asked for. Rows of snapshots that wait to be stored, and of the one that is open, are in the parts that the commit
+names, which are read as a whole.
 
-Always holds: an answer has all rows of snapshots up to one, which is stored whole, and of no later one. What has been found since the last
-snapshot that is stored is not there yet.
+Always holds: an answer has all results up to its commit, and none of a later one. A row is read from a file where its snapshot is listed,
+and else from its parts: files are listed after the commit was read, so that what that names, and is not listed, nobody has stored yet; or
+its parts are gone, and the query begins again.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,8 +24,9 @@ import pyarrow.parquet as pq
 from streamjoin.query.bounds import Range, direct_ranges
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.relation import Rows, Wanted
-from streamjoin.results.parts import KEY, ROW, SNAPSHOT
-from streamjoin.results.reader import Run, Snapshot, SnapshotFile, runs
+from streamjoin.results.parts import KEY, ROW, SNAPSHOT, read_parts, sorted_rows
+from streamjoin.results.reader import SnapshotFile, runs
+from streamjoin.snapshots.timeline import Closed, Open, Timeline
 from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
 
@@ -46,8 +50,10 @@ class JoinResults:
     """See the module. A relation."""
 
     def __init__(self, results: ResultsOf, checkpoint: Checkpoint, storage: Storage, after: int | None = None) -> None:
-        """``after``: of later snapshots than this one alone."""
-        self._results, self._epoch, self._storage, self._after = results, checkpoint.epoch, storage, -1 if after is None else after
+        """``after``: of later snapshots than this one alone, and nothing of the one that is open."""
+        self._results, self._epoch, self._storage = results, checkpoint.epoch, storage
+        self._timeline = checkpoint.snapshots.get(results.join, Timeline())
+        self._after, self._is_followed = -1 if after is None else after, after is not None
 
     @property
     def name(self) -> str:
@@ -62,49 +68,68 @@ class JoinResults:
     def read(self, wanted: Wanted, room: int, check: Callable[[], None]) -> Rows:
         """As :meth:`streamjoin.query.relation.Relation.read`. O(snapshots + what is read)."""
         found = runs(self._storage, self.name)
-        last = self._last(found)
-        files = [file for run in found for file in run.files]
+        stored = {snapshot.id for run in found for snapshot in run.snapshots if snapshot.epoch <= self._epoch}
+        waiting = [each for each in self._timeline.closed if each.parts and each.id not in stored]
+        opened = None if self._is_followed else self._timeline.open
+        if opened is not None and opened.id in stored:
+            opened = None  # a later commit of the same epoch has ended it, with the same rows, and it is stored since
+        last = max((*stored, *(each.id for each in waiting)), default=-1)
         said = (direct_ranges(name, wanted.anyof) for name in (KEY, self._results.key_column) if name is not None)
         keys = next((ranges for ranges in said if ranges is not None), None)
         snapshots = direct_ranges(SNAPSHOT, wanted.anyof)
-        columns = list(dict.fromkeys([*wanted.columns, SNAPSHOT]))
-        schema = pa.schema([self.schema.field(name) for name in columns])
-        tables, nbytes, opened = list[pa.Table](), 0, 0
-        for file in files:
-            if last is None or file.snapshot_low > last.id or file.snapshot_high <= self._after:
-                continue
-            if not _may_have(file, keys, snapshots):
-                continue
+        schema = pa.schema([self.schema.field(name) for name in dict.fromkeys([*wanted.columns, SNAPSHOT])])
+        files = [file for run in found for file in run.files]
+        useful = [file for file in files if self._after < file.snapshot_high and file.snapshot_low <= last]
+        useful = [file for file in useful if _may_have(file, keys, snapshots)]
+        unsorted: list[Closed | Open] = [each for each in waiting if each.id > self._after and _meets(each.id, each.id, snapshots)]
+        if opened is not None and snapshots is None:
+            unsorted.append(opened)
+        tables, nbytes = [schema.empty_table()], 0
+        for file in useful:
             check()
-            opened += 1
-            for table, size in self._parts(file, schema, keys, room - nbytes):
+            for table, size in self._groups(file, schema, keys, room - nbytes):
                 tables.append(table)
                 nbytes += size
+        for snapshot in unsorted:
+            check()
+            if snapshot.nbytes > room - nbytes:
+                raise self._too_much(snapshot.nbytes, room - nbytes)
+            tables += self._unsorted(snapshot, schema)
+            nbytes += snapshot.nbytes
+        is_within = f'"{SNAPSHOT}" > {self._after} AND "{SNAPSHOT}" <= {last}'
+        all_parts = [each for snapshot in (*waiting, opened) if snapshot is not None for each in snapshot.parts]
         return Rows(
-            pa.concat_tables([schema.empty_table(), *tables]),
-            f'"{SNAPSHOT}" > {self._after} AND "{SNAPSHOT}" <= {-1 if last is None else last.id}',
-            opened,
-            len(files),
+            pa.concat_tables(tables),
+            is_within if opened is None else f'"{SNAPSHOT}" IS NULL OR ({is_within})',
+            len(useful) + sum(len(snapshot.parts) for snapshot in unsorted),
+            len(files) + len(all_parts),
             nbytes,
-            sum(file.bytes for file in files),
-            upto=f"{self.name} up to snapshot {last.id}" if last is not None else f"no snapshot of {self.name} is stored yet",
-            snapshot=-1 if last is None else last.id,
+            sum(file.bytes for file in files) + sum(part.nbytes for part in all_parts),
+            upto=self._upto(last, opened),
+            snapshot=last,
             first_snapshot=found[0].snapshots[0].id if found else None,
         )
 
-    def _last(self, found: Sequence[Run]) -> Snapshot | None:
-        """The last snapshot that is stored and of this commit or an earlier one."""
-        stored = (snapshot for run in found for snapshot in run.snapshots)
-        return max((each for each in stored if each.epoch <= self._epoch), key=lambda each: each.id, default=None)
+    def _upto(self, last: int, opened: Open | None) -> str:
+        if opened is None:
+            return f"{self.name} up to snapshot {last}" if last >= 0 else f"no snapshot of {self.name} has ended yet"
+        before = f"up to snapshot {last} and " if last >= 0 else ""
+        return f"{self.name} {before}with {opened.rows:,} results of one that has not ended"
 
-    def _parts(self, file: SnapshotFile, schema: pa.Schema, keys: list[Range] | None, room: int) -> list[tuple[pa.Table, int]]:
+    def _unsorted(self, snapshot: Closed | Open, schema: pa.Schema) -> list[pa.Table]:
+        """All rows of a snapshot from its parts. Of one that is open it is not known yet which number each has, so it has neither."""
+        if isinstance(snapshot, Closed):
+            return [_with_columns(rows, schema) for rows in sorted_rows(self._storage, snapshot)]
+        return [_with_columns(read_parts(self._storage, snapshot.parts), schema)] if snapshot.parts else []
+
+    def _groups(self, file: SnapshotFile, schema: pa.Schema, keys: list[Range] | None, room: int) -> list[tuple[pa.Table, int]]:
         """The row groups of a file that may have rows with such keys, with these columns, and the bytes of each in the file."""
         path = self._storage.local_path(file.path)
         if path is None and file.bytes > room:
             raise self._too_much(file.bytes, room)
         source: Any = pa.BufferReader(self._storage.get(file.path)) if path is None else self._open(file, str(path))
         with pq.ParquetFile(source) as parquet:
-            there = [name for name in schema.names if name in parquet.schema_arrow.names and _same(parquet.schema_arrow, schema, name)]
+            there = _common(parquet.schema_arrow, schema)
             found: list[tuple[pa.Table, int]] = []
             for number in range(parquet.metadata.num_row_groups):
                 group = parquet.metadata.row_group(number)
@@ -116,8 +141,7 @@ class JoinResults:
                     raise self._too_much(size, room)
                 room -= size
                 table = parquet.read_row_group(number, columns=there, use_threads=False)
-                arrays = [table.column(field.name) if field.name in there else pa.nulls(table.num_rows, field.type) for field in schema]
-                found.append((pa.Table.from_arrays(arrays, schema=schema), size))
+                found.append((_with_columns(table, schema), size))
         return found
 
     def _open(self, file: SnapshotFile, path: str) -> pa.NativeFile:
@@ -132,9 +156,16 @@ class JoinResults:
         return QueryError(Why.LARGE, text)
 
 
-def _same(there: pa.Schema, wanted: pa.Schema, name: str) -> bool:
-    """Whether a file's column has the type that the manifest gives it now: a join's output may have changed."""
-    return bool(there.field(name).type == wanted.field(name).type)
+def _common(there: pa.Schema, wanted: pa.Schema) -> list[str]:
+    """The wanted columns that have the type there that the manifest gives them now: a join's output may have changed."""
+    return [field.name for field in wanted if field.name in there.names and there.field(field.name).type == field.type]
+
+
+def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Null where the table has no such column."""
+    there = _common(table.schema, schema)
+    arrays = [table.column(field.name) if field.name in there else pa.nulls(table.num_rows, field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _may_have(file: SnapshotFile, keys: list[Range] | None, snapshots: list[Range] | None) -> bool:

@@ -18,20 +18,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streamjoin.io.sinks import parquet_encodings
-from streamjoin.results.parts import KEY, ROW, SNAPSHOT, read_parts
+from streamjoin.results.parts import KEY, ROW, SNAPSHOT, sorted_rows
 from streamjoin.results.reader import INDEX, Run, Snapshot, SnapshotFile, bound_of, folder, index_path, range_of, runs
-from streamjoin.snapshots.timeline import Closed, Part
+from streamjoin.snapshots.timeline import Closed
 from streamjoin.state.storage import Storage
 
 FAN_IN = 8
-SORTED_BYTES = 128 << 20
-"""So much, in memory, is sorted at a time."""
 MERGED_BYTES = 128 << 20
 """Rows of runs that come to more, in memory, stay in the files that they are in: the driver merges in memory."""
 FILE_BYTES = 32 << 20
@@ -56,20 +53,14 @@ class Archive:
         """Since when nobody is shown these objects."""
 
     def add(self, closed: Closed) -> None:
-        """Have a snapshot stored; one that is already, is. Raises StorageError. O(rows log rows). Memory: three times ``SORTED_BYTES``.
+        """Have a snapshot stored; one that is already, is. Raises StorageError. O(rows log rows). Memory: as ``sorted_rows``.
 
         Rows of more are sorted in portions, each with files of its own: of an epoch that found that many, whose keys then overlap.
         """
         if self._run_of(closed.id) is not None:
             return
         files: list[SnapshotFile] = []
-        first_row = 0
-        for parts in _portions(closed.parts):
-            rows = read_parts(self._storage, parts)
-            rows = rows.take(pc.sort_indices(rows, sort_keys=[(KEY, "ascending")]))
-            rows = rows.append_column(SNAPSHOT, pa.repeat(pa.scalar(closed.id, pa.int64()), rows.num_rows))
-            rows = rows.append_column(ROW, pa.array(np.arange(first_row, first_row + rows.num_rows)))
-            first_row += rows.num_rows
+        for rows in sorted_rows(self._storage, closed):
             files += self._files(rows, closed.id, closed.id, closed.form, len(files))
         self._put(closed.id, closed.id, (described(closed),), files, ())
 
@@ -195,17 +186,6 @@ class Archive:
         while self._garbage and self._clock() - self._garbage[0][0] >= GRACE_SECONDS:
             self._storage.delete_many(self._garbage[0][1])
             self._garbage.popleft()
-
-
-def _portions(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """Neighbours that come to about ``SORTED_BYTES``."""
-    portion: list[Part] = []
-    for part in parts:
-        if portion and sum(other.nbytes for other in portion) + part.nbytes > SORTED_BYTES:
-            yield portion
-            portion = []
-        portion.append(part)
-    yield portion
 
 
 def described(closed: Closed) -> Snapshot:

@@ -7,16 +7,18 @@ names it, and does not change afterwards. Rows have a column ``_key`` and those 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import ipc
 
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.language.sql import Expression
-from streamjoin.snapshots.timeline import Part
+from streamjoin.snapshots.timeline import Closed, Part
 from streamjoin.state.extent import Extent, Segment, read_extents
 from streamjoin.state.storage import Storage, StorageError
 
@@ -28,6 +30,8 @@ together are a result's identity for good."""
 OUTPUT = "result"
 """By which name a key's expression may refer to the output's columns."""
 OBJECT_BYTES = 32 << 20
+SORTED_BYTES = 128 << 20
+"""So much, in memory, is sorted at a time."""
 READS = 8
 
 
@@ -143,3 +147,28 @@ def gather(storage: Storage, parts: Sequence[Part], name: str) -> Part:
     path = f"{FOLDER}/{name}.arrow"
     storage.put(path, memoryview(encoded(rows.to_batches())))
     return Part(path, rows.num_rows, sum(part.nbytes for part in parts))
+
+
+def sorted_rows(storage: Storage, closed: Closed) -> Iterator[pa.Table]:
+    """The rows of a snapshot that is closed, with ``_snapshot`` and ``_row``, which follow from its parts alone.
+
+    They are sorted by key in portions of some ``SORTED_BYTES``. Raises StorageError. O(rows log rows). Memory: three times a portion.
+    """
+    first_row = 0
+    for parts in _portions(closed.parts):
+        rows = read_parts(storage, parts)
+        rows = rows.take(pc.sort_indices(rows, sort_keys=[(KEY, "ascending")]))
+        rows = rows.append_column(SNAPSHOT, pa.repeat(pa.scalar(closed.id, pa.int64()), rows.num_rows))
+        yield rows.append_column(ROW, pa.array(np.arange(first_row, first_row + rows.num_rows)))
+        first_row += rows.num_rows
+
+
+def _portions(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """Neighbours that come to about ``SORTED_BYTES``."""
+    portion: list[Part] = []
+    for part in parts:
+        if portion and sum(other.nbytes for other in portion) + part.nbytes > SORTED_BYTES:
+            yield portion
+            portion = []
+        portion.append(part)
+    yield portion
