@@ -261,6 +261,29 @@ def simulate(
     raise SystemExit(simulate_manifest(options))
 
 
+@main.group()
+def bench() -> None:
+    """Compare this code with what others report."""
+
+
+@bench.command()
+@click.option("--figure", metavar="NAME", help="One figure, table, theorem or paper: 002:11, 004:table3, 002.")
+@click.option("--kinds", default="CSR", show_default=True, metavar="CSR", help="C: arithmetic; S: simulated; R: run here.")
+@click.option("--quick", is_flag=True, help="Smaller settings for rows that take long.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--picture", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Draw each figure into this directory.")
+@click.option("--document", type=FILE, metavar="FILE.md", help="Write the page; lines of rows that are not computed are kept.")
+def paper(figure: str | None, kinds: str, quick: bool, as_json: bool, picture: Path | None, document: Path | None) -> None:
+    """Print every figure and table of the five papers beside what this code gives, and whether they agree."""
+    if not kinds or set(kinds) - set("CSR"):
+        raise click.UsageError(f"--kinds: {kinds!r} must be made of the letters C, S and R")
+    if quick and document is not None:
+        raise click.UsageError("--document is made of full settings; leave out --quick")
+    from streamjoin.cli.bench import Options, bench_paper
+
+    raise SystemExit(bench_paper(Options(figure, kinds, quick, as_json, picture, document)))
+
+
 @main.command(hidden=True)
 @click.argument("manifest", type=FILE)
 @click.option("--revision", help="Wait until the file of that name beside MANIFEST says this.")

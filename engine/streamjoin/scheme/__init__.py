@@ -9,6 +9,7 @@
 ``cutting``        coverage areas over a matrix, written down as a scheme
 ``dynamic``        one grid of a power of two tasks, ``readj`` keys that move from full tasks, ``biclique`` workers that hold one side
 ``models``         the plans: for a capacity, or for a number of tasks
+``printed``        A-DSP's algorithms as the paper prints them, to compare with
 ``routing``        which areas a tuple goes to (Alg. 3)
 ``region``         what workers hold, as range arithmetic
 =================  =====================================================================================================
