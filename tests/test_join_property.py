@@ -21,7 +21,7 @@ import pytest
 
 from harness import SECOND, START, Input, driver_for, make_batch, make_job, oracle, output_of, run_all
 from streamjoin.runner.inline import InlineRunner
-from streamjoin.scheme.models import KEYED, MODELS
+from streamjoin.scheme.models import INTERCHANGEABLE, KEYED
 from streamjoin.state.storage import ObjectStorage
 
 CASES = int(os.environ.get("STREAMJOIN_CASES", "240"))
@@ -192,7 +192,7 @@ def run_case(seed: int, root: Path) -> None:
     kind = rng.choice(ORDERED)
     on, expected = conditions(kind, rng)
     window, inside, watermark, late = windows(rng)
-    model = rng.choice(["adsp", *MODELS])
+    model = rng.choice(["adsp", *INTERCHANGEABLE])
     workers = rng.randint(1, 5)
     epochs = rng.choice([2, 6, 15])
     if model in KEYED and (" OR " in on or "!=" in on):

@@ -238,7 +238,8 @@ def test_each_term_is_quantity_times_price() -> None:
     assert made_bill.pause_seconds == pytest.approx(2 + 4 * 2**30 / (4 * 2**20))
     assert made_bill.pause == pytest.approx(made_bill.pause_seconds / 3600 * 4 * 3)
     assert made_bill.shed == 0
-    assert made_bill.total == pytest.approx(8 + 2 + made_bill.pause)
+    assert made_bill.change == 0.5
+    assert made_bill.total == pytest.approx(8 + 2 + made_bill.pause + 0.5)
     assert made(changes=False, moved_tuples=0).total == 8
 
 

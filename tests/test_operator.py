@@ -78,6 +78,7 @@ class TestChanges:
         [
             ("streams.0.expectedRate", 500.0, Class.IGNORED),
             ("scaling.mode", "Off", Class.IGNORED),
+            ("scaling.policy", "predictive", Class.IGNORED),
             ("scaling.scaleUpAfter", "1m", Class.IGNORED),
             ("scaling.quiet", [{"start": "08:00", "end": "18:00"}], Class.IGNORED),
             ("scaling.maxPerHour", 4, Class.IGNORED),

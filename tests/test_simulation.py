@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,8 @@ from streamjoin.elastic.forecast import AnalyticForecast
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
 from streamjoin.language.sides import LEFT, RIGHT
-from streamjoin.simulation.rivals import Clairvoyant, FlinkAutoscaler, Hpa, StreamJoin, held_by_window, largest_ahead, needs
+from streamjoin.simulation.clairvoyant import Clairvoyant, cheapest, held_by_window, largest_ahead, needs
+from streamjoin.simulation.rivals import FlinkAutoscaler, Hpa, StreamJoin
 from streamjoin.simulation.run import Ask, Decider, Outcome, SimulatedJoin, simulate, table
 from streamjoin.simulation.traffic import KINDS, TraceError, Traffic, generate, read_trace
 
@@ -277,6 +280,45 @@ def test_the_needs_of_a_whole_trace_are_those_of_each_moment(held: list[tuple[fl
         assert count == (fits[0] if fits else most)
 
 
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=6),
+    st.sampled_from([0.0, 30.0, 900.0]),
+    st.sampled_from([0.0, 0.02, 0.5]),
+    st.sampled_from([15.0, 600.0]),
+)
+def test_no_sequence_of_workers_that_are_enough_is_cheaper_than_the_schedule(
+    need: list[int], start: float, change: float, step: float
+) -> None:
+    join = replace(JOIN, start_seconds=start, prices=replace(JOIN.prices, change=change))
+
+    def costs(workers: tuple[int, ...]) -> float:
+        total = sum(workers) * step / 3600
+        for before, after in pairwise(workers):
+            if before != after:
+                total += change + max(0, after - before) * start / 3600 + 1.0 / 3600 * after * 3.0
+        return total
+
+    found = cheapest(np.array(need), join, step)
+    enough = itertools.product(*(range(least, 5) for least in need))
+    assert found.bill == pytest.approx(min(costs(workers) for workers in enough))
+    assert costs(tuple(found.workers.tolist())) == pytest.approx(found.bill)
+    assert all(workers >= least for workers, least in zip(found.workers.tolist(), need, strict=True))
+    assert found.least_hours == pytest.approx(sum(need) * step / 3600)
+
+
+@pytest.mark.parametrize("kind", ["diurnal", "spike", "ramp", "ratio-shift"])
+def test_the_clairvoyant_runs_its_schedule_and_sheds_nothing(kind: str) -> None:
+    traffic = generate(kind, days=2, step_seconds=15, seed=3, rates=(RATE, RATE))
+    clairvoyant = Clairvoyant(JOIN, traffic)
+    outcome = simulate(JOIN, traffic, clairvoyant)
+    assert (outcome.shed_tuples, outcome.seconds_above_tau3) == (0, 0)
+    least = clairvoyant.schedule
+    assert least.least_hours <= least.bill <= outcome.bill
+    assert outcome.bill <= 1.03 * least.bill
+    for rival in everyone(JOIN, traffic):
+        assert simulate(JOIN, traffic, rival).bill >= least.bill
+
+
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=30), st.integers(0, 40))
 def test_the_largest_ahead_is_the_largest_ahead(values: list[float], steps: int) -> None:
     found = largest_ahead(np.array(values), steps).tolist()
@@ -304,11 +346,11 @@ def test_a_simulation_is_the_same_every_time_and_its_table_says_so() -> None:
 
 
 TABLE = """\
-                  worker-hours  above tau3         shed  of input  rescales  re-plans       moved  most workers  paused
-streamjoin               721.2      11 min    3,425,539    0.325%        22         3  11,934,377            16    25 s
-HPA                      776.4      76 min    2,517,688    0.239%        87         0  19,568,321            16    87 s
-Flink autoscaler         554.4      24.3 h  118,999,199   11.278%         9         0   7,188,874            16     9 s
-clairvoyant              454.9      16 min      457,445    0.043%        63         7  25,567,500            14    70 s
+                  worker-hours  above tau3         shed  of input  rescales  re-plans       moved  most workers  paused     bill
+streamjoin               721.2      11 min    3,425,539    0.325%        22         3  11,934,377            16    25 s    768.1
+HPA                      776.4      76 min    2,517,688    0.239%        87         0  19,568,321            16    87 s    845.5
+Flink autoscaler         554.4      24.3 h  118,999,199   11.278%         9         0   7,188,874            16     9 s  1,748.9
+clairvoyant              451.4      11 min      230,794    0.022%        46         6  20,902,653            14    52 s    479.9
 """
 
 
@@ -416,6 +458,18 @@ def test_the_command_prints_a_table(tmp_path: Path) -> None:
         assert name in done.output
     assert picture.read_text().startswith("<?xml")
     assert "clairvoyant" in picture.read_text() or picture.stat().st_size > 10_000
+
+
+def test_the_command_tries_another_policy_than_the_manifests() -> None:
+    found = {}
+    for policy in ("thresholds", "predictive"):
+        done = run(EXAMPLE, "--traffic", "spike", "--days", "2", "--policy", policy, "--json")
+        assert done.exit_code == 0, done.output
+        told = json.loads(done.output)
+        assert told["policy"] == policy
+        found[policy] = {outcome["decider"]: outcome["workerHours"] for outcome in told["outcomes"]}
+    assert found["predictive"]["streamjoin"] < 0.7 * found["thresholds"]["streamjoin"]
+    assert found["predictive"]["HPA"] == found["thresholds"]["HPA"]
 
 
 def test_the_command_gives_json_of_a_trace() -> None:

@@ -182,8 +182,20 @@ class Job:
 
     def expected_of_streams(self) -> tuple[float | None, ...]:
         """What the window is expected to hold of each stream, once."""
+        return self._expected_at([stream.expected_rate for stream in self.streams])
+
+    @property
+    def window_seconds(self) -> tuple[float, float] | None:
+        """For how long a left, and a right, tuple is held, the watermarks' delays and some epochs included; infinite in a window without
+        end. None where no time says it (rows), and for three and more streams."""
+        if self.window.kind is WindowKind.ROWS or len(self.streams) != 2:
+            return None
+        left, right = self._expected_at((1.0, 1.0))
+        return left or 0.0, right or 0.0
+
+    def _expected_at(self, rates: Sequence[float | None]) -> tuple[float | None, ...]:
         return expected_tuples(
-            [stream.expected_rate for stream in self.streams],
+            rates,
             self.window,
             delays_micros=[stream.watermark_micros for stream in self.streams],
             epoch_micros=max(LEAST_INTERVAL_SECONDS * 1e6, self.interval_micros),

@@ -396,7 +396,7 @@ class Autoscaler:
 
 def settings_of(job: Job, pause: str, first_workers: int = 0) -> Settings:
     """The core's settings; ``pause``: the annotation streamjoin.dev/pause-scaling."""
-    settings = Settings.of(job.manifest.spec, first_workers, capacity_tuples=job.capacity_tuples)
+    settings = Settings.of(job.manifest.spec, first_workers, capacity_tuples=job.capacity_tuples, window_seconds=job.window_seconds)
     paused = {rule: Mode.RECOMMEND for rule in DIRECTIONS.get(pause, ()) if settings.mode_of(rule) is Mode.ENFORCE}
     return replace(settings, rules={**settings.rules, **paused}) if paused else settings
 

@@ -61,7 +61,7 @@ CHAIN = "tuples in a chain have yet to meet: no other model goes on from what it
 RULES = (
     _rule(r"spec\.streams\[\d+\]\.expectedRate", Class.IGNORED, "only the first deployment is planned by it"),
     _rule(
-        r"spec\.scaling\.(mode|floor|scaleUpAfter|scaleDownAfter|rules|quiet|maxPerHour|prometheus)\b.*",
+        r"spec\.scaling\.(mode|policy|floor|scaleUpAfter|scaleDownAfter|rules|quiet|maxPerHour|prometheus)\b.*",
         Class.IGNORED,
         "the operator reads it at every decision",
     ),

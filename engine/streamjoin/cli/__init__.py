@@ -229,6 +229,7 @@ def plan(
 )
 @click.option("--tuple-bytes", type=click.FloatRange(0, min_open=True), default=64, show_default=True, help="Of a held tuple.")
 @click.option("--share", type=click.FloatRange(0, 1), help="Which part of all pairs the main predicate admits.  [default: by its form]")
+@click.option("--policy", type=click.Choice(["thresholds", "predictive"]), help="Instead of the manifest's scaling.policy.")
 @click.option("--explain", "explained", is_flag=True, help="Print the last decisions of StreamJoin's own rules as well.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 @click.option("--picture", type=FILE, metavar="FILE.png", help="Draw rates, workers and tau (png, svg or pdf).")
@@ -244,6 +245,7 @@ def simulate(
     worker_rate: float,
     tuple_bytes: float,
     share: float | None,
+    policy: str | None,
     explained: bool,
     as_json: bool,
     picture: Path | None,
@@ -256,7 +258,7 @@ def simulate(
     from streamjoin.cli.simulate import Options, simulate_manifest
 
     options = Options(
-        manifest, trace, traffic, days, seed, rate, step, start_up, worker_rate, tuple_bytes, share, explained, as_json, picture
+        manifest, trace, traffic, days, seed, rate, step, start_up, worker_rate, tuple_bytes, share, policy, explained, as_json, picture
     )
     raise SystemExit(simulate_manifest(options))
 

@@ -16,13 +16,14 @@ from streamjoin.cli.validate import Unreadable, read_text, refusing
 from streamjoin.elastic.arbitration import Prices
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.forecast import best_grid, load_of
-from streamjoin.elastic.settings import Settings
+from streamjoin.elastic.settings import Policy, Settings
 from streamjoin.job import Job, compile_job, with_checkpoint
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import WindowKind
 from streamjoin.manifest.validate import load
-from streamjoin.simulation.rivals import Clairvoyant, FlinkAutoscaler, Hpa, StreamJoin
+from streamjoin.simulation.clairvoyant import Clairvoyant, Schedule
+from streamjoin.simulation.rivals import FlinkAutoscaler, Hpa, StreamJoin
 from streamjoin.simulation.run import Decider, Outcome, SimulatedJoin, first_workers, simulate, spans, table
 from streamjoin.simulation.traffic import TraceError, Traffic, generate, read_trace
 
@@ -46,6 +47,8 @@ class Options:
     worker_rate: float
     tuple_bytes: float
     share: float | None
+    policy: str | None
+    """None: the manifest's."""
     explained: bool
     as_json: bool
     picture: Path | None
@@ -85,11 +88,20 @@ def _simulate(options: Options, job: Job) -> None:
         prices=Prices(tuple_bytes=options.tuple_bytes),
     )
     traffic, called = _traffic(options, job, join)
-    settings = replace(Settings.of(job.manifest.spec, first_workers(join, traffic)), clock_offset=A_MONDAY)
+    settings = replace(
+        Settings.of(job.manifest.spec, first_workers(join, traffic)),
+        # Of the simulated window, whose streams are never late.
+        window_seconds=None if job.window_seconds is None else join.window_seconds,
+        clock_offset=A_MONDAY,
+        start_seconds=options.start_up,
+    )
+    if options.policy is not None:
+        settings = replace(settings, policy=Policy(options.policy))
     join = replace(join, settings=settings)
     own = StreamJoin(join)
     restart = options.start_up + join.prices.switch_seconds
-    deciders: list[Decider] = [own, Hpa(settings), FlinkAutoscaler(settings, restart), Clairvoyant(join, traffic)]
+    clairvoyant = Clairvoyant(join, traffic)
+    deciders: list[Decider] = [own, Hpa(settings), FlinkAutoscaler(settings, restart), clairvoyant]
     outcomes = [simulate(join, traffic, decider) for decider in deciders]
     assumed = {
         "share": share,
@@ -98,10 +110,14 @@ def _simulate(options: Options, job: Job) -> None:
         "tupleBytes": options.tuple_bytes,
     }
     if options.as_json:
-        click.echo(json.dumps(_json(options, job, traffic, called, assumed, outcomes), ensure_ascii=False, allow_nan=False))
+        told = _json(options, job, settings, traffic, called, assumed, outcomes, clairvoyant.schedule)
+        click.echo(json.dumps(told, ensure_ascii=False, allow_nan=False))
     else:
         click.echo(_heading(job, traffic, called, share))
         click.echo(table(outcomes), nl=False)
+        least = clairvoyant.schedule
+        bounds = f"at least {least.least_hours:,.1f} worker-hours, and has a bill of at least {least.bill:,.1f}"
+        click.echo(f"\nWhoever sheds nothing needs {bounds}.")
         if options.explained:
             click.echo("\n" + explain(own.ledger, limit=40, now=traffic.seconds), nl=False)
     if options.picture is not None:
@@ -162,9 +178,15 @@ def _heading(job: Job, traffic: Traffic, called: str, share: float) -> str:
 
 
 def _json(
-    options: Options, job: Job, traffic: Traffic, called: str, assumed: dict[str, float], outcomes: list[Outcome]
+    options: Options,
+    job: Job,
+    settings: Settings,
+    traffic: Traffic,
+    called: str,
+    assumed: dict[str, float],
+    outcomes: list[Outcome],
+    least: Schedule,
 ) -> dict[str, Any]:
-    settings = Settings.of(job.manifest.spec)
     return {
         "event": "simulation",
         "name": job.name,
@@ -172,7 +194,9 @@ def _json(
         "seconds": traffic.seconds,
         "stepSeconds": traffic.step_seconds,
         "assumed": assumed,
+        "policy": settings.policy.value,
         "thresholds": {name: getattr(settings, name) for name in ("tau0", "tau1", "tau2", "tau3")},
         "outcomes": [outcome.to_json() for outcome in outcomes],
+        "least": {"workerHours": least.least_hours, "bill": least.bill},
         "picture": None if options.picture is None else str(options.picture),
     }

@@ -1,11 +1,12 @@
 """Is a change worth its bytes? What each choice costs over the next hour, in one unit, so that they can be compared.
 
-The unit is the worker-hour: what one worker costs in an hour. A choice's bill has four terms::
+The unit is the worker-hour: what one worker costs in an hour. A choice's bill has five terms::
 
     workers   workers [1] x horizon [h]
     moving    moved bytes [GiB] x Prices.gib [worker-hours / GiB]
     pause     (switch [s] + moved bytes / workers / bytes per second [s]) x workers [1] x Prices.paused [1]
     shed      expected shed tuples [million] x Prices.million_shed [worker-hours / million]
+    change    Prices.change [worker-hours] where the plan changes
 
 During the pause all workers stand idle and results come late, hence its price. The expected shed loss is that of the tau that is predicted,
 grown by ``Prices.growth``: a worker just below tau2 is a risk already. Where shedding is off, what no worker has room for counts as lost.
@@ -41,6 +42,8 @@ class Prices:
     """What an idle worker costs, in working ones: results are late, too."""
     million_shed: float = 10.0
     """Worker-hours for each million tuples that are dropped."""
+    change: float = 0.5
+    """Worker-hours for each change of the plan, beside its bytes and its pause: pods that come and go, and somebody who asks why."""
     growth: float = 0.25
     """By this part the load may grow within the horizon."""
     tuple_bytes: float = 64.0
@@ -68,11 +71,13 @@ class Bill:
     pause_seconds: float
     shed_tuples: float
     """Expected within the horizon."""
+    change: float = 0.0
+    """Worker-hours."""
 
     @property
     def total(self) -> float:
         """Worker-hours."""
-        return self.workers + self.moving + self.pause + self.shed
+        return self.workers + self.moving + self.pause + self.shed + self.change
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__} | {"total": self.total}
@@ -109,6 +114,7 @@ def bill(
         moved_bytes=moved_bytes,
         pause_seconds=pause,
         shed_tuples=shed_tuples,
+        change=prices.change if changes else 0.0,
     )
 
 

@@ -12,7 +12,7 @@ Always holds, whatever comes in:
 - Within quiet windows, and once there were ``max_per_hour`` changes within an hour, none is begun, but to bring the workers within their
   limits, and where tuples are being lost.
 - No workers are removed while tuples are shed, while the join falls behind or its window fills, nor when tau would exceed tau2 afterwards.
-- Under constant load, with forecasts that come true, there is at most one change.
+- Under constant load, with forecasts that come true, there is at most one change; by the policy ``predictive``, only changes one way.
 
 The rules themselves are in ``rules``; what is remembered for them in ``state``. After dask.distributed's ``worker_state_machine`` (a pure
 state machine in a thin shell) and Flink's autoscaler (every refusal a result with a reason).
@@ -39,7 +39,7 @@ from streamjoin.elastic.events import (
     Unpaused,
 )
 from streamjoin.elastic.forecast import Forecast
-from streamjoin.elastic.rules import review
+from streamjoin.elastic.rules import expected_tau, review
 from streamjoin.elastic.sample import Reading, Sample, read
 from streamjoin.elastic.settings import MOST_PER_HOUR, Settings
 from streamjoin.elastic.state import Attempt, Behind, Hold, State
@@ -145,8 +145,13 @@ class DecisionCore:
         gap = settings.stale_seconds + 2 * (reading.epoch_seconds or 0.0)
         tau_max, tau_mean = reading.tau_max, reading.tau_mean
 
+        left, right = reading.held
+        left_rate, right_rate = reading.rates
+        if left is not None and right is not None and left_rate is not None and right_rate is not None:
+            state.outlook.observe(at, (left / reading.kept, right / reading.kept), (left_rate, right_rate))
+
         # Shedding keeps tau from reaching tau3: what would be without it counts, or the join would shed for ever and never grow.
-        if tau_max is not None and settings.unshed(tau_max) >= settings.tau3:
+        if tau_max is not None and expected_tau(state, settings, tau_max) >= (settings.tau2 if settings.is_predictive else settings.tau3):
             state.full = _extend(state.full, at, gap)
         elif reading.complete:
             state.full = None

@@ -105,7 +105,7 @@ def _headline(decision: Decision) -> str:
 
 
 def _candidates(decision: Decision) -> list[str]:
-    costs = ("workers", "moving", "pause", "shed", "in all")
+    costs = ("workers", "moving", "pause", "shed", "change", "in all")
     rows: list[tuple[str, ...]] = [("n", "tau at most", "on average", "moved", "at least", "naively", *costs)]
     if decision.stay is not None:
         rows.append(("as now", "", "", "", "", "", *_costs(decision.stay)))
@@ -120,8 +120,8 @@ def _candidates(decision: Decision) -> list[str]:
 
 def _costs(bill: Bill | None) -> tuple[str, ...]:
     if bill is None:
-        return ("",) * 5
-    return tuple(f"{cost:.3g}" for cost in (bill.workers, bill.moving, bill.pause, bill.shed, bill.total))
+        return ("",) * 6
+    return tuple(f"{cost:.3g}" for cost in (bill.workers, bill.moving, bill.pause, bill.shed, bill.change, bill.total))
 
 
 def _aligned(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:

@@ -12,12 +12,17 @@ Which tau counts::
 How many workers: the fewest whose predicted fullest tau is about tau1, in both directions, which is what keeps a constant load from making
 the number swing. Up by the present load; down by the largest of the last ``scaleDownAfter``.
 
+All of that is the policy ``thresholds``. With ``predictive`` (``outlook``) ``allocate`` acts when the fullest worker's tau is going to
+reach tau2, for what the window will hold at the rates of now, and ``deallocate`` once idle workers have cost more than a change and the
+way back; both aim at ``Settings.level``.
+
 Always holds: what ``core`` promises. Each rule gives one verdict, and a refusal has its reason.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 from streamjoin.elastic.arbitration import Bill, Prices, bill
 from streamjoin.elastic.decision import Candidate, Decision, Kind, Reason, Verdict
@@ -37,6 +42,10 @@ _SAME_RATE = 0.9
 """From this part on of a rate that workers could not keep up with, as many of them are not tried again."""
 _HOUR = 3600.0
 """Seconds."""
+_SEEN_COMING = 0.25
+"""What is foreseen must be foreseen for this part of ``scale_up_after``."""
+_FORESIGHT_SECONDS = 30.0
+"""Beside a worker's start: what is foreseen is to be there so much earlier."""
 _LEAST_EFFECT = 0.1
 """Workers that were added must have brought this part of what was expected of them."""
 
@@ -46,9 +55,31 @@ def review(state: State, settings: Settings, prices: Prices, now: float, forecas
     return _Review(state, settings, prices, now, forecast).decision()
 
 
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """Fewer workers, what the others have cost since they were needed last, and what it costs to go there and back; in worker-hours."""
+
+    workers: int
+    prospect: Prospect
+    idle: float
+    price: float
+
+
+def expected_tau(state: State, settings: Settings, tau_max: float) -> float:
+    """The fullest worker's tau if nothing were shed: now, or by the policy ``predictive`` when added workers would be there, if more."""
+    now = settings.unshed(tau_max)
+    return now * max(1.0, state.outlook.growth(settings.window_seconds, _ahead(settings))) if settings.is_predictive else now
+
+
+def _ahead(settings: Settings) -> float:
+    return settings.start_seconds + settings.interval_seconds + _FORESIGHT_SECONDS
+
+
 class _Review:
     def __init__(self, state: State, settings: Settings, prices: Prices, now: float, forecast: Forecast | None) -> None:
-        self.state, self.settings, self.prices, self.now = state, settings, prices, now
+        self.state, self.settings, self.now = state, settings, now
+        # Who looks ahead knows by how much the load is going to grow, and need not fear the worst.
+        self.prices = replace(prices, growth=self._coming - 1) if settings.is_predictive else prices
         reading = state.latest
         if forecast is None and reading is not None:
             forecast = forecast_of(reading, settings.capacity_tuples)
@@ -165,16 +196,30 @@ class _Review:
         tau = latest.tau_max
         if hold is None:
             known = "" if latest.complete else f" of {latest.known} of {latest.workers} workers"
-            shown = "is not known" if tau is None else f"({tau:.2f}{known}) is below tau3 ({settings.tau3:g})"
+            shown = "is not known" if tau is None else f"({tau:.2f}{known}) {self._below(tau)}"
             if not latest.complete:
                 return self._refuse(rule, Reason.BAD_SAMPLE, f"the fullest worker's tau {shown}, and the sample is partial")
             return self._refuse(rule, Reason.STEADY, f"the fullest worker's tau {shown}")
         self.held_for[rule] = hold.seconds
         if hold.until < latest.taken_at:
             return self._refuse(rule, Reason.BAD_SAMPLE, f"a worker was full, and the last sample does not say: {_listed(latest.problems)}")
-        if hold.seconds < settings.scale_up_after:
-            return self._wait(rule, f"tau is at or above tau3 ({settings.tau3:g})", hold.seconds, settings.scale_up_after)
+        after = settings.scale_up_after * (_SEEN_COMING if settings.is_predictive else 1)
+        if hold.seconds < after:
+            return self._wait(rule, f"tau {self._reached}", hold.seconds, after)
         return self._relieve(latest, hold.seconds)
+
+    @property
+    def _reached(self) -> str:
+        """What the rule ``allocate`` waits for, in words."""
+        settings = self.settings
+        return f"is soon above tau2 ({settings.tau2:g})" if settings.is_predictive else f"is at or above tau3 ({settings.tau3:g})"
+
+    def _below(self, tau: float) -> str:
+        settings = self.settings
+        if not settings.is_predictive:
+            return f"is below tau3 ({settings.tau3:g})"
+        soon, ahead = expected_tau(self.state, settings, tau), _seconds(_ahead(settings))
+        return f"stays below tau2 ({settings.tau2:g}): {soon:.2f} is expected in {ahead}"
 
     def _relieve(self, latest: Reading, seconds: float) -> Verdict:
         """A worker has been full for long enough: more workers, or a better plan for as many."""
@@ -182,7 +227,11 @@ class _Review:
         tau = latest.tau_max or 0.0
         now = settings.unshed(tau)
         shown = f"{tau:.2f}" + (f"; {now:.2f} if nothing were shed" if now > tau else "")
-        why = f"tau of the fullest worker ({shown}) has been at or above tau3 ({settings.tau3:g}) for {_seconds(seconds)}{_by(latest)}"
+        if settings.is_predictive:
+            soon, ahead = expected_tau(state, settings, tau), _seconds(_ahead(settings))
+            why = f"tau of the fullest worker ({shown}) is going to be {soon:.2f} in {ahead}, above tau2 ({settings.tau2:g}){_by(latest)}"
+        else:
+            why = f"tau of the fullest worker ({shown}) has been at or above tau3 ({settings.tau3:g}) for {_seconds(seconds)}{_by(latest)}"
         capacity = state.workers + latest.starting
         here = self.asked.at(state.workers)
         replan = self._replan_relieves(latest, here)
@@ -208,7 +257,7 @@ class _Review:
             self._bill_stay(latest)
             change = self._bill(target).total
             # A re-plan because it is cheaper is thrift, which numbers that nobody confirms are not enough for.
-            if replan is not None and here is not None and latest.unconfirmed is None and self._bill(state.workers).total < change:
+            if replan is not None and latest.unconfirmed is None and (settings.is_predictive or self._bill(state.workers).total < change):
                 return replan
         then = "" if prospect is None else f", where it should be {prospect.tau_max:.2f}"
         return self._act(rule, Kind.ALLOCATE, Reason.FULL, f"{why}: {_from_to(state.workers, target)}{then}", target)
@@ -220,7 +269,9 @@ class _Review:
             return None
         if here is None or latest.tau_max is None or latest.tau_mean is None:
             return None
-        if here.tau_max >= settings.tau2 or here.tau_max > (1 - settings.gain) * settings.unshed(latest.tau_max):
+        # What is shed since a moment ago is held still: who looks ahead goes by that, and adds workers afterwards if they are needed.
+        then = here.tau_max * (latest.kept * self._coming if settings.is_predictive else 1)
+        if then >= settings.tau2 or here.tau_max > (1 - settings.gain) * settings.unshed(latest.tau_max):
             return None
         self._bill_stay(latest)
         self._bill(state.workers)
@@ -235,7 +286,7 @@ class _Review:
         if high <= capacity:
             return capacity
         least = capacity if latest.starting else capacity + 1
-        found = self.asked.fewest(least, high, lambda prospect: prospect.tau_max <= settings.about_tau1)
+        found = self.asked.fewest(least, high, lambda prospect: prospect.tau_max * self._coming <= settings.level)
         if found is not None:
             return found
         best = self.asked.at(high)
@@ -243,8 +294,18 @@ class _Review:
             level = best.tau_max * _AS_GOOD
             return self.asked.fewest(least, high, lambda prospect: prospect.tau_max <= level) or high
         # Nothing is known but how full the workers are: as if load were shared out evenly, and nothing replicated.
-        tau = settings.unshed(latest.tau_max or settings.tau3)
-        return max(capacity + 1, min(high, math.ceil(self.state.workers * tau / settings.tau1)))
+        tau = settings.unshed(latest.tau_max or settings.tau3) * self._coming
+        aim = settings.level if settings.is_predictive else settings.tau1
+        return max(capacity + 1, min(high, math.ceil(self.state.workers * tau / aim)))
+
+    @property
+    def _coming(self) -> float:
+        """By which factor what is held is going to grow; 1 where it shrinks, and where the policy does not look ahead."""
+        state, settings = self.state, self.settings
+        if not settings.is_predictive:
+            return 1.0
+        spans = settings.window_seconds
+        return max(1.0, state.outlook.growth(spans, _ahead(settings)), state.outlook.settled(spans))
 
     def _keep_up(self) -> Verdict:
         rule, state, settings = Rule.KEEP_UP, self.state, self.settings
@@ -349,6 +410,8 @@ class _Review:
             why, reason = f"{_workers(state.workers)} run, and at most {self.high} are allowed", Reason.ABOVE_CEILING
         elif state.workers <= self.low:
             return self._refuse(rule, Reason.STEADY, f"no fewer than {_workers(self.low)} are allowed")
+        elif settings.is_predictive:
+            why, reason = f"the mean tau is {tau_mean:.2f}", Reason.UNUSED
         elif hold is None:
             return self._refuse(rule, Reason.STEADY, f"the mean tau ({tau_mean:.2f}) is above tau0 ({settings.tau0:g})")
         else:
@@ -363,6 +426,8 @@ class _Review:
             return self._refuse(rule, Reason.SHEDDING, f"{why}, but {latest.shed_fraction:.1%} of the tuples are shed")
         if state.behind is not None:
             return self._refuse(rule, Reason.BEHIND, f"{why}, but the join falls behind its input")
+        if settings.is_predictive and not above:
+            return self._give_back(latest, why)
         risen = demand - state.peaks.first
         if not above and risen > settings.rising * state.peaks.first and risen > 0.1 * settings.tau1:
             text = f"{why}, but what is held grows: it was {state.peaks.first:.2f} workers' capacity, and is {demand:.2f}"
@@ -397,6 +462,49 @@ class _Review:
             return self._refuse(rule, Reason.NOT_WORTH, text)
         text = f"{why}: {_from_to(state.workers, target)}, where the fullest should be {prospect.tau_max:.2f}"
         return self._act(rule, Kind.DEALLOCATE, reason, text, target)
+
+    def _give_back(self, latest: Reading, why: str) -> Verdict:
+        """Remove workers that have stood idle for so long that a change, and the change back, would have been cheaper.
+
+        As one decides between hiring skis and buying them: whatever comes, it costs at most twice what it would have cost to know.
+        """
+        rule, state, settings = Rule.DEALLOCATE, self.state, self.settings
+        outlook = state.outlook
+        held = sum(outlook.held)
+        if outlook.at != latest.taken_at:
+            return self._refuse(rule, Reason.NO_FORECAST, f"{why}, but it is not known since when fewer workers would do")
+        least = max(self.low, self._fewest_that_keep_up())
+        if least >= state.workers:
+            text = f"{why}, but fewer workers would not keep up: epochs take up to {state.peaks.epoch_seconds:.3g} s"
+            return self._refuse(rule, Reason.BUSY, text)
+        offers: list[_Offer] = []
+        spare = 1
+        # Each number is asked about in the planner, so only a few are: at least half of what the best one saves is saved.
+        while state.workers - spare >= least:
+            workers = state.workers - spare
+            prospect = self.asked.at(workers)
+            if prospect is None:
+                return self._refuse(rule, Reason.NO_FORECAST, f"{why}, but there is no forecast for {_workers(workers)}")
+            tau = prospect.tau_max * self._coming
+            if tau > settings.level:
+                if offers:
+                    break
+                text = f"{why}, but {_workers(workers)} would be {tau:.2f} full, above {settings.level:.3g}"
+                return self._refuse(rule, Reason.WOULD_EXCEED, text)
+            room = held * settings.level / prospect.tau_max if prospect.tau_max > 0 else math.inf
+            # Of a plan that is young nobody knows yet whether it was needed.
+            idle_seconds = min(outlook.seconds_within(room), latest.taken_at - state.changed_at)
+            change = self._bill(workers)
+            # There and back, and the workers while they start anew.
+            price = 2 * (change.moving + change.pause + change.change) + spare * settings.start_seconds / _HOUR
+            offers.append(_Offer(workers, prospect, spare * idle_seconds / _HOUR, price))
+            spare *= 2
+        best = max(offers, key=lambda offer: offer.idle - offer.price)
+        costs = f"workers that stood idle have cost {best.idle:.2g} worker-hours, and a change and the way back cost {best.price:.2g}"
+        if best.idle < best.price:
+            return self._refuse(rule, Reason.WAITING, f"{why}, and {_workers(best.workers)} would do, but {costs}")
+        to = f"{_from_to(state.workers, best.workers)}, where the fullest should be {best.prospect.tau_max:.2f}"
+        return self._act(rule, Kind.DEALLOCATE, Reason.UNUSED, f"{why}, and {costs}: {to}", best.workers)
 
     def _fewest_that_keep_up(self) -> int:
         """An epoch is a fixed cost and work that the workers share: fixed + (epoch - fixed) * before / after <= busy_target * interval."""

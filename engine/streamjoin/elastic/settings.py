@@ -27,6 +27,15 @@ class Mode(StrEnum):
     OFF = "Off"
 
 
+class Policy(StrEnum):
+    """What the rules go by, by the manifest's names (``spec.scaling.policy``)."""
+
+    THRESHOLDS = "thresholds"
+    """By tau0 and tau3 as they are measured, to about tau1."""
+    PREDICTIVE = "predictive"
+    """By what the window is going to hold, to just below tau2; fewer workers as soon as idle ones have cost more than a change."""
+
+
 class Rule(StrEnum):
     """The rules, by the manifest's names (``spec.scaling.rules``)."""
 
@@ -58,6 +67,11 @@ class Settings:
     """W; where the manifest has it in bytes, of tuples as wide as the schemas say."""
     interval_seconds: float = 1.0
     """From one epoch's start to the next one's."""
+    policy: Policy = Policy.THRESHOLDS
+    window_seconds: tuple[float, float] | None = None
+    """For how long a left, and a right, tuple is held; infinite in a window without end. None: no time says how many are held."""
+    start_seconds: float = 60.0
+    """What a worker takes to start, with the state that moves to it."""
     mode: Mode = Mode.ENFORCE
     rules: Mapping[Rule, Mode] = field(default_factory=dict)
     """By rule, where it differs from ``mode``."""
@@ -100,7 +114,7 @@ class Settings:
             raise ValueError(f"spec.scaling.maxPerHour: {self.max_per_hour} must be from 0 to {MOST_PER_HOUR}")
         if not 1 <= self.min_workers <= self.max_workers:
             raise ValueError(f"spec.workers.min: {self.min_workers} must be at least 1 and at most max ({self.max_workers})")
-        for name in ("scale_up_after", "scale_down_after"):
+        for name in ("scale_up_after", "scale_down_after", "start_seconds"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{_field(name)}: {getattr(self, name):g} must not be negative")
         for name in ("capacity_tuples", "interval_seconds", "stale_after", "busy_target", "catch_up_seconds", "rising"):
@@ -131,6 +145,15 @@ class Settings:
         """The window that a time is in; ``at``: by the samples' clock."""
         return next((window for window in self.quiet if window.contains(at + self.clock_offset)), None)
 
+    @property
+    def is_predictive(self) -> bool:
+        return self.policy is Policy.PREDICTIVE
+
+    @property
+    def level(self) -> float:
+        """How full the fullest worker may be after a change: about tau1, or as much below tau2 as tau3 is above it."""
+        return max(self.about_tau1, 2 * self.tau2 - self.tau3) if self.is_predictive else self.about_tau1
+
     def mode_of(self, rule: Rule) -> Mode:
         return self.rules.get(rule, self.mode)
 
@@ -140,9 +163,16 @@ class Settings:
         return tau / max(LEAST_KEPT, kept)
 
     @classmethod
-    def of(cls, spec: Spec, first_workers: int = 0, *, capacity_tuples: float | None = None) -> Settings:
+    def of(
+        cls,
+        spec: Spec,
+        first_workers: int = 0,
+        *,
+        capacity_tuples: float | None = None,
+        window_seconds: tuple[float, float] | None = None,
+    ) -> Settings:
         """What a valid manifest says; ``first_workers``: of the join's first plan, 0 where they are not known; ``capacity_tuples``: as a
-        :class:`streamjoin.job.Job` has them, where there is one, which saves parsing."""
+        :class:`streamjoin.job.Job` has them, where there is one, which saves parsing; ``window_seconds``: as a Job has them."""
         scaling, workers = spec.scaling, spec.workers
         least = min(max(workers.min, first_workers), workers.max) if scaling.floor == "initial" else workers.min
         given = {rule: getattr(scaling.rules, name) for rule, name in _RULE_FIELDS.items()}
@@ -157,6 +187,8 @@ class Settings:
             max_workers=workers.max,
             capacity_tuples=float(capacity_in_tuples(spec) if capacity_tuples is None else capacity_tuples),
             interval_seconds=max(LEAST_INTERVAL_SECONDS, spec.epoch.interval.micros / 1e6),
+            policy=Policy(scaling.policy),
+            window_seconds=window_seconds,
             mode=Mode(scaling.mode),
             rules={rule: Mode(mode) for rule, mode in given.items() if mode is not None},
             quiet=tuple(

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from streamjoin.elastic.outlook import Outlook
 from streamjoin.elastic.sample import Reading
 from streamjoin.elastic.settings import MOST_PER_HOUR
 
@@ -135,6 +136,8 @@ class State:
     peaks: Peaks = field(default_factory=Peaks)
     changes: list[float] = field(default_factory=list)
     """When the last plans were applied, oldest first; whoever wanted them."""
+    outlook: Outlook = field(default_factory=Outlook)
+    """Kept across plans: what the window holds does not depend on them."""
 
     def forget_samples(self) -> None:
         """Nothing that was measured counts any more."""
@@ -150,6 +153,7 @@ class State:
         assert len(self.peaks.rows) <= BUCKETS + 2, f"{len(self.peaks.rows)} parts are remembered"
         assert len(self.changes) <= MOST_PER_HOUR, f"{len(self.changes)} changes are remembered"
         assert self.replans >= 0, f"replans {self.replans} are negative"
+        self.outlook.validate()
         latest = self.latest
         holds = {"full": self.full, "unused": self.unused, "uneven": self.uneven, "ratio": self.ratio, "behind": self.behind}
         for name, hold in holds.items():
@@ -168,7 +172,7 @@ class State:
         found: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            if isinstance(value, Reading):
+            if isinstance(value, Reading | Outlook):
                 value = value.to_json()
             elif isinstance(value, Hold | Behind | Attempt):
                 value = {name: getattr(value, name) for name in value.__slots__}
@@ -196,6 +200,8 @@ class State:
             if values.get("latest") is not None:
                 values["latest"] = Reading.from_json(values["latest"])
             values["peaks"] = Peaks([[float(number) for number in row] for row in values.get("peaks", [])])
+            if "outlook" in values:
+                values["outlook"] = Outlook.from_json(values["outlook"])
             state = cls(**values)
             state.validate()
         except (TypeError, ValueError, KeyError, AssertionError) as error:

@@ -244,6 +244,9 @@ class Scaling(Part):
 
     mode: Literal["Enforce", "Recommend", "Off"] = "Enforce"
     """Enforce: scale; Recommend: say what would be done; "Off" (quoted): neither."""
+    policy: Literal["thresholds", "predictive"] = "thresholds"
+    """thresholds: workers are added at tau3 and removed at tau0. predictive: added before tau2 is reached, by what the rates say that the
+    window is going to hold; removed as soon as idle workers have cost more than a change would."""
     rules: ScalingRules = ScalingRules()
     """Modes of single rules."""
     tau0: Tau = 0.2

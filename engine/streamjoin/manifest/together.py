@@ -235,7 +235,8 @@ def _read(streams: Sequence[model.Stream], joins: Sequence[model.Join]) -> Check
         read, field = _given(stream, "source", "join"), f"spec.streams[{index}].source.join"
         if isinstance(read, str) and read not in names:
             close = closest(read, names)
-            remedy = f"did you mean {close}?" if close else f"the joins are {listed(names, 'and')}"
+            named = f"the joins are {listed(names, 'and')}" if names else "name one of spec.joins"
+            remedy = f"did you mean {close}?" if close else named
             yield Problem(field, read, f"is not a join of this resource; {remedy}")
         elif isinstance(read, str) and len(streams) == 2:
             yield Problem(field, read, "needs the two streams of that join beside it, and one to join its results with; give them")

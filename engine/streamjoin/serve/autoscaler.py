@@ -59,7 +59,7 @@ class Autoscaler:
         decided: Callable[[Decision], None] = lambda decision: None,
     ) -> None:
         """``tell`` gets lines for whoever watches, ``decided`` every decision."""
-        self.settings = Settings.of(job.manifest.spec, capacity_tuples=job.capacity_tuples)
+        self.settings = _settings_of(job)
         self._shell = Shell(Ledger())
         self.decision: Decision | None = None
         """The last one."""
@@ -131,7 +131,7 @@ class Autoscaler:
             took = Realised(switched.at, switched.generation, None, switched.moved_tuples, switched.pause_seconds)
         migrating_to = None if status.wanted is None or status.phase is PlanPhase.WAITING else status.wanted.workers
         plan = Progress(status.generation, status.workers, migrating_to, took)
-        self.settings = Settings.of(self._job.manifest.spec, status.first_workers, capacity_tuples=self._job.capacity_tuples)
+        self.settings = _settings_of(self._job, status.first_workers)
         self._shell.follow(now, self.settings, plan, took if took is not None and took.generation == self._made else None)
         if self._drops is not None and status.drops > self._drops:
             reasons = [ended.reason for ended in status.ended if ended.fate is Fate.DROPPED]  # a later plan clears ``dropped``
@@ -224,6 +224,10 @@ class Autoscaler:
         if self._writer is not None and marks != self._written and now - self._written_at >= WRITE_SECONDS:
             self._writer.write(self.ledger)
             self._written, self._written_at = marks, now
+
+
+def _settings_of(job: Job, first_workers: int = 0) -> Settings:
+    return Settings.of(job.manifest.spec, first_workers, capacity_tuples=job.capacity_tuples, window_seconds=job.window_seconds)
 
 
 class Elastic:

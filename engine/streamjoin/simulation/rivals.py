@@ -1,4 +1,4 @@
-"""Who could scale the join: this project's core, and for comparison HPA's rule, Flink's autoscaler's rule, and one that knows the future.
+"""Who could scale the join: this project's core, and for comparison HPA's rule and Flink's autoscaler's rule.
 
 HPA and Flink's autoscaler know neither windows nor replication: they take load to be in proportion to 1 / workers, and they neither cut the
 join anew at the same size nor know that a window keeps what came before. Each is the documented rule, with its documented defaults:
@@ -15,19 +15,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Any
 
-import numpy as np
-
-from streamjoin.elastic.forecast import AnalyticForecast, load_of
+from streamjoin.elastic.forecast import AnalyticForecast
 from streamjoin.elastic.ledger import Ledger, Realised
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
 from streamjoin.elastic.shell import Progress, Shell
-from streamjoin.simulation.run import HOT_WIDTH, Ask, SimulatedJoin
-from streamjoin.simulation.traffic import Traffic
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from streamjoin.simulation.run import Ask, SimulatedJoin
 
 
 class StreamJoin:
@@ -219,106 +213,3 @@ class FlinkAutoscaler:
         self._sums = [0.0, 0.0]
         self._down_since = None
         self._down.clear()
-
-
-class Clairvoyant:
-    """Knows all of the traffic: always the fewest workers that stay just below tau2, and those in time.
-
-    As it needs no reserve it fills workers to tau2, not to tau1. It does not look past the next ten minutes to save changes: its
-    worker-hours are a bound for the others', not what it moves.
-    """
-
-    name = "clairvoyant"
-
-    ahead_seconds = 600.0
-    """For a need that comes back this soon no worker is given away."""
-
-    def __init__(self, join: SimulatedJoin, traffic: Traffic) -> None:
-        self._join, self._traffic = join, traffic
-        self._level = 0.98 * join.settings.tau2
-        step = traffic.step_seconds
-        self._held = tuple(
-            held_by_window(rates * step, span / step, join.most_held)
-            for rates, span in zip(traffic.rates, join.window_seconds, strict=True)
-        )
-        need = needs(self._held[0], self._held[1], join, self._level)
-        prices = join.prices
-        # As long as workers take to start, and, at the worst, a whole worker's tuples to move.
-        moving = join.settings.capacity_tuples * prices.tuple_bytes / prices.bytes_per_second
-        lead = math.ceil((join.start_seconds + moving + prices.switch_seconds) / step) + 2
-        self._lead = lead
-        self._soon = largest_ahead(need, lead)
-        self._later = largest_ahead(need, max(lead, math.ceil(self.ahead_seconds / step)))
-        self._index = -1
-        self._changed_at = -math.inf
-
-    def step(self, now: float, sample: Sample, forecast: AnalyticForecast) -> Ask | None:
-        self._index = index = min(self._index + 1, len(self._soon) - 1)
-        workers = sample.workers + sample.starting
-        if self._soon[index] > workers:
-            return Ask(int(self._later[index]))
-        if self._later[index] < workers and not sample.starting:
-            return Ask(int(self._later[index]))
-        # The plan that runs may not last as long as its number of workers.
-        soon = min(index + self._lead, len(self._soon) - 1)
-        grid = forecast.grid
-        assert grid is not None
-        loads = [
-            load_of(grid, sample.workers, float(self._held[0][at]), float(self._held[1][at]), self._join.share) for at in (index, soon)
-        ]
-        full = self._level * self._join.settings.capacity_tuples * 1.01
-        fullest = max(tau for tau in sample.tau.values() if tau is not None)
-        worn = max(*loads, fullest * self._join.settings.capacity_tuples) > full and now - self._changed_at > self.ahead_seconds
-        hot, skew = self._traffic.hot, self._traffic.skew
-        moved = abs(float(hot[index]) - float(hot[max(0, index - 1)])) > HOT_WIDTH / 2 or skew[index] > 1.05 * skew[max(0, index - 1)]
-        if (worn or moved) and not sample.starting:
-            return Ask(sample.workers)
-        return None
-
-    def begun(self, now: float, workers: int) -> None:
-        """It knew."""
-
-    def applied(self, now: float, generation: int, workers: int, moved_tuples: float, pause_seconds: float) -> None:
-        self._changed_at = now
-
-
-def held_by_window(tuples: Array, span_steps: float, most: float) -> Array:
-    """What a window holds after each step when nothing is shed and nothing waits: float64, one per step."""
-    sums = np.concatenate([[0.0], np.cumsum(tuples)])
-    if math.isinf(span_steps):
-        return np.full(len(tuples), most) if math.isfinite(most) else sums[1:]
-    # Before the first step the first one's rate is taken to have lasted for ever, as in the simulation.
-    at = np.arange(1, len(sums)) - span_steps
-    before = np.where(at < 0, at * tuples[0], np.interp(at, np.arange(len(sums)), sums))
-    return np.asarray(sums[1:] - before)
-
-
-def needs(left: Array, right: Array, join: SimulatedJoin, level: float) -> Array:
-    """The fewest workers at this tau, for arrays of held tuples: int64, within the limits. O(entries * max_workers).
-
-    Of a grid with ``rows`` rows each worker has room for capacity - left / rows tuples of the right stream, which gives the columns.
-    """
-    settings = join.settings
-    room = level * settings.capacity_tuples
-    whole = np.ceil((left + right) / room - 1e-9)
-    best = np.full(left.shape, float(settings.max_workers))
-    grid_room = room / math.sqrt(join.share) if join.share > 0 else math.inf
-    for rows in range(1, settings.max_workers + 1):
-        rest = grid_room - left / rows
-        with np.errstate(divide="ignore", invalid="ignore"):
-            columns = np.where(rest > 0, np.maximum(1, np.ceil(right / np.maximum(rest, 1e-300) - 1e-9)), np.inf)
-        best = np.minimum(best, rows * columns)
-        if rows >= best.max():
-            break
-    return np.asarray(np.clip(np.maximum(best, whole), settings.min_workers, settings.max_workers).astype(np.int64))
-
-
-def largest_ahead(values: Array, steps: int) -> Array:
-    """The largest of this entry and the next ``steps``. O(entries * log steps)."""
-    found, reach = values.copy(), 1
-    while reach < steps + 1:
-        by = min(reach, steps + 1 - reach)
-        shifted = np.concatenate([found[by:], np.full(by, found[-1])])[: len(found)]
-        found = np.maximum(found, shifted)
-        reach += by
-    return found

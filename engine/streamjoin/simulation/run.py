@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streamjoin.elastic.arbitration import Prices
+from streamjoin.elastic.arbitration import GIB, Prices
 from streamjoin.elastic.forecast import AnalyticForecast, Grid, best_grid, load_of
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
@@ -116,6 +116,8 @@ class Outcome:
     """Plans for as many workers."""
     moved_tuples: float = 0.0
     pause_seconds: float = 0.0
+    bill: float = 0.0
+    """Worker-hours, with all that moved, paused, was shed and changed at its price (``elastic.arbitration``)."""
     most_workers: int = 0
     most_backlog: float = 0.0
     """Records."""
@@ -136,9 +138,20 @@ class Outcome:
             "replans": self.replans,
             "movedTuples": self.moved_tuples,
             "pauseSeconds": self.pause_seconds,
+            "bill": self.bill,
             "mostWorkers": self.most_workers,
             "mostBacklog": self.most_backlog,
         }
+
+
+def imbalance(planned: tuple[float, float], now: tuple[float, float]) -> float:
+    """How much fuller than the mean the fullest worker is: by as much as its plan does not know of the keys.
+
+    Each is the traffic's (skew, hot), when the plan was made and now.
+    """
+    (skew_then, hot_then), (skew, hot) = planned, now
+    news = min(1.0, abs(hot - hot_then) / HOT_WIDTH)
+    return max(1.0, skew / skew_then * math.pow(skew_then, news))
 
 
 @dataclass(slots=True)
@@ -150,9 +163,7 @@ class _Plan:
     generation: int = 1
 
     def imbalance(self, skew: float, hot: float) -> float:
-        """How much fuller than the mean the fullest worker is, with the keys skewed so: by as much as the plan does not know of it."""
-        news = min(1.0, abs(hot - self.hot) / HOT_WIDTH)
-        return max(1.0, skew / self.skew * math.pow(self.skew, news))
+        return imbalance((self.skew, self.hot), (skew, hot))
 
 
 class _Side:
@@ -252,6 +263,7 @@ class _World:
             side.add(index, tuples * (1 - shed))
         self.waiting = [tuples - took for tuples, took in zip(there, taken, strict=True)]
         self.outcome.shed_tuples += sum(taken) * shed
+        self.outcome.bill += sum(taken) * shed / 1e6 * self.join.prices.million_shed
         # What is offered against what can be worked off: above 1 the epochs take longer than their interval.
         busy = sum(there) / (self.join.worker_rate * workers * step)
         return (taken[0] / step, taken[1] / step), busy, shed
@@ -269,6 +281,7 @@ class _World:
         outcome, step = self.outcome, self.step_seconds
         running = self.plan.workers + self._starting()
         outcome.worker_hours += running * step / 3600
+        outcome.bill += running * step / 3600
         outcome.most_workers = max(outcome.most_workers, running)
         outcome.input_tuples += sum(arrived)
         outcome.most_backlog = max(outcome.most_backlog, sum(self.waiting))
@@ -336,6 +349,8 @@ class _World:
         outcome.replans += change.workers == plan.workers
         outcome.moved_tuples += change.moved_tuples
         outcome.pause_seconds += prices.switch_seconds
+        outcome.bill += prices.change + change.moved_tuples * prices.tuple_bytes / GIB * prices.gib
+        outcome.bill += prices.switch_seconds / 3600 * change.workers * prices.paused
         self.paused += prices.switch_seconds
         grid = best_grid(left, right, change.workers)
         self.plan = _Plan(change.workers, grid, float(traffic.skew[index]), float(traffic.hot[index]), plan.generation + 1)
@@ -351,7 +366,7 @@ def simulate(join: SimulatedJoin, traffic: Traffic, decider: Decider) -> Outcome
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """The outcomes side by side, for people. Ends with a newline."""
-    rows = [("", "worker-hours", "above tau3", "shed", "of input", "rescales", "re-plans", "moved", "most workers", "paused")]
+    rows = [("", "worker-hours", "above tau3", "shed", "of input", "rescales", "re-plans", "moved", "most workers", "paused", "bill")]
     for one in outcomes:
         part = one.shed_tuples / one.input_tuples if one.input_tuples else 0.0
         rows.append(
@@ -366,6 +381,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
                 f"{one.moved_tuples:,.0f}",
                 f"{one.most_workers:,}",
                 _span(one.pause_seconds),
+                f"{one.bill:,.1f}",
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

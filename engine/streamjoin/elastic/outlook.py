@@ -1,0 +1,119 @@
+"""What the window will hold in a while, and since when it has held no more than it does: all that the policy ``predictive`` remembers.
+
+A window of ``span`` seconds that takes in ``rate`` tuples a second holds, ``ahead`` seconds from now::
+
+    held + (rate - held / span) * min(ahead, span)
+
+as if what expires meanwhile were like the average of what is held. So the rates of now say what is held a whole window later. Without a
+span (a window of rows) nothing is taken to change; a window without end only grows.
+
+Always holds: pure, plain data of bounded size; a factor of growth is finite and not negative; ``largest`` falls from row to row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+Pair = tuple[float, float]
+
+SMOOTH_SECONDS = 15.0
+"""The rates are averaged over about so long: one burst is no trend."""
+LONGEST_GAP_SECONDS = 600.0
+"""After so long without a sample nobody can say what was held, and the record begins anew."""
+MOST_ROWS = 200
+BIN = 1.01
+"""Loads that differ by less than this factor are not told apart."""
+FARTHEST_SECONDS = 3600.0
+"""The rates are not taken to stay as they are for longer."""
+MOST_GROWTH = 1e6
+"""Of an almost empty window any factor could come out."""
+
+
+@dataclass(slots=True)
+class Outlook:
+    """See the module. Tuples are counted once each, as if none were shed."""
+
+    at: float | None = None
+    """When the last sample was taken."""
+    since: float = 0.0
+    """When the record begins."""
+    held: Pair = (0.0, 0.0)
+    """By side, of the last sample."""
+    rates: Pair = (0.0, 0.0)
+    """By side, tuples per second, averaged over about SMOOTH_SECONDS."""
+    largest: list[list[float]] = field(default_factory=list)
+    """Oldest first: a number of held tuples, and when as many were held last. What came before a larger one is forgotten."""
+
+    def observe(self, at: float, held: Pair, rates: Pair) -> None:
+        """Take in a sample that is younger than the last one. O(1) amortised."""
+        if self.at is None or at - self.at > LONGEST_GAP_SECONDS:
+            self.since, self.rates, self.largest = at, rates, []
+        else:
+            part = 1 - math.exp(-(at - self.at) / SMOOTH_SECONDS)
+            self.rates = _mixed(self.rates[0], rates[0], part), _mixed(self.rates[1], rates[1], part)
+        self.at, self.held = at, held
+        total = sum(held)
+        while self.largest and self.largest[-1][0] <= total:
+            self.largest.pop()
+        if self.largest and self.largest[-1][0] < BIN * total:
+            self.largest[-1][1] = at
+            return
+        self.largest.append([total, at])
+        if len(self.largest) > MOST_ROWS:
+            self.since = self.largest.pop(0)[1]
+
+    def growth(self, spans: Pair | None, ahead: float) -> float:
+        """What will be held in ``ahead`` seconds / what is held now, if the rates stay as they are."""
+        total = sum(self.held)
+        if spans is None or total <= 0:
+            return 1.0
+        then = 0.0
+        for held, rate, span in zip(self.held, self.rates, spans, strict=True):
+            # In a window of no length nothing is held for long, and nothing changes.
+            then += held + ((rate - held / span) * min(ahead, span) if span > 0 else 0.0)
+        return min(MOST_GROWTH, max(0.0, then / total))
+
+    def settled(self, spans: Pair | None) -> float:
+        """As :meth:`growth`, once the window has taken in the rates of now from end to end, or in an hour."""
+        return self.growth(spans, FARTHEST_SECONDS)
+
+    def seconds_within(self, tuples: float) -> float:
+        """For how long no more than ``tuples`` have been held: 0 when more are held now. O(rows)."""
+        if self.at is None:
+            return 0.0
+        return self.at - next((at for held, at in reversed(self.largest) if held > tuples), self.since)
+
+    def validate(self) -> None:
+        """Raises AssertionError naming what does not hold."""
+        assert len(self.largest) <= MOST_ROWS, f"{len(self.largest)} loads are remembered"
+        for before, after in zip(self.largest, self.largest[1:], strict=False):
+            assert before[0] > after[0], f"the load {after[0]} comes after {before[0]}, which is not larger"
+            assert before[1] <= after[1], f"the load at {after[1]} comes after one at {before[1]}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; :meth:`from_json` gives the same outlook back."""
+        return {
+            "at": self.at,
+            "since": self.since,
+            "held": list(self.held),
+            "rates": list(self.rates),
+            "largest": [list(row) for row in self.largest],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Outlook:
+        """Raises ValueError, TypeError or KeyError for what :meth:`to_json` cannot have written."""
+        unknown = set(data) - {item.name for item in fields(cls)}
+        if unknown:
+            raise ValueError(f"the outlook has the unknown fields {', '.join(sorted(unknown))}")
+        (left, right), (left_rate, right_rate) = data["held"], data["rates"]
+        largest = [[float(held), float(at)] for held, at in data["largest"]]
+        at = None if data["at"] is None else float(data["at"])
+        return cls(at, float(data["since"]), (float(left), float(right)), (float(left_rate), float(right_rate)), largest)
+
+
+def _mixed(old: float, new: float, part: float) -> float:
+    return old + part * (new - old)

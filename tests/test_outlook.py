@@ -1,0 +1,272 @@
+"""The policy ``predictive``: what it takes the window to hold in a while, and what it makes of that."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from streamjoin.elastic.core import DecisionCore
+from streamjoin.elastic.decision import Decision, Kind, Reason
+from streamjoin.elastic.events import PlanApplied
+from streamjoin.elastic.forecast import AnalyticForecast
+from streamjoin.elastic.outlook import MOST_ROWS, Outlook
+from streamjoin.elastic.sample import Sample
+from streamjoin.elastic.settings import Mode, Policy, Rule, Settings
+from streamjoin.job import compile_job, with_checkpoint
+from streamjoin.manifest.validate import load
+from streamjoin.simulation.clairvoyant import Clairvoyant
+from streamjoin.simulation.rivals import Hpa, StreamJoin
+from streamjoin.simulation.run import SimulatedJoin, simulate
+from streamjoin.simulation.traffic import KINDS, generate
+
+SPAN = 600.0
+SETTINGS = Settings(
+    scale_up_after=30,
+    scale_down_after=600,
+    max_workers=16,
+    capacity_tuples=600_000,
+    policy=Policy.PREDICTIVE,
+    window_seconds=(SPAN, SPAN),
+    start_seconds=30,
+    shedding_model="linear",
+)
+
+
+class TestOutlook:
+    def test_a_window_that_holds_what_its_rates_bring_stays_as_it_is(self) -> None:
+        outlook = Outlook()
+        outlook.observe(0, (600.0, 1200.0), (1.0, 2.0))
+        assert outlook.growth((SPAN, SPAN), 60) == pytest.approx(1)
+        assert outlook.settled((SPAN, SPAN)) == pytest.approx(1)
+
+    def test_rates_that_double_double_the_window_within_its_span(self) -> None:
+        outlook = Outlook()
+        outlook.observe(0, (600.0, 600.0), (2.0, 2.0))
+        assert outlook.growth((SPAN, SPAN), 60) == pytest.approx(1.1)
+        assert outlook.growth((SPAN, SPAN), SPAN) == pytest.approx(2)
+        assert outlook.growth((SPAN, SPAN), 10 * SPAN) == pytest.approx(2)
+
+    def test_streams_of_different_spans(self) -> None:
+        outlook = Outlook()
+        outlook.observe(0, (100.0, 1000.0), (2.0, 1.0))
+        assert outlook.settled((100.0, 1000.0)) == pytest.approx(1200 / 1100)
+
+    def test_a_window_without_end_only_grows(self) -> None:
+        outlook = Outlook()
+        outlook.observe(0, (500.0, 500.0), (1.0, 1.0))
+        assert outlook.growth((math.inf, math.inf), 100) == pytest.approx(1.2)
+
+    @pytest.mark.parametrize(("spans", "held"), [(None, (5.0, 5.0)), ((SPAN, SPAN), (0.0, 0.0)), ((0.0, 0.0), (5.0, 5.0))])
+    def test_what_says_nothing_is_no_growth(self, spans: tuple[float, float] | None, held: tuple[float, float]) -> None:
+        outlook = Outlook()
+        outlook.observe(0, held, (9.0, 9.0))
+        assert outlook.settled(spans) == 1
+
+    @hypothesis_settings(max_examples=100, deadline=None)
+    @given(st.lists(st.tuples(st.floats(1, 500), st.floats(0, 1e6)), min_size=1, max_size=300), st.floats(0, 1e6))
+    def test_since_when_no_more_was_held_is_never_said_to_be_earlier(self, samples: list[tuple[float, float]], tuples: float) -> None:
+        outlook, now, history = Outlook(), 0.0, []
+        for gap, held in samples:
+            now += gap
+            outlook.observe(now, (held, 0.0), (1.0, 1.0))
+            history.append((now, held))
+            outlook.validate()
+        last = max((at for at, held in history if held > tuples), default=history[0][0])
+        assert outlook.seconds_within(tuples) <= now - last + 1e-9
+        # Loads within a hundredth are not told apart, so it may be said to be a little later: as of a load that much smaller.
+        nearly = max((at for at, held in history if held * 1.01 > tuples), default=history[0][0])
+        assert outlook.seconds_within(tuples) >= now - nearly - 1e-9
+
+    def test_memory_is_bounded_and_survives_a_restart(self) -> None:
+        rng, outlook = random.Random(1), Outlook()
+        for at in range(5000):
+            outlook.observe(float(at), (10 ** rng.uniform(0, 9), 0.0), (1.0, 1.0))
+        for at in range(3000):
+            outlook.observe(5000.0 + at, (1e9 * 0.98**at, 0.0), (1.0, 1.0))
+        assert len(outlook.largest) <= MOST_ROWS
+        assert Outlook.from_json(outlook.to_json()) == outlook
+
+    def test_after_a_long_gap_the_record_begins_anew(self) -> None:
+        outlook = Outlook()
+        outlook.observe(0, (5.0, 5.0), (1.0, 1.0))
+        outlook.observe(300, (5.0, 5.0), (1.0, 1.0))
+        assert outlook.seconds_within(20) == 300
+        outlook.observe(5000, (5.0, 5.0), (1.0, 1.0))
+        assert outlook.seconds_within(20) == 0
+
+
+class Story:
+    """A join of equal streams, its window fed second by second; whoever is asked for more workers has them after 30 s."""
+
+    def __init__(self, workers: int, rate: float, settings: Settings = SETTINGS) -> None:
+        self.core = DecisionCore(settings, at=0.0, generation=1, workers=workers)
+        self.settings, self.now, self.generation, self.workers = settings, 0.0, 1, workers
+        self.held = deque([rate] * int(SPAN), maxlen=int(SPAN))
+        self.decisions: list[Decision] = []
+        self.most_tau = 0.0
+
+    def run(self, seconds: float, rate: float, **changes: Any) -> None:
+        """``changes``: of each sample."""
+        ends, due = self.now + seconds, None
+        while self.now < ends:
+            self.now += 15
+            self.held.extend([rate] * 15)
+            if due is not None and self.now >= due[0]:
+                self.generation, self.workers, due = self.generation + 1, due[1], None
+                self.core.handle(PlanApplied(self.now, self.generation, self.workers))
+                continue
+            each = float(sum(self.held))
+            tau = 2 * each / self.workers / self.settings.capacity_tuples
+            self.most_tau = max(self.most_tau, tau)
+            sample = Sample(
+                taken_at=self.now,
+                generation=self.generation,
+                tau=dict.fromkeys(range(self.workers), tau),
+                workers=self.workers,
+                rates=(rate, rate),
+                held=(each, each),
+                epoch_seconds=0.1,
+                backlog_records=0.0,
+                shed_fraction=0.0,
+            )
+            self.core.handle(replace(sample, **changes))
+            self.core.validate_state()
+            decision = self.decide()
+            if decision.enforced and due is None:
+                self.decisions.append(decision)
+                due = self.now + (30 if decision.target > self.workers else 0), decision.target
+
+    def decide(self) -> Decision:
+        return self.core.decide(self.now, self.forecast())
+
+    def forecast(self) -> AnalyticForecast:
+        """Of an equality: workers share evenly."""
+        each, capacity = float(sum(self.held)), self.settings.capacity_tuples
+        return AnalyticForecast(left_tuples=each, right_tuples=each, capacity_tuples=capacity, workers=self.workers, share=0.0)
+
+
+def rate_for(workers: float, tau: float) -> float:
+    return workers * tau * SETTINGS.capacity_tuples / SPAN / 2
+
+
+class TestPolicy:
+    def test_workers_are_there_before_a_rising_window_is_full(self) -> None:
+        story = Story(4, rate_for(4, 0.6))
+        story.run(600, rate_for(4, 0.6))
+        story.run(1200, rate_for(4, 1.2))
+        assert [decision.kind for decision in story.decisions] == [Kind.ALLOCATE]
+        before = story.decisions[0].inputs
+        assert before is not None
+        assert before.tau_max is not None
+        assert before.tau_max < 0.8
+        assert story.most_tau <= 0.8
+        assert "is going to be" in story.decisions[0].sentence
+
+    def test_one_burst_brings_no_workers(self) -> None:
+        story = Story(4, rate_for(4, 0.6))
+        story.run(600, rate_for(4, 0.6))
+        story.run(15, rate_for(4, 3.0))
+        story.run(600, rate_for(4, 0.6))
+        assert story.decisions == []
+
+    def test_idle_workers_go_once_they_have_cost_as_much_as_a_change_and_the_way_back(self) -> None:
+        few, many = Story(4, rate_for(4, 0.5)), Story(12, rate_for(12, 0.5 / 3))
+        few.run(4 * 3600, rate_for(4, 0.5))
+        many.run(4 * 3600, rate_for(12, 0.5 / 3))
+        for story in (few, many):
+            assert {decision.kind for decision in story.decisions} == {Kind.DEALLOCATE}
+            assert story.workers == 3
+        # One idle worker costs 1.0 in an hour, eight of them in eight minutes.
+        assert 3000 < few.decisions[0].at < 4500
+        assert many.decisions[0].at < 900
+
+    @pytest.mark.parametrize(
+        "changes", [{"held": (math.nan, 1.0)}, {"rates": (None, 1.0)}, {"tau": {0: 0.1}}, {"unconfirmed": "nobody"}, {"shed_fraction": 0.1}]
+    )
+    def test_no_worker_goes_by_a_sample_that_lacks_something(self, changes: dict[str, Any]) -> None:
+        story = Story(4, rate_for(4, 0.4))
+        story.run(1500, rate_for(4, 0.4))
+        story.run(3000, rate_for(4, 0.4), **changes)
+        assert story.decisions == []
+
+    def test_a_join_that_holds_nothing_gives_its_workers_back(self) -> None:
+        story = Story(4, 0.0)
+        story.run(3 * 3600, 0.0)
+        assert story.workers == 1
+
+    def test_what_it_waits_for_is_said(self) -> None:
+        story = Story(4, rate_for(4, 0.5))
+        story.run(900, rate_for(4, 0.5))
+        decision = story.decide()
+        verdict = next(verdict for verdict in decision.verdicts if verdict.rule is Rule.DEALLOCATE)
+        assert (verdict.kind, verdict.reason) == (Kind.HOLD, Reason.WAITING)
+        assert "stood idle have cost 0.2" in verdict.sentence
+
+    def test_constant_load_changes_nothing_twice(self) -> None:
+        for tau in (0.05, 0.2, 0.4, 0.6, 0.69, 0.71, 0.75, 0.79):
+            story = Story(6, rate_for(6, tau))
+            story.run(8 * 3600, rate_for(6, tau))
+            kinds = {decision.kind for decision in story.decisions}
+            assert len(kinds) <= 1, f"at {tau}: {[decision.sentence for decision in story.decisions]}"
+
+    def test_a_rule_that_only_recommends_changes_nothing(self) -> None:
+        story = Story(4, rate_for(4, 0.6), replace(SETTINGS, mode=Mode.RECOMMEND))
+        story.run(1200, rate_for(4, 1.2))
+        assert story.decisions == []
+        assert story.decide().kind is Kind.ALLOCATE
+
+    def test_the_state_survives_a_restart(self) -> None:
+        story = Story(4, rate_for(4, 0.5))
+        story.run(1800, rate_for(4, 0.5))
+        again = DecisionCore.from_json(SETTINGS, story.core.to_json())
+        assert again.decide(story.now, story.forecast()) == story.decide()
+
+    def test_state_that_was_written_without_an_outlook_is_read(self) -> None:
+        core = DecisionCore(SETTINGS, at=0.0, generation=1, workers=2)
+        data = core.to_json()
+        del data["outlook"]
+        assert DecisionCore.from_json(SETTINGS, data).workers == 2
+
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "scaling.yaml"
+
+
+@pytest.mark.parametrize(
+    ("window", "spans"),
+    # Ten minutes, a watermark of ten seconds, and three epochs of a second.
+    [("{within: 10m}", (613.0, 613.0)), ("{unbounded: true}", (math.inf, math.inf)), ("{rows: 1000}", None)],
+)
+def test_the_manifest_says_the_policy_and_for_how_long_a_tuple_is_held(window: str, spans: tuple[float, float] | None) -> None:
+    text = EXAMPLE.read_text().replace("window: {within: 10m}", f"window: {window}").replace("scaling: {", "scaling: {policy: predictive, ")
+    job = compile_job(with_checkpoint(load(text)))
+    assert job.window_seconds == spans
+    assert Settings.of(job.manifest.spec, window_seconds=job.window_seconds).policy is Policy.PREDICTIVE
+    assert Settings.of(load(EXAMPLE.read_text()).spec).policy is Policy.THRESHOLDS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_days_of_each_traffic_cost_less_than_by_thresholds_and_little_more_than_who_knows(kind: str) -> None:
+    join = SimulatedJoin(settings=SETTINGS, window_seconds=(SPAN, SPAN), share=0.05)
+    traffic = generate(kind, days=2, step_seconds=15, seed=2, rates=(1000, 1000))
+    by_thresholds = replace(join, settings=replace(SETTINGS, policy=Policy.THRESHOLDS))
+    own, before, hpa = (
+        simulate(one, traffic, decider)
+        for one, decider in (
+            (join, StreamJoin(join)),
+            (by_thresholds, StreamJoin(by_thresholds)),
+            (join, Hpa(SETTINGS)),
+        )
+    )
+    least = Clairvoyant(join, traffic).schedule
+    assert own.bill <= 1.3 * least.bill
+    assert own.worker_hours < before.worker_hours
+    assert own.worker_hours < hpa.worker_hours
