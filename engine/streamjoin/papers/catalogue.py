@@ -6,7 +6,11 @@ from streamjoin.papers import adsp_plans, adsp_schemes, esj, semijoins
 from streamjoin.papers.rows import Row
 
 ALGORITHMS: tuple[tuple[str, str, str], ...] = (
-    ("000", "MP-2PF: messages, the worker as a state machine, channels", "chain/messages.py, chain/worker.py, chain/network.py"),
+    (
+        "000",
+        "MP-2PF: messages, the worker as a state machine, channels",
+        "chain/messages.py, chain/worker.py, chain/network.py, epoch/handshake.py",
+    ),
     ("000", "Theorem 1, the size of tuple blocks; ST, IF, J", "chain/blocksize.py"),
     ("000", "workload difference, messages a tuple, counted", "chain/measure.py"),
     ("000", "several joins over one pair of streams", "epoch/joins.py, epoch/route.py"),
