@@ -15,6 +15,7 @@ from typing import TypeVar
 from streamjoin.query.continuous import Position, let_go
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.results.reader import INDEX, Run, Snapshot, folder, index_path, outermost, range_of
+from streamjoin.snapshots.timeline import Timeline
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import Missing, Storage, StorageError
 
@@ -75,22 +76,18 @@ class Feed:
                 self._listing = Listing(_explained(self._snapshots), began)
             return self._listing
 
-    def last(self) -> Position:
-        """All that is stored now. Raises QueryError. O(snapshots)."""
-        # The commit first: what it names as stored is listed, or has been let go.
-        return max(_explained(self._stored), self._newest(), key=lambda position: position.snapshot)
+    def ends(self) -> tuple[int, int]:
+        """The last snapshot that is stored now, and the last that has ended, which may wait for that; -1: none. Raises QueryError.
 
-    def _newest(self) -> Position:
-        found = self.look(time.monotonic()).snapshots
-        return Position(found[-1].id if found else -1)
-
-    def _stored(self) -> Position:
-        """Those that the last commit names no more as waiting."""
-        latest = read_latest(self._storage)
-        timeline = None if latest is None else latest.checkpoint.snapshots.get(self._join)
-        if timeline is None:
-            return Position(-1)
-        return Position((timeline.closed[0].id if timeline.closed else timeline.next_id) - 1)
+        O(snapshots).
+        """
+        # The commit first: what it names no more as waiting is listed, or has been let go.
+        latest = _explained(lambda: read_latest(self._storage))
+        timeline = (None if latest is None else latest.checkpoint.snapshots.get(self._join)) or Timeline()
+        named = timeline.closed[0].id if timeline.closed else timeline.next_id
+        listed = self.look(time.monotonic()).snapshots
+        stored = max(named - 1, listed[-1].id if listed else -1)
+        return stored, max(stored, timeline.next_id - 1)
 
     def _snapshots(self) -> tuple[Snapshot, ...]:
         for attempt in range(1, ATTEMPTS + 1):

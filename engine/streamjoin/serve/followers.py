@@ -104,10 +104,10 @@ class Followers:
             raise QueryError(Why.UNKNOWN, f"{query.join}: there is no such join whose results are kept as snapshots; {there}")
         self._enter()
         try:
-            last = feed.last().snapshot
+            last, ended = feed.ends()
             begin = Position(last) if after is None else after
-            if begin.snapshot > last:
-                text = f"after: {begin} is not there yet, the last snapshot is {last}; begin without it: the state may have been made anew"
+            if begin.snapshot > ended:  # one that is stored may be let go before a commit says so
+                text = f"after: {begin} is not there yet, the last snapshot is {ended}; begin without it: the state may have been made anew"
                 raise QueryError(Why.WRONG, text)
             feed.look().require(begin, last)
             found = self.step(query, begin, begin.following - 1, form, is_gone, self.limits.step_rows)
