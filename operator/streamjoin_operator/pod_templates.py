@@ -69,14 +69,7 @@ def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory
             {"name": "blocks", "containerPort": BLOCKS_PORT, "protocol": "TCP"},
         ],
         "resources": {"requests": {"cpu": DRIVER_CPU, "memory": DRIVER_MEMORY}, "limits": {"memory": DRIVER_MEMORY}},
-        "readinessProbe": {"httpGet": {"path": "/healthz", "port": "http", "scheme": "HTTP"}, "periodSeconds": 5, "timeoutSeconds": 3},
-        "livenessProbe": {
-            "httpGet": {"path": "/healthz", "port": "http", "scheme": "HTTP"},
-            "initialDelaySeconds": 60,
-            "periodSeconds": 20,
-            "timeoutSeconds": 5,
-            "failureThreshold": 6,
-        },
+        **_probes(60),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # the last line says what was wrong, and the status repeats it
         "securityContext": _container_security(),
         "volumeMounts": [
@@ -211,14 +204,7 @@ def queries_template(resource: Resource, manifest: Manifest, settings: Settings,
         ],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "resources": {"requests": {"cpu": str(queries.cpu), "memory": size}, "limits": {"memory": size}},
-        "readinessProbe": {"httpGet": {"path": "/healthz", "port": "http", "scheme": "HTTP"}, "periodSeconds": 5, "timeoutSeconds": 3},
-        "livenessProbe": {
-            "httpGet": {"path": "/healthz", "port": "http", "scheme": "HTTP"},
-            "initialDelaySeconds": 30,
-            "periodSeconds": 20,
-            "timeoutSeconds": 5,
-            "failureThreshold": 6,
-        },
+        **_probes(30),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": _container_security(),
         "volumeMounts": [
@@ -270,6 +256,13 @@ def _beside(resource: Resource) -> Object:
 def _preferring(labels: Object) -> Object:
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}
     return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
+
+
+def _probes(starts_seconds: int) -> Object:
+    """Of a container that serves the engine's port, which may take so long to."""
+    asked = {"httpGet": {"path": "/healthz", "port": "http", "scheme": "HTTP"}}
+    slow = {"initialDelaySeconds": starts_seconds, "periodSeconds": 20, "timeoutSeconds": 5, "failureThreshold": 6}
+    return {"readinessProbe": {**asked, "periodSeconds": 5, "timeoutSeconds": 3}, "livenessProbe": {**asked, **slow}}
 
 
 def _reach(manifest: Manifest, container_name: str) -> Object:

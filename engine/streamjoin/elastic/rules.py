@@ -466,7 +466,7 @@ class _Review:
     def _give_back(self, latest: Reading, why: str) -> Verdict:
         """Remove workers that have stood idle for so long that a change, and the change back, would have been cheaper.
 
-        As one decides between hiring skis and buying them: whatever comes, it costs at most twice what it would have cost to know.
+        As one decides between hiring skis and buying them: what waiting has cost is what changing costs.
         """
         rule, state, settings = Rule.DEALLOCATE, self.state, self.settings
         outlook = state.outlook

@@ -24,6 +24,7 @@ import pickle
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from typing import cast
 
 import pyarrow as pa
 from pyarrow import ipc
@@ -31,20 +32,15 @@ from pyarrow import ipc
 from streamjoin.chain.messages import Ack, Effect, Mark, Message, Send, SizeChanged, TupleBlock
 from streamjoin.chain.quiescence import AtRest, Signal, Watch, Wave
 from streamjoin.chain.worker import Worker
-from streamjoin.epoch.join import Joined, Steps
+from streamjoin.epoch.join import TaskPart, left_here
 from streamjoin.epoch.spec import (
     REPORT,
     ChunkHeld,
     EpochSpec,
     Piece,
-    TaskReport,
-    attempt_name,
-    compiled,
-    final_name,
     plan_of,
     sample_of,
 )
-from streamjoin.epoch.writes import Writes
 from streamjoin.kernel.expansion import Coverage
 from streamjoin.kernel.run import Run
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
@@ -79,27 +75,22 @@ def converse(links: Sequence[Link]) -> None:
     assert all(link.is_over for link in links), "the chain is at rest, and not all of its workers know"
 
 
-class Link:
+class Link(TaskPart):
     """A task's part of an epoch. One thread's, in the order join, ``begin``, ``hear`` until it ``is_over``, ``finish``; ``abandon`` at any
     time. Raises StorageError, SourceError, and PredecessorMissing where the epoch that it follows has left nothing here."""
 
     def __init__(self, spec: EpochSpec, task: int, store: RunStore) -> None:
-        self._spec, self._task, self._store = spec, task, store
-        self._compiled, plan = compiled(spec.config), plan_of(spec.scheme, spec.config)
-        (self._join,) = self._compiled.joins
-        self._tasks = plan.scheme.tasks
+        super().__init__(spec, task, store)
+        (self._join,) = self._worker.joins
+        self._tasks = self._plan.scheme.tasks
         self._keys = _keys(self._join.places, task, self._tasks)
-        self._clock = Steps()
-        self._report = TaskReport(task, attempt_name(spec, task))
-        self._writes = Writes(spec, self._compiled.config, plan.areas.get(task, {}), self._report, final_name(spec, task))
-        self._joined = Joined(self._report, self._writes, self._clock)
         self._report.admitted[self._join.name] = 0
         self._new: list[Tuples] = [Tuples(), Tuples()]
         """By side, what comes in at this end of the chain."""
         neighbours = task > 0, task < self._tasks - 1
         self._watch = Watch(neighbours)
         self._messages: Counter[str] = Counter()
-        self._worker: Worker[Tuples, None] = Worker(self._chunks, spec.block_tuples, neighbours, added=True)
+        self._member: Worker[Tuples, None] = Worker(self._chunks, spec.block_tuples, neighbours, added=True)
         self._held: tuple[Tuples, Tuples] = (Tuples(), Tuples())
 
     def join(self, pieces: Iterable[Piece]) -> None:
@@ -111,7 +102,7 @@ class Link:
             if piece.area == REPORT:
                 self._report.routes.append(pickle.loads(piece.data))  # noqa: S301 - written by the route tasks
             else:
-                parts[piece.place].append(Run.of(ipc.read_record_batch(piece.data, self._compiled.held[piece.place])))
+                parts[piece.place].append(Run.of(ipc.read_record_batch(piece.data, self._worker.held[piece.place])))
         for side in SIDES:
             since = self._spec.records_before[self._join.streams[side]]
             self._new[side] = Tuples(tuple(in_order(parts[self._join.places[side]], since)))
@@ -124,11 +115,11 @@ class Link:
 
     def begin(self) -> Iterator[Piece]:
         """What to send before anything comes; what came in at this end is handled."""
-        yield from self._sent(self._worker.resume(self._held))
+        yield from self._sent(self._member.resume(self._held))
         for side in SIDES:
-            if not self._worker.neighbours[side]:
+            if not self._member.neighbours[side]:
                 for message in self._entering(side):
-                    yield from self._sent(self._worker.handle(message))
+                    yield from self._sent(self._member.handle(message))
         yield from self._signals(self._watch.begin())
 
     def _entering(self, side: int) -> Iterator[Message[Tuples]]:
@@ -149,26 +140,15 @@ class Link:
             yield from self._signals(self._watch.handle(heard))
         else:
             self._watch.received += 1
-            yield from self._sent(self._worker.handle(heard))
-
-    def finish(self) -> Joined:
-        """Phase 4, but for what is yet to be written. Raises StorageError."""
-        try:
-            self._finish()
-        except BaseException:
-            self.abandon()
-            raise
-        return self._joined
-
-    def abandon(self) -> None:
-        self._joined.abandon()
+            yield from self._sent(self._member.handle(heard))
 
     def _finish(self) -> None:
+        """Phase 4."""
         self._clock.lap("join")
         self._writes.finish_results(self._join.name)
         report, held = self._report, dict[tuple[int, int], tuple[Chunk, ...]]()
         for side, key in enumerate(self._keys):
-            chunks = self._worker.held[side]
+            chunks = self._member.held[side]
             assert isinstance(chunks, Chunks)
             held[key] = tuple(consolidated(chunks, max(self._spec.block_tuples, len(chunks) // LEAST_SHARE)))
             for chunk in held[key]:
@@ -177,10 +157,7 @@ class Link:
                     self._joined.unmapped.append(chunk)
                 report.chunks.append(ChunkHeld(*key, chunk.blocks[0], chunk.first, chunk.last, chunk.run.rows))
         self._clock.lap("merge")
-        self._store.stage(self._compiled.config.query, self._task, self._spec.epoch, report.token, held)
-        by_place = {place: held[area, place] for area, place in self._keys}
-        report.held = tuple(sum(chunk.run.rows for chunk in by_place[place]) for place in sorted(by_place))
-        report.held_bytes = tuple(sum(chunk.nbytes for chunk in by_place[place]) for place in sorted(by_place))
+        self._stage(held)
         report.messages = dict(self._messages)
 
     def _chunks(self, stream: int) -> Chunks:
@@ -192,7 +169,7 @@ class Link:
         coverage = join.joiner.coverage(left.run, right.run)
         if coverage is Coverage.NONE:
             return
-        streams = [self._compiled.streams[stream].stream for stream in join.streams]
+        streams = [self._worker.streams[stream].stream for stream in join.streams]
         times = coverage is Coverage.SOME
         seen_left, seen_right = (
             chunk.by(indexed, stream.schema, times=times)
@@ -224,27 +201,20 @@ class Link:
         message = pickle.loads(piece.data)  # noqa: S301 - written by a neighbour
         if not isinstance(message, TupleBlock):
             return message  # type: ignore[no-any-return]
-        schema = self._compiled.held[self._join.places[message.stream]]
+        schema = self._worker.held[self._join.places[message.stream]]
         runs = (Run.of(ipc.read_record_batch(data, schema)) for data, *_ in message.tuples)
         chunks = (Chunk(run, name, first=first, last=last) for run, (_, name, first, last) in zip(runs, message.tuples, strict=True))
         return TupleBlock(message.stream, message.number, Tuples(tuple(chunks)))
 
     def _open(self) -> tuple[Tuples, Tuples]:
         """What this worker holds, by side."""
-        spec, store, query, report = self._spec, self._store, self._compiled.config.query, self._report
-        if spec.follows is not None:
-            report.opened, staged = store.following(query, self._task, spec.follows)
-            store.retain(query, (), spec.follows)
+        spec, report = self._spec, self._report
+        staged = left_here(spec, self._task, self._worker.config.query, self._store, report)
+        if staged is not None:
             return self._staged(staged.runs, self._task, self._tasks)
-        store.retain(query, {*spec.tokens.values(), *(spec.handover.tokens.values() if spec.handover else ())}, spec.epoch)
-        report.opened = spec.tokens.get(self._task)
-        found = None if report.opened is None else store.get(query, report.opened)
-        if found is not None:
-            return self._staged(found.runs, self._task, self._tasks)
-        report.opened, report.read_back = None, spec.handover is None
         if spec.base is None:
             return Tuples(), Tuples()
-        held = self._taken_over(Entry.decode(self._compiled.config.storage.get(spec.base)).checkpoint)
+        held = self._taken_over(Entry.decode(self._worker.config.storage.get(spec.base)).checkpoint)
         if report.read_back:
             report.read_back_bytes = sum(chunk.nbytes for tuples in held for chunk in tuples.chunks)
             report.held_sample = [
@@ -269,7 +239,7 @@ class Link:
         return lefts, rights
 
     def _of_task(self, last: Checkpoint, task: int, tasks: int) -> tuple[Tuples, Tuples]:
-        spec, report, worker = self._spec, self._report, self._compiled
+        spec, report, worker = self._spec, self._report, self._worker
         token = None if spec.handover is None else spec.handover.tokens.get(task)
         staged = None if token is None else self._store.get(worker.config.query, token)
         if staged is not None:
@@ -286,20 +256,9 @@ class Link:
 
     def _staged(self, runs: TaskRuns, task: int, tasks: int) -> tuple[Tuples, Tuples]:
         lefts, rights = (
-            Tuples(tuple(chunk for chunk in runs[key] if isinstance(chunk, Chunk))) for key in _keys(self._join.places, task, tasks)
+            Tuples(cast(tuple[Chunk, ...], runs[key])) for key in _keys(self._join.places, task, tasks)
         )
         return lefts, rights
-
-
-def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -> Link:
-    """Phases 1 and 2 (see :class:`Link`); safe to call again, here or elsewhere."""
-    link = Link(spec, task, store)
-    try:
-        link.join(pieces)
-    except BaseException:
-        link.abandon()
-        raise
-    return link
 
 
 def _keys(places: tuple[int, int], task: int, tasks: int) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -22,11 +22,13 @@ from __future__ import annotations
 import pickle
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -67,6 +69,7 @@ from streamjoin.state.store import (
     Marks,
     PredecessorMissing,
     RunStore,
+    Staged,
     TaskRuns,
     holds,
     missing,
@@ -85,13 +88,7 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
 
     The caller brings the part's notices to their tasks, finishes it with those for it, and asks for the report; or abandons it.
     """
-    part = Part(spec, task, store)
-    try:
-        part.join(pieces)
-    except BaseException:
-        part.abandon()
-        raise
-    return part
+    return Part.begun(spec, task, pieces, store)
 
 
 def rounds_among_tasks(spec: EpochSpec) -> int:
@@ -104,19 +101,62 @@ def rounds_among_tasks(spec: EpochSpec) -> int:
     return int(any(area.writes[place] != area.keys[place] for area in areas for place in worker.tracked))
 
 
-class Part:
-    """A task's part of an epoch. One thread's, in the order join, then for each round ``outgoing`` and ``receive``, then ``finish``;
-    ``abandon`` at any time."""
+class TaskPart(ABC):
+    """A task's part of an epoch: what is the same whether its tuples lie by their keys and units, or along a chain."""
 
     def __init__(self, spec: EpochSpec, task: int, store: RunStore) -> None:
         self._spec, self._task, self._store = spec, task, store
-        self._worker, plan = compiled(spec.config), plan_of(spec.scheme, spec.config)
-        self._areas = plan.areas.get(task, {})
-        self._plan = plan
+        self._worker, self._plan = compiled(spec.config), plan_of(spec.scheme, spec.config)
+        self._areas = self._plan.areas.get(task, {})
         self._clock = Steps()
         self._report = TaskReport(task, attempt_name(spec, task))
         self._writes = Writes(spec, self._worker.config, self._areas, self._report, final_name(spec, task))
         self._joined = Joined(self._report, self._writes, self._clock)
+
+    @classmethod
+    def begun(cls, spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -> Self:
+        """One whose pieces have been joined, or gathered. Safe to call again, here or elsewhere."""
+        part = cls(spec, task, store)
+        try:
+            part.join(pieces)
+        except BaseException:
+            part.abandon()
+            raise
+        return part
+
+    @abstractmethod
+    def join(self, pieces: Iterable[Piece]) -> None:
+        """Take the task's new tuples."""
+
+    def finish(self) -> Joined:
+        """All that is left to do, but for what is yet to be written. Raises StorageError."""
+        try:
+            self._finish()
+        except BaseException:
+            self.abandon()
+            raise
+        return self._joined
+
+    def abandon(self) -> None:
+        self._joined.abandon()
+
+    @abstractmethod
+    def _finish(self) -> None: ...
+
+    def _stage(self, held: TaskRuns, marks: JoinMarks | None = None) -> None:
+        """Leave these to the next epoch, and report how much they are."""
+        report, places = self._report, range(len(self._worker.places))
+        self._store.stage(self._worker.config.query, self._task, self._spec.epoch, report.token, held, marks)
+        report.held = tuple(_rows(held, place) for place in places)
+        report.held_bytes = tuple(_nbytes(held, place) for place in places)
+
+
+class Part(TaskPart):
+    """One whose tuples lie by their keys and units. One thread's, in the order join, then for each round ``outgoing`` and ``receive``, then
+    ``finish``; ``abandon`` at any time."""
+
+    def __init__(self, spec: EpochSpec, task: int, store: RunStore) -> None:
+        super().__init__(spec, task, store)
         self._runs: TaskRuns = {}
         """As the epoch before has left them, without those that have expired."""
         self._fresh: dict[tuple[int, int], tuple[HeldRun, ...]] = {}
@@ -217,21 +257,10 @@ class Part:
         else:
             self._notices = list(pieces)
 
-    def finish(self) -> Joined:
-        """Phases 4 and 5, but for what is yet to be written. Raises StorageError."""
-        if self._report.predecessor_missing:
-            return self._joined
-        try:
-            self._finish()
-        except BaseException:
-            self.abandon()
-            raise
-        return self._joined
-
-    def abandon(self) -> None:
-        self._joined.abandon()
-
     def _finish(self) -> None:
+        """Phases 4 and 5."""
+        if self._report.predecessor_missing:
+            return
         spec, report, config, areas, matches = self._spec, self._report, self._worker.config, self._areas, self._matches
         if matches:
             self._settle_matches(self._notices)
@@ -244,12 +273,9 @@ class Part:
         held = {key: (*kept, *merged, *kept_fresh.get(key, ())) for key, (kept, merged) in tiered.items()}
         marks = {name: of_join.after(held) for name, of_join in matches.items()}
         self._clock.lap("merge")
-        self._store.stage(config.query, self._task, spec.epoch, report.token, held, marks)
+        self._stage(held, marks)
         _fetch(spec, self._task, config, areas, self._store, report)
         _rewrite(spec, self._task, config, self._store, report)
-        places = range(len(self._worker.places))
-        report.held = tuple(_rows(held, place) for place in places)
-        report.held_bytes = tuple(_nbytes(held, place) for place in places)
 
     def _settle_matches(self, notices: Iterable[Piece]) -> None:
         told: dict[int, list[Piece]] = defaultdict(list)
@@ -353,20 +379,12 @@ def _open(
     spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport
 ) -> tuple[TaskRuns, JoinMarks]:
     """Phase 1: the runs that the epoch before left to this task, and which of their tuples have matched."""
-    if spec.follows is not None and areas:
-        # Before anything is dropped: where the epoch that it follows has yet to run, that needs the runs of the one before.
-        report.opened, staged = store.following(config.query, task, spec.follows)
-        store.retain(config.query, (), spec.follows)
-        return staged.runs, staged.marks
-    tokens = set(spec.tokens.values()) | set(spec.handover.tokens.values() if spec.handover else ())
-    store.retain(config.query, tokens, spec.epoch if spec.follows is None else spec.follows)
     if not areas:
+        _retain(spec, config.query, store)
         return {}, {}
-    report.opened = spec.tokens.get(task)
-    found = None if report.opened is None else store.get(config.query, report.opened)
-    if found is not None:
-        return found.runs, found.marks
-    report.opened, report.read_back = None, spec.handover is None
+    staged = left_here(spec, task, config.query, store, report)
+    if staged is not None:
+        return staged.runs, staged.marks
     runs, marks = _read_back(spec, config, areas, store, report)
     report.read_back_bytes = sum(held.nbytes for of_place in runs.values() for held in of_place) if report.read_back else 0
     report.held_sample = [
@@ -376,6 +394,29 @@ def _open(
         for held in of_area
     ]
     return runs, marks
+
+
+def left_here(spec: EpochSpec, task: int, query: str, store: RunStore, report: TaskReport) -> Staged | None:
+    """What the epoch before left to this task in this process, which drops the rest; None: it is to be read back, if there is any.
+
+    Raises PredecessorMissing. The report says which attempt it goes on from.
+    """
+    if spec.follows is not None:
+        # Before anything is dropped: where the epoch that it follows has yet to run, that needs the runs of the one before.
+        report.opened, staged = store.following(query, task, spec.follows)
+        store.retain(query, (), spec.follows)
+        return staged
+    _retain(spec, query, store)
+    report.opened = spec.tokens.get(task)
+    found = None if report.opened is None else store.get(query, report.opened)
+    if found is None:
+        report.opened, report.read_back = None, spec.handover is None
+    return found
+
+
+def _retain(spec: EpochSpec, query: str, store: RunStore) -> None:
+    tokens = set(spec.tokens.values()) | set(spec.handover.tokens.values() if spec.handover else ())
+    store.retain(query, tokens, spec.epoch if spec.follows is None else spec.follows)
 
 
 def _read_back(

@@ -75,9 +75,10 @@ def checkpoint_after(
     if rewritten is not None and rewritten.block is not None and spec.rewrite is not None:
         made = replace(rewritten.block, extent=segment.add(rewritten.data) if rewritten.data else None)
         (new_marks if spec.rewrite.of_marks else new).append(made)
-    blocks = tuple(block for block in kept + new if block.place not in spec.ended)
     if current.scheme.model == HANDSHAKE:
         blocks = _of_chain([*last.blocks, *new], spec.generation, reports)
+    else:
+        blocks = tuple(block for block in kept + new if block.place not in spec.ended)
     dead = [staged for report in reports for route in report.routes for staged in route.dead_letters]
     after = replace(
         last,

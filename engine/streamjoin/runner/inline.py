@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import traceback
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from typing import TypeVar
 
-from streamjoin.epoch import handshake
 from streamjoin.epoch.handshake import Link, converse, is_handshake
-from streamjoin.epoch.join import Part, join, rounds_among_tasks
+from streamjoin.epoch.join import Part, TaskPart, join, rounds_among_tasks
 from streamjoin.epoch.ports import EpochFailed, too_large_of
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import EpochSpec, Piece, TaskReport
 from streamjoin.io.base import SourceError
 from streamjoin.kernel.run import warm
 from streamjoin.state.store import RunStore
+
+Kind = TypeVar("Kind", bound=TaskPart)
 
 
 class InlineRunner:
@@ -98,12 +100,24 @@ class InlineEpoch:
             raise self._failed(error) from error
 
     def _joined(self, begun: ExitStack) -> list[TaskReport]:
+        parts: Sequence[TaskPart]
         if is_handshake(self._spec):
-            return self._chained(begun)
-        parts: list[Part] = []
+            parts = links = self._begun(Link.begun, begun)
+            converse(links)
+        else:
+            parts = self._in_rounds(self._begun(join, begun))
+        reports = [part.finish().report() for part in parts]
+        begun.pop_all()
+        return reports
+
+    def _begun(self, begin: Callable[[EpochSpec, int, Iterable[Piece], RunStore], Kind], begun: ExitStack) -> list[Kind]:
+        parts: list[Kind] = []
         for task, worker in enumerate(self._workers):
-            parts.append(join(self._spec, task, self._shuffled.pop(task, []), self._stores.setdefault(worker, RunStore())))
+            parts.append(begin(self._spec, task, self._shuffled.pop(task, []), self._stores.setdefault(worker, RunStore())))
             begun.callback(parts[-1].abandon)
+        return parts
+
+    def _in_rounds(self, parts: list[Part]) -> list[Part]:
         for _ in range(rounds_among_tasks(self._spec)):
             sent: defaultdict[int, list[Piece]] = defaultdict(list)
             for part in parts:
@@ -111,19 +125,7 @@ class InlineEpoch:
                     sent[piece.task].append(piece)
             for task, part in enumerate(parts):
                 part.receive(sent[task])
-        reports = [part.finish().report() for part in parts]
-        begun.pop_all()
-        return reports
-
-    def _chained(self, begun: ExitStack) -> list[TaskReport]:
-        links: list[Link] = []
-        for task, worker in enumerate(self._workers):
-            links.append(handshake.join(self._spec, task, self._shuffled.pop(task, []), self._stores.setdefault(worker, RunStore())))
-            begun.callback(links[-1].abandon)
-        converse(links)
-        reports = [link.finish().report() for link in links]
-        begun.pop_all()
-        return reports
+        return parts
 
     def cancel(self) -> None:
         self._shuffled.clear()

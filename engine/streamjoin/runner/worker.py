@@ -27,7 +27,6 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from streamjoin.epoch import handshake
 from streamjoin.epoch.handshake import Link, is_handshake, neighbours_of
 from streamjoin.epoch.join import Joined, Part, join, reports_of, rounds_among_tasks
 from streamjoin.epoch.ports import too_large_of
@@ -240,7 +239,7 @@ class Worker:
         try:
             exchange.connect(speakers, CONVERSATION)
             for task in work.tasks:
-                links[task] = handshake.join(assignment.spec, task, exchange.pieces(attempt, [task]), self._store)
+                links[task] = Link.begun(assignment.spec, task, exchange.pieces(attempt, [task]), self._store)
                 self._done += 1
             for link in links.values():
                 send(link.begin())
