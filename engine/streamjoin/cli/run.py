@@ -30,6 +30,7 @@ import click
 from streamjoin.cli.exits import Exit, Failure, failure_of
 from streamjoin.cli.validate import read_text, refusing
 from streamjoin.manifest.validate import load
+from streamjoin.runner.allocators import ENVIRONMENT
 
 if TYPE_CHECKING:
     from streamjoin.cli.history import History
@@ -84,6 +85,7 @@ class Options:
 
 def run_manifest(options: Options) -> int:
     """Carry the command out. Returns the exit code."""
+    os.environ |= {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
     try:
         job = read_job(options.manifest)
         if job is None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from streamjoin.elastic.sequences import Ways
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.joiner import Joiner, Members, Name, Pairs, column_of
 from streamjoin.kernel.keys import encode_keys, key_type, scattered
+from streamjoin.kernel.near import pairs_in_time, times_of_pairs
 from streamjoin.kernel.run import AUX, KEY, TIME, UNIT, Run, sort_order, take
 from streamjoin.kernel.types import arrow_schema, output_schema
 from streamjoin.language.graph import Edge, JoinGraph
@@ -183,8 +184,8 @@ class _StepJoiner(Joiner):
     def admitted(self, pairs: Pairs) -> Pairs:
         if self._checks and self._near is not None and pairs.count:
             inside = self._near.holds(pairs)
-            if not inside.all():
-                pairs = pairs.chosen(np.flatnonzero(inside))
+            if len(inside) < pairs.count:
+                pairs = pairs.chosen(inside)
         return super().admitted(pairs)
 
     def batch(self, pairs: Pairs) -> pa.RecordBatch:
@@ -212,8 +213,8 @@ class Nearness(Protocol):
     def is_checked(self, streams: tuple[Members, Members]) -> bool:
         """Whether the kernel's window does not say it all where these meet."""
 
-    def holds(self, pairs: Pairs) -> NDArray[np.bool_]:
-        """Of each pair."""
+    def holds(self, pairs: Pairs) -> NDArray[np.integer[Any]]:
+        """The places of pairs of which that is so, ascending."""
 
     def columns(self, members: Sequence[str]) -> list[str]:
         """What partial results of these streams carry."""
@@ -231,9 +232,9 @@ class InTime(Nearness):
     def is_checked(self, streams: tuple[Members, Members]) -> bool:
         return any(len(each) > 1 for each in streams)
 
-    def holds(self, pairs: Pairs) -> NDArray[np.bool_]:
-        newest, latest = self.carried(pairs)
-        found: NDArray[np.bool_] = newest <= latest
+    def holds(self, pairs: Pairs) -> NDArray[np.integer[Any]]:
+        places = np.empty(pairs.count, np.int32)
+        found: NDArray[np.int32] = places[: pairs_in_time(*self._sides(pairs, places))]
         return found
 
     def columns(self, members: Sequence[str]) -> list[str]:
@@ -241,13 +242,16 @@ class InTime(Nearness):
 
     def carried(self, pairs: Pairs) -> list[NDArray[np.int64]]:
         """The time of the newest member, and up to which time one may be."""
-        newest: list[NDArray[np.int64]] = []
-        latest: list[NDArray[np.int64]] = []
+        newest, latest = np.empty(pairs.count, np.int64), np.empty(pairs.count, np.int64)
+        times_of_pairs(*self._sides(pairs, newest, latest))
+        return [newest, latest]
+
+    def _sides(self, pairs: Pairs, *more: Any) -> Iterator[Any]:
+        """Of each: times, what ends are reckoned from, by how much they are later, and rows. Then these."""
         for streams, (batch, rows) in pairs.sides.items():
-            times = batch.column(TIME).to_numpy()[rows]
-            newest.append(times)
-            latest.append(times + self.spans[streams[0]] if len(streams) == 1 else batch.column(AUX).to_numpy()[rows])
-        return [np.maximum(*newest), np.minimum(*latest)]
+            times = batch.column(TIME).to_numpy()
+            yield from (times, times, self.spans[streams[0]], rows) if len(streams) == 1 else (times, batch.column(AUX).to_numpy(), 0, rows)
+        yield from more
 
 
 @dataclass(frozen=True)
@@ -259,13 +263,13 @@ class InRows(Nearness):
     def is_checked(self, streams: tuple[Members, Members]) -> bool:
         return True
 
-    def holds(self, pairs: Pairs) -> NDArray[np.bool_]:
+    def holds(self, pairs: Pairs) -> NDArray[np.integer[Any]]:
         first, second = pairs.sides.items()
         found = np.ones(pairs.count, bool)
         for (streams, (batch, rows)), (others, (other, of_other)) in ((first, second), (second, first)):
             for name in streams:
                 found &= self._at(streams, batch, name)[rows] >= self._from(others, other, name)[of_other]
-        return found
+        return np.flatnonzero(found)
 
     def columns(self, members: Sequence[str]) -> list[str]:
         return [*(f"_at.{name}" for name in members), *(f"_from.{name}" for name in self.spans)]

@@ -10,10 +10,10 @@ import time
 from functools import cache
 from typing import Any
 
-import pyarrow as pa
-
 SELDOM_SECONDS = 10.0
 """So often at most while there is work now and then."""
+ENVIRONMENT = {"MIMALLOC_PURGE_DELAY": f"{SELDOM_SECONDS * 1000:.0f}"}
+"""For processes that join: Arrow's allocator would return pages after 10 ms, and an epoch's are asked for again by the next one."""
 
 
 class Allocators:
@@ -28,6 +28,8 @@ class Allocators:
         if seldom and now - self._given_back_at < SELDOM_SECONDS:
             return
         self._given_back_at = now
+        import pyarrow as pa  # late: it reads ENVIRONMENT as it is loaded
+
         pa.default_memory_pool().release_unused()
         trim = _trim()
         if trim is not None:
