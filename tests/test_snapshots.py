@@ -272,6 +272,104 @@ def test_a_range_of_keys_reads_only_files_that_may_have_them(tmp_path: Path, mon
     assert rows == sum(count for (a, _), count in expected(inputs).items() if a == 12) > 0
 
 
+class Stored:
+    """An archive that is filled by hand, of snapshots of 100 rows; each has all keys from 0 to 99."""
+
+    def __init__(self, root: Path, keep_seconds: float | None = None) -> None:
+        self.clock, self.storage = Clock(), ObjectStorage(str(root / "state"))
+        self.archive = archive.Archive(self.storage, "j", keep_seconds, clock=self.clock)
+
+    def add(self, number: int) -> None:
+        rng = random.Random(number)
+        rows = pa.record_batch({"_key": pa.array(rng.sample(range(100), 100)), "of": pa.array([number] * 100)})
+        self.storage.put(path := f"parts/{number}", memoryview(encoded([rows])))
+        self.archive.add(Closed(number, number, number, self.clock.now, 100, rows.nbytes, "", (Part(path, 100, rows.nbytes),)))
+        self.clock.now += 1
+
+    def require(self, wanted: set[int]) -> None:
+        """Each row of these snapshots is in one file, which is sorted, and no other file is left after a while."""
+        self.clock.now += archive.GRACE_SECONDS + 1
+        self.archive.tidy()
+        found = files(self.storage, "j")
+        rows = Counter[tuple[int, int]]()
+        for file in found:
+            table = pq.read_table(pa.BufferReader(self.storage.get(file.path)))
+            keys = table.column("_key").to_pylist()
+            assert keys == sorted(keys)
+            assert (keys[0], keys[-1]) == (file.key_low, file.key_high)
+            rows.update(zip(table.column("of").to_pylist(), keys, strict=True))
+        assert rows == Counter({(number, key): 1 for number in wanted for key in range(100)})
+        assert _on_disk(self.storage) == sorted(file.path for file in found)
+
+
+def test_the_rows_of_a_key_are_in_few_files_however_many_snapshots_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "FILE_BYTES", 4000)
+    monkeypatch.setattr(archive, "GROUP_ROWS", 20)
+    of_hand = Stored(tmp_path)
+    for number in range(150):
+        of_hand.add(number)
+        while of_hand.archive.tidy():
+            pass
+    found = files(of_hand.storage, "j")
+    assert len(found) > 60
+    for key in range(0, 100, 7):
+        having = [file for file in found if file.key_low <= key <= file.key_high]
+        assert len(having) <= 2 * (150 // 64 + 150 % 64 // 8 + 150 % 8), key  # a key may be in two files where one goes on after another
+    of_hand.require(set(range(150)))
+
+
+@pytest.mark.parametrize("steps", range(1, 7))
+def test_a_run_that_is_let_go_while_it_is_merged_takes_nothing_else_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    monkeypatch.setattr(archive, "FILE_BYTES", 4000)
+    monkeypatch.setattr(archive, "GROUP_ROWS", 20)
+    monkeypatch.setattr(archive, "SPAN", 1)
+    of_hand = Stored(tmp_path, keep_seconds=20)
+    for number in range(8):
+        of_hand.add(number)
+    assert all(of_hand.archive.tidy() for _ in range(steps))
+    of_hand.clock.now += 14.5  # the first three are old now
+    while of_hand.archive.tidy():
+        pass
+    of_hand.archive._keep_seconds = None
+    of_hand.require(set(range(3, 8)))
+
+
+def test_a_merge_that_breaks_off_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "FILE_BYTES", 4000)
+    monkeypatch.setattr(archive, "GROUP_ROWS", 20)
+    of_hand = Stored(tmp_path)
+    for number in range(8):
+        of_hand.add(number)
+    whole = of_hand.archive._storage
+    for at in range(1, 10):
+        calls = Faults(at, "fail-after")
+        of_hand.archive._storage = FaultyStorage(whole, calls)
+        try:
+            while of_hand.archive.tidy():
+                pass
+        except StorageError:
+            pass
+    of_hand.archive._storage = whole
+    while of_hand.archive.tidy():
+        pass
+    assert [(run.low, run.high) for run in reader.runs(of_hand.storage, "j")] == [(0, 7)]
+    assert of_hand.archive.sweep(8) > 0
+    of_hand.require(set(range(8)))
+
+
+def test_what_waits_for_its_store_stays_in_files_of_its_own(tmp_path: Path) -> None:
+    of_hand = Stored(tmp_path)
+    for number in range(9):
+        of_hand.add(number)
+    assert not of_hand.archive.tidy(7)
+    assert of_hand.archive.tidy(8)
+    while of_hand.archive.tidy(8):
+        pass
+    assert [(run.low, run.high) for run in reader.runs(of_hand.storage, "j")] == [(0, 7), (8, 8)]
+
+
 def _count(storage: ObjectStorage, file: SnapshotFile, where: str) -> int:
     return int(duckdb.sql(f"SELECT count(*) FROM '{storage.local_path(file.path)}' WHERE {where}").fetchall()[0][0])
 

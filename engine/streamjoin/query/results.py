@@ -130,13 +130,14 @@ class JoinResults:
         source: Any = pa.BufferReader(self._storage.get(file.path)) if path is None else self._open(file, str(path))
         with pq.ParquetFile(source) as parquet:
             there = _common(parquet.schema_arrow, schema)
-            found: list[tuple[pa.Table, int]] = []
-            for number in range(parquet.metadata.num_row_groups):
-                group = parquet.metadata.row_group(number)
-                chunks = [group.column(index) for index in range(group.num_columns)]
-                if not all(_group_may_have(chunk.statistics, keys) for chunk in chunks if chunk.path_in_schema == KEY):
+            metadata, found = parquet.metadata, list[tuple[pa.Table, int]]()
+            columns = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+            key, needed = columns.index(KEY), [index for index, name in enumerate(columns) if name in there]
+            for number in range(metadata.num_row_groups):
+                group = metadata.row_group(number)
+                if not _group_may_have(group.column(key).statistics, keys):
                     continue
-                size = sum(chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema in there)
+                size = sum(group.column(index).total_compressed_size for index in needed)
                 if size > room:
                     raise self._too_much(size, room)
                 room -= size

@@ -96,7 +96,9 @@ class Publisher:
         """Do what there is to do now; whether there was anything. Raises StorageError, StoreError, and whatever else goes wrong."""
         try:
             worked = self._sort() | self._publish()
-            worked = self._archive.tidy() or self._let_go() or worked
+            if not self._ends:
+                # What waits for its store is read by snapshot, and stays in files of its own until then.
+                worked = self._archive.tidy(min((snapshot.id for snapshot in self._waiting), default=None)) or self._let_go() or worked
         except Exception as error:
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"
             since = self._state.failing_since or self._clock()
