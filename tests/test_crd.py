@@ -768,7 +768,7 @@ STATUS: Object = {
         "spent": "3.125000",
         "avoided": "0.750000",
     },
-    "queries": {"replicas": 2, "ready": 1, "url": "http://sj-one-queries.default.svc:8080/v1/query"},
+    "queries": {"replicas": 2, "ready": 1, "url": "http://sj-one-queries.default.svc:8080/v1/query", "flight": "grpc://sj-one-queries.default.svc:8081"},
     "memory": "2 Gi: 1 Gi of tuples and 1 Gi of Java",
     "image": "streamjoin-engine:1",
     "lastCommit": "2026-01-01T00:00:00Z",

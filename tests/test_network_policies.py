@@ -23,7 +23,7 @@ NAMESPACES = {
     name: {"kubernetes.io/metadata.name": name, **labels}
     for name, labels in {"operators": {}, "team-a": {"tier": "gold"}, "team-b": {}, "monitoring": {"scrapes": "yes"}}.items()
 }
-PORTS = [f"tcp/{port}" for port in (22, 53, 80, 443, 6443, 7076, 7077, 7078, 7079, 7080, 7095, 7096, 8080, 9090, 9443)]
+PORTS = [f"tcp/{port}" for port in (22, 53, 80, 443, 6443, 7076, 7077, 7078, 7079, 7080, 7095, 7096, 8080, 8081, 9090, 9443)]
 PORTS += ["udp/53", "udp/8080"]
 PROMETHEUS = {"prometheus": {"url": "http://prometheus.monitoring:9090"}}
 CHARTS: dict[str, Object] = {
@@ -48,7 +48,7 @@ def pod(name: str, namespace: str, address: str, template: Object) -> Pod:
 
 def join(name: str, namespace: str, net: str, executors: int) -> tuple[list[Pod], dict[str, Object]]:
     """Its pods, as the operator and Spark make them, and its policies."""
-    body = streamjoin(name, namespace, queries={"replicas": 1})
+    body = streamjoin(name, namespace, queries={"replicas": 1, "flight": True})
     derived, resource, settings = derive(body), Resource.of(body), Settings()
     assert derived.manifest is not None
     assert derived.memory is not None
@@ -105,7 +105,7 @@ def may_call(values: Object, source: Pod, target: Pod, port: str) -> bool:
         from_executor = caller == "executor" and caller_of == of
         return (port == "tcp/8080" and in_cluster) or (from_executor and port in ("tcp/7077", "tcp/7078", "tcp/7079"))
     if part == "queries":
-        return port == "tcp/8080" and in_cluster
+        return port in ("tcp/8080", "tcp/8081") and in_cluster
     if part == "executor":
         if caller_of != of or caller not in ("driver", "executor"):
             return False

@@ -84,7 +84,7 @@ class TestChanges:
             ("scaling.maxPerHour", 4, Class.IGNORED),
             ("operatorClass", "blue", Class.IGNORED),
             ("metrics.podMonitor", {"labels": {"release": "prometheus"}}, Class.IGNORED),
-            ("queries", {"replicas": 2}, Class.IGNORED),
+            ("queries", {"replicas": 2, "flight": True}, Class.IGNORED),
             ("workers.max", 16, Class.LIVE),
             ("workers.floor", 3, Class.LIVE),
             ("scheme.model", "square", Class.LIVE),
@@ -318,6 +318,28 @@ class TestChildren:
         assert secrets == ["sj-one-queries"], "neither the token of plans, nor what driver and workers show each other"
         document = json.loads(template["metadata"]["annotations"][names.MANIFEST])
         assert compile_job(manifest_of(document)).checkpoint == "/var/lib/streamjoin/one"
+
+    def test_query_servers_answer_over_flight_where_that_is_asked_for(self) -> None:
+        def made(**queries: Any) -> tuple[list[str], list[Object], Object | None]:
+            body = streamjoin(queries={"replicas": 1, **queries})
+            resource, settings = Resource.of(body), Settings(network_policy=True)
+            deployment, service, policy = children.query_servers(resource, manifest_of(body), settings, "engine:1")
+            (container,) = deployment["spec"]["template"]["spec"]["containers"]
+            (ingress,) = policy["spec"]["ingress"]
+            ports = service["spec"]["ports"]
+            numbers = [each["port"] for each in ports]
+            assert numbers == [each["port"] for each in ingress["ports"]] == [each["containerPort"] for each in container["ports"]]
+            return container["args"], ports, children.queries_of(resource, deployment)
+
+        arguments, ports, status = made(flight=True)
+        assert "--flight=8081" in arguments
+        assert [(each["name"], each["port"], each["targetPort"]) for each in ports] == [("http", 8080, "http"), ("flight", 8081, "flight")]
+        assert status is not None
+        assert status["flight"] == "grpc://sj-one-queries.default.svc:8081"
+        arguments, ports, status = made()
+        assert [each["port"] for each in ports] == [8080]
+        assert not any("flight" in word for word in arguments)
+        assert "flight" not in (status or {})
 
     def test_to_scale_or_to_tune_a_join_starts_no_query_server_anew(self) -> None:
         def template(**spec: Any) -> Object:

@@ -903,6 +903,61 @@ def test_an_object_of_somebody_else_is_left_alone() -> None:
     run(story)
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("other", ["one-queries", "one-executors"])
+def test_streamjoins_whose_children_would_have_one_name_are_told_so_and_take_nothing_from_each_other(other: str, is_first: bool) -> None:
+    """``one`` has query servers, and executors."""
+
+    async def story() -> None:
+        world = World()
+        first, second = ("one", other) if is_first else (other, "one")
+
+        async def settle() -> None:
+            for _ in range(8):
+                world.watch()
+                for name in (first, second):
+                    if ("StreamJoin", "default", name) in world.cluster.objects:
+                        await world.reconciler.reconcile(("default", name))
+                for deployment in world.cluster.of("Deployment"):
+                    world.cluster.ready("default", deployment["metadata"]["name"], deployment["spec"]["replicas"])
+                world.cluster.end_trials()
+                world.now += 61
+
+        def of(name: str) -> dict[Any, Object]:
+            owned = {"name": name, "kind": "StreamJoin"}.items()
+            return {
+                key: found["spec"]
+                for key, found in world.cluster.objects.items()
+                if any(owned <= owner.items() for owner in found["metadata"].get("ownerReferences") or []) and "spec" in found
+            }
+
+        world.submit(streamjoin(first, queries={"replicas": 2}))
+        await settle()
+        before = copy.deepcopy(of(first))
+        assert len(before) > 3
+        world.submit(streamjoin(second, queries={"replicas": 2}))
+        await settle()
+        assert of(first) == before
+        conditions = {
+            name: {found["type"]: found for found in world.cluster.objects["StreamJoin", "default", name]["status"]["conditions"]}
+            for name in (first, second)
+        }
+        assert conditions[first]["Degraded"]["status"] == "False"
+        degraded = conditions[second]["Degraded"]
+        assert (degraded["status"], degraded["reason"]) == ("True", "ForeignObject")
+        expected = f" sj-{other} is a child of the StreamJoin {first}, and {second} needs that name, too; name one of them anew"
+        assert expected in degraded["message"]
+        world.cluster.objects.pop(("StreamJoin", "default", first))
+        for key, found in list(world.cluster.objects.items()):  # as Kubernetes does
+            if any(owner["name"] == first for owner in found["metadata"].get("ownerReferences") or []):
+                world.cluster.objects.pop(key)
+        await settle()
+        found = world.cluster.objects["StreamJoin", "default", second]["status"]["conditions"]
+        assert next(each for each in found if each["type"] == "Degraded")["status"] == "False"
+
+    run(story)
+
+
 def test_why_a_driver_does_not_start_is_said() -> None:
     async def story() -> None:
         world = World()

@@ -19,9 +19,12 @@ import duckdb
 import pytest
 
 from faulty_runs import elastic, run_with_faults
-from harness import driver_for, join_of, make_job, output_of
+from harness import driver_for, join_of, make_job, manifest_text, output_of
 from joins import BAND, band_inputs
-from streamjoin.job import Job
+from streamjoin.cli.run import anchored
+from streamjoin.cli.serve import Changes
+from streamjoin.job import Job, compile_job
+from streamjoin.manifest import load
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.pool import Pool
 from streamjoin.results.reader import list_snapshots
@@ -176,6 +179,17 @@ def test_who_comes_back_after_every_event_misses_nothing_and_gets_nothing_twice(
         wait_for("all have gone", lambda: server.metric("followers") == 0)
 
 
+def test_a_snapshot_of_many_steps_is_not_read_anew_for_each(done: Path) -> None:
+    read = {}
+    for rows in (10_000, 100):
+        with serving(job_in(done), FollowLimits(step_rows=rows, look_seconds=0.05)) as server:
+            found = up_to(server.follow(after="-1", select="a, b", where="k % 2 = 0"), last_of(done))
+            assert pairs(found) == written(done, "k % 2 = 0")
+            read[rows] = server.metric("query_read_bytes_total")
+    assert len(found) > pairs(found).total() / 100
+    assert 0 < read[100] < read[10_000] * len(found) / 4
+
+
 def test_what_comes_is_followed_through_the_death_of_its_driver(tmp_path: Path) -> None:
     counts = Counter[str]()
     for seed in range(4):
@@ -200,6 +214,71 @@ def test_what_comes_is_followed_through_the_death_of_its_driver(tmp_path: Path) 
         assert found[-1].kind == "end"
         assert pairs(found) == written(root, "b > 2") != Counter()
     assert any(key.startswith("died") for key in counts), counts
+
+
+def test_a_server_that_reads_the_storage_alone_says_that_the_join_has_ended_until_another_driver_goes_on(tmp_path: Path) -> None:
+    job = job_in(tmp_path)
+    driver = driver_for(job, band_inputs(), ObjectStorage(str(tmp_path / "state")), InlineRunner())
+    driver.start()
+    with serving(job) as server:
+        stream = server.follow(after="-1", select="a, b")
+        while driver.step() is not None:
+            pass
+        driver.step(final=True)
+        driver.stop()
+        found = list(stream)
+        assert found[-1].kind == "end"
+        assert pairs(found) == written(tmp_path) != Counter()
+        late = list(server.follow(after=found[-1].id or ""))
+        assert [event.kind for event in late] == ["message", "end"], "an id, and the end"
+        driver = driver_for(job, band_inputs(), ObjectStorage(str(tmp_path / "state")), InlineRunner())
+        driver.start()
+        driver.stop()
+        stream = server.follow(after=found[-1].id or "")
+        for _ in range(12):
+            assert next(stream).kind == "message", "a heartbeat"
+        stream.close()
+
+
+def test_a_join_that_is_added_is_followed_without_another_start_and_one_that_is_removed_is_told(tmp_path: Path) -> None:
+    def described(*names: str) -> dict[str, Any]:
+        output = {"select": ["l.rid AS a", "r.rid AS b"], "snapshots": {"size": 40, "key": "a"}}
+        joins = [join_of(tmp_path / name, name=name, on=BAND, window={"within": "3s"}, output=output) for name in names]
+        return {"joins": joins, "watermark": "2s"}
+
+    manifest = tmp_path / "found.yaml"
+    manifest.write_text(manifest_text(tmp_path, **described("found")))
+    job = anchored(compile_job(load(manifest.read_text())))
+    with contextlib.closing(Pool(Catalog.of(job))) as pool:
+        metrics = QueryMetrics(job.name)
+        api = QueryApi(pool, metrics=metrics, followers=Followers(pool, metrics, QUICK))
+        changes = Changes(manifest, manifest.read_text(), pool.catalog, api.adopt)
+        with DriverServer(None, api=api) as made:
+            server = Server(made.url, api.followers)
+            run(job, tmp_path, 2)
+            stays = server.follow(after="-1", select="a, b")
+            assert next(stays).id == "-1"
+            manifest.write_text("kind: nothing")
+            assert not changes.look()
+            manifest.write_text(manifest_text(tmp_path, **described("found", "more")))
+            assert not changes.look(), "no driver has committed by it"
+            assert server.refused("/v1/queries/more")[0] == 404
+            job = anchored(compile_job(load(manifest.read_text())))
+            run(job, tmp_path, 4)
+            assert changes.look()
+            assert not changes.look()
+            added = server.follow("more", after="-1", select="a, b")
+            run(job, tmp_path)
+            storage = ObjectStorage(job.checkpoint)
+            for name, stream in (("found", stays), ("more", added)):
+                found = up_to(stream, list_snapshots(storage, name)[-1].id)
+                assert pairs(found) == written(tmp_path / name) != Counter()
+            manifest.write_text(manifest_text(tmp_path, **described("found")))
+            assert changes.look()
+            *_, last = added
+            assert (last.kind, json.loads(last.data or "")["reason"]) == ("error", "unknown")
+            assert next(stays).kind == "message"
+            stays.close()
 
 
 def test_without_a_place_to_begin_only_what_is_new_comes(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -247,3 +248,36 @@ def test_what_is_followed_must_be_one_joins_results(sql: str, tmp_path: Path) ->
     storage, refused = ObjectStorage(str(tmp_path / "state")), "FROM must name one join whose results are kept; there is none: give joins"
     with pytest.raises(QueryError, match=refused), asked(storage, Catalog.of(job), sql, LIMITS, after=3):
         pass
+
+
+def test_a_refusal_names_the_epochs_whose_results_are_there(tmp_path: Path) -> None:
+    """An epoch may be there whose snapshot, which had not ended yet, has parts in entries of the log that nobody else needs."""
+    rng = random.Random(5)
+    output = {"select": ["l.rid AS a", "r.rid AS b"], "snapshots": {"every": "1s", "key": "a"}}
+    join = join_of(tmp_path, name="found", on=KEYS["int"], window={"within": "20s"}, output=output)
+    job = make_job(tmp_path, joins=[join], types=(KINDS["int"].ddl,) * 2, workers=1, watermark="1h")
+    now = [1_700_000_000.0]
+
+    def clock() -> float:
+        now[0] += 0.02
+        return now[0]
+
+    storage = ObjectStorage(str(tmp_path / "state"))
+    driver = driver_for(
+        job, (make_input("int", rng, 65, 4), make_input("int", rng, 65, 4)), storage, InlineRunner(), clock=clock, in_background=False
+    )
+    driver.start()
+    while driver.step() is not None:
+        pass
+    for sql in ("SELECT a FROM found", "SELECT count(*) FROM l", "SELECT count(*) FROM found, l"):
+        there, refusals = [], set[str]()
+        for epoch in range(driver.checkpoint.epoch + 1):
+            try:
+                rows(job, storage, f"{sql} AS OF {epoch}")
+                there.append(epoch)
+            except QueryError as error:
+                refusals.add(re.sub(r".*cannot be read; epochs? (.*) (?:is|are) there.*", r"\1", str(error)))
+        (listed,) = refusals
+        ends = [each.split(" to ") for each in listed.split(", ")]
+        assert there == [epoch for each in ends for epoch in range(int(each[0]), int(each[-1]) + 1)], sql
+    driver.stop()

@@ -38,10 +38,7 @@ class Applier:
                 read = self._ports.api.get if kind in UNLISTED else self._ports.api.find
                 observed = await read(api.KINDS[kind], metadata["namespace"], metadata["name"])
             if observed is not None and not reconciliation.resource.may_apply(observed):
-                reconciliation.refused = (
-                    Reason.ForeignObject,
-                    f"{kind} {metadata['name']} exists and is not this StreamJoin's; delete or rename it",
-                )
+                reconciliation.refused = (Reason.ForeignObject, reconciliation.resource.foreign(kind, observed))
                 return Verdict(self._ports.settings.resync_seconds)
             try:
                 applied = await self._ports.api.apply(desired)

@@ -24,12 +24,15 @@ from streamjoin_operator.memory import WorkerMemory
 from streamjoin_operator.pod_templates import (
     BLOCKS_PORT,
     EXCHANGE_PORT,
+    FLIGHT,
+    FLIGHT_PORT,
     PORT,
     RPC_PORT,
     cleanup_template,
     driver_template,
     executor_template,
     queries_template,
+    query_ports,
     worker_ports,
 )
 from streamjoin_operator.resource import Resource, child
@@ -332,15 +335,16 @@ def query_servers(resource: Resource, manifest: Manifest, settings: Settings, im
         "selector": selected,
         "template": queries_template(resource, manifest, settings, image),
     }
-    port = {"name": "http", "port": PORT, "protocol": "TCP", "targetPort": "http"}
+    numbers = query_ports(manifest)
+    ports = [{"name": each, "port": number, "protocol": "TCP", "targetPort": each} for each, number in numbers.items()]
     found = [
         child(resource, "apps/v1", "Deployment", name, spec=deployed),
-        child(resource, "v1", "Service", name, spec={"selector": selected["matchLabels"], "ports": [port]}),
+        child(resource, "v1", "Service", name, spec={"selector": selected["matchLabels"], "ports": ports}),
     ]
     if replicas > 1:
         found.append(child(resource, "policy/v1", "PodDisruptionBudget", name, spec={"maxUnavailable": 1, "selector": selected}))
     if settings.network_policy:
-        ingress = [{"from": [{"namespaceSelector": {}}], "ports": [_port(PORT)]}]
+        ingress = [{"from": [{"namespaceSelector": {}}], "ports": [_port(number) for number in numbers.values()]}]
         found.append(_network_policy(resource, name, {"podSelector": selected}, ingress))
     return found
 
@@ -350,8 +354,11 @@ def queries_of(resource: Resource, deployment: Object | None) -> Object | None:
     if deployment is None:
         return None
     ready = (deployment.get("status") or {}).get("readyReplicas", 0)
-    url = f"http://{names.queries_name(resource.name)}.{resource.namespace}.svc:{PORT}/v1/query"
-    return {"replicas": deployment["spec"].get("replicas", 1), "ready": ready, "url": url}
+    host = f"{names.queries_name(resource.name)}.{resource.namespace}.svc"
+    found = {"replicas": deployment["spec"].get("replicas", 1), "ready": ready, "url": f"http://{host}:{PORT}/v1/query"}
+    containers = deployment["spec"]["template"]["spec"].get("containers", [])
+    has_flight = any(port.get("name") == FLIGHT for container in containers for port in container.get("ports", []))
+    return found | ({"flight": f"grpc://{host}:{FLIGHT_PORT}"} if has_flight else {})
 
 
 def cleanup_job(resource: Resource, manifest: Manifest, document: str, settings: Settings, beside: Sequence[str] = ()) -> Object:

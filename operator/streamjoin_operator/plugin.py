@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from streamjoin.elastic.explain import explain as explanation
 from streamjoin.elastic.ledger import Ledger
 from streamjoin_operator.children import LEDGER_KEY
 from streamjoin_operator.cost import known
+from streamjoin_operator.following import Ended, Unreachable, begin_with, follow, print_now, tell_now
 from streamjoin_operator.names import DRIVER, QUERIES, base_name, ledger_name, queries_name
 from streamjoin_operator.pod_templates import PORT, TOKEN_PATH
 
@@ -47,10 +49,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return done.stdout
 
     try:
-        print(_ACTIONS[options.action](kubectl, options))
-    except Refused as refused:
+        if options.action == "query" and options.follow:
+            _follow(kubectl, options, ["kubectl", *passed])
+        else:
+            print(_ACTIONS[options.action](kubectl, options))
+    except (Refused, Ended) as refused:
         print(f"kubectl streamjoin: {refused}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        if not (options.action == "query" and options.follow):  # which has no other end
+            raise
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains that it cannot flush as it exits
     return 0
 
 
@@ -76,7 +86,10 @@ def _parser() -> argparse.ArgumentParser:
     query.add_argument("name", help="The StreamJoin.")
     query.add_argument("sql", help="The SELECT.")
     query.add_argument("--json", action="store_true", help="One JSON object per row, instead of a table.")
-    query.add_argument("--limit", type=int, help="Cut the answer there, and say so.")
+    ends = query.add_mutually_exclusive_group()
+    ends.add_argument("--limit", type=int, help="Cut the answer there, and say so.")
+    ends.add_argument("--follow", action="store_true", help="Go on with the results that come, until Ctrl-C.")
+    query.add_argument("--after", help="With --follow: begin after this snapshot, or the position that was told last; -1: with the first.")
     actions.choices["explain"].add_argument("--limit", type=int, default=12, help="So many of the last scaling decisions.")
     return parser
 
@@ -118,12 +131,36 @@ def _plan(kubectl: Kubectl, options: argparse.Namespace) -> str:
 def _query(kubectl: Kubectl, options: argparse.Namespace) -> str:
     """In a pod that answers, where the token is, and its port can be reached whatever NetworkPolicies there are: a query server's where one
     is ready, so that the driver is left alone and need not run."""
+    if options.after is not None:
+        raise Refused("--after: is for --follow; give that, too, or ask WHERE _snapshot > ...")
+    limit = [] if options.limit is None else [f"--limit={options.limit}"]
+    pod, inside = _inside(kubectl, options)
+    return kubectl(["exec", *pod, "--", *inside, *limit, *_form(options)]).rstrip("\n")
+
+
+def _follow(kubectl: Kubectl, options: argparse.Namespace, command: Sequence[str]) -> None:
+    """In a pod likewise, each time as it is found then. ``command``: kubectl with its own options. Raises Ended."""
+
+    def begin(added: Sequence[str]) -> subprocess.Popen[str]:
+        try:
+            pod, inside = _inside(kubectl, options)
+        except Refused as refused:
+            raise Unreachable(str(refused)) from refused
+        return begin_with([*command, "exec", "--stdin", *pod, "--", *inside, *_form(options), "--follow", "--relayed"])(added)
+
+    follow(begin, options.after, write=print_now, tell=tell_now)
+
+
+def _inside(kubectl: Kubectl, options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Which pod is asked, and by which command there."""
     queries = (_one(kubectl, options.name).get("status") or {}).get("queries") or {}
     deployment, container = (queries_name(options.name), QUERIES) if queries.get("ready") else (base_name(options.name), DRIVER)
-    limit = [] if options.limit is None else [f"--limit={options.limit}"]
-    command = ["streamjoin", "query", f"http://localhost:{PORT}", options.sql, f"--token-file={TOKEN_PATH}/token", *limit]
-    inside = [*command, *(["--json"] if options.json else [])]
-    return kubectl(["exec", f"deployment/{deployment}", f"--container={container}", "--", *inside]).rstrip("\n")
+    command = ["streamjoin", "query", f"http://localhost:{PORT}", options.sql, f"--token-file={TOKEN_PATH}/token"]
+    return [f"deployment/{deployment}", f"--container={container}"], command
+
+
+def _form(options: argparse.Namespace) -> list[str]:
+    return ["--json"] if options.json else []
 
 
 def _switch(suspend: bool) -> Callable[[Kubectl, argparse.Namespace], str]:

@@ -20,6 +20,8 @@ from streamjoin_operator.settings import Settings
 from streamjoin_operator.template import merge
 
 PORT, EXCHANGE_PORT, RPC_PORT, BLOCKS_PORT = 8080, 7077, 7078, 7079
+FLIGHT, FLIGHT_PORT = "flight", 8081
+"""Of query servers that answer over Arrow Flight: the port's name, and its number."""
 WORKER_PORT, SPARE_PORTS = 7080, 15
 """Workers' ports are as many more than an executor has workers (``streamjoin.cli.pods``)."""
 UID = 10001
@@ -201,8 +203,9 @@ def queries_template(resource: Resource, manifest: Manifest, settings: Settings,
         "args": [
             *("serve", f"{CONFIG_PATH}/streamjoin.yaml", f"--port={PORT}", "--address=0.0.0.0"),
             *(f"--api-token-file={TOKEN_PATH}/token", f"--processes={queries.processes}", f"--memory={queries.memory}"),
+            *([f"--flight={FLIGHT_PORT}"] if queries.flight else []),
         ],
-        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in query_ports(manifest).items()],
         "resources": {"requests": {"cpu": str(queries.cpu), "memory": size}, "limits": {"memory": size}},
         **_probes(30),
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -235,6 +238,11 @@ def queries_template(resource: Resource, manifest: Manifest, settings: Settings,
     ours = merge({"metadata": metadata, "spec": spec}, _reach(manifest, names.QUERIES))
     merged: Object = merge(ours, dict(queries.pod_template))
     return merged
+
+
+def query_ports(manifest: Manifest) -> dict[str, int]:
+    """Of query servers, by name."""
+    return {"http": PORT} | ({FLIGHT: FLIGHT_PORT} if manifest.spec.queries.flight else {})
 
 
 def _asked_of(document: Object) -> Object:

@@ -73,13 +73,22 @@ class Resource:
     def may_apply(self, existing: Object) -> bool:
         """Whether an object of a child's name may be made one.
 
-        It may where a StreamJoin of this name controls it, this one or one before it; and where nothing controls it and we have applied
-        it: a child of a StreamJoin that was deleted without its children. Labels say nothing, as anybody copies them.
+        It may where a StreamJoin of this name controls it, this one or one before it; and where nothing controls it, and we have applied
+        it for one of this name: a child of a StreamJoin that was deleted without its children. Labels alone say nothing, as anybody copies
+        them; so one-queries gets nothing that was left behind by one.
         """
         controller = _controller(existing)
         if controller is None:
-            return bool(our_entries(existing))
+            of = (existing["metadata"].get("labels") or {}).get(names.NAME)
+            return bool(our_entries(existing)) and of in (None, self.name)
         return bool(controller["kind"] == KIND and controller["name"] == self.name)
+
+    def foreign(self, kind: str, existing: Object) -> str:
+        """What is to be said of an object that :meth:`may_apply` refuses."""
+        controller, named = _controller(existing), f"{kind} {existing['metadata']['name']}"
+        if controller is None or controller["kind"] != KIND:
+            return f"{named} exists and is not this StreamJoin's; delete or rename it"
+        return f"{named} is a child of the StreamJoin {controller['name']}, and {self.name} needs that name, too; name one of them anew"
 
     def controls(self, existing: Object) -> bool:
         """Whether this very StreamJoin controls an object."""

@@ -111,7 +111,7 @@ class ScalingStep:
         name = names.ledger_name(reconciliation.resource.name)
         found = await self._ports.api.find(api.CONFIG_MAP, reconciliation.resource.namespace, name)
         if found is not None and not reconciliation.resource.may_apply(found):
-            text = f"ConfigMap {name} exists and is not this StreamJoin's; delete or rename it, and the join is scaled"
+            text = f"{reconciliation.resource.foreign('ConfigMap', found)}, and the join is scaled"
             reconciliation.refused = (Reason.ForeignObject, text)
             return None
         reconciliation.memo.ledger_version = None if found is None else found["metadata"]["resourceVersion"]

@@ -150,6 +150,8 @@ class QueriesStatus(Part):
     """How many answer."""
     url: Annotated[str, StringConstraints(max_length=1024)] | None = None
     """Where to ask them, from within the cluster; the token is in the Secret sj-NAME-queries."""
+    flight: Annotated[str, StringConstraints(max_length=1024)] | None = None
+    """Likewise over Arrow Flight, where spec.queries.flight is set."""
 
 
 class Status(Part):

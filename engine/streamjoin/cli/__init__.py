@@ -86,6 +86,7 @@ def main() -> None:
 )
 @click.option("--metrics-address", metavar="ADDRESS", help="Where to serve them. [default: 127.0.0.1, this machine alone]")
 @click.option("--api-token-file", type=FILE, metavar="FILE", help="The token that the plan API asks for is in this file.")
+@click.option("--flight", "flight_port", type=click.IntRange(0, 65535), metavar="PORT", help="Answer queries over Arrow Flight, too.")
 @click.option("--picture", type=FILE, metavar="FILE.png", help="Draw the run when it ends (png, svg or pdf).")
 @click.option(
     "--log-dir",
@@ -102,6 +103,7 @@ def run(
     metrics_port: int | None,
     metrics_address: str | None,
     api_token_file: Path | None,
+    flight_port: int | None,
     picture: Path | None,
     log_dir: Path | None,
 ) -> None:
@@ -110,10 +112,13 @@ def run(
         raise click.UsageError("--metrics-address says where --metrics-port is; give a port too, or 0 for any free one")
     if api_token_file is not None and metrics_port is None:
         raise click.UsageError("--api-token-file is of the plan API on --metrics-port; give a port too, or 0 for any free one")
+    if flight_port is not None and metrics_port is None:
+        raise click.UsageError("--flight is beside --metrics-port; give a port for that too, or 0 for any free one")
     from streamjoin.cli.run import Options, run_manifest
 
     options = Options(
-        manifest, runner, until_idle, seconds, as_json, picture, log_dir, metrics_port, metrics_address, api_token_file, elastic
+        *(manifest, runner, until_idle, seconds, as_json, picture, log_dir, metrics_port, metrics_address, api_token_file, elastic),
+        flight_port=flight_port,
     )
     raise SystemExit(run_manifest(options))
 
@@ -139,7 +144,8 @@ def explain(manifest: Path, limit: int, as_json: bool) -> None:
 @click.option("--memory", type=Memory(), default="1Gi", show_default=True, help="What the query may take, where it runs here.")
 @click.option("--token-file", type=FILE, metavar="FILE", help="The token of the server at URL is in this file.")
 @click.option("--follow", is_flag=True, help="Of a join's results: go on with each snapshot that comes, until Ctrl-C.")
-@click.option("--after", type=click.IntRange(-1), metavar="SNAPSHOT", help="Of a join's results: those of later snapshots alone.")
+@click.option("--after", metavar="SNAPSHOT", help="Of a join's results: those of later snapshots alone; -1: all.")
+@click.option("--relayed", is_flag=True, hidden=True)
 def query(
     target: str,
     sql: str,
@@ -150,7 +156,8 @@ def query(
     memory: int,
     token_file: Path | None,
     follow: bool,
-    after: int | None,
+    after: str | None,
+    relayed: bool,
 ) -> None:
     """Ask a join what it holds, and what it has found: one SELECT over its streams and joins, by their names.
 
@@ -160,7 +167,7 @@ def query(
         raise click.UsageError("--json and --arrow exclude each other; give one")
     from streamjoin.cli.query import Options, run_query
 
-    raise SystemExit(run_query(Options(target, sql, as_json, arrow, limit, seconds, memory, token_file, follow, after)))
+    raise SystemExit(run_query(Options(target, sql, as_json, arrow, limit, seconds, memory, token_file, follow, after, relayed)))
 
 
 @main.command()
@@ -170,11 +177,14 @@ def query(
 @click.option("--api-token-file", type=FILE, metavar="FILE", help="The token that clients must show is in this file.")
 @click.option("--processes", type=click.IntRange(1, 64), default=2, show_default=True, help="How many queries run at once.")
 @click.option("--memory", type=Memory(), default="1Gi", show_default=True, help="What each may take.")
-def serve(manifest: Path, port: int, address: str, api_token_file: Path | None, processes: int, memory: int) -> None:
+@click.option("--flight", "flight_port", type=click.IntRange(0, 65535), metavar="PORT", help="Answer over Arrow Flight, too, at this port.")
+def serve(
+    manifest: Path, port: int, address: str, api_token_file: Path | None, processes: int, memory: int, flight_port: int | None
+) -> None:
     """Answer queries of MANIFEST's join over HTTP, from its storage alone: beside its driver, or without."""
     from streamjoin.cli.serve import Options, run_server
 
-    raise SystemExit(run_server(Options(manifest, port, address, api_token_file, processes, memory)))
+    raise SystemExit(run_server(Options(manifest, port, address, api_token_file, processes, memory, flight_port)))
 
 
 @main.command()

@@ -15,16 +15,16 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 import click
 
 from streamjoin.cli.exits import Exit, Failure
+from streamjoin.cli.remote import authorization, connected, is_url, refusal, unreachable
 from streamjoin.cli.wording import plural
 
 if TYPE_CHECKING:
@@ -62,8 +62,10 @@ class Options:
     token_file: Path | None = None
     follow: bool = False
     """Go on with the results of each snapshot that comes, until stopped."""
-    after: int | None = None
-    """Begin with the snapshots after this one."""
+    after: str | None = None
+    """Begin with the snapshots after this one, or after the event of a server's that has this id."""
+    is_relayed: bool = False
+    """Another program reads what is followed: positions stand between the rows, and it ends with its input."""
 
 
 def run_query(options: Options) -> int:
@@ -130,20 +132,27 @@ def _run(options: Options, stop: Stop) -> int:
 
 def _follow(options: Options, stop: Stop) -> int:
     """Print the rows of each snapshot that comes, with the number of the last one, by which it can be gone on with."""
+    from streamjoin.cli.following import ENDED, follow_server, position_of
+
     try:
-        if urlsplit(options.target).scheme in ("http", "https"):
-            text = "--follow reads the storage: name the manifest; a server has GET /v1/queries/JOIN"
-            raise Failure(Exit.USAGE, text)
         if options.arrow is not None:
             raise Failure(Exit.USAGE, "--follow has no end, and a file needs one; leave --arrow out")
-        after = options.after
+        begin = None if options.after is None else position_of(options.after)
+        if is_url(options.target):
+            follow_server(options, begin, stop, _print_rows)
+            return Exit.DONE
+        if begin is not None and begin.row is not None:
+            raise Failure(Exit.USAGE, f"--after: {begin} is the id of a server's event; with a manifest, give a snapshot's number")
+        after = None if begin is None else begin.snapshot
         while True:
             with _asked(options, options.rows, stop, after=NOTHING if after is None else after) as answer:
                 if after is not None and answer.snapshot > after:
                     _write(options, answer)
                     click.echo(_told(answer), err=True)
                 after = answer.snapshot if after is None else max(after, answer.snapshot)
-            if not options.follow:
+            if options.follow and answer.is_last:
+                click.echo(ENDED, err=True)
+            if not options.follow or answer.is_last:
                 break
             stop.wait(FOLLOW_SECONDS)
     except Failure as failure:
@@ -162,7 +171,7 @@ def _asked(options: Options, rows: int | None, stop: Stop, after: int | None = N
 
     codes = {Why.WRONG: Exit.USAGE, Why.STORAGE: Exit.STORAGE}
     try:
-        if urlsplit(options.target).scheme in ("http", "https"):
+        if is_url(options.target):
             yield _from_server(options, rows)
             return
         with _from_storage(options, rows, stop, after) as answer:
@@ -201,16 +210,10 @@ def _from_server(options: Options, rows: int | None) -> Answer:
 
     seconds = min(options.seconds, MOST_QUERY_SECONDS)
     body = json.dumps({"sql": options.sql, "limit": min(rows or MOST_ROWS, MOST_ROWS), "timeoutSeconds": seconds})
-    headers = {"Accept": Form.ARROW.value, "Content-Type": "application/json"}
-    if options.token_file is not None:
-        try:
-            headers["Authorization"] = f"Bearer {options.token_file.read_text().strip()}"
-        except OSError as error:
-            raise Failure(Exit.USAGE, f"--token-file: {options.token_file}: {error.strerror}") from error
+    headers = {"Accept": Form.ARROW.value, "Content-Type": "application/json"} | authorization(options.token_file)
     status, given, data = _post(options.target, body, headers, seconds + GRACE_SECONDS)
     if status != HTTPStatus.OK:
-        code = Exit.USAGE if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) else Exit.FAILED
-        raise Failure(code, _refusal(options.target, status, data))
+        raise refusal(options.target, status, data)
     try:
         reader = ipc.open_stream(pa.py_buffer(data))
         answer = Answer(int(given["StreamJoin-Epoch"]), given["StreamJoin-Committed-At"] or "", reader.schema, iter(reader), {})
@@ -222,26 +225,16 @@ def _from_server(options: Options, rows: int | None) -> Answer:
 
 def _post(url: str, body: str, headers: dict[str, str], seconds: float) -> tuple[int, http.client.HTTPMessage, bytes]:
     """The status, headers and body of the answer, which is whole. Raises Failure."""
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     try:
-        connection = kind(parts.hostname or "", parts.port, timeout=seconds)
+        connection, path = connected(url, seconds)
         try:
-            connection.request("POST", f"{parts.path.rstrip('/')}/v1/query", body.encode(), headers)
+            connection.request("POST", f"{path}/v1/query", body.encode(), headers)
             response = connection.getresponse()
             return response.status, response.headers, response.read()
         finally:
             connection.close()
     except (OSError, ValueError, http.client.HTTPException) as error:
-        text = str(error) or type(error).__name__
-        raise Failure(Exit.FAILED, f"{url}: {text}; look whether the join, or streamjoin serve, runs there") from error
-
-
-def _refusal(url: str, status: int, data: bytes) -> str:
-    try:
-        return str(json.loads(data)["error"])
-    except (ValueError, KeyError, TypeError):
-        return f"{url}: answers {status}, and not as a join does; name the port of a driver, or of streamjoin serve"
+        raise unreachable(url, error) from error
 
 
 def _write(options: Options, answer: Answer) -> None:
@@ -277,29 +270,33 @@ def _write_arrow(path: Path, answer: Answer) -> None:
 
 
 def _print_table(answer: Answer) -> None:
+    columns = [(field.name, _is_number(field.type)) for field in answer.schema]
+    _print_rows(columns, (row for batch in answer.batches for row in zip(*(_texts(column) for column in batch.columns), strict=True)))
+
+
+def _print_rows(columns: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str | None]]) -> None:
+    """A table. ``columns``: their names, and whether they have numbers."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(show_edge=False, pad_edge=False)
-    for field in answer.schema:
-        table.add_column(Text(field.name), justify="right" if _is_number(field.type) else "left", overflow="fold")
-    for batch in answer.batches:
-        for row in zip(*(_texts(column) for column in batch.columns), strict=True):
-            table.add_row(*row)
+    for name, is_number in columns:
+        table.add_column(Text(name), justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("null", style="dim") if value is None else Text(value) for value in row))
     console = Console()
     # Elsewhere than on a terminal there is no width to fit into.
     console.print(table, width=None if console.is_terminal else 10_000, no_wrap=not console.is_terminal)
 
 
-def _texts(column: pa.Array) -> Iterator[Any]:
+def _texts(column: pa.Array) -> Iterator[str | None]:
     import pyarrow as pa
-    from rich.text import Text
 
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.string())
     for value in column.to_pylist():
-        yield Text("null", style="dim") if value is None else Text(str(value))
+        yield None if value is None else str(value)
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -69,6 +69,8 @@ class Options:
     """Scale while it runs."""
     pods: Pods | None = None
     """In a pod: where executors are started. None: on this machine."""
+    flight_port: int | None = None
+    """Of Arrow Flight; None: it is not served."""
 
     @property
     def command(self) -> str:
@@ -80,6 +82,7 @@ class Options:
         words += ["--metrics-port", str(self.metrics_port)] if self.metrics_port is not None else []
         words += ["--metrics-address", self.metrics_address] if self.metrics_address is not None else []
         words += ["--api-token-file", str(self.api_token_file)] if self.api_token_file is not None else []
+        words += ["--flight", str(self.flight_port)] if self.flight_port is not None else []
         return shlex.join(words)
 
 
@@ -209,6 +212,7 @@ def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Step
         yield driver, None, None
         return
     from streamjoin.cli.pods import Limits
+    from streamjoin.cli.serve import flight_served
     from streamjoin.query.catalog import Catalog
     from streamjoin.query.pool import Pool
     from streamjoin.serve.api import PlanApi
@@ -234,7 +238,7 @@ def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Step
         remedy = "choose another with --metrics-port, 0 for any free one, or another --metrics-address"
         raise Failure(Exit.USAGE, f"--metrics-port: {where} cannot be listened on ({error.strerror}); {remedy}") from error
     limits = Limits(options.manifest, driver, api, metrics) if options.pods is not None else contextlib.nullcontext()
-    with server, contextlib.closing(pool), limits:
+    with server, contextlib.closing(pool), flight_served(queries, address, options.flight_port, token), limits:
         click.echo(f"metrics: {server.url}/metrics", err=True)
         yield Watched(driver, metrics), metrics, queries.followers
 

@@ -3,15 +3,27 @@ alone."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
 from streamjoin.cli.exits import Exit, Failure
+
+if TYPE_CHECKING:
+    from streamjoin.query.catalog import Catalog
+    from streamjoin.serve.queries import QueryApi
+    from streamjoin.serve.token import TokenFile
+
+
+REREAD_SECONDS = 2.0
+"""So often it is looked whether the manifest has changed."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +36,8 @@ class Options:
     token_file: Path | None
     processes: int
     memory_bytes: int
+    flight_port: int | None = None
+    """Of Arrow Flight; None: it is not served."""
 
 
 def run_server(options: Options) -> int:
@@ -48,14 +62,15 @@ def _serve(options: Options) -> None:
     from streamjoin.serve.token import TokenError, TokenFile
 
     with refusing(options.manifest):
-        job = anchored(compile_job(load(read_text(str(options.manifest)))))
+        text = read_text(str(options.manifest))
+        job = anchored(compile_job(load(text)))
     try:
         token = None if options.token_file is None else TokenFile(options.token_file)
     except TokenError as error:
         raise Failure(Exit.USAGE, f"--api-token-file: {error}") from error
     pool = Pool(Catalog.of(job), processes=options.processes, memory_bytes=options.memory_bytes)
+    api = QueryApi(pool, token)
     try:
-        api = QueryApi(pool, token)
         server = DriverServer(None, options.address, options.port, api=api)
     except OSError as error:
         where = f"port {options.port} of {options.address}"
@@ -68,7 +83,8 @@ def _serve(options: Options) -> None:
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with server:
+        changes = Changes(options.manifest, text, pool.catalog, api.adopt)
+        with server, flight_served(api, options.address, options.flight_port, token), changes:
             click.echo(f"queries: {server.url}/v1/query", err=True)
             stop.wait()
             api.followers.finish(is_over=False)
@@ -76,3 +92,90 @@ def _serve(options: Options) -> None:
         pool.close()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class Changes:
+    """Reads the manifest anew as it changes, so that joins that are added can be asked for, and followed, without another start.
+
+    A manifest counts once the join's driver has committed by it: until then what is held, and by which keys, is the former one's.
+    """
+
+    def __init__(self, manifest: Path, text: str, catalog: Catalog, adopt: Callable[[Catalog], None]) -> None:
+        """``text``: what the catalog was made of."""
+        self._manifest, self._text, self._catalog, self._adopt = manifest, text, catalog, adopt
+        self._told = ""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="manifest", daemon=True)
+
+    def look(self) -> bool:
+        """Take the manifest over; whether it was. One that is not valid, or another StreamJoin's, changes nothing."""
+        from streamjoin.cli.run import anchored
+        from streamjoin.job import compile_job
+        from streamjoin.manifest.validate import ManifestError, load
+        from streamjoin.query.catalog import Catalog
+
+        try:
+            text = self._manifest.read_text()
+            if text == self._text:
+                return False
+            catalog = Catalog.of(anchored(compile_job(load(text))))
+        except (OSError, UnicodeDecodeError, ManifestError) as error:
+            return self._not_yet(f"{self._manifest}: has changed, and cannot be used: {str(error).splitlines()[0]}")
+        if (catalog.name, catalog.location) != (self._catalog.name, self._catalog.location):
+            return self._not_yet(f"{self._manifest}: has another name or checkpoint.location now; start streamjoin serve anew for that")
+        if not self._is_committed(catalog):
+            return False
+        self._text, self._catalog, self._told = text, catalog, ""
+        self._adopt(catalog)
+        return True
+
+    def _is_committed(self, catalog: Catalog) -> bool:
+        from streamjoin.query.errors import QueryError
+        from streamjoin.state.log import read_latest
+        from streamjoin.state.storage import ObjectStorage, StorageError
+
+        try:
+            latest = read_latest(ObjectStorage(catalog.location))
+            if latest is None or latest.checkpoint.main is None:
+                return True
+            catalog.lying(latest.checkpoint)
+        except (QueryError, StorageError):
+            return False
+        return {each.join for each in catalog.results} <= latest.checkpoint.snapshots.keys()
+
+    def _not_yet(self, why: str) -> bool:
+        if why != self._told:
+            self._told = why
+            click.echo(why, err=True)
+        return False
+
+    def _watch(self) -> None:
+        while not self._stop.wait(REREAD_SECONDS):
+            if self.look():
+                click.echo(f"{self._manifest}: has changed, and counts from now on", err=True)
+
+    def __enter__(self) -> Changes:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@contextlib.contextmanager
+def flight_served(api: QueryApi, address: str, port: int | None, token: TokenFile | None) -> Iterator[None]:
+    """Arrow Flight, for as long as this lasts, at the port if there is to be one. Raises Failure."""
+    if port is None:
+        yield
+        return
+    from streamjoin.serve.flight import FlightPort
+
+    try:
+        flight = FlightPort(api, address, port, token=token)
+    except OSError as error:
+        remedy = "choose another port, or 0 for any free one"
+        raise Failure(Exit.USAGE, f"--flight: port {port} of {address} cannot be listened on ({error.strerror}); {remedy}") from error
+    with flight:
+        click.echo(f"flight: {flight.url}", err=True)
+        yield

@@ -228,7 +228,9 @@ class Driver:
             if finished is None:
                 now = self._clock()
                 gathers = bool(self._results.waiting) and (final or self.exhausted or self._results.are_due(self._sink, now, 0.0))
-                if gathers or self._timelines.are_due(self.checkpoint, now, end=final):
+                # Who follows results from the storage is to hear of their end.
+                ends = final and self.exhausted and bool(self.checkpoint.snapshots) and not self.checkpoint.is_over
+                if gathers or ends or self._timelines.are_due(self.checkpoint, now, end=final):
                     self._commit_between(gathers=gathers, final=final)
                 return None
             epoch, reports = finished
@@ -384,7 +386,7 @@ class Driver:
         results = results.kept_in(segment)
         timelines, punctuations = self._timelines.after(self.checkpoint, self._log.incarnation, epoch, reports, segment, now)
         after = checkpoint_after(self.job, self.checkpoint, epoch, reports, now, results, segment)
-        after = replace(after, snapshots=timelines, punctuations=punctuations)
+        after = replace(after, snapshots=timelines, punctuations=punctuations, is_over=False)
         if self._flow is not None:
             after = replace(after, flowing=asdict(self._flow.known(self.checkpoint, self._observations.rates())))
         self._enter("commit")
@@ -402,7 +404,8 @@ class Driver:
             results = results.gathered(self._sink, self.checkpoint.identity, self._log.incarnation, self.checkpoint.epoch)
         results = results.kept_in(segment)
         timelines = self._timelines.between(self.checkpoint, self._clock(), end=final)
-        after = results.committed_by(replace(self.checkpoint, staged={}, snapshots=timelines))
+        is_over = self.checkpoint.is_over or (final and self.exhausted)
+        after = results.committed_by(replace(self.checkpoint, staged={}, snapshots=timelines, is_over=is_over))
         self._log.commit(after, segment.data)
         self.checkpoint, self._results, self._published = after, results, False
         self._publish()

@@ -356,6 +356,8 @@ class Queries(Part):
     """What one query may take. A pod gets that and 256Mi for each of its processes, and 256Mi more."""
     cpu: CpuAmount = Cpu(500)
     """Cores that a pod asks for."""
+    flight: bool = False
+    """Whether they answer over Arrow Flight, too, at port 8081 of the Service."""
     pod_template: FreeForm = Field(default={})
     """A pod template, merged strategically over the operator's own, which has the driver's place, volumes and environment. Its container is
     named queries."""

@@ -5,16 +5,33 @@ Always holds: a commit's blocks never change, so that whoever has read them all 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from streamjoin.query.errors import QueryError, Why
+from streamjoin.results.parts import FOLDER as PARTS
+from streamjoin.results.reader import list_snapshots
+from streamjoin.snapshots.timeline import Timeline
 from streamjoin.state.blocks import FOLDER, is_file
 from streamjoin.state.log import Checkpoint, Damaged, Entry, read_latest
 from streamjoin.state.storage import Missing, Storage, StorageError
 
 
-def commit_of(storage: Storage, epoch: int | None = None) -> Checkpoint:
-    """The checkpoint after an epoch; None: after the last one. O(entries). Raises QueryError, StorageError."""
+@dataclass(frozen=True)
+class Asked:
+    """What a query reads."""
+
+    streams: bool = True
+    """Whether it has any."""
+    joins: tuple[str, ...] = ()
+    """Whose results it has."""
+
+
+def commit_of(storage: Storage, epoch: int | None = None, asked: Asked = Asked()) -> Checkpoint:
+    """The checkpoint after an epoch; None: after the last one. O(entries). Raises QueryError, StorageError.
+
+    ``asked``: by which a refusal says which epochs are there.
+    """
     if epoch is None:
         latest = read_latest(storage)
         if latest is None or latest.checkpoint.epoch < 0 or latest.checkpoint.main is None:
@@ -25,20 +42,40 @@ def commit_of(storage: Storage, epoch: int | None = None) -> Checkpoint:
             return checkpoint
         if checkpoint.epoch < epoch:
             break
-    raise gone(storage, epoch)
+    raise gone(storage, epoch, asked)
 
 
-def gone(storage: Storage, epoch: int) -> QueryError:
-    """That an epoch cannot be read any more, or not yet, and which can. O(entries + stored blocks)."""
-    files = set(storage.list(FOLDER))
-    entries = set(storage.list("log"))
+def gone(storage: Storage, epoch: int, asked: Asked = Asked()) -> QueryError:
+    """That what is asked of an epoch cannot be read any more, or not yet, and of which it can. O(entries + stored blocks and parts)."""
+    objects = {*storage.list(FOLDER), *storage.list("log"), *(storage.list(PARTS) if asked.joins else ())}
+    stored = {join: list_snapshots(storage, join) for join in asked.joins}
     whole = set()
     for checkpoint in _newest_first(storage):
-        has_files = all(block.name in files for block in checkpoint.blocks if is_file(block.name))
-        if checkpoint.epoch >= 0 and has_files and all(block.extent.path in entries for block in checkpoint.blocks if block.extent):
+        needed = set(_of_blocks(checkpoint)) if asked.streams else set()
+        for join in asked.joins:
+            by_then = {snapshot.id for snapshot in stored[join] if snapshot.epoch <= checkpoint.epoch}
+            needed.update(_of_results(checkpoint, join, by_then))
+        if checkpoint.epoch >= 0 and needed <= objects:
             whole.add(checkpoint.epoch)
     there = f"epochs {_ranges(sorted(whole))} are" if len(whole) > 1 else f"epoch {_ranges(sorted(whole))} is" if whole else "none is"
     return QueryError(Why.ABSENT, f"AS OF {epoch}: cannot be read; {there} there, as blocks stay for few epochs after their last")
+
+
+def _of_blocks(checkpoint: Checkpoint) -> Iterator[str]:
+    """The objects that have held tuples."""
+    for block in checkpoint.blocks:
+        if block.extent is not None:
+            yield block.extent.path
+        elif is_file(block.name):
+            yield block.name
+
+
+def _of_results(checkpoint: Checkpoint, join: str, stored: Collection[int]) -> Iterator[str]:
+    """The objects that have results which are in no stored snapshot."""
+    timeline = checkpoint.snapshots.get(join, Timeline())
+    for snapshot in (*timeline.closed, *(() if timeline.open is None else (timeline.open,))):
+        if snapshot.id not in stored:
+            yield from (part.path for part in snapshot.parts)
 
 
 def _newest_first(storage: Storage) -> Iterator[Checkpoint]:

@@ -20,7 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from streamjoin.query.catalog import Catalog
-from streamjoin.query.commit import commit_of, gone
+from streamjoin.query.commit import Asked, commit_of, gone
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.held import held_streams
 from streamjoin.query.messages import Limits
@@ -75,6 +75,8 @@ class Answer:
     rows: int = 0
     is_cut: bool = False
     """There are more rows than the limit."""
+    is_last: bool = False
+    """The join has ended: later commits have no other results."""
 
     @property
     def snapshot(self) -> int:
@@ -139,7 +141,7 @@ def asked(
             reader = database.sql(statement.sql).to_arrow_reader(BATCH_ROWS)
             at = checkpoint.committed_at
             committed = "" if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
-            answer = Answer(checkpoint.epoch, committed, reader.schema, iter(()), read)
+            answer = Answer(checkpoint.epoch, committed, reader.schema, iter(()), read, is_last=checkpoint.is_over)
         answer.batches = _taken(answer, reader, limits, clock)
         yield answer
 
@@ -155,11 +157,12 @@ def _prepared(
     results_of: str | None,
 ) -> tuple[Checkpoint, Sequence[Relation], dict[str, Rows]]:
     """Reads what the query asks for of one commit, and shows it to DuckDB. Returns the commit, all its relations, and what was read."""
+    of = _asked_of(statement, catalog)
     for attempt in range(1, ATTEMPTS + 1):
         check()
         relations: Sequence[Relation]
         if results_of is None:
-            checkpoint = commit_of(storage, statement.as_of)
+            checkpoint = commit_of(storage, statement.as_of, of)
             relations = relations_of(catalog, checkpoint, storage, after)
         else:
             checkpoint = Checkpoint(epoch=ANY_EPOCH)
@@ -179,7 +182,7 @@ def _prepared(
                 room -= read[name].nbytes
         except Missing as missing:
             if statement.as_of is not None:
-                raise gone(storage, statement.as_of) from missing
+                raise gone(storage, statement.as_of, of) from missing
             if attempt == ATTEMPTS:
                 raise QueryError(
                     Why.STORAGE, f"{missing}: what the last {ATTEMPTS} commits named was gone before it was read; ask again, for less"
@@ -189,6 +192,13 @@ def _prepared(
         _show(database, read, wanted)
         return checkpoint, relations, read
     raise AssertionError("the last attempt returns or raises")
+
+
+def _asked_of(statement: Statement, catalog: Catalog) -> Asked:
+    """What a query reads, by the names in it."""
+    streams = {stream.name.casefold() for stream in catalog.streams}
+    joins = tuple(each.join for each in catalog.results if each.join.casefold() in statement.names - streams)
+    return Asked(not joins or bool(statement.names & streams), joins)
 
 
 def relations_of(catalog: Catalog, checkpoint: Checkpoint, storage: Storage, after: int | None = None) -> list[Relation]:

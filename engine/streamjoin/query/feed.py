@@ -16,11 +16,13 @@ from streamjoin.query.continuous import Position, let_go
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.results.reader import INDEX, Run, Snapshot, folder, index_path, outermost, range_of
 from streamjoin.snapshots.timeline import Timeline
-from streamjoin.state.log import read_latest
+from streamjoin.state.log import path_of, read_latest
 from streamjoin.state.storage import Missing, Storage, StorageError
 
 Found = TypeVar("Found")
 LOOK_SECONDS = 0.5
+STILL_SECONDS = 2.0
+"""The last commit is read, for whether the join has ended, once it has been the last for so long."""
 ATTEMPTS = 5
 STEP_ROWS = 100_000
 """Snapshots that come to more are taken in several steps."""
@@ -34,6 +36,8 @@ class Listing:
     """Ascending."""
     looked_at: float
     """By the monotonic clock."""
+    end: int | None = None
+    """The join has ended: snapshots from this one on never come. None: it has not, as far as is known."""
 
     def require(self, position: Position, last: int) -> None:
         """Raises QueryError where some of the snapshots after a position, up to ``last``, have been let go. O(log n)."""
@@ -67,14 +71,30 @@ class Feed:
         self._lock = threading.Lock()
         self._runs: dict[tuple[int, int], Run] = {}
         self._listing = Listing((), float("-inf"))
+        self._last: tuple[str, float] = "", 0.0
+        self._end: int | None = None
 
     def look(self, since: float | None = None) -> Listing:
         """What is stored, looked up after ``since`` (by the monotonic clock), or not long ago. Raises QueryError. O(snapshots)."""
         with self._lock:
             if self._listing.looked_at < (time.monotonic() - self._look_seconds if since is None else since):
                 began = time.monotonic()
-                self._listing = Listing(_explained(self._snapshots), began)
+                end = _explained(lambda: self._ended(began))
+                self._listing = Listing(_explained(self._snapshots), began, end)
             return self._listing
+
+    def _ended(self, now: float) -> int | None:
+        """``Listing.end``. A join that runs commits all the time, and an entry may be large: so only one that stays the last is read."""
+        last = next(reversed(self._storage.list("log")), "")
+        path, since = self._last
+        if last != path:
+            self._last, self._end = (last, now), None
+        elif self._end is None and since <= now - STILL_SECONDS:
+            latest = read_latest(self._storage)
+            self._last = last, float("inf")  # it has been read
+            if latest is not None and latest.checkpoint.is_over and path_of(latest.sequence) == last:
+                self._end = latest.checkpoint.snapshots.get(self._join, Timeline()).next_id
+        return self._end
 
     def ends(self) -> tuple[int, int]:
         """The last snapshot that is stored now, and the last that has ended, which may wait for that; -1: none. Raises QueryError.

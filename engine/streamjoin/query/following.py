@@ -6,17 +6,21 @@ range of positions are the same whoever asks for them, in whatever steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 from sqlglot import exp, tokenize
+from sqlglot.tokens import TokenType  # type: ignore[attr-defined]
 
 from streamjoin.query.catalog import Catalog
-from streamjoin.query.continuous import Position, let_go
+from streamjoin.query.continuous import Continuous, Position, let_go
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.execution import asked, quoted
+from streamjoin.query.kept import Following, Kept
 from streamjoin.query.messages import Form, Piece, Step, Stepped
 from streamjoin.query.relation import Rows
 from streamjoin.query.rendering import lines
@@ -26,6 +30,10 @@ from streamjoin.state.storage import Storage
 
 _OURS = "streamjoin snapshot", "streamjoin row"
 """Two columns behind those that are asked for."""
+READ_STEPS = 8
+"""So many steps' rows are read at once: to find the first ones of a snapshot, all that it has is sorted."""
+READ_BYTES = 16 << 20
+"""Fewer where they come to more than this, but for one batch of rows."""
 _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
     (exp.Query, "a subquery"),
     (exp.AggFunc, "an aggregate"),
@@ -36,36 +44,79 @@ _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
 """What would not give one row for each that is found, looked at by itself."""
 
 
-def step(storage: Storage, catalog: Catalog, todo: Step) -> Stepped:
+def read_select(text: str) -> Continuous:
+    """``SELECT ... FROM join [WHERE ...]`` as a continuous query, whose parts are as yet unchecked. Raises QueryError."""
+    Statement.parse(text)
+    tokens = tokenize(text, read=DIALECT)
+    if tokens and tokens[-1].token_type is TokenType.SEMICOLON:
+        tokens.pop()
+    depth, at = 0, None
+    for number, (before, token) in enumerate(pairwise(tokens), 1):
+        depth += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
+        # NB: IS DISTINCT FROM compares.
+        if depth == 0 and token.token_type is TokenType.FROM and before.token_type is not TokenType.DISTINCT:
+            at = number
+            break
+    rest = tokens[at:] if at is not None else []
+    has_where = len(rest) > 3 and rest[2].token_type is TokenType.WHERE
+    if at is None or tokens[0].token_type is not TokenType.SELECT or len(rest) < 2 or (len(rest) > 2 and not has_where):
+        raise QueryError(Why.WRONG, f"{text[:200]!r}: at a server only SELECT ... FROM join [WHERE ...] can be followed")  # noqa: S608 - a sentence
+    select = text[tokens[0].end + 1 : rest[0].start].strip()
+    return Continuous(rest[1].text, select, text[rest[3].start : rest[-1].end + 1] if has_where else None)
+
+
+def step(storage: Storage, catalog: Catalog, todo: Step, kept: Kept | None = None) -> Stepped:
     """Rows after ``todo.after`` of stored snapshots up to ``todo.upto``, as many as fit. Raises QueryError. O(what is read).
 
-    The answer's position is beyond its last piece where the snapshots that follow have no rows for the query.
+    The answer's position is beyond its last piece where the snapshots that follow have no rows for the query. ``kept``: what earlier steps
+    have read; what this one reads beyond its answer is put there.
     """
-    nbytes = rows = 0
-    is_cut = False
+    kept = Kept() if kept is None else kept
+    rows, read_bytes = kept.take(todo.query, todo.after), 0
+    if rows is None:
+        rows, read_bytes = _read(storage, catalog, todo)
+    schema = pa.schema(list(rows.table.schema)[: -len(_OURS)])
+    nbytes = count = 0
+    is_full = False
     found: list[tuple[int, int, pa.RecordBatch, bytes]] = []
-    with asked(storage, catalog, _sql(todo), todo.limits, results_of=todo.query.join) as answer:
-        _require(todo, answer.read[todo.query.join])
-        schema = pa.schema(list(answer.schema)[: -len(_OURS)])
-        for snapshot, row, batch in _of_snapshots(answer.batches, schema, todo.piece_rows):
-            for last, part, body in _fitting(row, batch, todo):
-                nbytes += len(body)
-                if found and nbytes > todo.most_bytes:
-                    is_cut = True
-                    break
-                found.append((snapshot, last, part, body))
-                rows += part.num_rows
-            if is_cut:
+    for snapshot, row, batch in _of_snapshots(rows.table.slice(0, todo.most_rows).to_batches(), schema, todo.piece_rows):
+        for last, part, body in _fitting(row, batch, todo):
+            nbytes += len(body)
+            is_full = bool(found) and nbytes > todo.most_bytes
+            if is_full:
                 break
-        is_cut = is_cut or answer.rows >= todo.most_rows
-        read_bytes = sum(each.nbytes for each in answer.read.values())
+            found.append((snapshot, last, part, body))
+            count += part.num_rows
+        if is_full:
+            break
+    rest = rows.table.slice(count)
+    is_cut = rest.num_rows > 0 or not rows.is_whole
     pieces = []
     for number, (snapshot, last, part, body) in enumerate(found):
         goes_on = is_cut if number == len(found) - 1 else found[number + 1][0] == snapshot
         pieces.append(Piece(Position(snapshot, last if goes_on else None), part.num_rows, body))
-    reached = Position(todo.upto) if todo.upto >= todo.after.following else todo.after
+    reached = Position(rows.upto) if rows.upto >= todo.after.following else todo.after
     position = pieces[-1].position if is_cut else reached
+    if rest.num_rows:
+        kept.put(todo.query, position, replace(rows, table=rest))
     return Stepped(tuple(pieces), position, schema.serialize().to_pybytes(), read_bytes)
+
+
+def _read(storage: Storage, catalog: Catalog, todo: Step) -> tuple[Following, int]:
+    """What follows ``todo.after``, for several steps; and how many bytes were read. Raises QueryError."""
+    most_rows = READ_STEPS * todo.most_rows
+    with asked(storage, catalog, _sql(todo, most_rows), todo.limits, results_of=todo.query.join) as answer:
+        _require(todo, answer.read[todo.query.join])
+        batches, nbytes, is_whole = [], 0, True
+        for batch in answer.batches:
+            batches.append(batch)
+            nbytes += batch.nbytes
+            if nbytes > READ_BYTES:
+                is_whole = False
+                break
+        is_whole = is_whole and answer.rows < most_rows
+        table = pa.Table.from_batches(batches, answer.schema)
+        return Following(table, todo.upto, is_whole), sum(each.nbytes for each in answer.read.values())
 
 
 def _require(todo: Step, read: Rows) -> None:
@@ -75,7 +126,7 @@ def _require(todo: Step, read: Rows) -> None:
         raise let_go(todo.after, min(first - 1, todo.upto))
 
 
-def _sql(todo: Step) -> str:
+def _sql(todo: Step, most_rows: int) -> str:
     """The query over the step's snapshots. Raises QueryError."""
     query, after = todo.query, todo.after
     join, (snapshot, row) = quoted(query.join), _OURS
@@ -87,7 +138,7 @@ def _sql(todo: Step) -> str:
         _check("where", query.where, f"SELECT 1 WHERE {query.where}", "expressions", "where")
         conditions.append(f"({query.where})")
     ours = f'{join}.{SNAPSHOT} AS "{snapshot}", {join}.{ROW} AS "{row}"'
-    order = f'ORDER BY "{snapshot}", "{row}" LIMIT {todo.most_rows}'
+    order = f'ORDER BY "{snapshot}", "{row}" LIMIT {most_rows}'
     return f"SELECT {query.select}, {ours} FROM {join} WHERE {' AND '.join(conditions)} {order}"  # noqa: S608 - checked, quoted, or ours
 
 
@@ -110,7 +161,7 @@ def _check(field: str, text: str, statement: str, *clauses: str) -> None:
 
 
 def _of_snapshots(
-    batches: Iterator[pa.RecordBatch], schema: pa.Schema, most_rows: int
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_rows: int
 ) -> Iterator[tuple[int, pa.Array, pa.RecordBatch]]:
     """Each stretch of rows of one snapshot, with their ``_row``."""
     for batch in batches:

@@ -117,11 +117,17 @@ class Pool:
         finally:
             with self._lock:
                 self._running.discard(process)
-                keeps = keeps and not self._is_closed
+                keeps = keeps and not self._is_closed and process.setup is self._setup
                 if keeps:
                     self._idle.append(process)
             if not keeps:
                 process.end()
+
+    def adopt(self, catalog: Catalog) -> None:
+        """Answer by another catalog of the join from now on; queries that are being answered are by the one before."""
+        with self._lock:
+            self.catalog = catalog
+            self._setup = replace(self._setup, catalog=catalog)
 
     def close(self) -> None:
         """End all processes, those that are at work too; who waits for one gets a QueryError."""
@@ -150,11 +156,12 @@ class Pool:
         with self._lock:
             while self._idle:
                 process = self._idle.pop()
-                if process.is_alive:
+                if process.is_alive and process.setup is self._setup:
                     self._running.add(process)
                     return process
                 process.end()
-        process = _Process(self._setup)
+            setup = self._setup
+        process = _Process(setup)
         with self._lock:
             self._running.add(process)
         return process
@@ -168,6 +175,7 @@ class _Process:
     """One worker. One thread at a time asks it; ``end`` may come from any."""
 
     def __init__(self, setup: Setup) -> None:
+        self.setup = setup
         # Not -m: the classes of what is sent would be those of another module there.
         command = [sys.executable, "-c", "from streamjoin.query.worker import main; main()"]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -72,6 +72,11 @@ class Statement:
             raise QueryError(Why.WRONG, "the query has a parameter; write the value in its place")
         return cls(sql, as_of, tree)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Of all that it reads from, case-folded; names of its own WITH among them."""
+        return frozenset(table.name.casefold() for table in self.tree.find_all(exp.Table))
+
     def wanted(self, schemas: Mapping[str, pa.Schema], evaluate: Evaluate) -> dict[str, Wanted]:
         """By relation, among those of ``schemas``, what the query asks of it. Raises QueryError for one that is not among them."""
         for source in (lateral.this for lateral in self.tree.find_all(exp.Lateral)):

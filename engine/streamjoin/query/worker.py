@@ -19,6 +19,7 @@ from typing import BinaryIO, cast
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.execution import asked
 from streamjoin.query.following import step
+from streamjoin.query.kept import Kept
 from streamjoin.query.messages import TOO_MUCH_MEMORY, Question, Setup, Step, Stepped, Told, receive, send
 from streamjoin.query.rendering import rendered
 from streamjoin.state.storage import ObjectStorage, Storage
@@ -41,7 +42,7 @@ def _answer() -> None:
     os.dup2(2, 1)  # whatever prints must not disturb the frames
     setup: Setup = receive(questions)
     _be_modest(setup)
-    storage = ObjectStorage(setup.catalog.location)
+    storage, kept = ObjectStorage(setup.catalog.location), Kept()
     while select.select([questions], [], [], setup.idle_seconds)[0]:
         try:
             question: Question | Step = receive(questions)
@@ -49,7 +50,7 @@ def _answer() -> None:
             return
         try:
             if isinstance(question, Step):
-                told: Told | Stepped | QueryError = step(storage, setup.catalog, question)
+                told: Told | Stepped | QueryError = step(storage, setup.catalog, question, kept)
             else:
                 told = _told(storage, setup, question)
         except QueryError as error:

@@ -87,11 +87,21 @@ class Followers:
     def __init__(self, pool: Pool, metrics: QueryMetrics, limits: FollowLimits | None = None) -> None:
         self.limits, self.metrics = limits or FollowLimits(), metrics
         self._pool = pool
-        storage = ObjectStorage(pool.catalog.location)
-        self._feeds = {each.join: Feed(storage, each.join, look_seconds=self.limits.look_seconds) for each in pool.catalog.results}
+        self._storage = ObjectStorage(pool.catalog.location)
+        self._feeds: dict[str, Feed] = {}
+        self.adopt()
         self._changed = threading.Condition()
         self._count = 0
         self.ends = self.is_over = False
+
+    def adopt(self) -> None:
+        """Take over which joins there are by the pool's catalog. Those who follow one that is gone are told so."""
+        before, names = self._feeds, [each.join for each in self._pool.catalog.results]
+        self._feeds = {name: before.get(name) or Feed(self._storage, name, look_seconds=self.limits.look_seconds) for name in names}
+
+    def has(self, feed: Feed) -> bool:
+        """Whether its join is still there."""
+        return feed in self._feeds.values()
 
     def open(self, query: Continuous, after: Position | None, form: Form, is_gone: Callable[[], bool] = lambda: False) -> Follower:
         """Begin after a position, or with what comes from now on (None). Raises QueryError.
@@ -176,6 +186,9 @@ class Follower:
         yield Reached(self.position)
         told_at = time.monotonic()
         while True:
+            if not owner.has(self._feed):
+                text = f"{self._query.join}: is not in the manifest any more; all up to {self.position} was told"
+                raise QueryError(Why.UNKNOWN, text)
             ends = owner.ends  # first: what is stored by then is to be had
             listing = self._feed.look(time.monotonic() if ends else None)
             listing.require(self.position, -1)
@@ -187,6 +200,9 @@ class Follower:
             elif ends:
                 if owner.is_over:
                     yield Over(self.position)
+                return
+            elif listing.end is not None and self.position.following >= listing.end:
+                yield Over(self.position)
                 return
             elif is_gone():
                 return
@@ -207,6 +223,9 @@ class Follower:
             else:
                 raise
             return
+        if found.schema != self.schema and self._form is Form.ARROW:
+            text = f"{self._query.join}: its results have other columns now; ask anew, with after={self.position}"
+            raise QueryError(Why.WRONG, text)
         for piece in found.pieces:
             self.position = piece.position
             self._owner.metrics.followed(piece.rows)
@@ -215,11 +234,15 @@ class Follower:
             self.position = found.position
             yield Reached(found.position)
 
+    @property
+    def patience_seconds(self) -> float:
+        """So long it may take for an event."""
+        return self._owner.limits.patience_seconds
+
     def cut_off(self) -> str:
         """It did not take what it was sent. Returns what it is to be told."""
         self._owner.metrics.cut_off()
-        seconds = self._owner.limits.patience_seconds
-        return f"an event was not taken within {seconds:g} s, so that this ends here; go on with after={self.position}"
+        return f"an event was not taken within {self.patience_seconds:g} s, so that this ends here; go on with after={self.position}"
 
     def failed(self, error: QueryError) -> None:
         """Its events have ended with this."""

@@ -95,6 +95,13 @@ class FollowWish(Message):
         return Continuous(join, self.select, self.where)
 
 
+class FollowTicket(FollowWish):
+    """``DoGet`` of Arrow Flight."""
+
+    join: str
+    """Whose results."""
+
+
 class Following(Message):
     """A plan that is being applied."""
 
@@ -278,6 +285,14 @@ def read_following(parameters: str) -> FollowWish:
         text = f"the parameters: {shown(parameters)}: {error}; write select=...&where=..., with percent signs as in URLs"
         raise BodyError(text) from error
     return _validated(FollowWish, _once(given))
+
+
+def read_ticket(ticket: bytes) -> QueryWish | FollowTicket:
+    """What ``DoGet`` of Arrow Flight asks. Raises BodyError."""
+    value = _parsed(ticket)
+    if not isinstance(value, dict) or ("sql" in value) == ("join" in value):
+        raise BodyError(f"the ticket: {shown(value)} must be an object, of sql or of join, select, where and after")
+    return _validated(QueryWish, value) if "sql" in value else _validated(FollowTicket, value)
 
 
 def _parsed(body: bytes) -> Any:

@@ -3,15 +3,17 @@ join's results as they are found (``GET /v1/queries/{join}``)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from urllib.parse import unquote
 
-from streamjoin.query.continuous import Position
+from streamjoin.query.catalog import Catalog
+from streamjoin.query.continuous import Continuous, Position
 from streamjoin.query.errors import QueryError, Why
-from streamjoin.query.messages import Form
+from streamjoin.query.messages import Form, Told
 from streamjoin.query.pool import Pool
 from streamjoin.serve.admission import Admission, Answer, Content, Refused, Request, Stream
 from streamjoin.serve.event_stream import CONTENT_TYPE, stream
-from streamjoin.serve.followers import Followers
+from streamjoin.serve.followers import Follower, Followers
 from streamjoin.serve.messages import BodyError, QueryWish, read_following, read_query
 from streamjoin.serve.query_metrics import QueryMetrics
 from streamjoin.serve.token import TokenFile
@@ -50,6 +52,11 @@ class QueryApi:
         self.metrics = metrics or QueryMetrics(pool.catalog.name)
         self.followers = followers or Followers(pool, self.metrics)
 
+    def adopt(self, catalog: Catalog) -> None:
+        """The manifest has other joins now; connections stay."""
+        self._pool.adopt(catalog)
+        self.followers.adopt()
+
     def admit(self, method: str, path: str, authorization: str | None, *, address: str, host: str) -> None:
         """As :meth:`streamjoin.serve.admission.Admission.admit`."""
         self._admission.admit(method, path, authorization, address=address, host=host)
@@ -62,8 +69,7 @@ class QueryApi:
         """The answer to a request that was admitted."""
         try:
             if request.path == QUERY:
-                with self.metrics.query():
-                    return self._told(read_query(request.body), _form(request.accept), request)
+                return self._told(request)
             return self._followed(request)
         except BodyError as error:
             self.metrics.failed(Why.WRONG)
@@ -72,9 +78,26 @@ class QueryApi:
             headers = {"Retry-After": "1"} if error.why is Why.BUSY else {}
             return Refused(_STATUS[error.why], str(error), **headers).answer
 
-    def _told(self, wish: QueryWish, form: Form, request: Request) -> Content:
-        told = self._pool.ask(wish.sql, form, rows=wish.limit, seconds=wish.timeout_seconds, is_gone=request.is_gone)
+    def ask(self, wish: QueryWish, form: Form, is_gone: Callable[[], bool]) -> Told:
+        """One answer, counted. Raises QueryError."""
+        with self.metrics.query():
+            told = self._pool.ask(wish.sql, form, rows=wish.limit, seconds=wish.timeout_seconds, is_gone=is_gone)
         self.metrics.read(told.read_bytes)
+        return told
+
+    def follow(
+        self, query: Continuous, after: str | None, form: Form, is_gone: Callable[[], bool], *, field: str = "after"
+    ) -> Follower:
+        """A follower, to be closed; a refusal is counted. ``field``: where ``after`` was given. Raises QueryError."""
+        try:
+            return self.followers.open(query, None if after is None else Position.parse(after, field), form, is_gone)
+        except QueryError as error:
+            self.metrics.failed(error.why)
+            raise
+
+    def _told(self, request: Request) -> Content:
+        form = _form(request.accept)
+        told = self.ask(read_query(request.body), form, request.is_gone)
         headers = {
             "StreamJoin-Epoch": str(told.epoch),
             "StreamJoin-Committed-At": told.committed,
@@ -90,16 +113,10 @@ class QueryApi:
         # The header is a client's that has come again, with the address that it came with first.
         given = wish.after if request.last_event_id is None else request.last_event_id
         field = "after" if request.last_event_id is None else "Last-Event-ID"
-        try:
-            after = None if given is None else Position.parse(given, field)
-            follower = self.followers.open(wish.query(join), after, Form.JSON, request.is_gone)
-        except QueryError as error:
-            self.metrics.failed(error.why)
-            raise
-        patience = self.followers.limits.patience_seconds
+        follower = self.follow(wish.query(join), given, Form.JSON, request.is_gone, field=field)
         return Stream(
             CONTENT_TYPE,
-            lambda outlet: stream(follower, outlet, request.is_gone, patience),
+            lambda outlet: stream(follower, outlet, request.is_gone, follower.patience_seconds),
             {"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 

@@ -157,6 +157,8 @@ class Checkpoint:
     """By join, its snapshots of results that are open, or closed and not stored yet."""
     punctuations: Pending = field(default_factory=Pending)
     """Those that wait for others of the same identifier."""
+    is_over: bool = False
+    """The input has ended, and all of it is joined: no results come any more, unless a driver claims the log again."""
 
     def sized(self, streams: int, places: int) -> Checkpoint:
         """An empty checkpoint for so many streams, held in so many places; one that has epochs as it is."""
@@ -337,7 +339,7 @@ class CommitLog:
         while True:
             self._verified_at = self._now()
             latest = read_latest(self._storage)
-            checkpoint = latest.checkpoint if latest else Checkpoint(identity=uuid.uuid4().hex[:8])
+            checkpoint = replace(latest.checkpoint, is_over=False) if latest else Checkpoint(identity=uuid.uuid4().hex[:8])
             self.incarnation = latest.incarnation + 1 if latest else 1
             self.sequence = latest.sequence if latest else -1
             try:

@@ -1,0 +1,48 @@
+"""What commands that ask a server over HTTP have in common."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from http import HTTPStatus
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from streamjoin.cli.exits import Exit, Failure
+
+_USAGE = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+
+def is_url(target: str) -> bool:
+    return urlsplit(target).scheme in ("http", "https")
+
+
+def connected(url: str, seconds: float) -> tuple[http.client.HTTPConnection, str]:
+    """A connection to the server, which is made by the first request, and the path before its API's. Raises ValueError for a wrong port."""
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    return kind(parts.hostname or "", parts.port, timeout=seconds), parts.path.rstrip("/")
+
+
+def authorization(token_file: Path | None) -> dict[str, str]:
+    """The header that shows a token, if there is one. Raises Failure."""
+    if token_file is None:
+        return {}
+    try:
+        return {"Authorization": f"Bearer {token_file.read_text().strip()}"}
+    except OSError as error:
+        raise Failure(Exit.USAGE, f"--token-file: {token_file}: {error.strerror}") from error
+
+
+def refusal(url: str, status: int, data: bytes) -> Failure:
+    """What a server has refused."""
+    try:
+        text = str(json.loads(data)["error"])
+    except (ValueError, KeyError, TypeError):
+        text = f"{url}: answers {status}, and not as a join does; name the port of a driver, or of streamjoin serve"
+    return Failure(Exit.USAGE if status in _USAGE else Exit.FAILED, text)
+
+
+def unreachable(url: str, error: Exception) -> Failure:
+    text = str(error) or type(error).__name__
+    return Failure(Exit.FAILED, f"{url}: {text}; look whether the join, or streamjoin serve, runs there")
