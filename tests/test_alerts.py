@@ -175,6 +175,20 @@ CASES = [
         "10% of the tuples are dropped because workers are full. Their results are missing for good.",
     ),
     Case(
+        "StreamJoinLosesResults",
+        {
+            "streamjoin_completeness_ratio{join='j',over='1h',bound='high'}": "0.95x40",
+            "streamjoin_completeness_ratio{join='j',over='1h',bound='low'}": "0.9x40",
+        },
+        {
+            "streamjoin_completeness_ratio{join='j',over='1h',bound='high'}": "0.999x40",
+            "streamjoin_completeness_ratio{join='j',over='1h',bound='low'}": "0.9x40",
+            "streamjoin_completeness_ratio{join='j',over='run',bound='high'}": "0.5x40",
+        },
+        "of the results of j of the last hour, 95% at most were found; the others were lost to shedding and to lateness, for good.",
+        labels=(*JOIN.items(), ("join", "j")),
+    ),
+    Case(
         "StreamJoinGetsLateTuples",
         {"streamjoin_late_tuples_total{stream='l'}": "0+30x40", "streamjoin_input_records_total{stream='l'}": "0+600x40"},
         {"streamjoin_late_tuples_total{stream='l'}": "0+3x40", "streamjoin_input_records_total{stream='l'}": "0+600x40"},

@@ -464,6 +464,33 @@ CASES = [
         'spec.joins[0].output.sink.files.compression: "gzip" must be snappy, zstd or none',
     ),
     bad("a rate of nothing", "expectedRate: 100", "expectedRate: 0", "spec.streams[0].expectedRate: 0 must be above 0"),
+    bad(
+        "a budget where nothing is shed",
+        "tau2: 0.8",
+        "tau2: 0.8, budget: {completeness: 99.9 %}",
+        'spec.scaling.budget: "99.9 %" has nothing to spend, as nothing is shed; set spec.shedding.model to "linear" or "quadratic",'
+        " or remove it",
+        also=('shedding: {model: linear, base: "0.1"}', 'shedding: {model: "off"}'),
+    ),
+    bad(
+        "a budget without an inner join",
+        "tau2: 0.8",
+        "tau2: 0.8, budget: {completeness: 99.9 %}",
+        'spec.scaling.budget: "99.9 %" is of the results of inner joins, and there are none; remove it',
+        also=("      condition: ", "      type: left\n      condition: "),
+    ),
+    bad(
+        "a budget of nothing",
+        "tau2: 0.8",
+        'tau2: 0.8, budget: {completeness: "100 %"}',
+        'spec.scaling.budget.completeness: "100 %" is not a percentage above 0 and below 100; write one as 99.9 %',
+    ),
+    bad(
+        "a budget over a moment",
+        "tau2: 0.8",
+        "tau2: 0.8, budget: {completeness: 99.9 %, over: 5m}",
+        'spec.scaling.budget.over: "5m" must be at least 1h and at most 30d',
+    ),
     bad("a tau above 1", "tau2: 0.8", "tau3: 1.5", "spec.scaling.tau3: 1.5 must be at most 1"),
     bad("a tau of 0", "tau0: 0.2", "tau0: 0", "spec.scaling.tau0: 0 must be above 0"),
     bad(

@@ -109,6 +109,8 @@ ACCEPTED = [
     accepted("on without quotes", ("condition:", "on:")),
     accepted("quotes in a condition may hold dots", (CONDITION, 'condition: "orders.currency = \'x.y\' AND orders.id < payments.id"')),
     accepted("case does not count in a condition", (CONDITION, 'condition: "ORDERS.id = Payments.id"')),
+    accepted("a budget", ("tau2: 0.8", "tau2: 0.8, budget: {completeness: 99.95%, over: 30d}")),
+    accepted("a budget of little", ("tau2: 0.8", "tau2: 0.8, budget: {completeness: 0.5 %}")),
     accepted("before and after", (WINDOW, "window: {before: 1m, after: 0s}")),
     accepted("after alone", (WINDOW, "window: {after: 1h30m}")),
     accepted("several joins", (SINK, SINK + MORE)),
@@ -743,6 +745,7 @@ STATUS: Object = {
     "plan": {"generation": 7, "model": "adsp", "tasks": 3, "summary": "<1,3,0>", "movedTuples": 12, "givenUp": [GIVEN_UP]},
     "shed": "0.1",
     "shedRatio": {"orders": "0.1", "payments": "0"},
+    "completeness": {"j": {"estimate": "0.9876", "low": "0.98", "high": "1"}},
     "change": {"generation": 1, "class": "restart", "fields": ["spec.joins[0].output.where"], "message": "because"},
     "decisions": [
         {

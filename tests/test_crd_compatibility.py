@@ -26,6 +26,8 @@ UNWRITTEN = "nobody ever wrote it"
 OPTIONAL = "the field had to be given before"
 RENAMED = "what is stored is counted on from zero: a count of executors is not one of workers"
 ACCEPTED: dict[str, str] = {
+    "spec: rule: the budget has nothing to spend, as nothing is shed; set shedding.model, or remove it": NEW_FIELD,
+    "spec: rule: the budget is of the results of inner joins, and there are none; remove it": NEW_FIELD,
     "spec.streams[]: rule: needs eventTime; name the column of event times there, or remove maxAhead": NEW_FIELD,
     "spec.workers: rule: excludes capacityTuples; keep one: capacity weighs tuples by their bytes, capacityTuples counts them": NEW_FIELD,
     "spec.workers: rule: must be at most max, or each pod would have room for workers that never come": NEW_FIELD,

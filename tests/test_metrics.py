@@ -138,7 +138,8 @@ class Run:
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     output = {"snapshots": {"size": 1}}
-    return Run(tmp_path, output=output, capacity=100, shedding={"model": "linear", "base": "0.2"}, scaling={"tau2": 0.5, "tau1": 0.3})
+    scaling = {"tau2": 0.5, "tau1": 0.3, "budget": {"completeness": "99 %"}}
+    return Run(tmp_path, output=output, capacity=100, shedding={"model": "linear", "base": "0.2"}, scaling=scaling)
 
 
 def as_if_from_kafka(run: Run, **changes: Any) -> Metrics:
@@ -465,6 +466,27 @@ def test_a_start_that_fails_is_counted_and_raised(tmp_path: Path) -> None:
         other.watched.start()
     assert other.scrape()["epoch_failures_total"] == 1
     assert "input_records_total" not in other.scrape()
+
+
+def test_how_complete_results_are_is_said_over_times_and_goes_on_over_restarts(run: Run) -> None:
+    run.watched.start()
+    assert "completeness_ratio" not in run.scrape()
+    last = run.steps(4)[-1]
+    seen, estimate = run.scrape(), last.losses.joins["j"].over(None, 0.0)
+    assert estimate is not None
+    assert 0 < estimate.share < 1
+    bounds = {"estimate": estimate.share, "low": estimate.low, "high": estimate.high}
+    assert seen["completeness_ratio"] == {
+        (bound, "j", over): pytest.approx(share) for over in ("1h", "1d", "run") for bound, share in bounds.items()
+    }
+    causes = {"shedding": estimate.lost_to_shedding, "lateness": estimate.lost_to_lateness}
+    assert seen["lost_results_ratio"] == {
+        (cause, "j", over): pytest.approx(share) for over in ("1h", "1d", "run") for cause, share in causes.items()
+    }
+    assert seen["completeness_budget_seconds"] == 0
+    again = Metrics(run.job, clock=run.clock)
+    again.resume(run.driver.checkpoint)
+    assert scrape(again)["completeness_ratio"] == seen["completeness_ratio"]
 
 
 def test_the_catalogue_has_what_is_served_and_nothing_else(run: Run) -> None:

@@ -113,6 +113,13 @@ class TestChanges:
         is_same = revision(before, "") == revision(after, "")
         assert is_same == (kind in (Class.IGNORED, Class.LIVE)), "the driver restarts exactly when the revision differs"
 
+    def test_a_budget_is_the_drivers_which_says_for_how_long_it_lasts(self) -> None:
+        before = changed("shedding", {"model": "linear"})
+        after = copy.deepcopy(before)
+        after["spec"].setdefault("scaling", {})["budget"] = {"completeness": "99.9 %"}
+        (change,) = classify(compared(manifest_of(before)), compared(manifest_of(after)))
+        assert (change.field, change.kind, change.why) == ("spec.scaling.budget.completeness", Class.RESTART, "the driver says for how long it lasts")
+
     def test_a_join_that_comes_or_goes_restarts_the_driver_and_one_that_stays_may_not_change(self) -> None:
         one = streamjoin()
         (join,) = one["spec"]["joins"]
@@ -611,6 +618,25 @@ class TestStatus:
             "Shedding": ("False", "NothingShed"),
             "Degraded": ("False", "Healthy"),
         }
+
+    def test_how_complete_results_are_is_said_by_join_and_never_rounded_up(self) -> None:
+        report = facts().report
+        assert report is not None
+        assert report.measured is not None
+        measured = dataclasses.replace(report.measured, completeness={"j": {"estimate": 0.99999, "low": 0.98765, "high": 1.0, "more": 2}})
+        written = status.status(facts(report=dataclasses.replace(report, measured=measured)), {}, "2026-01-01T00:00:00Z")
+        assert written["completeness"] == {"j": {"estimate": "0.9999", "low": "0.9876", "high": "1"}}
+        text = plugin.described({**streamjoin(), "status": written}, datetime(2026, 1, 1, tzinfo=UTC))
+        assert "j 99.99% (98.76% to 100.00%) of the last hour's results" in text
+        assert status.only_measurements({"completeness": {}})
+
+    def test_the_driver_is_asked_about_the_last_hour(self) -> None:
+        line = 'streamjoin_completeness_ratio{{name="one",join="j",over="{}",bound="{}"}} {}\n'
+        lines = [("1h", "estimate", 0.9), ("1h", "low", 0.8), ("run", "low", 0.1), ("1h", "high", "NaN")]
+        text = 'streamjoin_plan_generation{name="one"} 1.0\n' + "".join(line.format(*values) for values in lines)
+        measured = measure(text)
+        assert measured is not None
+        assert measured.completeness == {"j": {"estimate": 0.9, "low": 0.8}}
 
     def test_a_join_that_stands_still_says_where_and_for_whom_without_an_age(self) -> None:
         stalled = {"epoch": 7, "step": "tasks", "seconds": 130.5, "waitsFor": ["worker at place 2"], "stalls": 0, "last": None}

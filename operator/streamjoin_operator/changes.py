@@ -74,6 +74,7 @@ RULES = (
     _rule(r"spec\.streams\[\d+\]\.source\.kafka\.(topic|format)", Class.REFUSED, IDENTITY),
     _rule(r"spec\.joins\[\d+\]\.(name|condition|type|window)\b.*", Class.REFUSED, IDENTITY),
     _rule(r"spec\.scaling\.tau\d", Class.RESTART, "load shedding and the metrics' thresholds rest on it"),
+    _rule(r"spec\.scaling\.budget\b.*", Class.RESTART, "the driver says for how long it lasts"),
     _rule(r"spec\.(image|driver|executor|security|serviceAccountAnnotations)\b.*", Class.RESTART, "pods are made anew"),
     _rule(r"spec\.workers\.(resources|perExecutor)\b.*", Class.RESTART, "pods are made anew"),
     _rule(r".*", Class.RESTART, "the driver reads it when it starts"),

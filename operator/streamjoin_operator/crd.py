@@ -357,6 +357,16 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="shedding",
         ),
         Rule(
+            "!has(self.scaling.budget) || self.shedding.model != 'off'",
+            "the budget has nothing to spend, as nothing is shed; set shedding.model, or remove it",
+            field="scaling",
+        ),
+        Rule(
+            "!has(self.scaling.budget) || self.joins.exists(j, j.type == 'inner')",
+            "the budget is of the results of inner joins, and there are none; remove it",
+            field="scaling",
+        ),
+        Rule(
             "self.streams.map(s, s.name) == oldSelf.streams.map(s, s.name)",
             f"the streams' names and order may not change; make another {KIND}",
             field="streams",

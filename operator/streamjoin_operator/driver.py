@@ -15,7 +15,18 @@ from typing import Any
 import aiohttp
 
 from streamjoin_operator.answers import failure, read_at_most
-from streamjoin_operator.measurement import ACCEPTED, GENERATION, SHED, SHED_RATIO, TAU, Doubt, check_plan, checked_tau, exposition
+from streamjoin_operator.measurement import (
+    ACCEPTED,
+    COMPLETENESS,
+    GENERATION,
+    SHED,
+    SHED_RATIO,
+    TAU,
+    Doubt,
+    check_plan,
+    checked_tau,
+    exposition,
+)
 
 TIMEOUT_SECONDS = 5.0
 CONNECT_SECONDS = 3.0
@@ -36,6 +47,8 @@ class Measured:
     shed: dict[int, float]
     counts: dict[str, tuple[float, float]]
     """By stream: tuples shed and accepted so far."""
+    completeness: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By join, of its results of the last hour: the estimate of the share that was found, and between what it is (low, high)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +162,7 @@ def measure(text: str) -> Measured | None:
     generation = math.nan
     workers: dict[str, dict[int, float]] = {TAU: {}, SHED_RATIO: {}}
     streams: dict[str, dict[str, float]] = {SHED: {}, ACCEPTED: {}}
+    completeness: dict[str, dict[str, float]] = {}
     for pairs, value in exposition(text):
         labels = dict(pairs)
         name = labels["__name__"]
@@ -156,13 +170,15 @@ def measure(text: str) -> Measured | None:
             generation = value
         elif name in workers and labels.get("task", "").isdigit():
             workers[name][int(labels["task"])] = value
+        elif name == COMPLETENESS and labels.get("over") == "1h" and math.isfinite(value):
+            completeness.setdefault(labels.get("join", ""), {})[labels.get("bound", "")] = value
         elif name in streams and "stream" in labels:
             streams[name][labels["stream"]] = value
     if not math.isfinite(generation):
         return None
     shed, accepted = streams[SHED], streams[ACCEPTED]
     counts = {stream: (shed.get(stream, 0.0), accepted.get(stream, 0.0)) for stream in shed | accepted}
-    return Measured(int(generation), workers[TAU], workers[SHED_RATIO], counts)
+    return Measured(int(generation), workers[TAU], workers[SHED_RATIO], counts, completeness)
 
 
 def distrust(measured: Measured | None, plan: dict[str, Any]) -> str | None:

@@ -23,17 +23,18 @@ from streamjoin_operator.reasons import Reason
 PREFIX = "streamjoin_"
 TAU, TUPLES, GENERATION, EPOCH = "worker_utilization_ratio", "worker_tuples", "plan_generation", "epoch_number"
 ACCEPTED, SHED, BACKLOG = "accepted_tuples_total", "shed_tuples_total", "backlog_records"
-SHED_RATIO = "worker_shed_ratio"
+SHED_RATIO, COMPLETENESS = "worker_shed_ratio", "completeness_ratio"
+BUDGET = "completeness_budget_seconds"
 EPOCH_SECONDS, EPOCHS = "epoch_duration_seconds_sum", "epoch_duration_seconds_count"
 RUNNING, COMMITTED = "running_epoch_seconds", "last_commit_timestamp_seconds"
-NAMES = (TAU, TUPLES, GENERATION, EPOCH, ACCEPTED, SHED, BACKLOG, EPOCH_SECONDS, EPOCHS, RUNNING, COMMITTED)
+NAMES = (TAU, TUPLES, GENERATION, EPOCH, ACCEPTED, SHED, BACKLOG, EPOCH_SECONDS, EPOCHS, RUNNING, COMMITTED, BUDGET)
 """The metrics that are needed, without their prefix (``docs/metrics.md``)."""
 RATE_SECONDS = 60.0
 """Over so long rates are taken, and what was shed; over as long as there are scrapes where those are further apart."""
 
 _OWN = ("__name__", "name", "task", "side", "stream")
 """Labels of the metrics themselves; the others say who was scraped."""
-_LINE = re.compile(rf"^{PREFIX}({'|'.join((*NAMES, SHED_RATIO))})\{{(.*)\}} (\S+)$", re.MULTILINE)
+_LINE = re.compile(rf"^{PREFIX}({'|'.join((*NAMES, SHED_RATIO, COMPLETENESS))})\{{(.*)\}} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 Labels = tuple[tuple[str, str], ...]
@@ -211,6 +212,7 @@ class _Scraped:
             # A process that has run no epoch has nothing waiting that it knows of; it shows no backlog then.
             backlog_records=sum(self._of_stream(BACKLOG, stream) for stream in names) if epochs else 0.0,
             shed_fraction=shed,
+            budget_seconds=next((_sound(seconds, BUDGET) for _, seconds in self._now(BUDGET)), None),
         )
 
     def _held(self, side: str, workers: int) -> float:

@@ -223,6 +223,7 @@ def described(body: Object, now: datetime) -> str:
         ["workers", f"{status.get('workers', '-')} (desired {status.get('desiredWorkers', '-')})"],
         ["tau", _tau(status, now)],
         ["shed", _shed(status)],
+        ["completeness", _completeness(status)],
         ["cost", _cost(status, now)],
         ["image", status.get("image", "-")],
         ["queries", _queries(status)],
@@ -319,6 +320,15 @@ def _tau(status: Object, now: datetime) -> str:
 def _shed(status: Object) -> str:
     ratios = {stream: ratio for stream, ratio in (status.get("shedRatio") or {}).items() if float(ratio) > 0}
     return ", ".join(f"{stream} {float(ratio):.1%}" for stream, ratio in sorted(ratios.items())) or "0"
+
+
+def _completeness(status: Object) -> str:
+    found = [
+        f"{join} {float(share['estimate']):.2%} ({float(share['low']):.2%} to {float(share['high']):.2%})"
+        for join, share in sorted((status.get("completeness") or {}).items())
+        if {"estimate", "low", "high"} <= share.keys()
+    ]
+    return ", ".join(found) + " of the last hour's results" if found else "-"
 
 
 def _seen(body: Object) -> str:

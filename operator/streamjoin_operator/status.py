@@ -8,6 +8,7 @@ times but of transitions, measurements rounded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -35,8 +36,9 @@ GIVEN_UP = 3
 COMMIT_SECONDS = 300.0
 """``lastCommit`` is written when it is off by so much: a busy join would else be written every few seconds for nothing but that."""
 DEFINITION = f"streamjoins.{names.GROUP}"
-MEASUREMENTS = ("utilization", "shed", "shedRatio", "lastCommit")
+MEASUREMENTS = ("utilization", "shed", "shedRatio", "completeness", "lastCommit")
 """Fields that change all the time while a join is busy."""
+COMPLETENESS_BOUNDS = ("estimate", "low", "high")
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +331,12 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
     if measured is not None and facts.report is not None and facts.report.metrics_problem is None and measured.utilization:
         written["shedRatio"] = {stream: f"{ratio:.2g}" for stream, ratio in sorted(facts.shed_ratio.items())}
         written["shed"] = f"{max(facts.shed_ratio.values(), default=0.0):.2g}"
+    if measured is not None and measured.completeness:
+        # Rounded down, so that 1 is said only where nothing was lost.
+        written["completeness"] = {
+            join: {bound: f"{math.floor(share * 1e4) / 1e4:.4g}" for bound, share in of_join.items() if bound in COMPLETENESS_BOUNDS}
+            for join, of_join in sorted(measured.completeness.items())
+        }
     last_commit = _last_commit(facts, before)
     if last_commit is not None:
         written["lastCommit"] = last_commit

@@ -54,6 +54,17 @@ class Utilization(Part):
     """When that was first measured; while the operator runs it has been the same since, to a hundredth."""
 
 
+class Completeness(Part):
+    """The share of a join's results that was found, of those that there would be had no tuple been shed or late."""
+
+    estimate: Share | None = None
+    """What it is expected to be."""
+    low: Share | None = None
+    """It is this at least, in 95 of 100 cases together with high."""
+    high: Share | None = None
+    """It is this at most."""
+
+
 class GivenUp(Part):
     """A plan that the driver had accepted and that did not come to run."""
 
@@ -175,6 +186,8 @@ class Status(Part):
     """The greatest of shedRatio."""
     shed_ratio: Annotated[dict[str, Share], Field(max_length=16)] | None = None
     """By stream, the share of its tuples that is dropped because workers are nearly full."""
+    completeness: Annotated[dict[str, Completeness], Field(max_length=16)] | None = None
+    """By join, of its results of the last hour, the share that shedding and late tuples have left. Estimated."""
     change: Change | None = None
     """What the last change of the manifest led to."""
     decisions: Annotated[tuple[Decision, ...], Field(strict=False, max_length=50)] | None = None

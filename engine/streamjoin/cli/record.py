@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamjoin.cli import wording
+from streamjoin.cli.completeness import completeness_record
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.history import History
 from streamjoin.cli.loop import Ended
@@ -43,7 +44,9 @@ def epoch_record(
         ],
         "candidates": result.candidates,
         "output": result.output,
-        "joins": _joins(subject, result.joins),
+        "joins": [
+            {**of_join, "completeness": completeness_record(result, of_join["name"])} for of_join in _joins(subject, result.joins)
+        ],
         "workers": [
             {
                 "task": task,
@@ -95,7 +98,12 @@ def summary_record(subject: Subject, history: History, ended: Ended, seconds: fl
         "output": history.output,
         "outputPerSecond": _rounded(history.output / span) if span else None,
         "joins": [
-            {**of_join, "sink": sink} for of_join, sink in zip(_joins(subject, history.joins), subject.sinks, strict=True)
+            {
+                **of_join,
+                "completeness": None if history.last is None else completeness_record(history.last, of_join["name"]),
+                "sink": sink,
+            }
+            for of_join, sink in zip(_joins(subject, history.joins), subject.sinks, strict=True)
         ],
         "sink": subject.sink,
         "maxUtilization": _rounded(history.largest_utilization),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from streamjoin.cli import wording
+from streamjoin.cli.completeness import completeness_text
 from streamjoin.cli.history import History
 from streamjoin.cli.loop import Ended, Reason
 from streamjoin.cli.record import run_span
@@ -27,6 +28,7 @@ def summary_lines(subject: Subject, history: History, ended: Ended, picture: Pat
         where = f"of {len(subject.sinks)} joins" if subject.has_several else subject.sink
         lines.append(_line("output", wording.plural(history.output, "row"), f"{wording.short(history.output / span)}/s", before, where))
         lines += _joins(subject, history)
+        lines += [_line("complete", text) for text in completeness_text(history.last, joins_named=subject.has_several)]
         quantiles = ((0.5, "p50"), (0.95, "p95"))
         times = [f"{name} {wording.duration(history.durations.quantile(fraction))}" for fraction, name in quantiles]
         lines.append(

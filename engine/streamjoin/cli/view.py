@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from streamjoin.cli import wording
+from streamjoin.cli.completeness import least, percent
 from streamjoin.cli.history import History
 from streamjoin.cli.loop import Asked, Done, Ended, Entering, Event, Notice, Reason, Retrying, Started, Starting, Stopping, Waiting
 from streamjoin.cli.record import epoch_record
@@ -449,6 +450,10 @@ class Screen:
                 line.append(f"{step} ", "dim").append(f"{wording.duration(last.seconds[step])}  ")
         line.append("backlog ", "dim").append(f"{_number(backlog)}  ", "yellow" if backlog else "")
         line.append("blocks ", "dim").append(f"{_number(last.blocks)}  ")
+        complete = least(last)
+        if complete is not None:
+            span = f"{percent(complete.low)} to {percent(complete.high)}"
+            line.append("complete ", "dim").append(f"{percent(complete.share)} ({span}, 1 h)  ", "yellow")
         line.append("read back ", "dim").append(_number(self.history.read_back), "yellow" if last.read_back else "")
         return line
 

@@ -3,6 +3,7 @@
 =================  =====================================================================================================
 ``deployment``     how many workers to start with
 ``shedding``       what to shed when they are full
+``completeness``   which share of the results shedding and lateness leave
 ``plan``           a scheme, and who goes on as which of its tasks
 ``mapping``        who goes on as what, so that least moves (Alg. 4, and exact)
 ``alignment``      where a new scheme cuts, so that less need move (Fig. 8)

@@ -11,6 +11,7 @@ Always holds, whatever comes in:
 - Workers that are starting count as capacity. While state migrates nothing is decided.
 - Within quiet windows, and once there were ``max_per_hour`` changes within an hour, none is begun, but to bring the workers within their
   limits, and where tuples are being lost.
+- With a budget for what may be lost, a full worker is relieved at any price only before the budget is spent.
 - No workers are removed while tuples are shed, while the join falls behind or its window fills, nor when tau would exceed tau2 afterwards.
 - Under constant load, with forecasts that come true, there is at most one change; by the policy ``predictive``, only changes one way.
 
@@ -39,7 +40,7 @@ from streamjoin.elastic.events import (
     Unpaused,
 )
 from streamjoin.elastic.forecast import Forecast
-from streamjoin.elastic.rules import expected_tau, review
+from streamjoin.elastic.rules import budget_ends, expected_tau, review
 from streamjoin.elastic.sample import Reading, Sample, read
 from streamjoin.elastic.settings import MOST_PER_HOUR, Settings
 from streamjoin.elastic.state import Attempt, Behind, Hold, State
@@ -155,6 +156,11 @@ class DecisionCore:
             state.full = _extend(state.full, at, gap)
         elif reading.complete:
             state.full = None
+
+        if tau_max is not None and tau_max >= settings.tau2 and budget_ends(settings, reading):
+            state.spending = _extend(state.spending, at, gap)
+        elif reading.complete:
+            state.spending = None
 
         if reading.sound and tau_mean is not None and tau_mean <= settings.tau0:
             state.unused = _extend(state.unused, at, settings.stale_seconds)

@@ -45,6 +45,9 @@ class Reason(StrEnum):
     ORDERED = "Ordered"
     """Somebody has changed the limits or the model: no rule decided it."""
 
+    BUDGET = "Budget"
+    """The budget for lost results was going to be spent."""
+
     STEADY = "Steady"
     """Nothing calls for a change."""
     OFF = "Off"
@@ -74,6 +77,8 @@ class Reason(StrEnum):
     """No more workers are allowed."""
     SHEDDING = "Shedding"
     """Tuples are dropped: no time to remove workers."""
+    WITHIN_BUDGET = "WithinBudget"
+    """Results are lost, no more than may be, and a change costs more than it saves."""
     RISING = "Rising"
     """Held tuples grow: no time to remove workers."""
     BUSY = "Busy"

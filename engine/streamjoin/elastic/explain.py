@@ -70,6 +70,8 @@ def _sentences(record: Record, now: float) -> list[str]:
             text += f", {inputs.rate:,.0f} tuples/s"
         if inputs.shed_fraction:
             text += f", {inputs.shed_fraction:.1%} shed"
+        if inputs.budget_seconds is not None:
+            text += f"; the budget lasts {inputs.budget_seconds:.0f} s"
         lines.append(text + ".")
         lines += [f"What could not be believed of it: {'; '.join(inputs.problems)}."] * bool(inputs.problems)
         lines += [f"Nobody confirms it: {inputs.unconfirmed}."] * bool(inputs.unconfirmed)

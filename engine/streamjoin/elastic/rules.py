@@ -16,6 +16,9 @@ All of that is the policy ``thresholds``. With ``predictive`` (``outlook``) ``al
 reach tau2, for what the window will hold at the rates of now, and ``deallocate`` once idle workers have cost more than a change and the
 way back; both aim at ``Settings.level``.
 
+With a budget for lost results (``Settings.budget``) a full worker is relieved as soon as the budget would be spent before added workers
+were there, whatever its tau; before that only where the bill of some change is lower than that of losing results.
+
 Always holds: what ``core`` promises. Each rule gives one verdict, and a refusal has its reason.
 """
 
@@ -71,6 +74,12 @@ def expected_tau(state: State, settings: Settings, tau_max: float) -> float:
     return now * max(1.0, state.outlook.growth(settings.window_seconds, _ahead(settings))) if settings.is_predictive else now
 
 
+def budget_ends(settings: Settings, reading: Reading) -> bool:
+    """Whether the budget for lost results is going to be spent before workers that are added after ``scale_up_after`` would be there."""
+    left = reading.budget_seconds
+    return settings.budget is not None and left is not None and left <= _ahead(settings) + settings.scale_up_after
+
+
 def _ahead(settings: Settings) -> float:
     return settings.start_seconds + settings.interval_seconds + _FORESIGHT_SECONDS
 
@@ -121,7 +130,8 @@ class _Review:
         if chosen.mode is not Mode.ENFORCE or chosen.reason in (Reason.BELOW_FLOOR, Reason.ABOVE_CEILING):
             return None
         latest = state.latest
-        if for_a_full_worker and latest is not None and ((latest.shed_fraction or 0) > 0 or (latest.tau_max or 0) >= 1):
+        spares = settings.budget is not None and state.spending is None
+        if for_a_full_worker and not spares and latest is not None and ((latest.shed_fraction or 0) > 0 or (latest.tau_max or 0) >= 1):
             return None
         window = settings.quiet_at(self.now)
         if window is not None:
@@ -193,7 +203,10 @@ class _Review:
         if refusal is not None:
             return refusal
         latest, hold = self._latest, state.full
-        tau = latest.tau_max
+        tau, spending = latest.tau_max, state.spending
+        if spending is not None and spending.until >= latest.taken_at and spending.seconds >= settings.scale_up_after:
+            self.held_for[rule] = spending.seconds
+            return self._relieve(latest, spending.seconds)
         if hold is None:
             known = "" if latest.complete else f" of {latest.known} of {latest.workers} workers"
             shown = "is not known" if tau is None else f"({tau:.2f}{known}) {self._below(tau)}"
@@ -232,9 +245,16 @@ class _Review:
             why = f"tau of the fullest worker ({shown}) is going to be {soon:.2f} in {ahead}, above tau2 ({settings.tau2:g}){_by(latest)}"
         else:
             why = f"tau of the fullest worker ({shown}) has been at or above tau3 ({settings.tau3:g}) for {_seconds(seconds)}{_by(latest)}"
+        reason = Reason.FULL
+        if self._is_spending:
+            reason, left = Reason.BUDGET, _seconds(latest.budget_seconds or 0.0)
+            why = f"so many results are lost to shedding that the budget ({self._budget}) lasts {left} more; tau is {shown}{_by(latest)}"
         capacity = state.workers + latest.starting
         here = self.asked.at(state.workers)
         replan = self._replan_relieves(latest, here)
+        spared = self._spare(latest, why, capacity, replan)
+        if spared is not None:
+            return spared
         if replan is not None and settings.mode_of(rule) is not Mode.ENFORCE:
             return replan
         if settings.mode_of(rule) is Mode.OFF:
@@ -260,7 +280,35 @@ class _Review:
             if replan is not None and latest.unconfirmed is None and (settings.is_predictive or self._bill(state.workers).total < change):
                 return replan
         then = "" if prospect is None else f", where it should be {prospect.tau_max:.2f}"
-        return self._act(rule, Kind.ALLOCATE, Reason.FULL, f"{why}: {_from_to(state.workers, target)}{then}", target)
+        return self._act(rule, Kind.ALLOCATE, reason, f"{why}: {_from_to(state.workers, target)}{then}", target)
+
+    @property
+    def _is_spending(self) -> bool:
+        """Whether the budget is about to be spent, for long enough to act."""
+        spending = self.state.spending
+        return spending is not None and spending.seconds >= self.settings.scale_up_after
+
+    @property
+    def _budget(self) -> str:
+        assert self.settings.budget is not None
+        return self.settings.budget.words
+
+    def _spare(self, latest: Reading, why: str, capacity: int, replan: Verdict | None) -> Verdict | None:
+        """The refusal to relieve a full worker whose losses are within the budget, where every change costs more than it saves."""
+        settings, left = self.settings, latest.budget_seconds
+        if settings.budget is None or left is None or self._is_spending or budget_ends(settings, latest):
+            return None
+        stay, costs = self._bill_stay(latest), []
+        if replan is not None:
+            costs.append(self._bill(self.state.workers).total)
+        target = self._target_up(latest, capacity)
+        if target > capacity and self.asked.at(target) is not None:
+            costs.append(self._bill(target).total)
+        if not costs or min(costs) < stay.total:
+            return None
+        lasts = f"the budget ({self._budget}) lasts" + ("" if left >= settings.budget.over_seconds else f" {_seconds(left)} more")
+        bills = f"a change costs {min(costs):.3g} worker-hours, and what is lost {stay.total:.3g}"
+        return self._refuse(Rule.ALLOCATE, Reason.WITHIN_BUDGET, f"{why}, but {lasts}: {bills}")
 
     def _replan_relieves(self, latest: Reading, here: Prospect | None) -> Verdict | None:
         """A re-plan at the same size in answer to a full worker, where that would end it and is going to be carried out."""

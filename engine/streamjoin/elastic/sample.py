@@ -44,6 +44,8 @@ class Sample:
     """Records that wait, of all streams."""
     shed_fraction: float | None = None
     """Which part of the incoming tuples is dropped, 0 to 1."""
+    budget_seconds: float | None = None
+    """For how long ``Settings.budget`` lasts if results are lost as they are now; 0: it is spent. None: not known, or there is none."""
     migrating: bool = False
     """Whether state is on the move to another plan."""
     unconfirmed: str | None = None
@@ -77,6 +79,7 @@ class Reading:
     """What could not be believed, in words."""
     unconfirmed: str | None = None
     """As the sample's."""
+    budget_seconds: float | None = None
 
     @property
     def sound(self) -> bool:
@@ -158,6 +161,7 @@ def read(sample: Sample, workers: int) -> Reading:
         epoch_seconds=number("the epoch's time", sample.epoch_seconds),
         backlog_records=number("the backlog", sample.backlog_records),
         shed_fraction=number("the shed fraction", sample.shed_fraction, 1.0),
+        budget_seconds=None if sample.budget_seconds is None else number("the budget's time", sample.budget_seconds),
         migrating=bool(sample.migrating),
         problems=tuple(problems),
         unconfirmed=sample.unconfirmed,

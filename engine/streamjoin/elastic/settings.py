@@ -17,6 +17,7 @@ from streamjoin.elastic.shedding import LEAST_KEPT, shed_factor
 from streamjoin.elastic.shedding import MODELS as SHEDDING_MODELS
 from streamjoin.manifest.capacity import capacity_in_tuples
 from streamjoin.manifest.model import Spec
+from streamjoin.manifest.quantity import Duration
 
 
 class Mode(StrEnum):
@@ -49,6 +50,18 @@ class Rule(StrEnum):
     """Add workers when the join falls behind its input, however empty they are."""
 
 
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How complete results are to be (``spec.scaling.budget``)."""
+
+    share: float
+    over_seconds: float
+
+    @property
+    def words(self) -> str:
+        return f"{self.share:.6%}".rstrip("%").rstrip("0").rstrip(".") + f" % over {Duration(round(self.over_seconds * 1e6))}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Thresholds of tau, in parts of a worker's capacity; times in seconds. Raises ValueError naming the field of the manifest."""
@@ -77,6 +90,8 @@ class Settings:
     """By rule, where it differs from ``mode``."""
     shedding_model: str = "off"
     shedding_base: float = 0.0
+    budget: Budget | None = None
+    """None: a full worker is relieved at any price."""
     quiet: tuple[QuietWindow, ...] = ()
     max_per_hour: int = 0
     """Changes of the plan; 0: any number."""
@@ -197,6 +212,7 @@ class Settings:
             max_per_hour=scaling.max_per_hour,
             shedding_model=spec.shedding.model,
             shedding_base=spec.shedding.base,
+            budget=None if scaling.budget is None else Budget(scaling.budget.share, scaling.budget.over.micros / 1e6),
         )
 
 

@@ -34,11 +34,13 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
+from streamjoin.elastic.completeness import GROUPS
 from streamjoin.epoch.cascade import Cascade, rounds_of
 from streamjoin.epoch.matches import Matches, Rows, merge_marks, read_marks
 from streamjoin.epoch.spec import (
     REPORT,
     UNMATCHABLE,
+    AreaWork,
     Compiled,
     CompiledJoin,
     Config,
@@ -56,9 +58,10 @@ from streamjoin.epoch.spec import (
 )
 from streamjoin.epoch.writes import Writes
 from streamjoin.kernel.expansion import Coverage
-from streamjoin.kernel.run import CHUNK_BYTES, Run, merge_in_chunks, merge_runs, tiers
+from streamjoin.kernel.joiner import Indices, Matched
+from streamjoin.kernel.run import CHUNK_BYTES, UNIT, Run, merge_in_chunks, merge_runs, tiers
 from streamjoin.language.join_type import JoinType
-from streamjoin.language.sides import LEFT
+from streamjoin.language.sides import LEFT, SIDES
 from streamjoin.scheme.tiling import Area
 from streamjoin.state.blocks import FOLDER, Axes, Block, conformed, describe, encode_in_parts, load_all, name_of
 from streamjoin.state.log import Entry
@@ -79,6 +82,8 @@ from streamjoin.state.store import (
 
 MARK = "_mark"
 """How columns of runs begin while they are merged: whether the tuple has matched, by one join."""
+SAMPLED_PAIRS = 4096
+"""Of a chunk of pairs, those that are counted by groups."""
 LARGE_BYTES = 32 << 20
 """A merged run larger than this goes to mapped pages before the next merge begins, so that no two of them fill the memory at once."""
 
@@ -192,11 +197,12 @@ class Part(TaskPart):
         if self._worker.sequences is not None:
             self._cascade = Cascade(spec, self._plan, self._worker, areas, report, self._write)
             self._cascade.begin(self._runs, self._fresh)
+        report.areas = {index: AreaWork(area.holds) for index, area in areas.items()}
         for each in self._worker.joins:
             seen = each.joiner.candidates_seen
             for index, area in areas.items():
                 for left, right in _pairs(index, area, each.places, self._runs, self._fresh):
-                    self._join_pair(each, left, right)
+                    self._join_pair(each, index, left, right)
             report.admitted[each.name] = each.joiner.candidates_seen - seen
             if not each.type.tracked:
                 self._writes.finish_results(each.name)  # beside the other joins
@@ -218,19 +224,36 @@ class Part(TaskPart):
                 for indexed in held.indexes.keys() - needed:
                     del held.indexes[indexed]
 
-    def _join_pair(self, join: CompiledJoin, left: HeldRun, right: HeldRun) -> None:
+    def _join_pair(self, join: CompiledJoin, area: int, left: HeldRun, right: HeldRun) -> None:
         coverage = join.joiner.coverage(left.run, right.run)
         if coverage is Coverage.NONE:
             return  # so no index is made that nothing would be found by
         matches = self._matches.get(join.name)
-        matched = None if matches is None else matches.marker(left, right)
+        matched = self._counter(join.name, left.run, right.run) if matches is None else matches.marker(left, right)
         times = coverage is Coverage.SOME
         seen_left, seen_right = (
             held.by(indexed, taken.stream.schema, times=times)
             for held, indexed, taken in zip((left, right), join.indexed, (self._worker.streams[each] for each in join.streams), strict=True)
         )
+        outputs = self._report.areas[area].outputs
         for batch in join.joiner.join(seen_left, seen_right, matched, pairs_wanted=join.type.gives_pairs):
+            outputs[join.name] = outputs.get(join.name, 0) + batch.num_rows
             self._write(join.name, batch)
+
+    def _counter(self, join: str, left: Run, right: Run) -> Matched | None:
+        """Who counts pairs of these two runs by their tuples' groups, where that is wanted."""
+        if not self._spec.counts_groups:
+            return None
+        counts = self._report.groups.setdefault(join, np.zeros((len(SIDES), GROUPS)))
+        units = [run.batch.column(UNIT).to_numpy() for run in (left, right)]
+
+        def count(*pairs: Indices) -> None:
+            # Of many pairs one in so many, evenly: pairs of one tuple lie together.
+            every = -(-len(pairs[LEFT]) // SAMPLED_PAIRS)
+            for side, rows in enumerate(pairs):
+                counts[side] += every * np.bincount(units[side][rows[::every]] % GROUPS, minlength=GROUPS)
+
+        return count
 
     def outgoing(self) -> Iterator[Piece]:
         """What other tasks are to have in the next round: partial results for the steps that they do, or notices, of tuples that they own
@@ -271,6 +294,8 @@ class Part(TaskPart):
         kept_fresh = {key: chunks for key, chunks in self._fresh.items() if holds(areas[key[0]], key[1]) and key[1] not in spec.ended}
         self._joined.unmapped = list(chain.from_iterable((*(merged for _, merged in tiered.values()), *kept_fresh.values())))
         held = {key: (*kept, *merged, *kept_fresh.get(key, ())) for key, (kept, merged) in tiered.items()}
+        for index, work in report.areas.items():
+            work.held = tuple(sum(run.run.rows for run in held.get((index, place), ())) for place in range(len(self._worker.places)))
         marks = {name: of_join.after(held) for name, of_join in matches.items()}
         self._clock.lap("merge")
         self._stage(held, marks)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from streamjoin.epoch.fingerprint import stored as stored_fingerprint
+from streamjoin.epoch.losses import losses_after
 from streamjoin.epoch.planning import PlannedEpoch, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, JoinWork, TaskWork
 from streamjoin.epoch.results import Results
@@ -104,6 +105,8 @@ def checkpoint_after(
         fingerprint=stored_fingerprint(job.fingerprint()),
         committed_at=now,
     )
+    is_chain = current.scheme.model == HANDSHAKE
+    after = replace(after, losses=losses_after(job, last, after, reports, at_work, is_chain=is_chain))
     return results.committed_by(after)
 
 
@@ -269,6 +272,7 @@ def result_of(
         work={report.task: TaskWork(report.seconds, report.output, report.candidates, sum(report.held_bytes)) for report in reports},
         stored_blocks=stored_blocks,
         stored_bytes=stored_bytes,
+        losses=after.losses,
         source_errors=tuple(_source_errors(reports, stream) for stream in range(len(inputs))),
         backlog_by_partition=tuple(plan.backlog_by_partition for plan in inputs),
     )

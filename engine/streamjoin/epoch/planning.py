@@ -13,6 +13,7 @@ from streamjoin.chain.blocksize import Load, theorem_1
 from streamjoin.elastic.sequences import Ways
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.events import EpochPlans
+from streamjoin.epoch.losses import can_lose
 from streamjoin.epoch.spec import EpochSpec, Handover, Rewrite, Shared, TooLarge, Upcoming
 from streamjoin.io.base import Position, Source, SourcePlan
 from streamjoin.job import Job, JoinSource
@@ -183,6 +184,7 @@ def make_spec(
         small_bytes=min(MOST_SMALL_BYTES, SMALL_BYTES // current.scheme.tasks),
         follows=follows,
         block_tuples=block_tuples(job, last, inputs, current.scheme.tasks) if current.scheme.model == HANDSHAKE else 1,
+        counts_groups=can_lose(job),
         deadline_seconds=deadline_seconds,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from streamjoin.elastic.completeness import Losses
 from streamjoin.epoch.spec import EpochSpec, SplitTooLarge, TaskReport, TooLarge
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ class EpochResult:
     """By join; ``output`` and ``candidates`` are of all."""
     stored_blocks: tuple[int, ...] = (0, 0)
     stored_bytes: tuple[int, ...] = (0, 0)
+    losses: Losses = field(default_factory=Losses)
+    """How complete results are, as the checkpoint has it."""
     storage_retries: int = 0
     """Requests to object stores that had to be repeated, by the tasks that finished and by the driver."""
     source_errors: tuple[int, ...] = (0, 0)

@@ -192,6 +192,9 @@ def prepare(
         report.late += late
         if late and late_letters:
             letters += _letters(batch, rows, ~keep, f"{stream.event_time}: late; the stream's watermark was {_written(bound)}")
+    if moment is not None and keep.any():
+        oldest = int(moment[keep].min())
+        report.time_min = oldest if report.time_min is None else min(report.time_min, oldest)
     alone: dict[int, pa.RecordBatch] = {}
     keys: list[np.ndarray] = []
     keyed: list[np.ndarray] = []
@@ -264,7 +267,7 @@ def cut(spec: EpochSpec, plan: Plan, taken: Taken, tables: list[pa.Table], repor
     orders = [_order(table, number) for number in range(len(taken.places))]
     kept: np.ndarray | None = None
     if any(spec.shed):
-        kept = table.column("_shed").to_numpy() >= _shed_factors(spec, plan, taken, table, names, orders)
+        kept = table.column("_shed").to_numpy() >= _shed_factors(spec, plan, taken, table, names, orders, report)
         report.shed += table.num_rows - int(kept.sum())
         orders = [order[kept[order]] for order in orders]
     report.accepted += table.num_rows if kept is None else int(kept.sum())
@@ -286,21 +289,34 @@ def _pieces(plan: Plan, place: int, batch: pa.RecordBatch, report: RouteReport) 
         if piece.num_rows:
             data = piece.serialize()
             report.routed += piece.num_rows
+            _count(report.kept, area, place, piece.num_rows)
             report.routed_bytes += data.size
             yield Piece(areas[area].task, area, place, data)
 
 
 def _shed_factors(
-    spec: EpochSpec, plan: Plan, taken: Taken, table: pa.Table, names: list[str], orders: list[np.ndarray]
+    spec: EpochSpec,
+    plan: Plan,
+    taken: Taken,
+    table: pa.Table,
+    names: list[str],
+    orders: list[np.ndarray],
+    report: RouteReport,
 ) -> np.ndarray:
-    """By row, the largest factor of the workers that would hold the tuple: a full one is relieved of that, not of what only probes it."""
+    """By row, the largest factor of the workers that would hold the tuple: a full one is relieved of that, not of what only probes it.
+    Counts what would come to each."""
     factors, units, areas = np.zeros(table.num_rows), table.column("_unit").to_numpy(), plan.scheme.areas
     for place, name, order in zip(taken.places, names, orders, strict=True):
         for area, selection in plan.routers[place].route(table.column(name).to_numpy()[order], units[order]):
+            rows = order[selection]
+            _count(report.came, area, place, len(rows))
             if areas[area].holds[place]:
-                rows = order[selection]
                 factors[rows] = np.maximum(factors[rows], spec.shed[areas[area].task])
     return factors
+
+
+def _count(counts: dict[tuple[int, int], int], area: int, place: int, rows: int) -> None:
+    counts[area, place] = counts.get((area, place), 0) + rows
 
 
 def _order(table: pa.Table, number: int) -> np.ndarray:

@@ -196,6 +196,8 @@ class EpochSpec:
     fails. It reports which attempt that was, and the driver commits only what follows from what it has committed."""
     block_tuples: int = 1
     """Of a chain (``handshake``): how many tuples its workers send on at once."""
+    counts_groups: bool = False
+    """Whether tasks count results by random groups of tuples, for how sure the estimate of what is lost is."""
     deadline_seconds: float = LEAST_SECONDS
     """An attempt of which nothing moves for so long is given up."""
 
@@ -266,10 +268,15 @@ class RouteReport:
     """Tuples sent, replicas and places counted each."""
     input_bytes: int = 0
     """In memory, of the records that parsed and are not too large."""
+    kept: dict[tuple[int, int], int] = field(default_factory=dict)
+    """By area and place, the tuples sent; and in ``came``, where any may be shed, with those that were shed."""
+    came: dict[tuple[int, int], int] = field(default_factory=dict)
     routed_bytes: int = 0
     dead_letter_bytes: int = 0
     time_max: int | None = None
     """The newest event time, of late and filtered records too, but not of those that are too far ahead."""
+    time_min: int | None = None
+    """The oldest event time of tuples that are neither late nor filtered, nor too far ahead."""
     partition: int | None = None
     """The split's."""
     dead_letters: list[Staged] = field(default_factory=list)
@@ -296,6 +303,18 @@ class ChunkHeld(NamedTuple):
 
 
 @dataclass
+class AreaWork:
+    """What an area holds, and what it found."""
+
+    holds: tuple[bool, ...]
+    """By place, as the area's."""
+    held: tuple[int, ...] = ()
+    """Tuples by place."""
+    outputs: dict[str, int] = field(default_factory=dict)
+    """Results, by join."""
+
+
+@dataclass
 class TaskReport:
     """What one join task did. Its blocks and outputs exist for others only once a commit names them."""
 
@@ -313,6 +332,10 @@ class TaskReport:
     """Results, by join."""
     admitted: dict[str, int] = field(default_factory=dict)
     """Pairs that its main predicate has admitted, by join."""
+    areas: dict[int, AreaWork] = field(default_factory=dict)
+    """Of two streams, but not of a chain: what its areas have and did."""
+    groups: dict[str, np.ndarray] = field(default_factory=dict)
+    """About how many results are of each random group of a side's tuples, by join; float64[side, group]."""
     blocks: list[Block] = field(default_factory=list)
     small_blocks: dict[str, bytes] = field(default_factory=dict)
     """The content of those of them that are not files, by name."""

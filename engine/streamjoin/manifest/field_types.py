@@ -49,6 +49,7 @@ def _setting(value: object) -> str | int | float | bool:
 
 
 _LONGEST_FRACTION = 20
+_PERCENTAGE = r"^([1-9][0-9]?(\.[0-9]+)?|0\.[0-9]*[1-9][0-9]*) ?%$"
 _HTTP_URL = "https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?"
 _OBJECT_NAME = "[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
 _SUBDOMAIN = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
@@ -83,6 +84,12 @@ def instant_micros(text: str) -> int:
 
 def _instant(value: str) -> str:
     instant_micros(value)
+    return value
+
+
+def _percentage(value: str) -> str:
+    if not re.fullmatch(_PERCENTAGE, value):
+        raise ValueError("is not a percentage above 0 and below 100; write one as 99.9 %")
     return value
 
 
@@ -189,6 +196,14 @@ Fraction = Annotated[
 ]
 TimeOfDay = Annotated[str, StringConstraints(max_length=5, pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
 """As 08:30."""
+Percentage = Annotated[
+    str,
+    StringConstraints(max_length=20),
+    AfterValidator(_percentage),
+    WithJsonSchema({"type": "string", "maxLength": 20, "pattern": _PERCENTAGE}),
+]
+"""As 99.9 %; above 0, and below 100."""
+BudgetSpan = Annotated[Duration, _Between(Duration.parse("1h"), Duration.parse("30d"))]
 TimeZone = Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(_zone)]
 Tau = Annotated[float, Field(gt=0, le=1)]
 Location = Annotated[

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest.cel import Rule
 from streamjoin.manifest.field_types import (
+    BudgetSpan,
     CapacityAmount,
     CpuAmount,
     DeadlineSpan,
@@ -27,6 +28,7 @@ from streamjoin.manifest.field_types import (
     MemoryAmount,
     Names,
     ObjectName,
+    Percentage,
     PositiveSpan,
     Span,
     Sql,
@@ -239,6 +241,20 @@ class Quiet(Part):
     """Whose clock is meant, as Europe/Berlin."""
 
 
+class Budget(Part):
+    """How many results may be lost before workers are added."""
+
+    completeness: Percentage
+    """The share of the results that is to be there, as 99.9 %. What late tuples lose counts, too."""
+    over: BudgetSpan = Duration.parse("1d")
+    """Over how long."""
+
+    @property
+    def share(self) -> float:
+        """The completeness, 0 to 1."""
+        return float(self.completeness.removesuffix("%")) / 100
+
+
 class Scaling(Part):
     """When to add and to remove workers, by tau: what a worker holds / its capacity, in tuples or in bytes."""
 
@@ -267,6 +283,9 @@ class Scaling(Part):
     """Windows of the week in which no change of the plan is begun, unless tuples are being lost."""
     max_per_hour: Annotated[int, Field(ge=0, le=60)] = 0
     """How many changes of the plan there may be in an hour, unless tuples are being lost; 0: any number."""
+    budget: Budget | None = None
+    """How complete results are to be, where shedding is on: as long as what is lost is within it, a full worker is relieved only if that
+    costs less than what is shed, and workers are added before it runs out. Without one a full worker is relieved at any price."""
     prometheus: Prometheus = Prometheus()
     """Kubernetes: where the operator reads what it scales by."""
 

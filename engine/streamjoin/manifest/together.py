@@ -43,7 +43,7 @@ Check = Iterator[Problem]
 
 def problems(manifest: Manifest) -> list[Problem]:
     """Everything that is wrong with the fields together."""
-    checks = [_name(manifest), _counts(manifest), _stream_names(manifest), _workers(manifest), _taus(manifest)]
+    checks = [_name(manifest), _counts(manifest), _stream_names(manifest), _workers(manifest), _taus(manifest), _budget(manifest)]
     streams: tuple[model.Stream, ...] = _given(manifest, "spec", "streams") or ()
     joins: tuple[model.Join, ...] = _given(manifest, "spec", "joins") or ()
     of_pairs = len(streams) > 2 and (len(joins) > 1 or any(_given(stream, "source", "join") for stream in streams))
@@ -744,6 +744,18 @@ def _taus(manifest: Manifest) -> Check:
             yield Problem(f"spec.scaling.{low}", lower, f"must be below {high} ({_tau(high, higher, given)})")
         else:
             yield Problem(f"spec.scaling.{high}", higher, f"must be above {low} ({_tau(low, lower, given)})")
+
+
+def _budget(manifest: Manifest) -> Check:
+    budget, joins = manifest.spec.scaling.budget, _given(manifest, "spec", "joins") or ()
+    if budget is None:
+        return
+    if manifest.spec.shedding.model == "off":
+        message = 'has nothing to spend, as nothing is shed; set spec.shedding.model to "linear" or "quadratic", or remove it'
+        yield Problem("spec.scaling.budget", budget.completeness, message)
+    if joins and not any(join.type == "inner" for join in joins):
+        message = "is of the results of inner joins, and there are none; remove it"
+        yield Problem("spec.scaling.budget", budget.completeness, message)
 
 
 def _tau(name: str, value: float, given: set[str]) -> str:

@@ -155,6 +155,7 @@ class Autoscaler:
         for block in checkpoint.blocks:
             held[block.place] += block.rows
         tau = utilization(self._job, checkpoint)
+        budget = self.settings.budget
         new = 0 if status.wanted is None or status.phase is not PlanPhase.WAITING else status.wanted.keep.count(None)
         self._shell.take(
             Sample(
@@ -168,6 +169,7 @@ class Autoscaler:
                 epoch_seconds=0.0 if result is None else result.duration,
                 backlog_records=0 if result is None else sum(result.backlog),
                 shed_fraction=self._shed_fraction,
+                budget_seconds=None if budget is None else checkpoint.losses.budget_seconds(budget.share, budget.over_seconds, taken_at),
             )
         )
 

@@ -103,6 +103,25 @@ SCALING = (
         "Decisions of the autoscaler, one an epoch: HOLD, ALLOCATE, DEALLOCATE, REPLAN; Enforce: carried out, Recommend: only said.",
     ),
 )
+COMPLETENESS = (
+    _gauge(
+        "completeness_ratio",
+        ("name", "join", "over", "bound"),
+        "Estimated share of a join's results that was found, of those that there would be had no tuple been shed or late; over 1h, 1d or"
+        " run (since the checkpoint's first epoch). bound: estimate; low and high, between which it is in 95 of 100 cases.",
+    ),
+    _gauge(
+        "lost_results_ratio",
+        ("name", "join", "over", "cause"),
+        "Estimated share of a join's results that was lost, by cause: shedding, lateness.",
+    ),
+    _gauge(
+        "completeness_budget_seconds",
+        NAME,
+        "For how long spec.scaling.budget lasts if results are lost as they are now, at most its over; 0: it is spent. Missing without"
+        " one.",
+    ),
+)
 STREAMS = (
     _counter(
         "input_records_total",
@@ -251,6 +270,7 @@ SECTIONS = {
     "Workers and the plan": WORKERS,
     "Changes of the plan": SCALING,
     "Streams and output": STREAMS,
+    "Completeness": COMPLETENESS,
     "Epochs": EPOCHS,
     "State": STATE,
     "Kafka": KAFKA,

@@ -24,6 +24,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from streamjoin import __version__
+from streamjoin.elastic.completeness import SPANS, Losses
 from streamjoin.elastic.decision import Decision
 from streamjoin.elastic.decision import Kind as Action
 from streamjoin.elastic.settings import Mode
@@ -65,6 +66,7 @@ class Committed:
     watermarks: tuple[int | None, ...]
     stored_blocks: tuple[int, ...]
     stored_bytes: tuple[int, ...]
+    losses: Losses
     held: Mapping[int, tuple[int, ...]]
     """By task and place. Empty where the plan is new: what its tasks hold is known after its first epoch."""
     utilization: Mapping[int, float]
@@ -156,6 +158,7 @@ class Metrics(Collector):
             generation=checkpoint.generation,
             committed_at=checkpoint.committed_at,
             totals=checkpoint.totals,
+            losses=checkpoint.losses,
             watermarks=checkpoint.watermarks,
             stored_blocks=blocks,
             stored_bytes=nbytes,
@@ -185,6 +188,7 @@ class Metrics(Collector):
             generation=result.generation,
             committed_at=result.committed_at,
             totals=result.totals,
+            losses=result.losses,
             watermarks=result.watermarks,
             stored_blocks=result.stored_blocks,
             stored_bytes=result.stored_bytes,
@@ -354,6 +358,7 @@ class Metrics(Collector):
     def _add_committed(self, page: Page, committed: Committed, now: float) -> None:
         name, result = self._job.name, committed.result
         self._add_totals(page, committed.totals)
+        self._add_completeness(page, committed.losses, now)
         if committed.generation:
             page.add("streamjoin_plan_generation", committed.generation, name)
             for join in self._job.joins:
@@ -418,6 +423,20 @@ class Metrics(Collector):
                     page.add(metric.name, totals.get(total, (0,))[0], name, join.name)
             else:
                 page.add(metric.name, totals.get(metric.total, (0,))[0], name)
+
+    def _add_completeness(self, page: Page, losses: Losses, now: float) -> None:
+        name, budget = self._job.name, self._job.manifest.spec.scaling.budget
+        if budget is not None:
+            page.add("streamjoin_completeness_budget_seconds", losses.budget_seconds(budget.share, budget.over.micros / 1e6, now), name)
+        for join, of_join in losses.joins.items():
+            for over, seconds in SPANS.items():
+                estimate = of_join.over(seconds, now)
+                if estimate is None:
+                    continue
+                for bound, share in (("estimate", estimate.share), ("low", estimate.low), ("high", estimate.high)):
+                    page.add("streamjoin_completeness_ratio", share, name, join, over, bound)
+                for cause, share in (("shedding", estimate.lost_to_shedding), ("lateness", estimate.lost_to_lateness)):
+                    page.add("streamjoin_lost_results_ratio", share, name, join, over, cause)
 
     def _add_result(self, page: Page, result: EpochResult, now: float) -> None:
         """What is known only of an epoch that this process ran."""

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from streamjoin.elastic.arbitration import GIB, Prices
+from streamjoin.elastic.completeness import JoinLosses, Sums
 from streamjoin.elastic.forecast import AnalyticForecast, Grid, best_grid, load_of
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
@@ -228,6 +229,8 @@ class _World:
         """Of the fullest worker, and of each of the others."""
         self.paused = 0.0
         """Seconds of pause still to come."""
+        self.losses = JoinLosses(Sums(0.0))
+        """Of results, where there is a budget for them."""
         self.outcome = Outcome(name=decider.name, workers=np.empty(traffic.steps), tau=np.empty(traffic.steps))
         self._fill(0)
 
@@ -262,6 +265,10 @@ class _World:
         for side, tuples in zip(self.sides, taken, strict=True):
             side.add(index, tuples * (1 - shed))
         self.waiting = [tuples - took for tuples, took in zip(there, taken, strict=True)]
+        if settings.budget is not None:
+            # A result is there if neither of its tuples was shed. Its other tuple is taken to have come at about the same time.
+            now, results = (index + 1) * step, taken[0] * taken[1] / step
+            self.losses = self.losses.plus(now, Sums(now, results * (1 - shed) ** 2, results, results))
         self.outcome.shed_tuples += sum(taken) * shed
         self.outcome.bill += sum(taken) * shed / 1e6 * self.join.prices.million_shed
         # What is offered against what can be worked off: above 1 the epochs take longer than their interval.
@@ -305,7 +312,7 @@ class _World:
         )
 
     def _sample(self, now: float, rates: tuple[float, float], busy: float, shed: float) -> Sample:
-        plan, interval = self.plan, self.join.settings.interval_seconds
+        plan, interval, budget = self.plan, self.join.settings.interval_seconds, self.join.settings.budget
         tau: dict[int, float | None] = dict.fromkeys(range(plan.workers), self.taus[1])
         tau[0] = self.taus[0]
         return Sample(
@@ -319,6 +326,7 @@ class _World:
             epoch_seconds=max(min(self.join.fixed_seconds, interval / 2), busy * interval),
             backlog_records=sum(self.waiting),
             shed_fraction=shed,
+            budget_seconds=None if budget is None else self.losses.seconds_left(budget.share, budget.over_seconds, now),
             migrating=self.change is not None and self.change.ends_at is not None,
         )
 

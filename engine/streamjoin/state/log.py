@@ -38,6 +38,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from streamjoin.elastic.completeness import Losses
 from streamjoin.elastic.sequences import Way, Ways
 from streamjoin.snapshots.punctuation import Pending
 from streamjoin.snapshots.timeline import Timeline
@@ -142,6 +143,8 @@ class Checkpoint:
     """Which attempt of each task this epoch's result is: a worker that has that attempt's runs need not read them back."""
     totals: dict[str, list[int]] = field(default_factory=dict)
     """Counters since the first epoch, per stream where that makes sense; see ``epoch.reports``."""
+    losses: Losses = field(default_factory=Losses)
+    """How complete results are, and what is remembered for it."""
     staged: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """What this epoch's commit makes visible, by sink, to be published (again) before the next commit."""
     waiting: tuple[dict[str, Any], ...] = ()
@@ -180,6 +183,7 @@ class Checkpoint:
         values = {name: getattr(self, name) for name in Checkpoint.__slots__}
         values["snapshots"] = {join: timeline.to_json() for join, timeline in self.snapshots.items()}
         values["punctuations"] = self.punctuations.to_json()
+        values["losses"] = self.losses.to_json()
         values["ways"] = [[list(way.order), way.fetches] for way in self.ways]
         for name in ("blocks", "marks", "fed"):
             values[name] = [part.to_json() for part in getattr(self, name)]
@@ -200,6 +204,7 @@ class Checkpoint:
         read["ways"] = tuple(Way(tuple(order), fetches) for order, fetches in read.get("ways", ()))
         read["snapshots"] = {join: Timeline.from_json(timeline) for join, timeline in read.get("snapshots", {}).items()}
         read["punctuations"] = Pending.from_json(read.get("punctuations", {}))
+        read["losses"] = Losses.from_json(read.get("losses", {}))
         read["waiting"] = tuple(read["waiting"])
         for name in ("held", "held_bytes"):
             read[name] = {int(task): tuple(held) for task, held in read.get(name, {}).items()}

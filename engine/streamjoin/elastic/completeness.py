@@ -1,0 +1,529 @@
+"""Completeness: which share of a join's results was found, and which was lost to shedding and to lateness. An estimate, with an interval.
+
+A tuple that is shed, or late, is dropped before it is stored: it neither waits for others nor meets those that wait. So a result is found
+if, and only if, all its tuples were kept. What is counted for each epoch, by *part* (an area of the scheme, in which two tuples meet; or
+all workers, of three and more streams and of a chain) and by source of tuples::
+
+    came   tuples on time that the part was to have           kept   those of them that were not shed
+    late   tuples that were dropped as late                   held   kept tuples that the part holds after the epoch
+    output results that were found
+
+An epoch's new tuples N meet each other and those that are held, H, so of two streams it looks at ``N_l N_r + N_l H_r + H_l N_r`` pairs,
+where those of the window count: an epoch's tuples are taken to be spread evenly over the event time by which it went forward
+(:func:`inside`). Of more streams, at ``prod(H + N) - prod(H)``. Let P be these pairs: of kept tuples alone, of all that came on time, and
+of these and the late ones. The part's selectivity is what its pairs of kept tuples have given, over the last epochs: ``sum(output) /
+sum(P(kept))``. Then of each epoch are lost, part by part::
+
+    by shedding                  (P(came) - P(kept)) * selectivity
+    by lateness, or by both      (P(came and late) - P(came)) * selectivity
+
+(A ratio estimator.) Where all factors are what they were a window ago, P(kept) / P(came) is (1 - SF_l)(1 - SF_r). Came and late are
+remembered of what is held (:class:`Memory`): tuples expire in the order in which they came, so those that are held are the newest.
+
+Assumptions:
+
+1. Among tuples of one part and epoch, which are shed is chance, and of two tuples independent. Routing sees to it.
+2. Within a part, a source's tuples have as many partners within the window each, on average, in whichever epoch they came, as do those of
+   the epochs before.
+3. Late tuples have as many partners as those that came on time in the same epoch, and are late independently of them.
+4. What is lost before a join's input (dead letters, results of a join that it reads) is not its loss.
+
+The interval: by chance, tuples with many partners are dropped more or less often. With d the results of a tuple that were found, the
+variance of an output of which a share 1 - p of a source's tuples is dropped is ``(1 - p) * sum(d^2)``; ``sum(d^2) / sum(d)``, the results
+of a tuple as a result sees it, is measured by :data:`GROUPS` random groups of each side's tuples, whose results are counted: of random
+groups the variance is ``sum(d^2) / GROUPS`` (Wolter, "Introduction to Variance Estimation", 2). Added is :data:`MODEL_ERROR` for what the
+assumptions do not hold exactly.
+
+Always holds: ``0 <= low <= share <= high <= 1``; without a tuple dropped all three are 1. Pure; state is plain data for the checkpoint.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+GROUPS = 16
+"""Random groups of each side's tuples, by the unit."""
+QUANTILE = 2.131
+"""Of Student's t with GROUPS - 1 degrees of freedom, for 95 of 100."""
+MODEL_ERROR = 0.02
+"""The standard deviation of what is lost for what else is not as assumed, as a part of it."""
+MOST_REMEMBERED = 16
+"""Entries of a memory; more are put together."""
+FINE_SECONDS, HOUR, DAY = 300.0, 3600.0, 86400.0
+KEPT_FINE_SECONDS, KEPT_HOURLY_SECONDS, KEPT_SECONDS = 2 * HOUR, 2 * DAY, 32 * DAY
+"""For how long sums are kept by five minutes, by hours and by days."""
+SPANS = {"1h": HOUR, "1d": DAY, "run": None}
+"""The times that are shown, by their names; None: since the checkpoint's first epoch."""
+RECENT_SECONDS = 60.0
+"""What is lost at present is averaged over about so long."""
+DECAY = 0.8
+"""By epoch, of what is remembered of a part's selectivity."""
+
+Span = tuple[float, float] | None
+"""Event times, microseconds; None: not known."""
+
+
+class Tuples(NamedTuple):
+    """Counts of tuples, or of pairs: with the late ones, on time, not shed."""
+
+    all: float
+    came: float
+    kept: float
+
+    def __add__(self, other: object) -> Tuples:
+        assert isinstance(other, Tuples)
+        return Tuples(self.all + other.all, self.came + other.came, self.kept + other.kept)
+
+    def times(self, factor: float) -> Tuples:
+        return Tuples(self.all * factor, self.came * factor, self.kept * factor)
+
+
+NOTHING = Tuples(0.0, 0.0, 0.0)
+
+
+class Entry(NamedTuple):
+    """Tuples that came in some epochs, evenly over some event time."""
+
+    tuples: Tuples
+    span: Span = None
+
+    def plus(self, other: Entry) -> Entry:
+        span = None if self.span is None or other.span is None else (min(self.span[0], other.span[0]), max(self.span[1], other.span[1]))
+        return Entry(self.tuples + other.tuples, span)
+
+
+Memory = tuple[Entry, ...]
+"""What came of the tuples that a part holds of a source, oldest first."""
+
+
+def remembered(memory: Memory, new: Entry, held: float) -> Memory:
+    """The memory after an epoch that brought ``new``, of which with what was there ``held`` are held now. O(entries)."""
+    entries = [*memory, new] if new.tuples.all > 0 else list(memory)
+    kept = sum(entry.tuples.kept for entry in entries)
+    while entries and kept > held:
+        oldest = entries.pop(0)
+        over, of_oldest = kept - held, oldest.tuples.kept
+        if of_oldest > over:
+            left = 1 - over / of_oldest
+            span = oldest.span
+            entries.insert(0, Entry(oldest.tuples.times(left), None if span is None else (span[1] - left * (span[1] - span[0]), span[1])))
+            break
+        kept -= of_oldest
+    if kept < held and not math.isclose(kept, held):
+        entries.insert(0, Entry(Tuples(held - kept, held - kept, held - kept)))  # nothing is known of these
+    found: list[Entry] = []
+    for entry in entries:
+        if found and (found[-1].span is None) is (entry.span is None) and _same(found[-1].tuples, entry.tuples):
+            found[-1] = found[-1].plus(entry)
+        else:
+            found.append(entry)
+    while len(found) > MOST_REMEMBERED:
+        least = min(range(len(found) - 1), key=lambda at: found[at].tuples.all + found[at + 1].tuples.all)
+        found[least : least + 2] = [found[least].plus(found[least + 1])]
+    return tuple(found)
+
+
+def _same(one: Tuples, other: Tuples) -> bool:
+    """Whether the same shares were kept."""
+    return math.isclose(one.all * other.kept, other.all * one.kept) and math.isclose(one.came * other.kept, other.came * one.kept)
+
+
+def inside(left: Span, right: Span, window: tuple[float, float]) -> float:
+    """Of pairs whose times are spread evenly over these spans, the part within the window: ``-before <= right - left <= after``."""
+    if left is None or right is None:
+        return 1.0
+    before, after = window
+    (a, b), (c, d) = left, right
+    if b - a < 1 or d - c < 1:  # hardly any time: by the middles
+        return float(-before - max(b - a, d - c) <= (c + d) / 2 - (a + b) / 2 <= after + max(b - a, d - c))
+    # The difference of two even spreads is spread as a trapezoid, whose integral is made of four half squares.
+    return max(0.0, min(1.0, _below(after, a, b, c, d) - _below(-before, a, b, c, d)))
+
+
+def _below(limit: float, a: float, b: float, c: float, d: float) -> float:
+    """The part of the pairs of [a, b] and [c, d] with right - left below the limit."""
+
+    def half_square(over: float) -> float:
+        return max(0.0, over) ** 2 / 2
+
+    area = half_square(limit - (c - b)) - half_square(limit - (d - b)) - half_square(limit - (c - a)) + half_square(limit - (d - a))
+    return area / ((b - a) * (d - c))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one part did in an epoch. Tuples are by source."""
+
+    new: tuple[Entry, ...]
+    held: tuple[float, ...]
+    outputs: Mapping[str, int]
+    """By join."""
+    holds: tuple[bool, ...] = ()
+    """Whether tuples stay for others, or only meet those that are held; empty: all stay. Those that come together meet where the join's
+    first source stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What is counted in an epoch."""
+
+    at: float
+    """When it was committed; seconds since 1970."""
+    generation: int
+    parts: Mapping[int, Part]
+    groups: Mapping[str, Sequence[Sequence[float]]]
+    """By join and side, the results by the group of that side's tuple. Empty where they are not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A join whose losses are estimated."""
+
+    sources: tuple[int, ...]
+    """Which its results are made of."""
+    window: tuple[float, float] = (math.inf, math.inf)
+    """How far before a left tuple's event time its partners' may be, and how far after it; microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Of a join's results over some time. They can be added."""
+
+    begin: float
+    """Seconds since 1970."""
+    output: float = 0.0
+    came: float = 0.0
+    """Results of tuples on time."""
+    all: float = 0.0
+    weights: tuple[float, ...] = ()
+    """By source, what ``sum(d^2) / sum(d)`` is to be multiplied by for its part of the variance of ``all``."""
+
+    def plus(self, other: Sums) -> Sums:
+        length = max(len(self.weights), len(other.weights))
+        weights = (sum(pair) for pair in zip(_padded(self.weights, length), _padded(other.weights, length), strict=True))
+        return Sums(
+            begin=min(self.begin, other.begin),
+            output=self.output + other.output,
+            came=self.came + other.came,
+            all=self.all + other.all,
+            weights=tuple(weights),
+        )
+
+    def to_json(self) -> list[Any]:
+        return [_short(value) for value in (self.begin, self.output, self.came, self.all, *self.weights)]
+
+    @classmethod
+    def from_json(cls, values: Sequence[float]) -> Sums:
+        begin, output, came, every, *weights = values
+        return cls(begin, output, came, every, tuple(weights))
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A join's results over some time: which share was found of those that there would be had no tuple been shed or late."""
+
+    share: float
+    low: float
+    high: float
+    """Between these the share lies in 95 of 100 cases."""
+    lost_to_shedding: float
+    lost_to_lateness: float
+    """Shares, which with ``share`` make 1."""
+    results: float
+    """That there would be."""
+
+    def to_json(self) -> dict[str, float]:
+        """As commands show it."""
+        named = {"share": self.share, "low": self.low, "high": self.high}
+        lost = {"lostToShedding": self.lost_to_shedding, "lostToLateness": self.lost_to_lateness}
+        return {name: round(value, 9) for name, value in {**named, **lost}.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class JoinLosses:
+    """What is remembered of one join."""
+
+    run: Sums
+    """Since the checkpoint's beginning, or since when it is counted."""
+    recently: tuple[Sums, ...] = ()
+    """Parts of the last weeks, oldest first."""
+    groups: tuple[tuple[float, ...], ...] = ()
+    lately: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    """By part, of the last epochs: results; pairs of kept tuples and of all; by source, kept tuples and all."""
+    kept: tuple[float, ...] = ()
+    """Tuples by source, for where no groups are counted."""
+    rate: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """When the last epoch was; results a second that there would be, and that are lost, at present."""
+
+    def over(self, seconds: float | None, now: float) -> Estimate | None:
+        """Of the last so many seconds (in steps of five minutes, of hours, or of days, by how long ago they are), or of the whole run.
+
+        None before any result. O(kept sums).
+        """
+        found = self.run
+        if seconds is not None:
+            found = _sum(sums for sums in self.recently if sums.begin + _step(now - sums.begin) > now - seconds) or Sums(now)
+        if found.all <= 0:
+            return None
+        share = min(1.0, found.output / found.all)
+        variance = (
+            sum(self.spread(at) * weight for at, weight in enumerate(found.weights)) + (MODEL_ERROR * (found.all - found.output)) ** 2
+        )
+        error = QUANTILE * math.sqrt(variance)
+        low = min(share, found.output / (found.all + error))
+        high = min(1.0, found.output / (found.all - error)) if found.all > error else 1.0
+        late = max(0.0, found.all - found.came) / found.all
+        return Estimate(share, low, max(share, high), max(0.0, 1 - share - late), late, found.all)
+
+    def spread(self, at: int) -> float:
+        """``sum(d^2) / sum(d)`` of a source's tuples: how many results a tuple has, averaged over the results. At least 1."""
+        counted = self.groups[at] if at < len(self.groups) else ()
+        total = sum(counted)
+        if total <= 0:
+            # Twice what is so where all have as many.
+            return max(1.0, 2 * self.run.output / self.kept[at]) if at < len(self.kept) and self.kept[at] > 0 else 1.0
+        mean = total / GROUPS
+        squares = sum((results - mean) ** 2 for results in counted) * GROUPS / (GROUPS - 1)
+        return max(1.0, squares / total)
+
+    def plus(self, at: float, sums: Sums) -> JoinLosses:
+        """With those of an epoch that was committed at this time."""
+        recently, rate = _compacted((*self.recently, sums), at), _rate(self.rate, at, sums)
+        return replace(self, run=self.run.plus(sums), recently=recently, rate=rate)
+
+    def seconds_left(self, share: float, over: float, now: float) -> float:
+        """How long this completeness over the last ``over`` seconds lasts if results are lost as at present, at most ``over``; 0: it does
+        not any more.
+
+        With S of T results lost, l a second being lost of r, it ends when ``S + l t > (1 - share)(T + r t)``.
+        """
+        found = self.over(over, now)
+        if found is None:
+            return over
+        allowed, (_, rate, losing) = 1 - share, self.rate
+        left = (allowed - (1 - found.share)) * found.results
+        faster = losing - allowed * rate
+        if left < 0:
+            return 0.0
+        return min(over, left / faster) if faster > 0 else over
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run": self.run.to_json(),
+            "recently": [sums.to_json() for sums in self.recently],
+            "groups": [[_short(value) for value in group] for group in self.groups],
+            "lately": {str(part): [_short(value) for value in values] for part, values in self.lately.items()},
+            "kept": [_short(value) for value in self.kept],
+            "rate": [_short(value) for value in self.rate],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> JoinLosses:
+        rate = data["rate"]
+        return cls(
+            run=Sums.from_json(data["run"]),
+            recently=tuple(map(Sums.from_json, data["recently"])),
+            groups=tuple(map(tuple, data["groups"])),
+            lately={int(part): tuple(values) for part, values in data["lately"].items()},
+            kept=tuple(data["kept"]),
+            rate=(rate[0], rate[1], rate[2]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What is remembered of all joins, from one epoch to the next."""
+
+    generation: int = 0
+    memories: Mapping[int, tuple[Memory, ...]] = field(default_factory=dict)
+    """By part and source."""
+    joins: Mapping[str, JoinLosses] = field(default_factory=dict)
+
+    def after(self, epoch: Epoch, joins: Mapping[str, Counted]) -> Losses:
+        """With one more epoch, of the joins to be counted. O(parts x joins)."""
+        memories = self.memories if epoch.generation == self.generation else self._shared_anew(epoch)
+        known = {
+            part: found if len(found := memories.get(part, ())) == len(done.new) else ((),) * len(done.new)
+            for part, done in epoch.parts.items()
+        }
+        same_parts = epoch.generation == self.generation
+        return Losses(
+            generation=epoch.generation,
+            memories={part: tuple(_remembered(done, known[part], at) for at in range(len(done.new))) for part, done in epoch.parts.items()},
+            joins={name: _joined(self.joins.get(name), name, join, epoch, known, same_parts=same_parts) for name, join in joins.items()},
+        )
+
+    def _shared_anew(self, epoch: Epoch) -> dict[int, tuple[Memory, ...]]:
+        """Under another plan: the parts have what others had, so each has the average."""
+        if not self.memories:
+            return {}
+        count = max(map(len, self.memories.values()))
+        entries = [[entry for of_part in self.memories.values() if at < len(of_part) for entry in of_part[at]] for at in range(count)]
+        total = [functools.reduce(Entry.plus, of_source, of_source[0]) if of_source else Entry(NOTHING) for of_source in entries]
+        return {
+            part: tuple(
+                (Entry(sums.tuples.times(max(0.0, held - new.tuples.kept) / sums.tuples.kept), sums.span),) if sums.tuples.kept > 0 else ()
+                for sums, new, held in zip(total, done.new, done.held, strict=True)
+            )
+            for part, done in epoch.parts.items()
+            if len(done.new) == count
+        }
+
+    def share_of(self, part: int, source: int) -> float:
+        """Which part of a source's tuples that are held came to this part; those that several hold count for each."""
+        of_parts = {at: sum(entry.tuples.came for entry in memory[source]) for at, memory in self.memories.items() if source < len(memory)}
+        total = sum(of_parts.values())
+        return of_parts.get(part, 0.0) / total if total else 0.0
+
+    def budget_seconds(self, share: float, over: float, now: float) -> float:
+        """For how long this completeness over the last ``over`` seconds lasts, of the join that loses most."""
+        return min((losses.seconds_left(share, over, now) for losses in self.joins.values()), default=over)
+
+    def without_memories(self) -> Losses:
+        """The same where sources have other numbers now."""
+        return replace(self, memories={})
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "generation": self.generation,
+            "memories": {
+                str(part): [[[_short(value) for value in (*entry.tuples, *(entry.span or ()))] for entry in memory] for memory in of_part]
+                for part, of_part in self.memories.items()
+            },
+            "joins": {name: losses.to_json() for name, losses in self.joins.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Losses:
+        if not data:
+            return cls()
+        memories = {int(part): tuple(tuple(map(_entry, memory)) for memory in of_part) for part, of_part in data["memories"].items()}
+        return cls(data["generation"], memories, {name: JoinLosses.from_json(one) for name, one in data["joins"].items()})
+
+
+def _remembered(done: Part, memories: Sequence[Memory], source: int) -> Memory:
+    stays = not done.holds or done.holds[source]
+    return remembered(memories[source], done.new[source], done.held[source]) if stays else ()
+
+
+def _entry(values: Sequence[float]) -> Entry:
+    every, came, kept, *span = values
+    return Entry(Tuples(every, came, kept), (span[0], span[1]) if span else None)
+
+
+def _joined(
+    before: JoinLosses | None, name: str, join: Counted, epoch: Epoch, held: Mapping[int, Sequence[Memory]], *, same_parts: bool
+) -> JoinLosses:
+    """One join's losses with an epoch's."""
+    before = before or JoinLosses(Sums(epoch.at))
+    lately: dict[int, tuple[float, ...]] = {}
+    outputs, of_pairs = {}, {}
+    for number, part in epoch.parts.items():
+        output, new = part.outputs.get(name, 0), [part.new[at] for at in join.sources]
+        together = not part.holds or part.holds[join.sources[0]]
+        pairs = _pairs(new, [held[number][at] for at in join.sources], join.window, together=together)
+        counts = (output, pairs.kept, pairs.all, *(entry.tuples.kept for entry in new), *(entry.tuples.all for entry in new))
+        old = before.lately.get(number, ()) if same_parts else ()
+        lately[number] = tuple(DECAY * was + now for was, now in zip(old or (0.0,) * len(counts), counts, strict=True))
+        outputs[number], of_pairs[number] = output, pairs
+    everywhere = tuple(map(sum, zip(*lately.values(), *([] if same_parts else before.lately.values()), strict=True)))
+    found = [_found(epoch.at, outputs[part], of_pairs[part], lately[part] if lately[part][1] else everywhere) for part in lately]
+    sums = functools.reduce(Sums.plus, found, Sums(epoch.at, weights=(0.0,) * len(join.sources)))
+    kept = [sum(part.new[at].tuples.kept for part in epoch.parts.values()) for at in join.sources]
+    return replace(
+        before.plus(epoch.at, sums),
+        groups=_added(before.groups, epoch.groups.get(name) or ()),
+        lately=lately,
+        kept=_added((before.kept,), (kept,))[0],
+    )
+
+
+def _found(at: float, output: int, pairs: Tuples, lately: Sequence[float]) -> Sums:
+    """What a part's output stands for."""
+    if pairs.kept >= pairs.all or not lately[1]:
+        return Sums(at, output, output, output)
+    results, of_kept, of_all, *tuples = lately
+    each, sources = results / of_kept, len(tuples) // 2
+    shed, late = max(0.0, pairs.came - pairs.kept) * each, max(0.0, pairs.all - max(pairs.came, pairs.kept)) * each
+    factor = max(1.0, of_all / of_kept)
+    dropped = [1 - _ratio(tuples[source], tuples[sources + source]) for source in range(sources)]
+    return Sums(at, output, output + shed, output + shed + late, tuple(factor**2 * share * output for share in dropped))
+
+
+def _pairs(new: Sequence[Entry], held: Sequence[Memory], window: tuple[float, float], *, together: bool) -> Tuples:
+    """The combinations with a new tuple."""
+    if len(new) != 2:
+        old = [sum((entry.tuples for entry in memory), NOTHING) for memory in held]
+        with_new = [one + entry.tuples for one, entry in zip(old, new, strict=True)]
+        return Tuples(*(math.prod(one[at] for one in with_new) - math.prod(one[at] for one in old) for at in range(len(NOTHING))))
+    left, right = new
+    meeting = [*([(left, right)] if together else []), *((left, other) for other in held[1]), *((other, right) for other in held[0])]
+    return sum((_product(one, other).times(inside(one.span, other.span, window)) for one, other in meeting), NOTHING)
+
+
+def _product(left: Entry, right: Entry) -> Tuples:
+    return Tuples(*(one * other for one, other in zip(left.tuples, right.tuples, strict=True)))
+
+
+def _rate(before: tuple[float, float, float], at: float, sums: Sums) -> tuple[float, float, float]:
+    last, results, lost = before
+    seconds = at - last
+    if not last or seconds <= 0:
+        return at, results, lost
+    old = math.exp(-seconds / RECENT_SECONDS)
+    return at, old * results + (1 - old) * sums.all / seconds, old * lost + (1 - old) * (sums.all - sums.output) / seconds
+
+
+def _step(age: float) -> float:
+    """How long the sums are over that are so old."""
+    return FINE_SECONDS if age < KEPT_FINE_SECONDS else HOUR if age < KEPT_HOURLY_SECONDS else DAY
+
+
+def _compacted(sums: Iterable[Sums], now: float) -> tuple[Sums, ...]:
+    found: list[Sums] = []
+    for one in sums:
+        if now - one.begin > KEPT_SECONDS:
+            continue
+        step = _step(now - one.begin)
+        begin = math.floor(one.begin / step) * step
+        if found and begin <= found[-1].begin:
+            found[-1] = found[-1].plus(one)
+        else:
+            found.append(replace(one, begin=begin))
+    return tuple(found)
+
+
+def _sum(sums: Iterable[Sums]) -> Sums | None:
+    found: Sums | None = None
+    for one in sums:
+        found = one if found is None else found.plus(one)
+    return found
+
+
+def _added(known: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+    count = max(len(known), len(new))
+    rows = zip(_filled(known, count), _filled(new, count), strict=True)
+    return tuple(tuple(map(sum, zip(_padded(a, max(len(a), len(b))), _padded(b, max(len(a), len(b))), strict=True))) for a, b in rows)
+
+
+def _filled(rows: Sequence[Sequence[float]], count: int) -> list[Sequence[float]]:
+    return [*rows, *([()] * (count - len(rows)))]
+
+
+def _padded(values: Sequence[float], length: int) -> list[float]:
+    return [*values, *([0.0] * (length - len(values)))]
+
+
+def _ratio(part: float, whole: float) -> float:
+    return min(1.0, part / whole) if whole > 0 else 1.0
+
+
+def _short(value: float) -> float:
+    """Eight digits, or as many as an integer has: the checkpoint holds many of these."""
+    if float(value).is_integer():
+        return int(value)
+    return float(f"{value:.9g}") if abs(value) < 1e9 else round(value, 1)
