@@ -297,6 +297,121 @@ def test_an_operator_that_starts_anew_writes_nothing() -> None:
     run(story)
 
 
+TOO_FULL: Object = {"workers": {"min": 1, "max": 2, "capacityTuples": 10_000}}
+"""With 100 tuples/s of each stream for 190 s, two workers hold some 2.9 times what they may."""
+
+
+def full(rates: int = 2, **spec: Any) -> Object:
+    """A StreamJoin whose first plan is beyond tau2; ``rates``: of so many streams they are given."""
+    body = streamjoin(**{**TOO_FULL, **spec})
+    for at, stream in enumerate(body["spec"]["streams"]):
+        stream.pop("expectedRate", None)
+        if at < rates:
+            stream["expectedRate"] = 100.0
+    return body
+
+
+def test_before_anything_of_a_new_join_is_made_its_first_plan_is_told_once() -> None:
+    async def story() -> None:
+        world = World()
+        world.submit(full(workers={"min": 1, "max": 8, "capacityTuples": 100_000}))
+        told_at: list[list[str]] = []
+        world.cluster.after = lambda verb, kind: told_at.append(world.reasons) if verb == "apply" else None
+        await world.once()
+        assert told_at
+        assert all(reasons == ["FirstPlan"] for reasons in told_at), "also before the first child"
+        first = world.status["firstPlan"]
+        assert (first["workers"], first["executors"], first["model"], first["billPerHour"]) == (1, 1, "adsp", "1.00")
+        assert first["utilization"] == {"max": "0.39", "mean": "0.39"}
+        assert [event["message"] for event in world.cluster.events if event["reason"] == "FirstPlan"] == [first["message"]]
+        await world.settle()
+        world.reconciler = world.operator()
+        world.change(lambda spec: spec["workers"].update(max=2, capacityTuples=10_000))
+        await world.settle()
+        assert world.reasons.count("FirstPlan") == 1
+        assert world.status["firstPlan"] == first, "what was said is not changed by what comes after"
+        assert world.status["phase"] == "Running", "a join that runs is not refused"
+
+    run(story)
+
+
+def test_a_join_that_its_own_thresholds_do_not_allow_is_not_begun_and_told_what_would_do() -> None:
+    async def story() -> None:
+        world = World()
+        world.submit(full())
+        await world.settle()
+        assert made(world) == []
+        assert world.status["phase"] == "Failed"
+        assert world.condition("Ready") == ("False", "FirstPlanTooFull")
+        assert world.condition("Degraded") == ("True", "FirstPlanTooFull")
+        (said,) = [event["message"] for event in world.cluster.events if event["reason"] == "FirstPlanTooFull"]
+        assert "spec.workers.max: 2 is too small" in said
+        assert "or annotate" not in said
+        needed = int(re.search(r"what would do: spec\.workers\.max (\d+);", said)[1])  # type: ignore[index]
+        assert "FirstPlan" not in world.reasons
+        assert world.status["firstPlan"]["utilization"]["max"] > "2"
+        world.reconciler = world.operator()
+        events = len(world.cluster.events)
+        await world.settle()
+        assert len(world.cluster.events) == events, "it is told once"
+        world.change(lambda spec: spec["workers"].update(max=needed))
+        await world.settle()
+        assert (made(world), world.status["phase"]) == (CHILDREN, "Running")
+        assert world.status["firstPlan"]["workers"] == needed
+
+    run(story)
+
+
+def test_who_wants_it_begins_all_the_same() -> None:
+    async def story() -> None:
+        world = World()
+        world.submit(full())
+        await world.settle()
+
+        def annotate(body: Object) -> None:
+            body["metadata"]["annotations"] = {names.ADMISSION: "Warn"}
+
+        world.cluster.edit("StreamJoin", *KEY, annotate)
+        await world.once()
+        assert "Deployment sj-one" in made(world)
+        assert world.condition("Degraded") == ("True", "FirstPlanTooFull")
+        await world.settle()
+        assert world.status["phase"] == "Running"
+        assert world.condition("Degraded") == ("False", "Healthy"), "now the driver's plan says how full it is"
+
+    run(story)
+
+
+def test_a_rate_that_is_only_guessed_refuses_nobody() -> None:
+    async def story() -> None:
+        world = World()
+        world.submit(full(rates=1))
+        await world.once()
+        assert "Deployment sj-one" in made(world)
+        assert world.condition("Degraded") == ("True", "FirstPlanTooFull")
+        warned = next(event for event in world.cluster.events if event["reason"] == "FirstPlanTooFull")
+        assert warned["type"] == "Warning"
+        assert "guessed for streams without expectedRate" in warned["message"]
+
+    run(story)
+
+
+def test_a_join_whose_state_is_there_is_not_refused_when_it_is_resumed() -> None:
+    async def story() -> None:
+        world = World()
+        world.submit()
+        await world.settle()
+        world.change(lambda spec: spec.update(suspend=True))
+        await world.settle()
+        world.change(lambda spec: spec.update(**full()["spec"], suspend=False))
+        world.reconciler = world.operator()
+        await world.settle()
+        assert world.status["phase"] == "Running"
+        assert "FirstPlanTooFull" not in world.reasons
+
+    run(story)
+
+
 STORIES: dict[str, Callable[[World], Awaitable[None]]] = {}
 
 

@@ -1253,6 +1253,22 @@ def snapshots_wait(world: SteppedCluster) -> Iterator[None]:
 
 
 @way(
+    "A new join's own thresholds do not allow its first plan",
+    Reason.FirstPlanTooFull,
+    "spec.workers.max: 1 is too small: by expectedRate the fullest worker will be filled to ",
+    ", above tau2 (0.8); what would do: spec.workers.max ",
+    do="What the message names; or annotate it with `streamjoin.dev/admission=Warn`, and it begins and sheds",
+)
+def too_full(world: SteppedCluster) -> Iterator[None]:
+    from operator_parts import SPEC
+
+    streams = [{**stream, "expectedRate": 100.0} for stream in SPEC["streams"]]
+    world.submit(streams=streams, workers={"min": 1, "max": 1, "capacityTuples": 5000})
+    yield
+    changed(world, {"workers": {"max": 8, "capacityTuples": 100_000}})
+
+
+@way(
     "The workers that may be cannot hold what comes",
     Reason.PlanOverCapacity,
     "task 0 would hold 120,000 of 100,000 tuples; raise spec.workers.max",

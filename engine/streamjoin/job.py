@@ -11,8 +11,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from streamjoin.elastic.deployment import Deployment, Expected, expected_tuples, first_deployment, typical_tuples
-from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS
+from streamjoin.elastic.admission import FirstPlan, HeldLonger, first_plan
+from streamjoin.elastic.deployment import EPOCHS_BEHIND, Deployment, Expected, expected_tuples, first_deployment, typical_tuples
+from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS, Settings
 from streamjoin.language.condition import Condition
 from streamjoin.language.floors import Floors
 from streamjoin.language.graph import JoinGraph, Place
@@ -321,6 +322,34 @@ class Job:
         of_streams = [tuples or 1.0 for tuples in typical_tuples(rates, self.expected_of_streams())]
         main = self.layouts[0].main
         return self.first_deployment(unknown(self.places, main, [of_streams[held.stream] for held in self.places]), main)
+
+    def cheapest(self) -> Job:
+        """The same lying as the first plan would have it by what the manifest alone says: of joins with floors of their own, the layout
+        that holds less."""
+        if not any(layout.floors and not layout.pairs for layout in self.layouts):
+            return self
+        return min(map(self.lying, self.layouts), key=lambda job: job.foreseen().volume)
+
+    def first_plan(self, deployment: Deployment | None = None) -> FirstPlan:
+        """What is promised of the first plan, before anything runs; ``deployment``: that plan, where it is made already."""
+        rates = [stream.expected_rate for stream in self.streams]
+        known = [rate for rate in rates if rate is not None]
+        windows = [join.window for join in self.joins]
+        expires_after = EPOCHS_BEHIND * max(LEAST_INTERVAL_SECONDS * 1e6, self.interval_micros)
+        return first_plan(
+            self.foreseen() if deployment is None else deployment,
+            self.layouts[0].main,
+            capacity=self.capacity,
+            settings=Settings.of(self.manifest.spec, capacity_tuples=self.capacity_tuples),
+            rate=sum(known) + max(known) * rates.count(None) if known else None,
+            windows=windows,
+            held_longer=HeldLonger(
+                max(stream.watermark_micros for stream in self.streams) + expires_after, max(known, default=0.0) * expires_after / 1e6
+            ),
+            is_guess=None in rates and any(window.kind is not WindowKind.ROWS for window in windows),
+            per_executor=self.workers_per_executor,
+            options=self.scheme_options,
+        )
 
     @property
     def capacity_tuples(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from streamjoin.elastic.admission import FirstPlan
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest import Manifest, check
 from streamjoin.manifest.together import former_names
@@ -23,8 +24,8 @@ class Derived:
     memory: WorkerMemory | None = None
     workers: int = 0
     """The first deployment's."""
-    overfull: str | None = None
-    """Why these are not expected to hold what comes."""
+    first: FirstPlan | None = None
+    """What is promised of it."""
     former_names: str | None = None
     """Fields that the manifest gives by a former name, and what they are called."""
 
@@ -45,8 +46,8 @@ def derive(body: Object) -> Derived:
     job = compile_job(located)
     memory = worker_memory(job)
     # The driver knows the keys, and may choose another candidate: this is what to expect until it answers.
-    deployment = job.foreseen()
+    lying = job.cheapest()
+    deployment = lying.foreseen()
     problem = None if memory.fits else (Reason.InsufficientMemory, memory.refusal())
-    overfull = None if deployment.fits else deployment.warning
     former = "; ".join(map(str, former_names(manifest))) or None
-    return Derived(manifest, problem, replace(job, manifest=manifest), memory, deployment.workers, overfull, former)
+    return Derived(manifest, problem, replace(job, manifest=manifest), memory, deployment.workers, lying.first_plan(deployment), former)

@@ -250,11 +250,12 @@ def explained(body: Object, events: Sequence[Object], now: datetime) -> str:
 
 
 def planned(body: Object) -> str:
-    """The plan that runs."""
+    """The plan that runs; before there is one, what the first one promises."""
     status = body.get("status") or {}
-    plan = status.get("plan")
+    plan, first = status.get("plan"), status.get("firstPlan")
     if not plan:
-        return f"{body['metadata']['name']}: no plan yet ({status.get('phase') or _unseen(body)})"
+        promised = f"; {first['message']}" if first else ""
+        return f"{body['metadata']['name']}: no plan yet ({status.get('phase') or _unseen(body)}){promised}"
     rows = [
         ["generation", str(plan["generation"])],
         ["model", plan.get("model", "-")],

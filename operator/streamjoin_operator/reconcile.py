@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from streamjoin_operator import names
+from streamjoin.elastic.admission import Verdict as Admission
+from streamjoin_operator import names, status
 from streamjoin_operator.api import Api, ApiError
 from streamjoin_operator.applying import Applier
 from streamjoin_operator.child_steps import ChildSteps
@@ -132,7 +133,7 @@ class Reconciler:
         if reconciliation.is_paused:
             return (driver.query_servers, driver.pods, driver.ask)
         look = (driver.query_servers, driver.pods, driver.ask)
-        return (self.validate, *self._child_steps.all(), *look, scaling.orders, driver.plan, scaling.scale)
+        return (self.validate, self.admit, *self._child_steps.all(), *look, scaling.orders, driver.plan, scaling.scale)
 
     async def _take(self, steps: Sequence[Step], reconciliation: Reconciliation) -> float | None:
         """The steps in order, up to the first that says wait."""
@@ -170,6 +171,20 @@ class Reconciler:
             return PROCEED
         reconciliation.refused = reconciliation.derived.problem
         return Verdict(self._ports.settings.resync_seconds)
+
+
+    async def admit(self, reconciliation: Reconciliation) -> Verdict:
+        """Before anything of a new join is made: say what its first plan promises, or refuse one that its own thresholds do not allow."""
+        first = reconciliation.derived.first
+        if first is None or reconciliation.has_begun:
+            return PROCEED
+        if first.verdict is Admission.REFUSED and not reconciliation.resource.begins_anyhow:
+            annotation = f"to begin all the same, annotate it with {names.ADMISSION}=Warn"
+            reconciliation.refused = (Reason.FirstPlanTooFull, f"{first.sentence}; {annotation}")
+            return Verdict(self._ports.settings.resync_seconds)
+        if status.first_plan(first) != (reconciliation.body.get("status") or {}).get("firstPlan"):
+            await self._reporter.report(reconciliation)
+        return PROCEED
 
 
 def is_passing(failure: Exception, failures: int) -> bool:

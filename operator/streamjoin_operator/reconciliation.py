@@ -125,6 +125,11 @@ class Reconciliation:
         return known.get(name)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether there is a driver, or once was one."""
+        return self.deployment is not None or self.has_run or bool((self.body.get("status") or {}).get("image"))
+
+    @property
     def has_run(self) -> bool:
         """Whether a driver runs, or once had a plan."""
         return self.is_driver_ready or bool((self.body.get("status") or {}).get("plan"))

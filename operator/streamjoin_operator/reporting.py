@@ -59,7 +59,7 @@ class Reporter:
             reconciliation.memo.wrote_at = self._ports.clock()
             reconciliation.body = after
             self._seen.saw(after)
-            reconciliation.events += transitions(stored, written) + plans_given_up(stored, written)
+            reconciliation.events += first_plans(stored, written) + transitions(stored, written) + plans_given_up(stored, written)
         self._ports.on_step("post")
         await self.post(reconciliation)
 
@@ -94,7 +94,9 @@ class Reporter:
             plan_refused=reconciliation.memo.plan_refused,
             plan_dropped=reconciliation.plan_dropped,
             initial_workers=derived.workers,
-            overfull=derived.overfull,
+            first=derived.first,
+            has_begun=reconciliation.has_begun,
+            has_run=reconciliation.has_run,
             wanted_workers=reconciliation.wanted_workers,
             change=json.loads(annotations[names.CHANGE])
             if names.CHANGE in annotations
@@ -172,6 +174,15 @@ def transitions(before: Object, after: Object) -> list[tuple[str, Reason, str]]:
         elif (condition["type"], reason) in TOLD:
             events.append(("Normal", reason, condition["message"]))
     return events
+
+
+def first_plans(before: Object, after: Object) -> list[tuple[str, Reason, str]]:
+    """The event for a first plan that the status did not show before; a refusal is told by its condition."""
+    shown = after.get("firstPlan")
+    if shown is None or shown == before.get("firstPlan"):
+        return []
+    is_refused = any(condition["reason"] == Reason.FirstPlanTooFull.name for condition in after["conditions"])
+    return [] if is_refused else [("Normal", Reason.FirstPlan, shown["message"])]
 
 
 def plans_given_up(before: Object, after: Object) -> list[tuple[str, Reason, str]]:

@@ -26,6 +26,8 @@ class Resource:
     """Its annotation ``streamjoin.dev/restart``."""
     pause: str = ""
     """Its annotation ``streamjoin.dev/pause-scaling``."""
+    begins_anyhow: bool = False
+    """Whether its annotation ``streamjoin.dev/admission`` is Warn."""
     mounted: str = ""
     """A hash of the Secrets that all of its pods mount: with others, they start anew together."""
 
@@ -40,6 +42,7 @@ class Resource:
             metadata.get("generation", 0),
             annotations.get(names.RESTART, ""),
             annotations.get(names.PAUSE, ""),
+            annotations.get(names.ADMISSION, "") == "Warn",
         )
 
     @property

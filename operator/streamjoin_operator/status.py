@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from streamjoin.elastic.admission import FirstPlan
 from streamjoin.elastic.deployment import executors_for
 from streamjoin.elastic.ledger import Record
 from streamjoin.elastic.sample import Sample
@@ -85,8 +86,12 @@ class Facts:
     plan_dropped: str | None = None
     """Why the driver has dropped a plan that the manifest asks for."""
     initial_workers: int = 0
-    overfull: str | None = None
-    """Why the workers that may be are not expected to hold what comes, by the manifest."""
+    first: FirstPlan | None = None
+    """What is promised of the first plan, by the manifest."""
+    has_begun: bool = False
+    """Whether there is a driver, or once was one: what was promised then stays as it was."""
+    has_run: bool = False
+    """Whether there once was a plan: the first one is of the past."""
     wanted_workers: int | None = None
     change: Mapping[str, Any] | None = None
     image: str = ""
@@ -266,9 +271,10 @@ def _degraded(facts: Facts) -> Condition:
     if facts.queries_trouble is not None:
         return Condition("Degraded", True, facts.queries_trouble.reason, facts.queries_trouble.message)
     plan = facts.report.plan if facts.report is not None else {}
-    overfull = plan.get("warning") if plan else facts.overfull
-    if overfull:
-        return Condition("Degraded", True, Reason.PlanOverCapacity, str(overfull))
+    if plan.get("warning"):
+        return Condition("Degraded", True, Reason.PlanOverCapacity, str(plan["warning"]))
+    if not plan and not facts.has_run and facts.first is not None and facts.first.problem:
+        return Condition("Degraded", True, Reason.FirstPlanTooFull, facts.first.sentence)
     if facts.definition_lacks is not None:
         return Condition("Degraded", False, Reason.DefinitionOlder, facts.definition_lacks)
     if facts.former_names is not None:
@@ -324,6 +330,10 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
         written["plan"] = _plan(plan)
     elif "plan" in before:
         written["plan"] = before["plan"]
+    if facts.first is not None and not facts.has_begun:
+        written["firstPlan"] = first_plan(facts.first)
+    elif "firstPlan" in before:
+        written["firstPlan"] = before["firstPlan"]
     utilization = _utilization(facts, before.get("utilization") or {})
     if utilization is not None:
         written["utilization"] = utilization
@@ -432,6 +442,21 @@ def _decision(record: Record, became: str, why_failed: str | None) -> Object:
     if realised is not None and realised.tau_max is not None:
         shown["realizedUtilization"] = f"{realised.tau_max:.2f}"
     return shown
+
+
+def first_plan(first: FirstPlan) -> Object:
+    """``status.firstPlan``."""
+    written: Object = {
+        "workers": first.workers,
+        "executors": first.executors,
+        "model": first.model,
+        "summary": first.summary[:4096],
+        "billPerHour": f"{first.bill.total:.2f}",
+        "message": first.sentence[:4096],
+    }
+    if first.tau is not None and first.mean is not None and math.isfinite(first.tau):
+        written |= {"utilization": {"max": f"{first.tau:.2f}", "mean": f"{first.mean:.2f}"}}
+    return written
 
 
 def _plan(plan: Mapping[str, Any]) -> Object:

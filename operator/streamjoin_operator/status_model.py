@@ -65,6 +65,34 @@ class Completeness(Part):
     """It is this at most."""
 
 
+class Filled(Part):
+    """tau, as it is expected once the window is full."""
+
+    max: Share | None = None
+    """Of the fullest worker."""
+    mean: Share | None = None
+    """Of all workers."""
+
+
+class FirstPlan(Part):
+    """What the first plan was expected to be, before any pod ran."""
+
+    workers: Count | None = None
+    """How many workers it has."""
+    executors: Count | None = None
+    """How many executors these take."""
+    model: Word | None = None
+    """The scheme's model."""
+    summary: Sentence | None = None
+    """The coverage areas."""
+    utilization: Filled | None = None
+    """How full the workers are expected to be; missing where no rate is known, and in a window without end."""
+    bill_per_hour: Share | None = None
+    """In worker-hours: of the workers, and of the tuples that would be lost if the load grew by a quarter."""
+    message: Sentence | None = None
+    """All that, for people; where tau2 is exceeded, what would do."""
+
+
 class GivenUp(Part):
     """A plan that the driver had accepted and that did not come to run."""
 
@@ -180,6 +208,8 @@ class Status(Part):
     """The label selector of the workers' pods, for the scale subresource."""
     utilization: Utilization | None = None
     """How full the workers are."""
+    first_plan: FirstPlan | None = None
+    """What the first plan was expected to be, before any pod ran."""
     plan: PlanStatus | None = None
     """How the join is cut among workers."""
     shed: Share | None = None

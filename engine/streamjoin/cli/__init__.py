@@ -240,6 +240,7 @@ def plan(
 @click.option("--tuple-bytes", type=click.FloatRange(0, min_open=True), default=64, show_default=True, help="Of a held tuple.")
 @click.option("--share", type=click.FloatRange(0, 1), help="Which part of all pairs the main predicate admits.  [default: by its form]")
 @click.option("--policy", type=click.Choice(["thresholds", "predictive"]), help="Instead of the manifest's scaling.policy.")
+@click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE,...", help="Try each value, as scaling.tau3=0.8,0.9; repeatable.")
 @click.option("--explain", "explained", is_flag=True, help="Print the last decisions of StreamJoin's own rules as well.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 @click.option("--picture", type=FILE, metavar="FILE.png", help="Draw rates, workers and tau (png, svg or pdf).")
@@ -256,21 +257,108 @@ def simulate(
     tuple_bytes: float,
     share: float | None,
     policy: str | None,
+    sets: tuple[str, ...],
     explained: bool,
     as_json: bool,
     picture: Path | None,
 ) -> None:
-    """Try the thresholds of MANIFEST on traffic, beside HPA's rule, Flink's autoscaler's rule and one that knows the future."""
+    """Try the thresholds of MANIFEST on traffic, beside HPA's rule, Flink's autoscaler's rule and one that knows the future.
+
+    With --set, try many settings beside each other instead: worker-hours against what is lost.
+    """
     if trace is not None and (traffic is not None or days is not None or rate is not None):
         raise click.UsageError("--trace has rates of its own; --traffic, --days and --rate are for traffic that is made up")
     if explained and as_json:
         raise click.UsageError("--explain is for people, and --json is not; give one")
+    if explained and sets:
+        raise click.UsageError("--explain is of one setting, and --set tries many; give one")
     from streamjoin.cli.simulate import Options, simulate_manifest
 
-    options = Options(
-        manifest, trace, traffic, days, seed, rate, step, start_up, worker_rate, tuple_bytes, share, policy, explained, as_json, picture
-    )
+    assumed = (step, start_up, worker_rate, tuple_bytes, share, policy)
+    options = Options(manifest, trace, traffic, days, seed, rate, *assumed, explained, as_json, picture, sets)
     raise SystemExit(simulate_manifest(options))
+
+
+@main.command()
+@click.argument("manifest", type=FILE)
+@click.option("--trace", type=FILE, required=True, metavar="FILE.csv", help="Recorded traffic, as streamjoin trace writes it.")
+@click.option(
+    "--held-out", type=click.FloatRange(0.05, 0.9), default=0.3, show_default=True, help="The last part of it, which checks what was found."
+)
+@click.option(
+    "--loss", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Which part of the input may be lost, if more than now."
+)
+@click.option("--step", type=Duration(), default="30s", show_default=True, help="The time between two samples.")
+@click.option("--start-up", type=Duration(), default="30s", show_default=True, help="How long a worker takes to start.")
+@click.option(
+    "--worker-rate", type=click.FloatRange(0, min_open=True), default=200_000, show_default=True, help="Tuples/s that a worker can take in."
+)
+@click.option("--tuple-bytes", type=click.FloatRange(0, min_open=True), default=64, show_default=True, help="Of a held tuple.")
+@click.option("--share", type=click.FloatRange(0, 1), help="Which part of all pairs the main predicate admits.  [default: by its form]")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def tune(
+    manifest: Path,
+    trace: Path,
+    held_out: float,
+    loss: float,
+    step: float,
+    start_up: float,
+    worker_rate: float,
+    tuple_bytes: float,
+    share: float | None,
+    as_json: bool,
+) -> None:
+    """Propose thresholds for MANIFEST on recorded traffic, and say what they would have cost beside the present ones."""
+    from streamjoin.cli.tune import Options, tune_manifest
+
+    options = Options(manifest, trace, held_out, loss, step, start_up, worker_rate, tuple_bytes, share, as_json)
+    raise SystemExit(tune_manifest(options))
+
+
+@main.command()
+@click.argument("source", required=False, metavar="[FILE|URL]")
+@click.option("--prometheus", metavar="URL", help="Record the past of a join that this Prometheus has scraped.")
+@click.option("--name", help="Of the join, in Prometheus: its metadata.name.")
+@click.option("--namespace", help="Of the join, in Prometheus; needed where several have its name.")
+@click.option("--from", "begin", metavar="TIME", help="Of Prometheus: 2026-11-23T08:00:00Z, or 7d before --to.  [default: 1d]")
+@click.option("--to", "end", metavar="TIME", help="Of Prometheus: likewise, or so long ago.  [default: now]")
+@click.option("--step", type=Duration(), default="60s", show_default=True, help="The time between two rows, and two samples.")
+@click.option("--for", "seconds", type=Duration(), metavar="DURATION", help="Of a running join: so long.  [default: until Ctrl-C]")
+@click.option("--token-file", type=FILE, metavar="FILE", help="The token that the server asks for is in this file.")
+@click.option("--taken-in", is_flag=True, help="Rates at which the join took tuples in, also such as had waited from before.")
+@click.option("--output", "-o", type=FILE, metavar="FILE.csv", help="Write the trace into this file, not to standard output.")
+def trace(
+    source: str | None,
+    prometheus: str | None,
+    name: str | None,
+    namespace: str | None,
+    begin: str | None,
+    end: str | None,
+    step: float,
+    seconds: float | None,
+    token_file: Path | None,
+    taken_in: bool,
+    output: Path | None,
+) -> None:
+    """Record what a join has to cope with, as the CSV that simulate and tune read with --trace.
+
+    From FILE, which has what run --json printed (- is standard input); from the join that runs at URL, its metrics' address; or from a
+    Prometheus.
+    """
+    if (source is None) == (prometheus is None):
+        raise click.UsageError("name one source: the output of run --json, the URL of a running join, or --prometheus URL")
+    if prometheus is not None and name is None:
+        raise click.UsageError("--prometheus has many joins; give --name, which is the manifest's metadata.name")
+    if prometheus is None and (name, namespace, begin, end) != (None,) * 4:
+        raise click.UsageError("--name, --namespace, --from and --to are for --prometheus; leave them out")
+    from streamjoin.cli.observing import is_url
+
+    if seconds is not None and not (source is not None and is_url(source)):
+        raise click.UsageError("--for is for a join that runs; name its URL, or leave --for out")
+    from streamjoin.cli.trace import Options, record_trace
+
+    options = Options(source, prometheus, name, namespace, begin, end, step, seconds, token_file, taken_in, output)
+    raise SystemExit(record_trace(options))
 
 
 @main.group()

@@ -84,7 +84,7 @@ def _plan(job: Job, options: Options) -> None:
             running = read_plan(read_text(str(options.running)), main)
         except (PlanError, Unreadable) as refusal:
             raise Failure(Exit.USAGE, f"{options.running}: {refusal}") from refusal
-    tasks, warning = options.tasks, None
+    tasks, warning, first = options.tasks, None, None
     given_tuples = options.capacity or given.capacity_tuples
     holds = job.capacity if given_tuples is None else Capacity(given_tuples)
     held = [place.tuples for place in given.places]
@@ -92,8 +92,9 @@ def _plan(job: Job, options: Options) -> None:
     statistics = known.weighed(replace(job, capacity=holds).weights_of_sides(held=held))
     if tasks is None and options.capacity is None and options.stats is None:
         deployment = job.first_deployment(statistics, main)
+        first = job.first_plan(deployment)
         if not deployment.fits:
-            raise Failure(Exit.FAILED, f"no plan can be made: {deployment.warning}")
+            raise Failure(Exit.FAILED, f"no plan can be made: {deployment.warning}; {first.remedies}")
         tasks, warning = deployment.workers, deployment.warning
     try:
         planned = make_plan(
@@ -106,8 +107,12 @@ def _plan(job: Job, options: Options) -> None:
         click.echo(f"capacity: {holds.told()}")
     if running is not None:
         click.echo("\n" + report_change(running, planned, statistics), nl=False)
+    if first is not None:
+        click.echo(first.begins)
     if warning is not None:
         click.echo(f"warning: {warning}", err=True)
+    if first is not None and first.problem:
+        click.echo(f"on Kubernetes the operator {first.answer}: {first.problem}; {first.remedies}", err=True)
     for line in () if job.graph is None else _sequences(job, job.graph):
         click.echo(line)
     for line in (*shared, *_alternatives(job)):

@@ -22,9 +22,9 @@ from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import WindowKind
 from streamjoin.manifest.validate import load
-from streamjoin.simulation.clairvoyant import Clairvoyant, Schedule
+from streamjoin.simulation.clairvoyant import Clairvoyant
 from streamjoin.simulation.rivals import FlinkAutoscaler, Hpa, StreamJoin
-from streamjoin.simulation.run import Decider, Outcome, SimulatedJoin, first_workers, simulate, spans, table
+from streamjoin.simulation.run import Decider, SimulatedJoin, first_workers, simulate, spans, table
 from streamjoin.simulation.traffic import TraceError, Traffic, generate, read_trace
 
 DAYS = 7.0
@@ -52,6 +52,8 @@ class Options:
     explained: bool
     as_json: bool
     picture: Path | None
+    sets: tuple[str, ...] = ()
+    """Fields of the manifest, each with the values to try."""
 
 
 def simulate_manifest(options: Options) -> Exit:
@@ -59,10 +61,12 @@ def simulate_manifest(options: Options) -> Exit:
     try:
         with refusing(options.manifest):
             job = compile_job(with_checkpoint(load(read_text(str(options.manifest)))))
-        if len(job.streams) > 2:
-            what = f"{options.manifest}: spec.streams: simulate is for joins of two streams, and this one has {len(job.streams)}"
-            raise Failure(Exit.USAGE, f"{what}; to try its thresholds, run it with --elastic and spec.scaling.mode: Recommend")
-        _simulate(options, job)
+        if options.sets:
+            from streamjoin.cli.frontier import compare
+
+            compare(options, job)
+        else:
+            _simulate(options, job)
     except Failure as failure:
         click.echo(failure.sentence, err=True)
         return failure.code
@@ -73,21 +77,34 @@ A_MONDAY = 4 * 86_400.0
 """In seconds since 1970: traffic begins then, at midnight UTC, for the quiet windows of the manifest."""
 
 
-def _simulate(options: Options, job: Job) -> None:
+@dataclass(frozen=True)
+class Prepared:
+    """A join and the traffic that it meets."""
+
+    join: SimulatedJoin
+    traffic: Traffic
+    called: str
+    """What the traffic is."""
+
+
+def prepare(options: Options, job: Job, prepared: Prepared | None = None) -> Prepared:
+    """What is simulated; ``prepared``: another join, whose traffic this one meets too. Raises Failure."""
+    if len(job.streams) > 2:
+        what = f"{options.manifest}: spec.streams: simulate is for joins of two streams, and this one has {len(job.streams)}"
+        raise Failure(Exit.USAGE, f"{what}; to try its thresholds, run it with --elastic and spec.scaling.mode: Recommend")
     settings = Settings.of(job.manifest.spec)
     if options.step > settings.stale_seconds:
         raise Failure(Exit.USAGE, f"--step: {options.step:g} s must be at most {settings.stale_seconds:g} s: older samples are stale")
-    share = options.share if options.share is not None else share_of(job.model, job.layouts[0].main)
     join = SimulatedJoin(
         settings=settings,
         window_seconds=spans(job.window),
         most_held=float(job.window.rows) if job.window.kind is WindowKind.ROWS else math.inf,
-        share=share,
+        share=options.share if options.share is not None else share_of(job.model, job.layouts[0].main),
         start_seconds=options.start_up,
         worker_rate=options.worker_rate,
         prices=Prices(tuple_bytes=options.tuple_bytes),
     )
-    traffic, called = _traffic(options, job, join)
+    traffic, called = _traffic(options, job, join) if prepared is None else (prepared.traffic, prepared.called)
     settings = replace(
         Settings.of(job.manifest.spec, first_workers(join, traffic)),
         # Of the simulated window, whose streams are never late.
@@ -97,23 +114,27 @@ def _simulate(options: Options, job: Job) -> None:
     )
     if options.policy is not None:
         settings = replace(settings, policy=Policy(options.policy))
-    join = replace(join, settings=settings)
+    return Prepared(replace(join, settings=settings), traffic, called)
+
+
+def _simulate(options: Options, job: Job) -> None:
+    prepared = prepare(options, job)
+    join, traffic, called = prepared.join, prepared.traffic, prepared.called
     own = StreamJoin(join)
     restart = options.start_up + join.prices.switch_seconds
     clairvoyant = Clairvoyant(join, traffic)
-    deciders: list[Decider] = [own, Hpa(settings), FlinkAutoscaler(settings, restart), clairvoyant]
+    deciders: list[Decider] = [own, Hpa(join.settings), FlinkAutoscaler(join.settings, restart), clairvoyant]
     outcomes = [simulate(join, traffic, decider) for decider in deciders]
-    assumed = {
-        "share": share,
-        "workerRate": options.worker_rate,
-        "startUpSeconds": options.start_up,
-        "tupleBytes": options.tuple_bytes,
-    }
     if options.as_json:
-        told = _json(options, job, settings, traffic, called, assumed, outcomes, clairvoyant.schedule)
+        told = heading_json("simulation", options, job, prepared) | {
+            "policy": join.settings.policy.value,
+            "thresholds": {name: getattr(join.settings, name) for name in ("tau0", "tau1", "tau2", "tau3")},
+            "outcomes": [outcome.to_json() for outcome in outcomes],
+            "least": {"workerHours": clairvoyant.schedule.least_hours, "bill": clairvoyant.schedule.bill},
+        }
         click.echo(json.dumps(told, ensure_ascii=False, allow_nan=False))
     else:
-        click.echo(_heading(job, traffic, called, share))
+        click.echo(heading(job, prepared))
         click.echo(table(outcomes), nl=False)
         least = clairvoyant.schedule
         bounds = f"at least {least.least_hours:,.1f} worker-hours, and has a bill of at least {least.bill:,.1f}"
@@ -170,33 +191,28 @@ def _rates(options: Options, job: Job, join: SimulatedJoin, days: float) -> tupl
     return expected[0] or even, expected[1] or even
 
 
-def _heading(job: Job, traffic: Traffic, called: str, share: float) -> str:
+def heading(job: Job, prepared: Prepared) -> str:
+    """What is simulated, for people."""
+    traffic = prepared.traffic
     return (
-        f"{job.name}: {wording.duration(traffic.seconds)} of {called}, a sample every {traffic.step_seconds:g} s; "
-        f"the main predicate admits {share:.3g} of all pairs\n"
+        f"{job.name}: {wording.duration(traffic.seconds)} of {prepared.called}, a sample every {traffic.step_seconds:g} s; "
+        f"the main predicate admits {prepared.join.share:.3g} of all pairs\n"
     )
 
 
-def _json(
-    options: Options,
-    job: Job,
-    settings: Settings,
-    traffic: Traffic,
-    called: str,
-    assumed: dict[str, float],
-    outcomes: list[Outcome],
-    least: Schedule,
-) -> dict[str, Any]:
+def heading_json(event: str, options: Options, job: Job, prepared: Prepared) -> dict[str, Any]:
+    """What is simulated, for machines."""
     return {
-        "event": "simulation",
+        "event": event,
         "name": job.name,
-        "traffic": called,
-        "seconds": traffic.seconds,
-        "stepSeconds": traffic.step_seconds,
-        "assumed": assumed,
-        "policy": settings.policy.value,
-        "thresholds": {name: getattr(settings, name) for name in ("tau0", "tau1", "tau2", "tau3")},
-        "outcomes": [outcome.to_json() for outcome in outcomes],
-        "least": {"workerHours": least.least_hours, "bill": least.bill},
+        "traffic": prepared.called,
+        "seconds": prepared.traffic.seconds,
+        "stepSeconds": prepared.traffic.step_seconds,
+        "assumed": {
+            "share": prepared.join.share,
+            "workerRate": options.worker_rate,
+            "startUpSeconds": options.start_up,
+            "tupleBytes": options.tuple_bytes,
+        },
         "picture": None if options.picture is None else str(options.picture),
     }

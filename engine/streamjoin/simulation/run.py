@@ -111,6 +111,8 @@ class Outcome:
     """Of the fullest worker."""
     input_tuples: float = 0.0
     shed_tuples: float = 0.0
+    unheld_tuples: float = 0.0
+    """Tuples that a worker had no room for, beyond those that it shed: where shedding is off, or is late."""
     rescales: int = 0
     """Changes of the number of workers."""
     replans: int = 0
@@ -118,7 +120,7 @@ class Outcome:
     moved_tuples: float = 0.0
     pause_seconds: float = 0.0
     bill: float = 0.0
-    """Worker-hours, with all that moved, paused, was shed and changed at its price (``elastic.arbitration``)."""
+    """Worker-hours, with all that moved, paused, was lost and changed at its price (``elastic.arbitration``)."""
     most_workers: int = 0
     most_backlog: float = 0.0
     """Records."""
@@ -126,6 +128,11 @@ class Outcome:
     """One entry per step: workers that have started or are starting."""
     tau: Array = field(default_factory=lambda: np.empty(0))
     """One entry per step: of the fullest worker."""
+
+    @property
+    def lost_tuples(self) -> float:
+        """Shed, or not held for lack of room."""
+        return self.shed_tuples + self.unheld_tuples
 
     def to_json(self) -> dict[str, Any]:
         """The totals, by the names that the command line's JSON uses."""
@@ -135,6 +142,7 @@ class Outcome:
             "secondsAboveTau3": self.seconds_above_tau3,
             "inputTuples": self.input_tuples,
             "shedTuples": self.shed_tuples,
+            "unheldTuples": self.unheld_tuples,
             "rescales": self.rescales,
             "replans": self.replans,
             "movedTuples": self.moved_tuples,
@@ -265,12 +273,14 @@ class _World:
         for side, tuples in zip(self.sides, taken, strict=True):
             side.add(index, tuples * (1 - shed))
         self.waiting = [tuples - took for tuples, took in zip(there, taken, strict=True)]
+        unheld = (_unheld(self.taus[0], fullest) + (workers - 1) * _unheld(self.taus[1], others)) / workers
         if settings.budget is not None:
             # A result is there if neither of its tuples was shed. Its other tuple is taken to have come at about the same time.
             now, results = (index + 1) * step, taken[0] * taken[1] / step
             self.losses = self.losses.plus(now, Sums(now, results * (1 - shed) ** 2, results, results))
         self.outcome.shed_tuples += sum(taken) * shed
-        self.outcome.bill += sum(taken) * shed / 1e6 * self.join.prices.million_shed
+        self.outcome.unheld_tuples += sum(taken) * unheld
+        self.outcome.bill += sum(taken) * (shed + unheld) / 1e6 * self.join.prices.million_shed
         # What is offered against what can be worked off: above 1 the epochs take longer than their interval.
         busy = sum(there) / (self.join.worker_rate * workers * step)
         return (taken[0] / step, taken[1] / step), busy, shed
@@ -365,6 +375,11 @@ class _World:
         self.change = None
         self.decider.applied(now, self.plan.generation, change.workers, change.moved_tuples, prices.switch_seconds)
         self._fill(index)
+
+
+def _unheld(tau: float, dropped: float) -> float:
+    """The part of a worker's tuples for which it has no room, beyond the part that it drops."""
+    return max(0.0, 1 - 1 / tau - dropped) if tau > 1 else 0.0
 
 
 def simulate(join: SimulatedJoin, traffic: Traffic, decider: Decider) -> Outcome:
