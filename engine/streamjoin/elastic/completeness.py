@@ -343,6 +343,11 @@ class Losses:
     """By part and source."""
     joins: Mapping[str, JoinLosses] = field(default_factory=dict)
 
+    @property
+    def are_any(self) -> bool:
+        """Whether a result has been lost so far."""
+        return any(each.run.output < each.run.all for each in self.joins.values())
+
     def after(self, epoch: Epoch, joins: Mapping[str, Counted]) -> Losses:
         """With one more epoch, of the joins to be counted. O(parts x joins)."""
         memories = self.memories if epoch.generation == self.generation else self._shared_anew(epoch)

@@ -184,7 +184,7 @@ def make_spec(
         small_bytes=min(MOST_SMALL_BYTES, SMALL_BYTES // current.scheme.tasks),
         follows=follows,
         block_tuples=block_tuples(job, last, inputs, current.scheme.tasks) if current.scheme.model == HANDSHAKE else 1,
-        counts_groups=can_lose(job),
+        counts_groups=can_lose(job) and last.losses.are_any,
         deadline_seconds=deadline_seconds,
     )
 
