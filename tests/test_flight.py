@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import random
 import signal
@@ -10,10 +11,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from click.testing import CliRunner
 from pyarrow import flight
@@ -23,6 +25,7 @@ from harness import driver_for, join_of, manifest_text
 from joins import BAND, band_inputs
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
+from streamjoin.epoch.driver import Driver
 from streamjoin.job import Job
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.pool import Pool
@@ -31,9 +34,11 @@ from streamjoin.serve.flight import FlightPort
 from streamjoin.serve.followers import Followers, FollowLimits
 from streamjoin.serve.queries import QueryApi
 from streamjoin.serve.query_metrics import QueryMetrics, QueryPage
+from streamjoin.serve.server import DriverServer
 from streamjoin.serve.token import TokenFile
 from streamjoin.state.storage import ObjectStorage
 from test_follow_command import process
+from test_query_follow import Server as HttpServer
 from test_query_follow import job_in, last_of, run, written
 from waiting import wait_for
 
@@ -157,6 +162,49 @@ def test_what_comes_is_followed_through_the_death_of_its_driver_until_the_join_h
         assert found.pop("ended") == 1
         assert found == written(root, "b > 2") != Counter()
     assert any(key.startswith("died") for key in counts), counts
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_who_comes_back_by_either_transport_after_every_event_has_each_result_once_whatever_drivers_do(seed: int, tmp_path: Path) -> None:
+    rng, job = random.Random(seed), job_in(tmp_path)
+    select, where = [("a, b", "true"), ("a + b AS a, a % 3 AS b", "a % 2 = 0 OR b < 30")][seed]
+
+    def started() -> Driver:
+        driver = driver_for(job, band_inputs(), ObjectStorage(str(tmp_path / "state")), InlineRunner())
+        driver.start()
+        return driver
+
+    def by_flight() -> tuple[str, list[dict[str, Any]], bool]:
+        with server.reader(join="found", after=last, select=select, where=where) as reader:
+            chunks = [reader.read_chunk(), *itertools.islice(reader, 1)]
+            is_over = len(chunks) < 2 or (chunks[1].data.num_rows == 0 and next(reader, None) is None)
+        return chunks[-1].app_metadata.to_pybytes().decode(), [row for chunk in chunks for row in chunk.data.to_pylist()], is_over
+
+    def by_http() -> tuple[str, list[dict[str, Any]], bool]:
+        stream = other.follow(last=last, select=select, where=where)
+        assert next(stream).id == last, "where it begins"
+        event = next(stream)
+        stream.close()
+        return event.id or last, event.rows, event.kind == "end"
+
+    driver, found, last, is_over, has_more = started(), Counter[tuple[Any, ...]](), "-1", False, True
+    limits = replace(QUICK, piece_rows=rng.choice([100, 10_000]))
+    with serving(job, limits) as server, DriverServer(None, api=server.api) as http:
+        other = HttpServer(http.url, server.followers)
+        while not is_over:
+            if has_more and rng.random() < 0.5:
+                if rng.random() < 0.3:
+                    driver = started()  # and the one before is no more
+                has_more = driver.step() is not None
+                if not has_more:
+                    driver.step(final=True)
+                    driver.stop()
+            last, rows, is_over = rng.choice([by_flight, by_http])()
+            found += pairs(rows)
+            is_over = is_over and not has_more
+    with duckdb.connect() as database:
+        sql = f"SELECT {select} FROM read_parquet('{tmp_path}/out/*.parquet') WHERE {where}"
+        assert found == Counter(database.execute(sql).fetchall()) != Counter()
 
 
 def test_a_server_that_ends_says_where_to_go_on_and_lives_until_then(done: Path) -> None:

@@ -264,7 +264,7 @@ def test_counters_of_tuples_go_on_over_a_restart_and_those_of_the_process_begin_
     before = first.scrape()
     second = Run(tmp_path, inputs=inputs)
     unread = second.scrape()
-    of_two = [metric for metric in CATALOGUE.values() if metric.total is not None and not metric.many]
+    of_two = [metric for metric in CATALOGUE.values() if metric.total is not None and not (metric.many or metric.chain)]
     continued = {metric.name.removeprefix("streamjoin_") for metric in of_two if "kafka" not in metric.name}
     for name in continued:
         assert name in before
@@ -498,11 +498,31 @@ def test_the_catalogue_has_what_is_served_and_nothing_else(run: Run) -> None:
     seen, weighed = scrape(by_tuples), scrape(by_bytes)
     assert weighed["capacity_bytes"] == 1 << 20
     assert set(seen.types) ^ set(weighed.types) == {"streamjoin_capacity_bytes", "streamjoin_capacity_tuples"}
-    of_two = {name: metric for name, metric in CATALOGUE.items() if not metric.many}
+    of_two = {name: metric for name, metric in CATALOGUE.items() if not (metric.many or metric.chain)}
     assert seen.types | weighed.types == {name: metric.kind.value for name, metric in of_two.items()}
     for name, metric in of_two.items():
         assert {frozenset(labels) for labels in seen.labels[name] | weighed.labels[name]} == {frozenset(metric.labels)}, name
     assert run.scrape().types == {name: kind for name, kind in seen.types.items() if "kafka" not in name}
+
+
+def test_a_handshake_chain_counts_its_messages_by_kind_over_restarts(tmp_path: Path) -> None:
+    def started() -> Run:
+        run = Run(tmp_path, inputs=(some_input(1), some_input(2)), scheme={"model": "handshake"}, workers=3, capacity=1000)
+        run.watched.start()
+        return run
+
+    first = started()
+    first.steps(2)
+    second = started()
+    results = second.steps()
+    seen, totals = second.scrape(), results[-1].totals
+    assert set(seen.types) >= {name for name, metric in CATALOGUE.items() if metric.chain}
+    assert set(seen["chain_messages_total"]) >= {"tuple_blk", "ack", "mark", "wave", "at_rest"}
+    for message, count in seen["chain_messages_total"].items():
+        assert count == totals[f"chain/{message}"][0] > 0
+        assert seen["chain_message_bytes_total"][message] == totals[f"chain/{message}_bytes"][0] > count
+    assert seen["chain_messages_total"]["wave"] >= 2 * (len(results) + 2), "each epoch comes to rest by at least one wave over two links"
+    assert seen["chain_block_tuples"] == results[-1].block_tuples is not None
 
 
 def test_joins_of_three_streams_count_partial_results_and_may_have_a_stream_on_both_sides(tmp_path: Path) -> None:

@@ -320,10 +320,12 @@ STREAMS = (
     Panel(
         "Bytes in and out",
         "Bps",
-        "Records read, in memory; what was sent to workers, replicas counted each; output written.",
+        "Records read, in memory; what was sent to workers, replicas counted each; what workers of a handshake chain sent each other; "
+        "output written.",
         {
             "read": rates("streamjoin_input_bytes_total"),
             "sent to workers": rates("streamjoin_routed_bytes_total"),
+            "along a chain": rates("streamjoin_chain_message_bytes_total"),
             "output": rates("streamjoin_output_bytes_total"),
         },
     ),

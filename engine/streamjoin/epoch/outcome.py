@@ -273,6 +273,7 @@ def result_of(
         stored_blocks=stored_blocks,
         stored_bytes=stored_bytes,
         losses=after.losses,
+        block_tuples=spec.block_tuples if epoch.plans.current.scheme.model == HANDSHAKE else None,
         source_errors=tuple(_source_errors(reports, stream) for stream in range(len(inputs))),
         backlog_by_partition=tuple(plan.backlog_by_partition for plan in inputs),
     )

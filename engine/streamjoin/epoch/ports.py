@@ -160,6 +160,8 @@ class EpochResult:
     """Requests to object stores that had to be repeated, by the tasks that finished and by the driver."""
     source_errors: tuple[int, ...] = (0, 0)
     """Errors of the sources' servers that the tasks got over."""
+    block_tuples: int | None = None
+    """How many tuples a chain's workers sent on at once; None: they stand in no chain."""
     backlog_by_partition: tuple[Mapping[int, int], ...] = field(default_factory=lambda: ({}, {}))
 
     @property

@@ -32,6 +32,7 @@ _OURS = "streamjoin snapshot", "streamjoin row"
 """Two columns behind those that are asked for."""
 READ_STEPS = 8
 """So many steps' rows are read at once: to find the first ones of a snapshot, all that it has is sorted."""
+ANY_BYTES = 1 << 62
 READ_BYTES = 16 << 20
 """Fewer where they come to more than this, but for one batch of rows."""
 _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
@@ -105,7 +106,8 @@ def step(storage: Storage, catalog: Catalog, todo: Step, kept: Kept | None = Non
 def _read(storage: Storage, catalog: Catalog, todo: Step) -> tuple[Following, int]:
     """What follows ``todo.after``, for several steps; and how many bytes were read. Raises QueryError."""
     most_rows = READ_STEPS * todo.most_rows
-    with asked(storage, catalog, _sql(todo, most_rows), todo.limits, results_of=todo.query.join) as answer:
+    limits = replace(todo.limits, fetch_bytes=ANY_BYTES)  # of each file only the rows of a step's snapshots stay in memory
+    with asked(storage, catalog, _sql(todo, most_rows), limits, results_of=todo.query.join) as answer:
         _require(todo, answer.read[todo.query.join])
         batches, nbytes, is_whole = [], 0, True
         for batch in answer.batches:

@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streamjoin.query.bounds import Range, direct_ranges
@@ -88,7 +89,7 @@ class JoinResults:
         for file in useful:
             check()
             for table, size in self._groups(file, schema, keys, room - nbytes):
-                tables.append(table)
+                tables.append(_of_snapshots(table, snapshots))  # a file may have those of many, of which few are asked for
                 nbytes += size
         for snapshot in unsorted:
             check()
@@ -167,6 +168,18 @@ def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
     there = _common(table.schema, schema)
     arrays = [table.column(field.name) if field.name in there else pa.nulls(table.num_rows, field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _of_snapshots(table: pa.Table, ranges: list[Range] | None) -> pa.Table:
+    """The rows of snapshots in these ranges; None: all."""
+    if ranges is None:
+        return table
+    column, wanted = table.column(SNAPSHOT), None
+    for low, high in ranges:
+        least = pc.greater_equal(column, pa.scalar(0 if low is None else low, pa.int64()))
+        within = least if high is None else pc.and_(least, pc.less_equal(column, pa.scalar(high, pa.int64())))
+        wanted = within if wanted is None else pc.or_(wanted, within)
+    return table.slice(0, 0) if wanted is None else table.filter(wanted)
 
 
 def _may_have(file: SnapshotFile, keys: list[Range] | None, snapshots: list[Range] | None) -> bool:

@@ -8,7 +8,7 @@ snapshots for joins that have some.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -34,6 +34,8 @@ class Described:
     process."""
     many: bool = False
     """Whether it is of joins of three and more streams only."""
+    chain: bool = False
+    """Whether it is of handshake chains only. ``total`` has the kind of a message in braces."""
 
     @property
     def unit(self) -> str:
@@ -42,13 +44,17 @@ class Described:
         return next((word for word in reversed(words) if word in UNITS), "")
 
 
-UNITS = ("seconds", "bytes", "ratio", "tuples", "records", "rows", "pairs", "blocks", "snapshots", "workers", "queries", "followers")
+UNITS = (
+    *("seconds", "bytes", "ratio", "tuples", "records", "rows", "pairs", "blocks", "snapshots", "workers", "queries", "followers"),
+    "messages",
+)
 
 NAME = ("name",)
 STREAM = ("name", "stream")
 JOIN = ("name", "join")
 TASK = ("name", "task")
 STEP = ("name", "step")
+MESSAGE = ("name", "message")
 KAFKA_PREFIX = "streamjoin_kafka_"
 
 
@@ -60,8 +66,10 @@ def _histogram(name: str, labels: tuple[str, ...], text: str) -> Described:
     return Described(f"streamjoin_{name}", Kind.HISTOGRAM, labels, text)
 
 
-def _counter(name: str, labels: tuple[str, ...], text: str, total: str | None = None, *, many: bool = False) -> Described:
-    return Described(f"streamjoin_{name}", Kind.COUNTER, labels, text, total, many)
+def _counter(
+    name: str, labels: tuple[str, ...], text: str, total: str | None = None, *, many: bool = False, chain: bool = False
+) -> Described:
+    return Described(f"streamjoin_{name}", Kind.COUNTER, labels, text, total, many, chain)
 
 
 WORKERS = (
@@ -220,6 +228,17 @@ STATE = (
     _counter("read_back_bytes_total", NAME, "Size of the tuples read back.", "read_back_bytes"),
     _counter("storage_retries_total", NAME, "Requests to object stores that were repeated, because they failed or had no answer."),
 )
+CHAIN = (
+    _counter(
+        "chain_messages_total",
+        MESSAGE,
+        "Messages between neighbours of a handshake chain: tuple_blk, ack, size_chg, mark; wave, at_rest: as it comes to rest.",
+        "chain/{}",
+        chain=True,
+    ),
+    _counter("chain_message_bytes_total", MESSAGE, "Size of these messages.", "chain/{}_bytes", chain=True),
+    replace(_gauge("chain_block_tuples", NAME, "Tuples that a chain's workers send on at once (scheme.alpha), at present."), chain=True),
+)
 KAFKA = (
     _gauge(
         "kafka_lag_records",
@@ -273,6 +292,7 @@ SECTIONS = {
     "Completeness": COMPLETENESS,
     "Epochs": EPOCHS,
     "State": STATE,
+    "Handshake chains": CHAIN,
     "Kafka": KAFKA,
     "Snapshots of results": SNAPSHOTS,
     "Queries": QUERIES,

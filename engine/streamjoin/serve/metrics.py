@@ -412,7 +412,10 @@ class Metrics(Collector):
         for metric in CATALOGUE.values():
             if metric.total is None or (metric.many and self._job.graph is None):
                 continue
-            if "stream" in metric.labels:
+            if metric.chain:
+                for message in self._messages(totals):
+                    page.add(metric.name, totals[metric.total.format(message)][0], name, message)
+            elif "stream" in metric.labels:
                 values = totals.get(metric.total, (0,) * len(self._streams))
                 for stream in self._of_kafka if metric.name.startswith(KAFKA_PREFIX) else range(len(self._streams)):
                     page.add(metric.name, values[stream], name, self._streams[stream])
@@ -438,6 +441,12 @@ class Metrics(Collector):
                 for cause, share in (("shedding", estimate.lost_to_shedding), ("lateness", estimate.lost_to_lateness)):
                     page.add("streamjoin_lost_results_ratio", share, name, join, over, cause)
 
+    @staticmethod
+    def _messages(totals: Mapping[str, Sequence[int]]) -> list[str]:
+        """The kinds of a chain's messages; none where there is no chain."""
+        found = [name.removeprefix("chain/") for name in totals if name.startswith("chain/")]
+        return [name for name in found if f"{name}_bytes" in found]
+
     def _add_result(self, page: Page, result: EpochResult, now: float) -> None:
         """What is known only of an epoch that this process ran."""
         name = self._job.name
@@ -455,5 +464,7 @@ class Metrics(Collector):
             page.add("streamjoin_worker_candidate_pairs_total", work.candidates, name, task)
         for task, done in sorted(result.work.items()):
             page.add("streamjoin_worker_bytes", done.held_bytes, name, task)
+        if result.block_tuples is not None:
+            page.add("streamjoin_chain_block_tuples", result.block_tuples, name)
         for task, factor in enumerate(result.shed):
             page.add("streamjoin_worker_shed_ratio", factor, name, task)
