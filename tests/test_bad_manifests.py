@@ -512,7 +512,7 @@ CASES = [
         'spec.workers.capacity: "1Gi" excludes capacityTuples; keep one: capacity weighs tuples by their bytes, capacityTuples counts them',
     ),
     bad("no workers", "min: 2", "min: 0", "spec.workers.min: 0 must be at least 1"),
-    bad("too many workers", "max: 6", "max: 5000", "spec.workers.max: 5000 must be at most 1024"),
+    bad("too many workers", "max: 6", "max: 50000", "spec.workers.max: 50000 must be at most 10000"),
     bad("a negative seed", "seed: 7", "seed: -1", "spec.streams[1].source.generator.seed: -1 must be at least 0"),
     bad(
         "no files in an epoch",

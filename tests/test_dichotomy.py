@@ -194,7 +194,7 @@ def test_the_band_is_a_staircase_that_holds_every_admitted_pair() -> None:
 
 
 def test_a_capacity_far_too_small_is_refused() -> None:
-    with pytest.raises(ValueError, match="would need more than 1,024 tasks"):
+    with pytest.raises(ValueError, match="would need more than 10,000 tasks"):
         dichotomy.partition(Matrix.of(FIGURE_2_STATISTICS, band(None, None)), 0.01)
 
 

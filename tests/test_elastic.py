@@ -90,7 +90,7 @@ def test_what_is_too_much_for_the_most_workers_names_the_field_the_value_and_the
         "above tau1 (0.5), which takes 24 workers by adsp; raise it, or spec.workers.capacityTuples (1,000), or hold less"
     )
     assert not deployed((6000, 6000), maximum=11).fits
-    assert "more than 1,024 workers" in str(deployed((6e9, 6e9)).warning)
+    assert "more than 10,000 workers" in str(deployed((6e9, 6e9)).warning)
     frequent = sampled(np.repeat([1, 2, 3], [800, 100, 100]), np.repeat([1, 2, 3], [800, 100, 100]))
     one_key = deployed((6000, 6000), ranged(0, 0), known=frequent, model="hash")
     assert one_key.warning is not None

@@ -619,7 +619,7 @@ def test_the_json_schema_describes_every_field_and_gives_defaults_as_a_manifest_
     assert parts["Workers"]["properties"]["min"] == {
         "default": 1,
         "description": "Never fewer workers than this.",
-        "maximum": 1024,
+        "maximum": 10000,
         "minimum": 1,
         "title": "Min",
         "type": "integer",

@@ -9,12 +9,12 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from streamjoin.elastic.mapping import assign, greedy, map_tasks, overlaps, relabelled
+from streamjoin.elastic.mapping import Overlap, assign, greedy, map_tasks, overlaps, relabelled
 from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.models import INTERCHANGEABLE, plan_for_tasks
-from streamjoin.scheme.region import Region, difference, held_regions, intersection, volume, written_by
+from streamjoin.scheme.region import Region, difference, held, intersection, volume, written_by
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
 from test_scheme import ALL, random_case, unknown
@@ -93,10 +93,22 @@ def test_overlaps_are_those_of_the_regions() -> None:
     for case in range(25):
         before, after, statistics, _ = random_pair(rng)
         overlap = overlaps(before, after, statistics)
-        held = [held_regions(before, task) for task in range(before.tasks)]
-        needed = [held_regions(after, task) for task in range(after.tasks)]
-        expected = [[volume(intersection(one, other), statistics) for other in needed] for one in held]
+        expected = [[volume(intersection(one, other), statistics) for other in held(after)] for one in held(before)]
         np.testing.assert_allclose(overlap, expected, rtol=1e-6, atol=1e-6, err_msg=f"seed 51, case {case}, {before}, {after}")
+
+
+def test_the_map_by_what_is_shared_keeps_as_much_as_the_best_of_all_pairs() -> None:
+    rng = np.random.default_rng(58)
+    for case in range(60):
+        shape = tuple(rng.integers(1, 40, 2).tolist())
+        overlap = rng.random(shape) * (rng.random(shape) < rng.choice([0.0, 0.05, 0.3, 1.0]))
+        old, new = np.nonzero(overlap)
+        keep = assign(Overlap((shape[0], shape[1]), old, new, overlap[old, new]))
+        going_on = [worker for worker in keep if worker is not None]
+        assert len(going_on) == len(set(going_on)) == min(shape), f"seed 58, case {case}"
+        assert kept_by(overlap, keep) == pytest.approx(kept_by(overlap, assign(overlap))), f"seed 58, case {case}"
+        same = Overlap((9, 9), np.arange(9).repeat(9), np.tile(np.arange(9), 9), np.ones(81))
+        assert assign(same) == tuple(range(9))
 
 
 def test_an_unchanged_scheme_keeps_every_worker_in_its_place() -> None:
@@ -166,10 +178,9 @@ def test_what_a_task_holds_is_disjoint_and_what_all_write_is_everything_once() -
         written = [region for area in scheme.areas for region in written_by(area)]
         total = sum(side.tuples for side in statistics.sides)
         assert volume(written, statistics) == pytest.approx(total, rel=1e-6), f"seed 55, case {case}"
-        for task in range(scheme.tasks):
-            held = held_regions(scheme, task)
-            for index, region in enumerate(held):
-                assert not intersection((region,), held[index + 1 :]), f"seed 55, case {case}, {held}"
+        for mine in held(scheme):
+            for index, region in enumerate(mine):
+                assert not intersection((region,), mine[index + 1 :]), f"seed 55, case {case}, {mine}"
 
 
 def test_regions_survive_json() -> None:

@@ -15,9 +15,10 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned, follow, make_plan, prospects
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
+from streamjoin.scheme import dichotomy, models
 from streamjoin.scheme.capacity import Capacity
-from streamjoin.scheme.models import HANDSHAKE, INTERCHANGEABLE, MODELS, Options, plan_for_tasks
-from streamjoin.scheme.region import held_regions, volume
+from streamjoin.scheme.models import HANDSHAKE, INTERCHANGEABLE, MODELS, MOST_TASKS, Options, plan_for_tasks
+from streamjoin.scheme.region import held, volume
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
 from test_mapping import contains, grid
@@ -157,8 +158,8 @@ def test_migrations_move_exactly_what_lacks_and_delete_exactly_what_is_not_neede
             assert migration.lower_bound_tuples <= migration.moved_tuples * (1 + 1e-6) + 1e-6, message
             assert migration.moved_tuples <= min(migration.naive_tuples, migration.identity_tuples) * (1 + 1e-6) + 1e-6, message
             assert migration.moved_tuples + migration.kept_tuples == pytest.approx(migration.naive_tuples, rel=1e-6), message
-            held = sum(volume(held_regions(current.scheme, worker), statistics) for worker in range(current.workers))
-            assert migration.deleted_tuples + migration.kept_tuples == pytest.approx(held, rel=1e-6), message
+            everything = sum(volume(of_worker, statistics) for of_worker in held(current.scheme))
+            assert migration.deleted_tuples + migration.kept_tuples == pytest.approx(everything, rel=1e-6), message
             assert loads(result.plan.scheme, statistics).tolist() == result.loads.tolist()
             current = result.plan
 
@@ -301,7 +302,7 @@ def test_plans_are_deterministic(model: str) -> None:
 def test_without_a_number_of_workers_the_fewest_are_taken_that_stay_below_tau1(model: str) -> None:
     statistics = sampled(np.arange(4000), np.arange(2000), 500)
     main = ranged(-2, 2)
-    plan = planned(None, statistics, main, model, maximum=1024)
+    plan = planned(None, statistics, main, model, maximum=MOST_TASKS)
     limit = 500 if model == "dynamic" else 700
     assert plan.loads.max() <= limit * (1 + 1e-6)
     fewer = planned(None, statistics, main, model, (plan.plan.workers // 4 or 1) if model == "dynamic" else plan.plan.workers - 1)
@@ -376,3 +377,34 @@ def test_sixteen_tasks_are_planned_in_a_fraction_of_a_second() -> None:
     planned(current, heavier, main, "adsp", 16)
     # A few times what it takes, as the machine may be busy.
     assert time.perf_counter() - begun < 2
+
+
+@pytest.mark.parametrize("main", [ranged(-5000, 5000), ranged(0, 0), ranged(1, None), ALL], ids=["band", "equality", "order", "all pairs"])
+def test_plans_of_a_thousand_tasks_are_tilings_made_in_seconds(main: MainPredicate) -> None:
+    rng = np.random.default_rng(74)
+    keys = [np.sort(rng.integers(0, 10**6, 20_000)) for _ in range(2)]
+    spread = [sampled(*[key * more // 10 for key in keys]) for more in (10, 11)]
+    first, then = (Statistics(tuple(replace(side, tuples=1e9) for side in sampled_.sides)) for sampled_ in spread)
+    started = time.process_time()
+    plan = planned(None, first, main, "adsp", 1000).plan
+    result = planned(plan, then, main, "adsp", 1200)
+    # One to three seconds where nothing else runs; the margin is for machines that are busy or slow.
+    assert time.process_time() - started < 15
+    assert plan.workers > 950
+    assert result.migration.moved_tuples <= min(result.migration.naive_tuples, result.migration.identity_tuples)
+    assert result.loads.max() <= 1.2 * result.loads.mean()
+
+
+def test_the_search_for_many_tasks_comes_as_near_as_bisection(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(75)
+    for main in (ranged(-40_000, 40_000), ranged(1, None)):
+        for normal in (False, True):
+            keys = [np.rint(rng.normal(0, 10**5, 5000)) if normal else rng.integers(0, 10**6, 5000) for _ in range(2)]
+            statistics = sampled(*[of_side.astype(np.int64) for of_side in keys], 300)
+            found = plan_for_tasks("adsp", statistics, main, 300)
+            found.check(main)
+            with monkeypatch.context() as few:
+                few.setattr(models, "MANY_TASKS", 10**6)
+                few.setattr(dichotomy, "MANY_TASKS", 10**6)
+                bisected = plan_for_tasks("adsp", statistics, main, 300)
+            assert loads(found, statistics).max() <= loads(bisected, statistics).max() * 1.004

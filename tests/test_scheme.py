@@ -328,7 +328,7 @@ def test_integers_that_are_histogrammed_for_float_keys_are_converted() -> None:
     [
         (lambda: plan_for_tasks("star", unknown(), ALL, 2), "scheme.model: 'star' is unknown; choose one of adsp, square, hash"),
         (lambda: plan_for_tasks("adsp", unknown(), ALL, 0), "tasks: 0 must be at least 1"),
-        (lambda: plan_for_tasks("adsp", unknown(), ALL, 1025), "at most 1,024"),
+        (lambda: plan_for_tasks("adsp", unknown(), ALL, 10_001), "at most 10,000"),
         (lambda: plan_for_capacity("adsp", unknown(), ALL, 0), "capacity: 0 must be positive"),
         (lambda: plan_for_capacity("square", unknown(1e6, 1e6), ALL, 1), "raise the capacity"),
         (lambda: plan_for_capacity("adsp", unknown(1e6, 1e6), EQUAL, 1), "raise the capacity"),

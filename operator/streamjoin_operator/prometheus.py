@@ -28,8 +28,8 @@ from streamjoin_operator.missing import Found
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.settings import Settings
 
-LARGEST_ANSWER = 32 << 20
-"""1,024 workers, scraped every five seconds, take 3 MB."""
+LARGEST_ANSWER = 64 << 20
+"""10,000 workers, scraped every five seconds, take 30 MB."""
 LARGE_ANSWER = 1 << 18
 """To read a larger one takes the loop longer than other joins should wait."""
 UP_SECONDS = 120

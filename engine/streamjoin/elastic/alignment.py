@@ -10,7 +10,7 @@ of one side stays one ``UnitRange``, if with gaps, so nothing is held twice.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -21,7 +21,7 @@ import numpy as np
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN, MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.scheme.models import PRECISION
-from streamjoin.scheme.region import high_of, low_of
+from streamjoin.scheme.region import Region, meetings
 from streamjoin.scheme.statistics import Statistics, loads
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
 
@@ -30,6 +30,9 @@ MOST_PARTS = 64
 
 MOST_RANGES = 4
 """Should tasks come to own more key ranges than this on average, keys are cut anew: every range is an area, with blocks of its own."""
+
+MOST_PAIRS = 1 << 18
+"""Of more pairs of an old and a new line than this, they are paired by their size."""
 
 _SAME_PLACE = 1 << 12
 """How many units of overlap it is worth to pair lines of the same number: more than rounding, less than what matters."""
@@ -55,9 +58,10 @@ class _Grid:
     def of(cls, areas: Sequence[Area]) -> _Grid | None:
         """None for a tiling that is no varietal matrix; such a scheme was written by hand."""
         for major in SIDES:
-            lines: dict[UnitRange, tuple[Area, ...]] = {}
+            found: dict[UnitRange, list[Area]] = {}
             for area in areas:
-                lines[area.units[major]] = (*lines.get(area.units[major], ()), area)
+                found.setdefault(area.units[major], []).append(area)
+            lines = {units: tuple(line) for units, line in found.items()}
             crossed = ([area.units[1 - major] for area in line] for line in lines.values())
             if all(sum(units.size for units in cut) == UNITS for cut in (list(lines), *crossed)):
                 return cls(tuple(areas), major, lines)
@@ -88,18 +92,14 @@ def align(before: Scheme, after: Scheme, statistics: Statistics) -> Scheme:
     """``after`` with its unit ranges where ``before`` has them; ``after`` itself where they would come to have too many parts.
 
     Each coverage area follows that of ``before`` with which it shares most tuples, also when key ranges have moved. Whether less moves
-    is for the caller to compare. O(coverage areas² + lines³).
+    is for the caller to compare. O(pairs of coverage areas that share keys + lines³).
     """
-    old = [(areas, grid) for areas in _coverages(before) if (grid := _Grid.of(areas)) is not None]
+    old = [grid for areas in _coverages(before) if (grid := _Grid.of(areas)) is not None]
+    new = [grid for areas in _coverages(after) if len(areas) > 1 and (grid := _Grid.of(areas)) is not None]
     moved: dict[Area, Area] = {}
-    for areas in _coverages(after):
-        grid = _Grid.of(areas) if len(areas) > 1 and old else None
-        if grid is None:
-            continue
-        shared = [_shared(areas[0], other[0], statistics) for other, _ in old]
-        nearest = int(np.argmax(shared))
-        if shared[nearest] > 0:
-            moved |= grid.like(old[nearest][1])
+    for grid, nearest in zip(new, _nearest(new, old, statistics), strict=True):
+        if nearest is not None:
+            moved |= grid.like(old[nearest])
     if any(len(units.gaps) >= MOST_PARTS for area in moved.values() for units in area.units):
         return after
     return replace(after, areas=tuple(moved.get(area, area) for area in after.areas))
@@ -188,37 +188,60 @@ def _coverages(scheme: Scheme) -> list[list[Area]]:
     return list(found.values())
 
 
-def _shared(one: Area, other: Area, statistics: Statistics) -> float:
-    """The tuples that fall into the key ranges of both and are held by both."""
-    shared = 0.0
+def _nearest(new: Sequence[_Grid], old: Sequence[_Grid], statistics: Statistics) -> list[int | None]:
+    """For each coverage area the first of those of before with which it shares most: tuples with the keys of both that both hold."""
+    pairs, shared = [np.zeros(0, np.int64)], [np.zeros(0)]
     for side, of_side in enumerate(statistics.sides):
-        both = one.keys[side], other.keys[side]
-        keys = KeyRange(max(both, key=low_of).low, min(both, key=high_of).high)
-        if one.holds[side] and other.holds[side] and low_of(keys) < high_of(keys):
-            shared += of_side.volume(keys)
-    return shared
+        held = [[number for number, grid in enumerate(grids) if grid.areas[0].holds[side]] for grids in (new, old)]
+        regions = [
+            [Region(side, grids[number].areas[0].keys[side], UnitRange()) for number in numbers]
+            for grids, numbers in zip((new, old), held, strict=True)
+        ]
+        one, other = meetings(*regions)
+        lows = [of_side.below_all(region.keys.low for region in of_grids) for of_grids in regions]
+        highs = [of_side.below_all((region.keys.high for region in of_grids), end=True) for of_grids in regions]
+        pairs.append(np.array(held[0], np.int64)[one] * max(1, len(old)) + np.array(held[1], np.int64)[other])
+        shared.append(np.maximum(np.minimum(highs[0][one], highs[1][other]) - np.maximum(lows[0][one], lows[1][other]), 0.0))
+    found, place = np.unique(np.concatenate(pairs), return_inverse=True)
+    worth = np.bincount(place, np.concatenate(shared), len(found))
+    best: list[int | None] = [None] * len(new)
+    # By rising worth, and of the same the first old one last.
+    for index in np.lexsort((-found, worth)).tolist():
+        if worth[index] > 0:
+            best[int(found[index]) // len(old)] = int(found[index]) % len(old)
+    return best
 
 
 def _aligned(new: _Cut, olds: Sequence[_Cut]) -> list[UnitRange]:
     """The units of each new line: of as many as before, but where the old cut that fits best has them."""
-    from scipy.optimize import linear_sum_assignment
-
     best: tuple[float, dict[int, UnitRange]] | None = None
     for old in olds:
         # What a pair can share: the smaller of the two shares, in as many tasks as both lines have.
-        sizes, counts, old_sizes, old_counts = (
-            np.array(numbers, np.float64)
-            for cut in (new, old)
-            for numbers in ([units.size for units, _ in cut], [count for _, count in cut])
-        )
-        worth = np.minimum.outer(sizes, old_sizes) * np.minimum.outer(counts, old_counts)
-        np.fill_diagonal(worth, worth.diagonal() + _SAME_PLACE)
-        rows, columns = linear_sum_assignment(worth, maximize=True)
-        total = float(worth[rows, columns].sum())
+        shares = [np.array([(units.size, count) for units, count in cut], np.float64) for cut in (new, old)]
+        rows, columns, total = (_paired if len(new) * len(old) <= MOST_PAIRS else _paired_by_size)(*shares)
         if best is None or total > best[0]:
             best = total, {row: old[column][0] for row, column in zip(rows.tolist(), columns.tolist(), strict=True)}
     assert best is not None
     return _dealt([units.size for units, _ in new], best[1])
+
+
+def _paired(new: Array, old: Array) -> tuple[Array, Array, float]:
+    """New lines and old ones, of these sizes and counts, that share most together, and how much."""
+    from scipy.optimize import linear_sum_assignment
+
+    worth = np.minimum.outer(new[:, 0], old[:, 0]) * np.minimum.outer(new[:, 1], old[:, 1])
+    np.fill_diagonal(worth, worth.diagonal() + _SAME_PLACE)
+    rows, columns = linear_sum_assignment(worth, maximize=True)
+    return rows, columns, float(worth[rows, columns].sum())
+
+
+def _paired_by_size(new: Array, old: Array) -> tuple[Array, Array, float]:
+    """The same, the largest with the largest: as good as can be where all counts are alike, as they are where so many lines are."""
+    step = max(1.0, 1e-6 * float(new[:, 0].max()))
+    orders = [np.lexsort((np.arange(len(cut)), -np.rint(cut[:, 0] / step), -cut[:, 1])) for cut in (new, old)]
+    rows, columns = (order[: min(len(new), len(old))] for order in orders)
+    worth = np.minimum(new[rows, 0], old[columns, 0]) * np.minimum(new[rows, 1], old[columns, 1])
+    return rows, columns, float(worth.sum())
 
 
 def _dealt(sizes: list[int], has: dict[int, UnitRange]) -> list[UnitRange]:
@@ -235,28 +258,53 @@ def _dealt(sizes: list[int], has: dict[int, UnitRange]) -> list[UnitRange]:
         given += taken.gaps
         given += [(0, taken.low)] if taken.low else []
         given += [(taken.high, UNITS)] if taken.high < UNITS else []
-    pool = list(UnitRange.of(given).parts) if given else []
     lacks = [size - sum(high - low for low, high in parts) for size, parts in zip(sizes, kept, strict=True)]
+    pool = _Pool(list(UnitRange.of(given).parts) if given else [])
     # Parts that continue a line come first, so that lines stay in few parts, and oscillating plans come back to whole ones.
-    for touching in (True, False):
-        for line, parts in enumerate(kept):
-            for part in list(pool):
-                if not lacks[line]:
-                    break
-                low, high = part
-                width = min(lacks[line], high - low)
-                if any(end == low for _, end in parts) or not touching:
-                    got = (low, low + width)
-                elif any(begin == high for begin, _ in parts):
-                    got = (high - width, high)
-                else:
-                    continue
-                pool.remove(part)
-                pool += [piece for piece in ((low, got[0]), (got[1], high)) if piece[0] < piece[1]]
-                parts.append(got)
-                lacks[line] -= width
-        pool.sort()
+    for line, parts in enumerate(kept):
+        for low, high in pool.beside(parts):
+            if not lacks[line]:
+                break
+            width = min(lacks[line], high - low)
+            got = (low, low + width) if any(end == low for _, end in parts) else (high - width, high)
+            pool.take((low, high), got)
+            parts.append(got)
+            lacks[line] -= width
+    free = deque(sorted(pool.parts))
+    for line, parts in enumerate(kept):
+        while lacks[line]:
+            low, high = free.popleft()
+            width = min(lacks[line], high - low)
+            parts.append((low, low + width))
+            lacks[line] -= width
+            if low + width < high:
+                free.append((low + width, high))
     return [UnitRange.of(parts) for parts in kept]
+
+
+class _Pool:
+    """Ranges of units that nobody has, none beside another; found by their ends."""
+
+    def __init__(self, parts: list[tuple[int, int]]) -> None:
+        self.parts = dict.fromkeys(parts)
+        """In the order in which they came."""
+        self._number = {part: number for number, part in enumerate(parts)}
+        self._by_low = {part[0]: part for part in parts}
+        self._by_high = {part[1]: part for part in parts}
+
+    def beside(self, parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those that continue one of these parts, in order."""
+        found = {by[end] for low, high in parts for by, end in ((self._by_low, high), (self._by_high, low)) if end in by}
+        return sorted(found, key=self._number.__getitem__)
+
+    def take(self, part: tuple[int, int], got: tuple[int, int]) -> None:
+        """Take ``got`` away from one of the ranges; what is left of it comes last."""
+        del self.parts[part], self._by_low[part[0]], self._by_high[part[1]]
+        for piece in ((part[0], got[0]), (got[1], part[1])):
+            if piece[0] < piece[1]:
+                self.parts[piece] = None
+                self._number[piece] = len(self._number)
+                self._by_low[piece[0]], self._by_high[piece[1]] = piece, piece
 
 
 def _split(parts: list[tuple[int, int]], size: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

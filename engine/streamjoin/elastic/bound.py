@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from streamjoin.language.predicate import Bound, MainKind, MainPredicate
-from streamjoin.language.sides import LEFT, RIGHT, SIDES
-from streamjoin.scheme.region import held_regions, volume
+from streamjoin.language.sides import LEFT, RIGHT
+from streamjoin.scheme.region import held, volumes
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import Scheme, after, before
 
@@ -37,6 +37,8 @@ STEPS = 24
 """Of the search for lambda: it is then known to a hundred-thousandth of its range."""
 PRICES, ZOOMS = 17, 4
 """So many values of mu are looked at, so often, each time between the neighbours of the best."""
+MOST_KINDS, GRADES = 512, 48
+"""Of more kinds of workers than this, those are taken together that hold alike to within a part of so many."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 ROUNDING = 1e-9
 """Of sums, relative to all tuples."""
@@ -49,12 +51,11 @@ def least_moved(old: Scheme | None, new: Scheme, statistics: Statistics, main: M
     else all plans.
     O(kinds of workers) in each of some hundred steps: 10 ms for a dozen.
     """
-    workers = [] if old is None else [_held(old, task, statistics) for task in range(old.tasks)]
-    # As a rule many hold alike. Any number may begin anew, with nothing.
-    held, alike = np.unique(np.array([*workers, *[(0.0, 0.0)] * new.tasks]), axis=0, return_counts=True)
+    # Any number may begin anew, with nothing.
+    kinds, alike = _alike(np.concatenate([np.zeros((0, 2)) if old is None else _held(old, statistics), np.zeros((new.tasks, 2))]))
     both = all(all(area.holds) for area in new.areas)
     problem = _Problem(
-        held=held,
+        held=kinds,
         alike=alike,
         tasks=new.tasks,
         capacity=float(loads(new, statistics).max()),
@@ -91,10 +92,31 @@ def _below(side: SideStatistics, bounds: Sequence[Bound], without: float) -> Arr
     return np.where(known, side.below(np.array([bound or 0 for bound in bounds])), without)
 
 
-def _held(scheme: Scheme, task: int, statistics: Statistics) -> tuple[float, float]:
-    held = held_regions(scheme, task)
-    left, right = (volume((region for region in held if region.side == side), statistics) for side in SIDES)
-    return left, right
+def _held(scheme: Scheme, statistics: Statistics) -> Array:
+    """Per task the volume that it holds of left and of right."""
+    parts = [(task, region) for task, regions in enumerate(held(scheme)) for region in regions]
+    found = np.zeros((scheme.tasks, 2))
+    places = np.array([(task, region.side) for task, region in parts]).reshape(-1, 2)
+    np.add.at(found, (places[:, 0], places[:, 1]), volumes((region for _, region in parts), statistics))
+    return found
+
+
+def _alike(workers: Array) -> tuple[Array, Array]:
+    """The kinds of workers, by what they hold, and how many there are of each: as a rule many hold alike.
+
+    Of more than ``MOST_KINDS``, those that hold nearly the same are taken for one that holds all that any of them does, which can only
+    make the bound lower.
+    """
+    kinds, alike = np.unique(workers, axis=0, return_counts=True)
+    if len(kinds) <= MOST_KINDS:
+        return kinds, alike
+    step = np.maximum(kinds.max(axis=0), 1e-300) / GRADES
+    grade = np.ceil(kinds / step)
+    _, place = np.unique(grade, axis=0, return_inverse=True)
+    place = place.ravel()
+    merged = np.zeros((int(place.max()) + 1, 2))
+    np.maximum.at(merged, place, kinds)
+    return merged, np.bincount(place, alike).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,19 +10,21 @@ Always holds: as many workers go on as both schemes have room for, also those th
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from streamjoin.scheme.region import high_of, low_of
+from streamjoin.scheme.ranges import expanded
+from streamjoin.scheme.region import Region, held, meetings
 from streamjoin.scheme.statistics import SideStatistics, Statistics
-from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
+from streamjoin.scheme.tiling import UNITS, Scheme
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Keep = tuple[int | None, ...]
 """Per task of a new scheme, the task of the old one that goes on as it, or None."""
+
 
 def chain_keep(before: int, after: int) -> Keep:
     """Of a chain of so many workers: it grows and shrinks at its right end, as tuples are where they are by when they came."""
@@ -56,14 +58,19 @@ def greedy(overlap: Array) -> Keep:
     return tuple(keep)
 
 
-def assign(overlap: Array) -> Keep:
-    """The map with the greatest sum of overlaps; of several, one that moves few numbers. O(n³)."""
+def assign(overlap: Array | Overlap) -> Keep:
+    """The map with the greatest sum of overlaps; of several, one that moves few numbers.
+
+    O(n³) for an array, and as a rule far less: a second or so for a thousand tasks. Of an :class:`Overlap` only what is not zero is looked
+    at, which takes a tenth of that.
+    """
+    if isinstance(overlap, Overlap):
+        return _assigned(overlap)
     from scipy.optimize import linear_sum_assignment
 
-    # Far below any difference that matters, yet enough to decide ties.
     numbers = np.arange(max(overlap.shape))
     same = numbers[: overlap.shape[0], None] == numbers[None, : overlap.shape[1]]
-    bonus = max(float(overlap.max(initial=0.0)), 1.0) * 1e-9 / max(overlap.shape)
+    bonus = _bonus(float(overlap.max(initial=0.0)), overlap.shape)
     workers, tasks = linear_sum_assignment(overlap + bonus * same, maximize=True)
     keep: list[int | None] = [None] * overlap.shape[1]
     for worker, task in zip(workers.tolist(), tasks.tolist(), strict=True):
@@ -71,8 +78,16 @@ def assign(overlap: Array) -> Keep:
     return tuple(keep)
 
 
-def kept_by(overlap: Array, keep: Keep) -> float:
+def _bonus(most: float, shape: tuple[int, ...]) -> float:
+    """Far below any difference that matters, yet enough to decide ties."""
+    return max(most, 1.0) * 1e-9 / max(shape)
+
+
+def kept_by(overlap: Array | Overlap, keep: Keep) -> float:
     """The tuples that need not move under this map."""
+    if isinstance(overlap, Overlap):
+        going_on = np.array([-1 if worker is None else worker for worker in keep])
+        return math.fsum(overlap.tuples[going_on[overlap.new] == overlap.old].tolist())
     return math.fsum(float(overlap[worker, task]) for task, worker in enumerate(keep) if worker is not None)
 
 
@@ -97,66 +112,106 @@ def _numbers(keep: Keep) -> list[int]:
     return [number[task] for task in range(len(keep))]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Overlap:
+    """lambda without its zeros: the tuples that an old and a new task share, of each pair once."""
+
+    shape: tuple[int, int]
+    """How many old and new tasks there are."""
+    old: Array
+    """int64; and in ``new`` the new task, ascending by both."""
+    new: Array
+    tuples: Array
+    """float64, positive."""
+
+    def by_number(self) -> float:
+        """The tuples that stay where every worker goes on under its number."""
+        return math.fsum(self.tuples[self.old == self.new].tolist())
+
+    def array(self) -> Array:
+        """float64, old tasks by new ones."""
+        found = np.zeros(self.shape)
+        found[self.old, self.new] = self.tuples
+        return found
+
+
 def overlaps(before: Scheme, after: Scheme, statistics: Statistics) -> Array:
-    """lambda: the tuples that each old task (rows) holds and each new one (columns) needs. float64.
+    """lambda: the tuples that each old task (rows) holds and each new one (columns) needs. float64."""
+    return shared(before, after, statistics).array()
 
-    What a task holds through several areas counts once. All key bounds together cut a side's keys into cells; within one, a task holds
-    a set of units. O(key cells * (tasks there * unit bounds there + their pairs)).
+
+def shared(before: Scheme, after: Scheme, statistics: Statistics) -> Overlap:
+    """The same for those pairs that share any.
+
+    What a task holds through several areas counts once. Tasks that hold the same region are looked at together: O(pairs of tasks that
+    share any * log of these).
     """
-    shared = np.zeros((before.tasks, after.tasks))
+    old, new = _holders(before), _holders(after)
+    one, other = meetings(list(old), list(new))
+    expected = np.zeros(len(one))
     for side, statistic in enumerate(statistics.sides):
-        old, new = _holdings(before, side), _holdings(after, side)
-        bounds = sorted({bound for keys, _, _ in (*old, *new) for bound in (keys.low, keys.high) if bound is not None})
-        if not old or not new:
-            continue
-        volumes = _volumes(statistic, bounds)
-        old_cells, new_cells = (_cells(holdings, bounds) for holdings in (old, new))
-        for cell, tuples in enumerate(volumes):
-            if tuples <= 0:
-                continue
-            here = [
-                [holdings[index] for index in np.flatnonzero((low <= cell) & (cell < high)).tolist()]
-                for holdings, (low, high) in ((old, old_cells), (new, new_cells))
-            ]
-            if not (here[0] and here[1]):
-                continue
-            ends = sorted({end for holdings in here for _, units, _ in holdings for part in units.parts for end in part})
-            widths = np.diff(ends) * (tuples / UNITS)
-            rows, held = _units_held(here[0], ends)
-            columns, needed = _units_held(here[1], ends)
-            shared[np.ix_(rows, columns)] += (held * widths) @ needed.T
-    return shared
+        of_side = np.array([region.side == side for region in old], bool)[one]
+        ends = [_ends(list(regions), statistic) for regions in (old, new)]
+        low, high, unit_low, unit_high = (
+            limit(ends[0][edge][one], ends[1][edge][other]) for edge, limit in enumerate((np.maximum, np.minimum, np.maximum, np.minimum))
+        )
+        expected += np.where(of_side, np.maximum(high - low, 0.0) * ((unit_high - unit_low) / UNITS), 0.0)
+    some = expected > 0
+    one, other, expected = one[some], other[some], expected[some]
+    # Every worker with one region against every task with the other.
+    starts, workers = _members(old)
+    many, place = expanded(starts[one], starts[one + 1])
+    workers = workers[place]
+    starts, tasks = _members(new)
+    more, place = expanded(starts[other[many]], starts[other[many] + 1])
+    found, same = np.unique(workers[more] * after.tasks + tasks[place], return_inverse=True)
+    tuples = np.bincount(same, expected[many][more], len(found))
+    return Overlap((before.tasks, after.tasks), found // after.tasks, found % after.tasks, tuples)
 
 
-_Holding = tuple[KeyRange, UnitRange, int]
+def _holders(scheme: Scheme) -> dict[Region, list[int]]:
+    """The tasks that hold each region."""
+    found: dict[Region, list[int]] = {}
+    for task, regions in enumerate(held(scheme)):
+        for region in regions:
+            found.setdefault(region, []).append(task)
+    return found
 
 
-def _holdings(scheme: Scheme, side: int) -> list[_Holding]:
-    """The key range, units and task of everything that an area holds of this side."""
-    return [(area.keys[side], area.units[side], area.task) for area in scheme.areas if area.holds[side]]
+def _members(holders: dict[Region, list[int]]) -> tuple[Array, Array]:
+    """Where each region's tasks begin, and at last their number; all tasks."""
+    tasks = [task for of_region in holders.values() for task in of_region]
+    return np.cumsum([0, *map(len, holders.values())]), np.array(tasks, np.int64)
 
 
-def _volumes(side: SideStatistics, bounds: list[int | float]) -> list[float]:
-    """The volumes before, between and after these keys."""
-    below = side.below(np.array(bounds)) if bounds else np.zeros(0)
-    volumes: list[float] = np.diff(below, prepend=0.0, append=side.total).tolist()
-    return volumes
+def _ends(regions: list[Region], statistic: SideStatistics) -> tuple[Array, Array, Array, Array]:
+    """The volumes below the lowest and the highest key of each of these regions, and their units' bounds: float64."""
+    return (
+        statistic.below_all(region.keys.low for region in regions),
+        statistic.below_all((region.keys.high for region in regions), end=True),
+        np.array([float(region.units.low) for region in regions]),
+        np.array([float(region.units.high) for region in regions]),
+    )
 
 
-def _cells(holdings: list[_Holding], bounds: list[int | float]) -> tuple[Array, Array]:
-    """Per holding its first cell of keys, and the one after its last."""
-    number = {bound: index for index, bound in enumerate(bounds, 1)}
-    number[-np.inf], number[np.inf] = 0, len(bounds) + 1
-    return np.array([number[low_of(keys)] for keys, _, _ in holdings]), np.array([number[high_of(keys)] for keys, _, _ in holdings])
+def _assigned(overlap: Overlap) -> Keep:
+    """As :func:`assign`."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 
-
-def _units_held(holdings: list[_Holding], ends: list[int]) -> tuple[Array, Array]:
-    """The tasks, and per task (rows) which parts of the units between ``ends`` it holds: float64, 0 or 1."""
-    number = {end: index for index, end in enumerate(ends)}
-    tasks = {task: row for row, task in enumerate(sorted({task for _, _, task in holdings}))}
-    steps = np.zeros((len(tasks), len(ends)))
-    for _, units, task in holdings:
-        for low, high in units.parts:
-            steps[tasks[task], number[low]] += 1
-            steps[tasks[task], number[high]] -= 1
-    return np.array(list(tasks)), (np.cumsum(steps, axis=1)[:, :-1] > 0).astype(np.float64)
+    old, new = overlap.shape
+    keep: list[int | None] = [None] * new
+    bonus = _bonus(float(overlap.tuples.max(initial=0.0)), overlap.shape)
+    both = np.arange(min(old, new))
+    # A worker that finds no task is matched with a place of its own.
+    rows = np.concatenate([overlap.old, both, np.arange(old)])
+    columns = np.concatenate([overlap.new, both, new + np.arange(old)])
+    worth = np.concatenate([overlap.tuples, np.full(len(both), bonus), np.full(old, bonus / 4)])
+    # A sum of what is given twice; none may be zero, or it is no edge.
+    graph = coo_array((worth, (rows, columns)), shape=(old, new + old)).tocsr()
+    workers, places = min_weight_full_bipartite_matching(graph, maximize=True)
+    for worker, place in zip(workers.tolist(), places.tolist(), strict=True):
+        if place < new:
+            keep[place] = worker
+    spare = iter(sorted(set(range(old)) - {worker for worker in keep if worker is not None}))
+    return tuple(next(spare, None) if worker is None else worker for worker in keep)

@@ -6,22 +6,19 @@ its tasks; and where the running scheme is as even as a new one of its size woul
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 from streamjoin.elastic.alignment import align, align_keys
 from streamjoin.elastic.bound import least_moved
-from streamjoin.elastic.mapping import Array, Keep, assign, chain_keep, kept_by, overlaps, relabelled
+from streamjoin.elastic.mapping import Array, Keep, Overlap, assign, chain_keep, kept_by, relabelled, shared
 from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.dichotomy import TooManyTasksError
 from streamjoin.scheme.models import DEFAULTS, HANDSHAKE, KEYED, PRECISION, Options, plan_for_capacity, plan_for_tasks
-from streamjoin.scheme.region import held_regions, volume
+from streamjoin.scheme.region import held, volume
 from streamjoin.scheme.statistics import Statistics, loads
 from streamjoin.scheme.tiling import Scheme, SchemeError
 
@@ -121,7 +118,7 @@ def follow(current: Plan | None, scheme: Scheme, statistics: Statistics, main: M
         keep = chain_keep(before.tasks, scheme.tasks)
         migration = plan_migration(before, scheme, keep, statistics, main)
         return Planned(Plan(current.generation + 1, scheme, keep), migration, loads(scheme, statistics), changed=True)
-    by_number = float(np.trace(overlaps(before, scheme, statistics.counted)))
+    by_number = shared(before, scheme, statistics.counted).by_number()
     chosen, _, keep = _least_moved(before, scheme, statistics, main)
     if chosen is not scheme:
         chosen.check(main)
@@ -159,7 +156,7 @@ def prospects(
         elif before is not None:
             scheme, overlap, keep = _least_moved(before, scheme, statistics, main)
             if counted is not statistics:
-                overlap = overlaps(before, scheme, counted)
+                overlap = shared(before, scheme, counted)
             moved = max(0.0, needed - kept_by(overlap, keep))
         held = loads(scheme, statistics)
         found[workers] = Prospect(
@@ -197,14 +194,14 @@ def _fewest(
     return plan_for_tasks(model, statistics, main, tasks, options=options, current=before)
 
 
-def _least_moved(before: Scheme, scheme: Scheme, statistics: Statistics, main: MainPredicate) -> tuple[Scheme, Array, Keep]:
+def _least_moved(before: Scheme, scheme: Scheme, statistics: Statistics, main: MainPredicate) -> tuple[Scheme, Overlap, Keep]:
     """The scheme as it is cut, or aligned, whichever keeps most; with its overlaps and the best map."""
-    overlap = overlaps(before, scheme, statistics)
+    overlap = shared(before, scheme, statistics)
     best = scheme, overlap, assign(overlap)
     for aligned in (align(before, scheme, statistics), align_keys(before, scheme, statistics, main)):
         if aligned is None or aligned == scheme:
             continue
-        overlap = overlaps(before, aligned, statistics)
+        overlap = shared(before, aligned, statistics)
         keep = assign(overlap)
         if kept_by(overlap, keep) > kept_by(best[1], best[2]):
             best = aligned, overlap, keep
@@ -231,4 +228,4 @@ def _serves_as_well(before: Scheme, scheme: Scheme, statistics: Statistics, main
 
 
 def _needed(scheme: Scheme, statistics: Statistics) -> float:
-    return math.fsum(volume(held_regions(scheme, task), statistics) for task in range(scheme.tasks))
+    return volume([region for regions in held(scheme) for region in regions], statistics)

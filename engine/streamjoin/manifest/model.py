@@ -164,7 +164,7 @@ class SchemeSpec(Part):
     chain, along which tuples wander from neighbour to neighbour (ESJ), so that results come late; two streams, one inner join."""
     sigma: Annotated[float, Field(ge=0, le=100)] | None = None
     """Of readj: keys move when a worker holds more than 1 + sigma times the mean. 0.1 by default."""
-    groups: Annotated[int, Field(ge=1, le=1024)] | None = None
+    groups: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Of biclique: into how many groups the keys of each stream are cut, with a worker each from the start; a tuple is sent only to
     groups that may match. 1 by default."""
     alpha: Annotated[float, Field(gt=0, lt=0.8)] | None = None
@@ -184,11 +184,11 @@ class Resources(Part):
 class Workers(Part):
     """The workers that hold tuples and join them."""
 
-    min: Annotated[int, Field(ge=1, le=1024)] = 1
+    min: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Never fewer workers than this."""
-    max: Annotated[int, Field(ge=1, le=1024)] = 8
+    max: Annotated[int, Field(ge=1, le=10_000)] = 8
     """Never more workers than this."""
-    floor: Annotated[int, Field(ge=0, le=1024)] = 1
+    floor: Annotated[int, Field(ge=0, le=10_000)] = 1
     """Never fewer workers than this for the time being, from min to max; 1 or 0: no more than min. It is the scale that kubectl scale and a
     HorizontalPodAutoscaler set."""
     capacity: CapacityAmount | None = None

@@ -26,7 +26,7 @@ import numpy as np
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme import biclique, dichotomy, dynamic, readj, varietal
 from streamjoin.scheme.cutting import Cutting
-from streamjoin.scheme.dichotomy import MOST_TASKS, TooManyTasksError
+from streamjoin.scheme.dichotomy import MANY_TASKS, MOST_TASKS, TooManyTasksError
 from streamjoin.scheme.keyed import Run, Strip, cuts_of, owners_of
 from streamjoin.scheme.matrix import Matrix, hashed
 from streamjoin.scheme.statistics import DEFAULT_BUCKETS, Statistics
@@ -222,13 +222,14 @@ def _adsp(matrix: Matrix, found: dichotomy.Dichotomy, capacity: float) -> Cuttin
 
 
 def _evenest(start: Cutting, tasks: int) -> Cutting:
-    """Of the plans of at most ``tasks`` tasks, of which ``start`` is one, that of the smallest capacity.
+    """Of the plans of at most ``tasks`` tasks, of which ``start`` is one, that of the smallest capacity."""
+    return (_searched if tasks > MANY_TASKS else _bisected)(start, tasks)
 
-    By bisection: less capacity never needs fewer tasks.
-    """
+
+def _bisected(start: Cutting, tasks: int) -> Cutting:
+    """By bisection: less capacity never needs fewer tasks."""
     best, matrix = start, start.matrix
-    # No capacity below this makes so few tasks (see ``dichotomy.lower_bound``).
-    low = capacity = max((matrix.left + matrix.right) / tasks, 2 * math.sqrt(matrix.result_volume / tasks))
+    low = capacity = _least_capacity(matrix, tasks)
     high = best.largest_load
     while high - low > PRECISION * high:
         found = dichotomy.fits(matrix, capacity, tasks)
@@ -242,3 +243,39 @@ def _evenest(start: Cutting, tasks: int) -> Cutting:
                 high = min(high, plan.largest_load)
         capacity = (low + high) / 2
     return best
+
+
+def _searched(start: Cutting, tasks: int) -> Cutting:
+    """The same in fewer steps: many tasks are about a power of the capacity, from which each step says where to look next."""
+    matrix = start.matrix
+    low = _least_capacity(matrix, tasks)
+    high, capacity = start.largest_load, 1.02 * low
+    best: dichotomy.Peeled | None = None
+    seen: tuple[float, float] | None = None
+    power = 1.6
+    while high - low > PRECISION * high:
+        capacity = min(max(capacity, low * (1 + PRECISION / 2)), high * (1 - PRECISION / 2))
+        peeled, needed = dichotomy.peel(matrix, capacity, tasks + tasks // 64 + 2)
+        if peeled is not None and seen is not None and seen[0] != needed and seen[1] != capacity:
+            slope = math.log(needed / seen[0]) / math.log(seen[1] / capacity)
+            power = min(max(slope, 1.0), 2.2)
+        seen = (needed, capacity) if peeled is not None else seen
+        if peeled is not None and peeled.tasks <= tasks:
+            best, high = peeled, min(capacity, peeled.largest_load())
+            # One task, and those left over, would lower the load by so much.
+            if tasks + 1 - needed <= PRECISION / 2 * power * tasks:
+                break
+        else:
+            low = capacity
+        capacity *= (needed / (tasks - 0.5)) ** (1 / power)
+        if not low < capacity < high:
+            capacity = (low + high) / 2
+    if best is None:
+        return start
+    found = _adsp(matrix, best.settled(), best.capacity)
+    return min(start, found, key=lambda plan: plan.largest_load)
+
+
+def _least_capacity(matrix: Matrix, tasks: int) -> float:
+    """No capacity below this makes so few tasks (see ``dichotomy.lower_bound``)."""
+    return max((matrix.left + matrix.right) / tasks, 2 * math.sqrt(matrix.result_volume / tasks))

@@ -9,8 +9,12 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
+from streamjoin.scheme.ranges import Array, expanded, meeting
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
 
@@ -33,13 +37,26 @@ class Region:
         return cls(int(side), KeyRange(low, high), UnitRange(int(unit_low), int(unit_high)))
 
 
-def held_regions(scheme: Scheme, task: int) -> tuple[Region, ...]:
-    """What the task holds, both sides; what several of its areas hold is in it once. O(areas of the task, squared)."""
-    return held_by(area for area in scheme.areas if area.task == task)
+def areas_by_task(scheme: Scheme) -> list[list[Area]]:
+    """The areas of each task. O(areas)."""
+    found: list[list[Area]] = [[] for _ in range(scheme.tasks)]
+    for area in scheme.areas:
+        found[area.task].append(area)
+    return found
+
+
+@lru_cache(maxsize=8)
+def held(scheme: Scheme) -> tuple[tuple[Region, ...], ...]:
+    """What each task holds. O(areas)."""
+    return tuple(held_by(areas) for areas in areas_by_task(scheme))
 
 
 def held_by(areas: Iterable[Area]) -> tuple[Region, ...]:
     """What these areas hold together."""
+    areas = tuple(areas)
+    if len(areas) == 1:
+        area = areas[0]
+        return tuple(part for side, held in enumerate(area.holds) if held for part in regions(side, area.keys[side], area.units[side]))
     found: list[Region] = []
     for area in areas:
         for side, held in enumerate(area.holds):
@@ -64,7 +81,7 @@ def regions(side: int, keys: KeyRange, units: UnitRange) -> tuple[Region, ...]:
 def intersection(one: Iterable[Region], other: Iterable[Region]) -> tuple[Region, ...]:
     """What both hold, for lists that are disjoint each. O(one * other)."""
     other = tuple(other)
-    return merged(part for a in one for b in other if (part := _common(a, b)) is not None)
+    return merged(part for a in one for b in other if (part := common_part(a, b)) is not None)
 
 
 def difference(one: Iterable[Region], other: Iterable[Region]) -> tuple[Region, ...]:
@@ -75,8 +92,53 @@ def difference(one: Iterable[Region], other: Iterable[Region]) -> tuple[Region, 
     return merged(left)
 
 
+def meetings(one: Sequence[Region], other: Sequence[Region]) -> tuple[Array, Array]:
+    """Which of these regions and those have tuples in common: their numbers, pair by pair. int64.
+
+    By ranges of keys first, and in each pair of these by units: O((regions + pairs) * log regions), and of pairs of ranges of keys.
+    """
+    pairs = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+    for side in sorted({region.side for region in one} & {region.side for region in other}):
+        groups = [_by_keys(regions, side) for regions in (one, other)]
+        ranges = [keys for grouped in groups for keys in grouped]
+        bounds = sorted({bound for keys in ranges for bound in (keys.low, keys.high) if bound is not None})
+        number = {bound: index for index, bound in enumerate(bounds, 1)}
+        lows, highs = (
+            [np.array([end if bound is None else number[bound] for bound in of_group]) for of_group in ends]
+            for end, ends in (
+                (0, [[keys.low for keys in grouped] for grouped in groups]),
+                (len(bounds) + 1, [[keys.high for keys in grouped] for grouped in groups]),
+            )
+        )
+        met = meeting(lows[0], highs[0], lows[1], highs[1])
+        # Units of each pair of ranges of keys are laid out apart from those of the others.
+        laid: list[tuple[Array, Array, Array]] = []
+        for regions, grouped, chosen in zip((one, other), groups, met, strict=True):
+            members = np.array([index for of_keys in grouped.values() for index in of_keys], np.int64)
+            starts = np.cumsum([0, *(len(of_keys) for of_keys in grouped.values())])
+            at, place = expanded(starts[chosen], starts[chosen + 1])
+            units = np.array([(regions[index].units.low, regions[index].units.high) for index in members.tolist()], np.int64)
+            laid.append((members[place], at * UNITS + units[place, 0], at * UNITS + units[place, 1]))
+        (mine, low, high), (theirs, other_low, other_high) = laid
+        first, second = meeting(low, high, other_low, other_high)
+        pairs.append((mine[first], theirs[second]))
+    found, back = (np.concatenate(numbers) for numbers in zip(*pairs, strict=True))
+    return found, back
+
+
+def _by_keys(regions: Sequence[Region], side: int) -> dict[KeyRange, list[int]]:
+    found: dict[KeyRange, list[int]] = {}
+    for index, region in enumerate(regions):
+        if region.side == side:
+            found.setdefault(region.keys, []).append(index)
+    return found
+
+
 def merged(parts: Iterable[Region]) -> tuple[Region, ...]:
     """The same tuples in fewer regions: those of a disjoint list that share a whole edge become one. Sorted."""
+    parts = tuple(parts)
+    if len(parts) < 2:
+        return parts
     by_keys: dict[tuple[int, KeyRange], list[tuple[int, int]]] = defaultdict(list)
     for part in parts:
         by_keys[part.side, part.keys].append((part.units.low, part.units.high))
@@ -103,9 +165,17 @@ def merged(parts: Iterable[Region]) -> tuple[Region, ...]:
 
 def volume(parts: Iterable[Region], statistics: Statistics) -> float:
     """The volume that these regions are expected to hold: tuples, where these weigh 1."""
-    return math.fsum(
-        statistics.sides[part.side].volume(part.keys) * (part.units.size / UNITS) for part in parts
-    )
+    return math.fsum(volumes(parts, statistics))
+
+
+def volumes(parts: Iterable[Region], statistics: Statistics) -> list[float]:
+    """The same of each. O(parts + ranges of keys * log buckets)."""
+    parts = list(parts)
+    of_keys = dict.fromkeys(dict.fromkeys((part.side, part.keys) for part in parts), 0.0)
+    for side, of_side in enumerate(statistics.sides):
+        ranges = [keys for place, keys in of_keys if place == side]
+        of_keys.update(zip(((side, keys) for keys in ranges), of_side.volumes(ranges), strict=True))
+    return [of_keys[part.side, part.keys] * (part.units.size / UNITS) for part in parts]
 
 
 def low_of(keys: KeyRange) -> int | float:
@@ -116,7 +186,8 @@ def high_of(keys: KeyRange) -> int | float:
     return math.inf if keys.high is None else keys.high
 
 
-def _common(a: Region, b: Region) -> Region | None:
+def common_part(a: Region, b: Region) -> Region | None:
+    """What both hold, or None."""
     low, high = max(a.units.low, b.units.low), min(a.units.high, b.units.high)
     if a.side != b.side or low >= high:
         return None
@@ -128,7 +199,7 @@ def _common(a: Region, b: Region) -> Region | None:
 
 
 def _without(region: Region, taken: Region) -> Iterable[Region]:
-    common = _common(region, taken)
+    common = common_part(region, taken)
     if common is None:
         yield region
         return
@@ -139,7 +210,3 @@ def _without(region: Region, taken: Region) -> Iterable[Region]:
     for low, high in ((region.units.low, common.units.low), (common.units.high, region.units.high)):
         if low < high:
             yield Region(region.side, common.keys, UnitRange(low, high))
-
-
-
-

@@ -7,6 +7,7 @@ keys go that the sample never showed. Statistics only decide how even a scheme i
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -105,20 +106,26 @@ class Histogram:
 
     def share(self, keys: KeyRange) -> float:
         """Which part of all keys lies in the range: 0 to 1. An empty histogram says nothing, so every range is everything."""
-        if self.total <= 0 or (keys.low is None and keys.high is None):
-            return 1.0
-        low = 0.0 if keys.low is None else float(self.below(_array(keys.low, self.bounds))[0])
-        high = self.total if keys.high is None else float(self.below(_array(keys.high, self.bounds))[0])
-        return max(0.0, high - low) / self.total
+        return self.shares([keys])[0]
+
+    def shares(self, ranges: Sequence[KeyRange]) -> list[float]:
+        """The same of each of these ranges. O(ranges * log buckets + buckets)."""
+        total = self.total
+        bounds = [bound for keys in ranges for bound in (keys.low, keys.high) if bound is not None]
+        if total <= 0 or not bounds:
+            return [1.0] * len(ranges)
+        below = iter(self.below(np.array(bounds, self.bounds.dtype)).tolist())
+        found = []
+        for keys in ranges:
+            low = 0.0 if keys.low is None else next(below)
+            high = total if keys.high is None else next(below)
+            found.append(1.0 if keys.low is None and keys.high is None else max(0.0, high - low) / total)
+        return found
 
     def refined(self, bounds: Array) -> Histogram:
         """The same histogram with these bounds added, counts shared out as :meth:`below` does."""
         merged = np.union1d(self.bounds, bounds.astype(self.bounds.dtype))
         return Histogram(merged, np.maximum(np.diff(self.below(merged), prepend=0.0, append=self.total), 0))
-
-
-def _array(bound: Bound, like: Array) -> Array:
-    return np.array([bound], like.dtype)
 
 
 def _distance(low: Array, high: Array) -> Array:
@@ -150,7 +157,12 @@ class SideStatistics:
 
     def volume(self, keys: KeyRange) -> float:
         """The volume of the tuples whose key lies in the range. Keys of unknown spread are taken to lie evenly over int64."""
-        return self.total * (self.histogram or _EVEN).share(keys)
+        return self.volumes([keys])[0]
+
+    def volumes(self, ranges: Sequence[KeyRange]) -> list[float]:
+        """The same of each of these ranges. O(ranges * log buckets + buckets)."""
+        total = self.total
+        return [total * share for share in (self.histogram or _EVEN).shares(ranges)]
 
     def below(self, bounds: Array) -> Array:
         """The volume of the tuples whose key lies below each of these bounds: float64."""
@@ -158,7 +170,15 @@ class SideStatistics:
         return histogram.below(bounds.astype(histogram.bounds.dtype)) * (self.total / histogram.total)
 
 
-_EVEN = Histogram.even(1024)
+    def below_all(self, bounds: Iterable[Bound], *, end: bool = False) -> Array:
+        """As :meth:`below`, of bounds that may be open: below None lies nothing, or at the ``end`` of ranges everything."""
+        bounds = list(bounds)
+        known = iter(self.below(np.array(inner)).tolist() if (inner := [bound for bound in bounds if bound is not None]) else [])
+        open_ = self.total if end else 0.0
+        return np.array([open_ if bound is None else next(known) for bound in bounds], np.float64)
+
+
+_EVEN = Histogram(np.array([INT64_MIN, INT64_MAX]), np.array([0.0, 1.0, 0.0]))
 
 
 def _side_json(side: SideStatistics) -> dict[str, Any]:
@@ -211,13 +231,10 @@ class Statistics:
 def loads(scheme: Scheme, statistics: Statistics) -> Array:
     """The volume that each task would hold, both sides together: float64, one per task. O(areas * log buckets)."""
     held = np.zeros(scheme.tasks)
-    volumes: dict[tuple[int, KeyRange], float] = {}
-    for area in scheme.areas:
-        for side, of_side in enumerate(statistics.sides):
-            if not area.holds[side]:
-                continue
-            place = side, area.keys[side]
-            if place not in volumes:
-                volumes[place] = of_side.volume(area.keys[side])
-            held[area.task] += volumes[place] * (area.units[side].size / UNITS)
+    for side, of_side in enumerate(statistics.sides):
+        holding = [area for area in scheme.areas if area.holds[side]]
+        ranges = list(dict.fromkeys(area.keys[side] for area in holding))
+        volumes = dict(zip(ranges, of_side.volumes(ranges), strict=True))
+        for area in holding:
+            held[area.task] += volumes[area.keys[side]] * (area.units[side].size / UNITS)
     return held

@@ -187,8 +187,17 @@ def _above(a: Array, b: Array, first: int, middle: int, last: int) -> bool:
 
 
 def least_capacity(left: float, right: float, tasks: int) -> float:
-    """The capacity with which ``tasks`` tasks hold left x right tuples: the inverse of Alg. 1. O(tasks * log tasks)."""
-    return min(float((a * left + b * right).min()) for a, b in map(half_planes, range(1, tasks + 1)))
+    """The capacity with which ``tasks`` tasks hold left x right tuples: the inverse of Alg. 1. O(tasks).
+
+    Of the ways to use so many tasks or fewer, with P_gamma parts each, the best have as many lines as there is room for, and in the thin
+    one all tasks that are left over, or no thin line.
+    """
+    parts = np.arange(1, tasks + 1)
+    lines, extra = np.divmod(tasks, parts)
+    with np.errstate(divide="ignore"):
+        a = np.concatenate([1 / parts, np.where(extra > 0, (lines / parts + 1 / extra) / (lines + 1), 1 / parts)])
+    b = np.concatenate([1 / lines, 1 / (lines + (extra > 0))])
+    return min(float((a * primary + b * secondary).min()) for primary, secondary in ((left, right), (right, left)))
 
 
 def tasks_needed(left: Array, right: Array, capacity: float, most: int) -> Array:
