@@ -172,7 +172,6 @@ class Reconciler:
         reconciliation.refused = reconciliation.derived.problem
         return Verdict(self._ports.settings.resync_seconds)
 
-
     async def admit(self, reconciliation: Reconciliation) -> Verdict:
         """Before anything of a new join is made: say what its first plan promises, or refuse one that its own thresholds do not allow."""
         first = reconciliation.derived.first

@@ -10,8 +10,8 @@ Nothing is joined here: the planner and the decision core are pure, and their nu
   aligned or mapped.
 - fetched: the bytes that workers read from an object store at a change of plans, against those of the tuples that move: 24-byte tuples in
   blocks of one epoch. In brackets, what whole blocks would come to.
-- traces: ``streamjoin simulate`` for the five kinds of traffic, a week of each: our rules beside HPA's, Flink's and
-  a clairvoyant.
+- traces: ``streamjoin simulate`` for each kind of traffic, a week of each, and for each trace of examples/traces: our rules, by each
+  policy, beside HPA's, Flink's and a clairvoyant.
 
     python tests/bench/bench_plans.py [--parts tasks,moved,fetched,traces] [--steps 60] [--days 7] [--quick]
 """
@@ -23,6 +23,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -33,6 +34,7 @@ from bench.report import options, table
 from streamjoin.elastic.mapping import greedy, kept_by, overlaps
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
+from streamjoin.elastic.settings import Policy
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.sides import SIDES
 from streamjoin.scheme.dichotomy import TooManyTasksError
@@ -40,6 +42,7 @@ from streamjoin.scheme.models import Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.region import difference, held_by, written_by
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import UNITS, Scheme
+from streamjoin.simulation.traffic import KINDS
 from streamjoin.state.blocks import axes_of, describe, encode_in_parts
 from streamjoin.state.store import missing, select
 
@@ -59,7 +62,7 @@ MODELS: dict[str, tuple[str, Options]] = {
     "Bi": ("biclique", Options()),
     "Bi_6": ("biclique", Options(groups=6)),
 }
-TRAFFIC = ("diurnal", "spike", "ramp", "skew-shift", "ratio-shift")
+TRACES = ROOT / "examples" / "traces"
 PAIRS = {
     "every pair may match": MainPredicate(MainKind.ALL, text="true"),
     "a band of 1 % of all pairs": MainPredicate(MainKind.RANGE, low=-BAND, high=BAND, text=f"abs(l.k - r.k) <= {BAND}"),
@@ -102,9 +105,8 @@ def main() -> None:
             print(f"\n**Bytes fetched / bytes that move, {tuples:,} tuples a side and epoch; in brackets, of whole blocks**\n")
             print(fetched(tuples, arguments.seed))
     if "traces" in parts:
-        for kind in TRAFFIC:
-            print(f"\n**{kind}, {arguments.days:g} days**\n")
-            print(trace(kind, arguments.days, arguments.seed))
+        print("\n**Rules for scaling**\n")
+        print(scaled(arguments.days, arguments.seed, quick=arguments.quick))
 
 
 def statistics(left: float, right: float, predicate: MainPredicate) -> Statistics:
@@ -210,16 +212,32 @@ def _fetched(before: Scheme, plan: Plan, sides: list[pa.RecordBatch], predicate:
     return f"{read / moved:.2f} ({whole / moved:.1f})"
 
 
-def trace(kind: str, days: float, seed: int) -> str:
-    command = [sys.executable, "-m", "streamjoin", "simulate", "examples/scaling.yaml", "--json"]
-    done = subprocess.run(
-        [*command, "--traffic", kind, "--days", f"{days:g}", "--seed", str(seed)], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+def scaled(days: float, seed: int, *, quick: bool) -> str:
+    """Each traffic under each rule. ``quick``: two of them."""
+    traffics = [(kind, ["--traffic", kind, "--days", f"{days:g}", "--seed", str(seed)]) for kind in KINDS]
+    traffics += [(path.stem, ["--trace", str(path)]) for path in sorted(TRACES.glob("*.csv"))]
+    if quick:
+        traffics = [traffics[0], next(traffic for traffic in traffics if traffic[0] == "exchange")]
     rows = []
-    for one in json.loads(done.stdout)["outcomes"]:
-        numbers = (f"{one['workerHours']:,.0f}", f"{one['secondsAboveTau3']:,.0f}", f"{one['shedTuples'] / one['inputTuples']:.3%}")
-        rows.append([one["decider"], *numbers, one["rescales"], f"{one['movedTuples'] / 1e6:,.1f}", f"{one['pauseSeconds']:,.0f}"])
-    return table(["", "worker-hours", "above tau3, s", "shed", "rescales", "moved, millions", "paused, s"], rows)
+    for name, arguments in traffics:
+        runs = {policy: simulated(policy, *arguments) for policy in Policy}
+        own = [(f"`{policy}`", run["outcomes"][0]) for policy, run in runs.items()]
+        last = runs[Policy.THRESHOLDS]
+        others = [(one["decider"], one) for one in last["outcomes"][1:]]
+        for at, (rule, one) in enumerate(own + others):
+            hours, bill = one["workerHours"], one["bill"]
+            least = (f"{hours / last['least']['sequenceWorkerHours']:.2f}", f"{bill / last['least']['bill']:.2f}")
+            lost = f"{one['shedTuples'] / one['inputTuples']:.3%}"
+            numbers = (f"{hours:,.0f}", *least, f"{one['secondsAboveTau3']:,.0f}", lost, one["rescales"], one["replans"])
+            rows.append([name if at == 0 else "", rule, *numbers, f"{one['movedTuples'] / 1e6:,.1f}"])
+    header = ["traffic", "rule", "worker-hours", "hours / least", "bill / least", "above tau3, s", "shed", "rescales", "re-plans"]
+    return table([*header, "moved, millions"], rows)
+
+
+def simulated(policy: Policy, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "streamjoin", "simulate", "examples/scaling.yaml", "--policy", policy.value, "--json", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
 
 
 if __name__ == "__main__":

@@ -130,7 +130,11 @@ def _simulate(options: Options, job: Job) -> None:
             "policy": join.settings.policy.value,
             "thresholds": {name: getattr(join.settings, name) for name in ("tau0", "tau1", "tau2", "tau3")},
             "outcomes": [outcome.to_json() for outcome in outcomes],
-            "least": {"workerHours": clairvoyant.schedule.least_hours, "bill": clairvoyant.schedule.bill},
+            "least": {
+                "workerHours": clairvoyant.schedule.least_hours,
+                "bill": clairvoyant.schedule.bill,
+                "sequenceWorkerHours": clairvoyant.schedule.hours(traffic.step_seconds),
+            },
         }
         click.echo(json.dumps(told, ensure_ascii=False, allow_nan=False))
     else:

@@ -39,6 +39,10 @@ class Schedule:
     least_hours: float
     """Worker-hours of as few workers as each step needs, were changes free."""
 
+    def hours(self, step_seconds: float) -> float:
+        """Worker-hours of the sequence."""
+        return float(self.workers.sum()) * step_seconds / 3600
+
 
 def cheapest(need: Array, join: SimulatedJoin, step_seconds: float) -> Schedule:
     """The cheapest sequence with at least ``need`` workers (int64) at each step. O(stretches of equal need * distinct needs)."""
