@@ -548,7 +548,7 @@ def chain_at(root: Path, *, streams: int = 3, rows: int = 1000, **changes: Any) 
 def of_three(epoch: int = 0, streams: int = 3, places: int = 4, **changes: Any) -> EpochResult:
     """An epoch of :func:`chain_at`."""
     each = tuple(10 * (number + 1) for number in range(streams))
-    counts = make_result().counts | dict.fromkeys(("rejected", "filtered", "late", "unmatchable", "shed"), (0,) * streams)
+    counts = make_result().counts | dict.fromkeys(("rejected", "filtered", "late", "unmatchable", "shed", "would_shed"), (0,) * streams)
     counts |= dict.fromkeys(("input", "accepted", "routed"), each)
     held = tuple(100 * (number + 1) for number in range(places))
     totals = {name: list(of_streams) for name, of_streams in counts.items()} | {"output": [5], "candidates": [7]}
@@ -642,7 +642,7 @@ def test_simulate_is_for_two_streams_and_validate_takes_three(tmp_path: Path) ->
 
 
 def make_result(epoch: int = 0, **changes: Any) -> EpochResult:
-    counts = dict.fromkeys(("rejected", "filtered", "late", "unmatchable", "shed"), (0, 0))
+    counts = dict.fromkeys(("rejected", "filtered", "late", "unmatchable", "shed", "would_shed"), (0, 0))
     counts |= dict.fromkeys(("input", "accepted", "routed"), (10, 20))
     result = EpochResult(
         epoch=epoch,

@@ -829,7 +829,34 @@ def test_settings_are_those_of_the_manifest() -> None:
         Rule.DEALLOCATE: Mode.OFF,
         Rule.REPLAN: Mode.RECOMMEND,
         Rule.KEEP_UP: Mode.ENFORCE,
+        Rule.SHED: Mode.ENFORCE,
     }
+
+
+@pytest.mark.parametrize(
+    ("mode", "tau", "reason", "words"),
+    [
+        (Mode.ENFORCE, 0.85, Reason.SHEDDING, "25.0% of the tuples for the fullest worker, whose tau (0.85) is"),
+        (Mode.RECOMMEND, 0.85, Reason.WOULD_SHED, "would be shed; it is only recommended, and none are"),
+        (Mode.RECOMMEND, 0.5, Reason.STEADY, "(0.50) is below tau2"),
+        (Mode.OFF, 0.85, Reason.OFF, "the rule is off"),
+    ],
+)
+def test_what_shedding_does_or_would_do_is_in_the_ledger(mode: Mode, tau: float, reason: Reason, words: str) -> None:
+    settings = replace(SETTINGS, shedding_model="linear", shedding_mode=mode)
+    decision = Story(settings).minute(tau)
+    said = verdict(decision, Rule.SHED)
+    assert (said.reason, said.kind) == (reason, Kind.HOLD)
+    assert words in said.sentence
+    # What is only recommended holds no load down: tau is what it would be without.
+    assert settings.unshed(0.85) == pytest.approx(0.85 / (0.75 if mode is Mode.ENFORCE else 1))
+    assert Decision.from_json(decision.to_json()) == decision
+
+
+def test_shedding_has_no_say_about_whether_scaling_is_off() -> None:
+    settings = replace(SETTINGS, mode=Mode.OFF, shedding_model="linear")
+    assert settings.is_off
+    assert Story(settings).minute(0.95).reason is Reason.OFF
 
 
 def test_the_floor_is_the_first_number_of_workers_where_that_is_asked_for() -> None:

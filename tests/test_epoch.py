@@ -138,6 +138,26 @@ def test_a_full_worker_is_sent_less_and_results_are_a_part_of_all(model: str, tm
     assert max(driver.utilization().values()) < 1.1 < max(all_of_it.utilization().values()) * 1_000_000 / 800
 
 
+@pytest.mark.parametrize("mode", ["Recommend", "Off"])
+def test_shedding_that_is_not_enforced_drops_nothing_and_a_recommendation_is_counted(mode: str, tmp_path: Path) -> None:
+    rng = random.Random(1)
+
+    def one() -> Input:
+        return stream([[(100 * e + i, rng.randint(0, 20), 0, at(e + i / 100)) for i in range(100)] for e in range(20)])
+
+    inputs = (one(), one())
+    options: dict[str, Any] = {"window": {"within": "10s"}, "watermark": "0s", "workers": 2, "capacity": 1_600}
+    drive(tmp_path / "all", inputs, **options)
+    driver = drive(tmp_path / mode, inputs, shedding={"model": "linear", "base": "0.5", "mode": mode}, **options)
+    assert total(driver, "shed") == (0, 0)
+    assert output_of(tmp_path / mode) == output_of(tmp_path / "all")
+    if mode == "Off":
+        assert total(driver, "would_shed") == (0, 0)
+    else:
+        # Half of what comes while workers are at tau2, more above it; none of the first epochs, in which the window fills.
+        assert all(0 < would < accepted for would, accepted in zip(total(driver, "would_shed"), total(driver, "accepted"), strict=True))
+
+
 @pytest.mark.parametrize("groups", [1, 2])
 def test_tuples_that_only_probe_a_full_worker_are_not_shed(groups: int, tmp_path: Path) -> None:
     """Four times as many left tuples as right ones: under ``biclique`` the workers that hold left ones are full, the others are not."""

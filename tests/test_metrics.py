@@ -175,6 +175,21 @@ def test_a_scrape_says_what_the_last_epoch_says(run: Run) -> None:
     assert seen["running_epoch_seconds"] == 0
 
 
+def test_shedding_that_is_only_recommended_is_counted_and_drops_nothing(tmp_path: Path) -> None:
+    shedding = {"model": "linear", "base": "0.2", "mode": "Recommend"}
+    run = Run(tmp_path, capacity=100, shedding=shedding, scaling={"tau2": 0.5, "tau1": 0.3})
+    run.watched.start()
+    results = run.steps()
+    seen = run.scrape()
+    assert any(results[-1].would_shed), "the test is to see a worker above tau2"
+    assert seen["worker_would_shed_ratio"] == {str(task): factor for task, factor in enumerate(results[-1].would_shed)}
+    assert set(seen["worker_shed_ratio"].values()) == {0}
+    assert set(seen["shed_tuples_total"].values()) == {0}
+    told = [sum(result.counts["would_shed"][side] for result in results) for side in (0, 1)]
+    assert list(seen["would_shed_tuples_total"].values()) == told
+    assert min(seen["would_shed_tuples_total"].values()) > 0
+
+
 def test_counters_are_the_sums_of_all_epochs(run: Run) -> None:
     run.watched.start()
     results = run.steps()

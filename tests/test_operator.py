@@ -647,6 +647,15 @@ class TestStatus:
         assert measured is not None
         assert measured.completeness == {"j": {"estimate": 0.9, "low": 0.8}}
 
+    def test_shedding_that_is_only_recommended_is_said_and_is_no_shedding(self) -> None:
+        report = facts().report
+        assert report is not None
+        measured = Measured(2, {0: 0.85, 1: 0.6}, {0: 0.0, 1: 0.0}, {}, {0: 0.25, 1: 0.0})
+        written = status.status(facts(report=dataclasses.replace(report, measured=measured)), {}, "2026-01-01T00:00:00Z")
+        assert conditions_of(written)["Shedding"] == ("False", "SheddingRecommended")
+        message = next(one["message"] for one in written["conditions"] if one["type"] == "Shedding")
+        assert message == "1 of 2 workers would be sent less than their tuples, down to 75% of them; spec.shedding.mode only recommends it"
+
     def test_a_join_that_stands_still_says_where_and_for_whom_without_an_age(self) -> None:
         stalled = {"epoch": 7, "step": "tasks", "seconds": 130.5, "waitsFor": ["worker at place 2"], "stalls": 0, "last": None}
         before = status.status(facts(), {}, "2026-01-01T00:00:00Z")

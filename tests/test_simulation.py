@@ -21,7 +21,7 @@ from streamjoin.cli import main
 from streamjoin.elastic.decision import Kind
 from streamjoin.elastic.forecast import AnalyticForecast
 from streamjoin.elastic.sample import Sample
-from streamjoin.elastic.settings import Settings
+from streamjoin.elastic.settings import Mode, Settings
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.simulation.clairvoyant import Clairvoyant, cheapest, held_by_window, largest_ahead, needs
 from streamjoin.simulation.rivals import FlinkAutoscaler, Hpa, StreamJoin
@@ -120,6 +120,17 @@ def test_what_comes_in_is_held_expired_shed_or_waits() -> None:
     assert last.epoch_seconds is not None
     assert last.epoch_seconds > 1
     assert max(tau for tau in last.tau.values() if tau is not None) <= 1
+
+
+def test_shedding_that_is_only_recommended_counts_and_drops_nothing() -> None:
+    join = replace(JOIN, workers=2, window_seconds=(math.inf, math.inf), settings=replace(SETTINGS, max_workers=2))
+    still = Still()
+    enforced = simulate(join, constant(RATE, hours=0.5), Still())
+    told = simulate(replace(join, settings=replace(join.settings, shedding_mode=Mode.RECOMMEND)), constant(RATE, hours=0.5), still)
+    assert enforced.shed_tuples > 0 == enforced.would_shed_tuples
+    assert told.would_shed_tuples > enforced.shed_tuples
+    assert told.shed_tuples == 0
+    assert sum(value or 0 for value in still.samples[-1].held) == pytest.approx(told.input_tuples)
 
 
 def test_workers_start_then_state_moves_then_the_plan_changes() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from streamjoin.elastic.admission import FirstPlan, HeldLonger, first_plan
 from streamjoin.elastic.deployment import EPOCHS_BEHIND, Deployment, Expected, expected_tuples, first_deployment, typical_tuples
-from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS, Settings
+from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS, Mode, Settings
 from streamjoin.language.condition import Condition
 from streamjoin.language.floors import Floors
 from streamjoin.language.graph import JoinGraph, Place
@@ -161,6 +161,7 @@ class Job:
     tau3: float
     shedding_model: str
     shedding_base: float
+    shedding_mode: Mode
     interval_micros: int
     deadline_seconds: float | None
     """How long an epoch may stand still; None: ``epoch.pulse`` derives it."""
@@ -461,6 +462,7 @@ def compile_job(manifest: Manifest) -> Job:
         tau3=spec.scaling.tau3,
         shedding_model=spec.shedding.model,
         shedding_base=spec.shedding.base,
+        shedding_mode=Mode(spec.shedding.mode),
         interval_micros=spec.epoch.interval.micros,
         deadline_seconds=None if spec.epoch.deadline is None else spec.epoch.deadline.micros / 1e6,
         max_tuples=spec.epoch.max_tuples,

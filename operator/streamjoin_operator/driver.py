@@ -22,6 +22,7 @@ from streamjoin_operator.measurement import (
     SHED,
     SHED_RATIO,
     TAU,
+    WOULD_SHED_RATIO,
     Doubt,
     check_plan,
     checked_tau,
@@ -47,6 +48,8 @@ class Measured:
     shed: dict[int, float]
     counts: dict[str, tuple[float, float]]
     """By stream: tuples shed and accepted so far."""
+    would_shed: dict[int, float] = field(default_factory=dict)
+    """As ``shed``, where that is only recommended."""
     completeness: dict[str, dict[str, float]] = field(default_factory=dict)
     """By join, of its results of the last hour: the estimate of the share that was found, and between what it is (low, high)."""
 
@@ -160,7 +163,7 @@ def _problem(url: str, error: Exception) -> str:
 def measure(text: str) -> Measured | None:
     """The metrics of one exposition; None where it has no plan."""
     generation = math.nan
-    workers: dict[str, dict[int, float]] = {TAU: {}, SHED_RATIO: {}}
+    workers: dict[str, dict[int, float]] = {TAU: {}, SHED_RATIO: {}, WOULD_SHED_RATIO: {}}
     streams: dict[str, dict[str, float]] = {SHED: {}, ACCEPTED: {}}
     completeness: dict[str, dict[str, float]] = {}
     for pairs, value in exposition(text):
@@ -178,7 +181,7 @@ def measure(text: str) -> Measured | None:
         return None
     shed, accepted = streams[SHED], streams[ACCEPTED]
     counts = {stream: (shed.get(stream, 0.0), accepted.get(stream, 0.0)) for stream in shed | accepted}
-    return Measured(int(generation), workers[TAU], workers[SHED_RATIO], counts, completeness)
+    return Measured(int(generation), workers[TAU], workers[SHED_RATIO], counts, workers[WOULD_SHED_RATIO], completeness)
 
 
 def distrust(measured: Measured | None, plan: dict[str, Any]) -> str | None:

@@ -23,7 +23,8 @@ from streamjoin_operator.reasons import Reason
 PREFIX = "streamjoin_"
 TAU, TUPLES, GENERATION, EPOCH = "worker_utilization_ratio", "worker_tuples", "plan_generation", "epoch_number"
 ACCEPTED, SHED, BACKLOG = "accepted_tuples_total", "shed_tuples_total", "backlog_records"
-SHED_RATIO, COMPLETENESS = "worker_shed_ratio", "completeness_ratio"
+SHED_RATIO, WOULD_SHED_RATIO = "worker_shed_ratio", "worker_would_shed_ratio"
+COMPLETENESS = "completeness_ratio"
 BUDGET = "completeness_budget_seconds"
 EPOCH_SECONDS, EPOCHS = "epoch_duration_seconds_sum", "epoch_duration_seconds_count"
 RUNNING, COMMITTED = "running_epoch_seconds", "last_commit_timestamp_seconds"
@@ -34,7 +35,7 @@ RATE_SECONDS = 60.0
 
 _OWN = ("__name__", "name", "task", "side", "stream")
 """Labels of the metrics themselves; the others say who was scraped."""
-_LINE = re.compile(rf"^{PREFIX}({'|'.join((*NAMES, SHED_RATIO, COMPLETENESS))})\{{(.*)\}} (\S+)$", re.MULTILINE)
+_LINE = re.compile(rf"^{PREFIX}({'|'.join((*NAMES, SHED_RATIO, WOULD_SHED_RATIO, COMPLETENESS))})\{{(.*)\}} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 Labels = tuple[tuple[str, str], ...]

@@ -85,6 +85,7 @@ class Reason(Enum):
     PrometheusFailed = "Prometheus answers with an error."
     PrometheusUnusable = "What answers is no Prometheus, or its answer is not whole."
     TuplesShed = "Some worker is so full that tuples are dropped (spec.shedding)."
+    SheddingRecommended = "Some worker is so full that tuples would be dropped; spec.shedding.mode only recommends it, and none are."
     NothingShed = "No tuples are dropped."
     DefinitionOlder = "Nothing is degraded; the cluster's CustomResourceDefinition lacks fields of this operator, which the message names."
     FormerName = "Nothing is degraded; the manifest gives a field by a former name, which v1beta1 will not read; the message says which."

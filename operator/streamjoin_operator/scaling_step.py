@@ -7,7 +7,7 @@ from functools import partial
 
 from streamjoin.elastic.decision import Kind
 from streamjoin.elastic.sample import Sample
-from streamjoin.elastic.settings import Mode, Rule
+from streamjoin.elastic.settings import Mode
 from streamjoin_operator import api, children, missing, names, orders
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.autoscale import WRITE_SECONDS, Applied, Autoscaler, event_of, settings_of
@@ -67,7 +67,7 @@ class ScalingStep:
         settings = settings_of(job, reconciliation.resource.pause)
         scaler, at, plan = memo.scaler, self._ports.now, Applied.of(reconciliation.report.plan)
         assert scaler is not None, "a step before makes one, or says what is refused"
-        if all(settings.mode_of(rule) is Mode.OFF for rule in Rule):
+        if settings.is_off:
             scaler.rest(plan, at)
             if scaler.is_new:
                 await self._write_ledger(reconciliation, scaler)

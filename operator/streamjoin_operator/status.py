@@ -237,10 +237,15 @@ def _metrics(facts: Facts) -> Condition:
 
 
 def _shedding(facts: Facts) -> Condition:
-    shed = facts.report.measured.shed if facts.report is not None and facts.report.measured is not None else {}
+    measured = facts.report.measured if facts.report is not None else None
+    shed, would = ({}, {}) if measured is None else (measured.shed, measured.would_shed)
     workers = sum(ratio > 0 for ratio in shed.values())
     if workers:
         return Condition("Shedding", True, Reason.TuplesShed, f"{workers} of {len(shed)} workers are sent less than their tuples")
+    spared = [ratio for ratio in would.values() if ratio > 0]
+    if spared:
+        text = f"{len(spared)} of {len(would)} workers would be sent less than their tuples, down to {1 - max(spared):.0%} of them"
+        return Condition("Shedding", False, Reason.SheddingRecommended, f"{text}; spec.shedding.mode only recommends it")
     return Condition("Shedding", False, Reason.NothingShed)
 
 

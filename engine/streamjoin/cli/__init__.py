@@ -239,7 +239,7 @@ def plan(
 )
 @click.option("--tuple-bytes", type=click.FloatRange(0, min_open=True), default=64, show_default=True, help="Of a held tuple.")
 @click.option("--share", type=click.FloatRange(0, 1), help="Which part of all pairs the main predicate admits.  [default: by its form]")
-@click.option("--policy", type=click.Choice(["thresholds", "predictive"]), help="Instead of the manifest's scaling.policy.")
+@click.option("--policy", type=click.Choice(["thresholds", "esj", "predictive"]), help="Instead of the manifest's scaling.policy.")
 @click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE,...", help="Try each value, as scaling.tau3=0.8,0.9; repeatable.")
 @click.option("--explain", "explained", is_flag=True, help="Print the last decisions of StreamJoin's own rules as well.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")

@@ -36,6 +36,7 @@ def epoch_record(
             {
                 "name": name,
                 **{count: result.counts[count][stream] for count in COUNTS},
+                "wouldShed": result.counts["would_shed"][stream],
                 "watermark": wording.moment(result.watermarks[stream]),
                 "watermarkLagSeconds": _rounded(result.lag[stream]),
                 "backlog": result.backlog[stream],
@@ -53,6 +54,7 @@ def epoch_record(
                 **_held(subject, held),
                 "utilization": _rounded(result.utilization[task]),
                 "shedFactor": result.shed[task] if task < len(result.shed) else 0.0,
+                "wouldShedFactor": result.would_shed[task] if task < len(result.would_shed) else 0.0,
             }
             for task, held in sorted(result.held.items())
         ],
@@ -90,6 +92,7 @@ def summary_record(subject: Subject, history: History, ended: Ended, seconds: fl
             {
                 "name": name,
                 **{count: history.counts[count][stream] if history.counts else 0 for count in COUNTS},
+                "wouldShed": history.counts["would_shed"][stream] if history.counts else 0,
                 "perSecond": _rounded(history.counts["input"][stream] / span) if span else None,
             }
             for stream, name in enumerate(subject.streams)

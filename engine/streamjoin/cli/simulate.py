@@ -16,7 +16,7 @@ from streamjoin.cli.validate import Unreadable, read_text, refusing
 from streamjoin.elastic.arbitration import Prices
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.forecast import best_grid, load_of
-from streamjoin.elastic.settings import Policy, Settings
+from streamjoin.elastic.settings import Settings
 from streamjoin.job import Job, compile_job, with_checkpoint
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
@@ -92,7 +92,10 @@ def prepare(options: Options, job: Job, prepared: Prepared | None = None) -> Pre
     if len(job.streams) > 2:
         what = f"{options.manifest}: spec.streams: simulate is for joins of two streams, and this one has {len(job.streams)}"
         raise Failure(Exit.USAGE, f"{what}; to try its thresholds, run it with --elastic and spec.scaling.mode: Recommend")
-    settings = Settings.of(job.manifest.spec)
+    spec = job.manifest.spec
+    if options.policy is not None:
+        spec = spec.model_copy(update={"scaling": spec.scaling.model_copy(update={"policy": options.policy})})
+    settings = Settings.of(spec)
     if options.step > settings.stale_seconds:
         raise Failure(Exit.USAGE, f"--step: {options.step:g} s must be at most {settings.stale_seconds:g} s: older samples are stale")
     join = SimulatedJoin(
@@ -106,14 +109,12 @@ def prepare(options: Options, job: Job, prepared: Prepared | None = None) -> Pre
     )
     traffic, called = _traffic(options, job, join) if prepared is None else (prepared.traffic, prepared.called)
     settings = replace(
-        Settings.of(job.manifest.spec, first_workers(join, traffic)),
+        Settings.of(spec, first_workers(join, traffic)),
         # Of the simulated window, whose streams are never late.
         window_seconds=None if job.window_seconds is None else join.window_seconds,
         clock_offset=A_MONDAY,
         start_seconds=options.start_up,
     )
-    if options.policy is not None:
-        settings = replace(settings, policy=Policy(options.policy))
     return Prepared(replace(join, settings=settings), traffic, called)
 
 
@@ -142,6 +143,9 @@ def _simulate(options: Options, job: Job) -> None:
         click.echo(table(outcomes), nl=False)
         least = clairvoyant.schedule
         bounds = f"at least {least.least_hours:,.1f} worker-hours, and has a bill of at least {least.bill:,.1f}"
+        if any(one.would_shed_tuples for one in outcomes):
+            spared = ", ".join(f"{one.name} {one.would_shed_tuples:,.0f}" for one in outcomes)
+            click.echo(f"\nShedding is only recommended; it would have dropped: {spared} tuples.")
         click.echo(f"\nWhoever sheds nothing needs {bounds}.")
         if options.explained:
             click.echo("\n" + explain(own.ledger, limit=40, now=traffic.seconds), nl=False)

@@ -11,7 +11,11 @@ from streamjoin.cli.loop import Ended, Reason
 from streamjoin.cli.record import run_span
 from streamjoin.cli.subject import Subject
 
-DROPPED = ("late", "shed", "rejected", "filtered", "unmatchable")
+DROPPED = {
+    **{name: name for name in ("late", "shed", "rejected", "filtered", "unmatchable")},
+    # These were not: shedding is only recommended.
+    "would_shed": "would have shed",
+}
 
 
 def summary_lines(subject: Subject, history: History, ended: Ended, picture: Path | None) -> list[str]:
@@ -21,7 +25,7 @@ def summary_lines(subject: Subject, history: History, ended: Ended, picture: Pat
     if span is not None and history.last is not None:
         for side, name in enumerate(subject.streams):
             total = history.counts["input"][side]
-            dropped = [f"{counter} {history.counts[counter][side]:,}" for counter in DROPPED if history.counts[counter][side]]
+            dropped = [f"{word} {history.counts[counter][side]:,}" for counter, word in DROPPED.items() if history.counts[counter][side]]
             lines.append(_line(name, wording.plural(total, "tuple"), f"{wording.short(total / span)}/s", *dropped))
         whole = history.last.totals.get("output", [history.output])[0]
         before = f"{whole:,} since the first epoch" if whole != history.output else ""

@@ -45,6 +45,7 @@ GAP = (0, 2, 0, 0)
 COUNTERS = {
     "late": ("late", "yellow"),
     "shed": ("shed", "red"),
+    "would_shed": ("would shed", "yellow"),
     "rejected": ("rejected", "yellow"),
     "filtered": ("filtered", ""),
     "unmatchable": ("no key", ""),
@@ -150,7 +151,7 @@ def epoch_line(result: EpochResult) -> str:
         f"held {sum(map(sum, result.held.values())):,}",
         f"tau {max(result.utilization.values(), default=0.0):.2f}",
     ]
-    parts += [f"{name} {sum(counts[name]):,}" for name in ("late", "shed", "rejected") if sum(counts[name])]
+    parts += [f"{COUNTERS[name][0]} {sum(counts[name]):,}" for name in ("late", "shed", "would_shed", "rejected") if sum(counts[name])]
     if sum(result.backlog):
         parts.append(f"backlog {sum(result.backlog):,}")
     if result.read_back:
@@ -336,7 +337,7 @@ class Screen:
         history, last = self.history, self.history.last
         rates = history.rates(now)
         totals = last.totals if last else {}
-        counters = [counter for counter in COUNTERS if wide or any(totals.get(counter, ()))]
+        counters = [counter for counter in COUNTERS if any(totals.get(counter, ())) or (wide and counter != "would_shed")]
         table = Table(box=None, padding=GAP, header_style="dim", expand=True)
         table.add_column(" stream", no_wrap=True, overflow="ellipsis", width=LABEL_CELLS)
         for name in ("in/s", "total", *(COUNTERS[counter][0] for counter in counters)):

@@ -21,7 +21,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from streamjoin.elastic.settings import Settings
-from streamjoin.elastic.shedding import shed_factor
 
 GIB = 2.0**30
 
@@ -122,13 +121,13 @@ def _lost(tau: float, settings: Settings) -> float:
     """The part of a worker's tuples that is lost when it would be so full if nothing were."""
     if tau <= settings.tau2:
         return 0.0
-    if settings.shedding_model == "off":
+    if not settings.sheds:
         return max(0.0, 1 - 1 / tau)
     # What is dropped makes room: the worker settles where tau * (1 - SF) is what it holds. SF rises with tau, so bisection finds it.
     low, high = 0.0, tau
     for _ in range(30):
         held = (low + high) / 2
-        if tau * (1 - shed_factor(settings.shedding_model, settings.shedding_base, settings.tau2, held)) > held:
+        if tau * (1 - settings.shed_factor(held)) > held:
             low = held
         else:
             high = held

@@ -27,6 +27,7 @@ from typing import Any
 
 from streamjoin.elastic.arbitration import Prices
 from streamjoin.elastic.decision import Decision
+from streamjoin.elastic.esj import EsjReview, course_after
 from streamjoin.elastic.events import (
     Event,
     LimitsSet,
@@ -40,10 +41,10 @@ from streamjoin.elastic.events import (
     Unpaused,
 )
 from streamjoin.elastic.forecast import Forecast
-from streamjoin.elastic.rules import budget_ends, expected_tau, review
+from streamjoin.elastic.rules import Review, budget_ends, expected_tau
 from streamjoin.elastic.sample import Reading, Sample, read
-from streamjoin.elastic.settings import MOST_PER_HOUR, Settings
-from streamjoin.elastic.state import Attempt, Behind, Hold, State
+from streamjoin.elastic.settings import MOST_PER_HOUR, Policy, Settings
+from streamjoin.elastic.state import Attempt, Behind, Course, Hold, State
 
 
 class DecisionCore:
@@ -73,6 +74,7 @@ class DecisionCore:
                 # What was measured before the pause is no evidence for what comes after it.
                 state.suspended = False
                 state.forget_samples()
+                state.course = None
                 state.changed_at = max(state.changed_at, _finite(at))
             case Paused(_, by):
                 state.paused = by
@@ -84,13 +86,15 @@ class DecisionCore:
                 self.settings = settings
                 # Other thresholds: what has lasted under the old ones says nothing about these.
                 state.forget_samples()
+                state.course = None
 
     def decide(self, now: float, forecast: Forecast | None = None) -> Decision:
         """What to do at ``now``. Asks ``forecast`` about O(log max_workers) numbers of workers, and only when a rule wants to act.
 
         Without a forecast an analytic one is made of the last sample. Raises ValueError when ``now`` is no number.
         """
-        return review(self._state, self.settings, self.prices, _finite(now), forecast)
+        review = EsjReview if self.settings.policy is Policy.ESJ else Review
+        return review(self._state, self.settings, self.prices, _finite(now), forecast).decision()
 
     @property
     def generation(self) -> int:
@@ -162,10 +166,13 @@ class DecisionCore:
         elif reading.complete:
             state.spending = None
 
-        if reading.sound and tau_mean is not None and tau_mean <= settings.tau0:
+        # ESJ has one tau: where the fullest worker is idle, all are.
+        idle, used = (tau_max, tau_max or 0.0) if settings.policy is Policy.ESJ else (tau_mean, reading.least_mean)
+        if reading.sound and idle is not None and idle <= settings.tau0:
             state.unused = _extend(state.unused, at, settings.stale_seconds)
-        elif reading.sound or reading.least_mean > settings.tau0:
+        elif reading.sound or used > settings.tau0:
             state.unused = None
+        state.course = course_after(state, settings, reading)
 
         if tau_max is not None and tau_mean is not None:
             if tau_max >= settings.imbalance * tau_mean and tau_max >= settings.tau1:
@@ -209,6 +216,9 @@ class DecisionCore:
             state.attempt = None
         if workers == state.workers and state.uneven is not None:
             state.replans += 1
+        against = Course.DOWN if workers > state.workers else Course.UP
+        if workers != state.workers and state.course is against:
+            state.course = None
         state.generation, state.workers, state.changed_at = generation, workers, max(at, state.changed_at)
         state.changes = [*state.changes, at][-MOST_PER_HOUR:]
         state.ignored = None

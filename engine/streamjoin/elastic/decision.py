@@ -79,6 +79,8 @@ class Reason(StrEnum):
     """Tuples are dropped: no time to remove workers."""
     WITHIN_BUDGET = "WithinBudget"
     """Results are lost, no more than may be, and a change costs more than it saves."""
+    WOULD_SHED = "WouldShed"
+    """Tuples would be dropped, and are not, as that is only recommended."""
     RISING = "Rising"
     """Held tuples grow: no time to remove workers."""
     BUSY = "Busy"

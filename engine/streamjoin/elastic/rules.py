@@ -31,8 +31,7 @@ from streamjoin.elastic.arbitration import Bill, Prices, bill
 from streamjoin.elastic.decision import Candidate, Decision, Kind, Reason, Verdict
 from streamjoin.elastic.forecast import Asked, Forecast, Prospect, forecast_of
 from streamjoin.elastic.sample import Reading
-from streamjoin.elastic.settings import Mode, Rule, Settings
-from streamjoin.elastic.shedding import shed_factor
+from streamjoin.elastic.settings import Mode, Policy, Rule, Settings
 from streamjoin.elastic.state import State
 
 _LONGEST_BACKOFF = 6
@@ -53,11 +52,6 @@ _LEAST_EFFECT = 0.1
 """Workers that were added must have brought this part of what was expected of them."""
 
 
-def review(state: State, settings: Settings, prices: Prices, now: float, forecast: Forecast | None) -> Decision:
-    """What to do at ``now``. Changes nothing."""
-    return _Review(state, settings, prices, now, forecast).decision()
-
-
 @dataclass(frozen=True, slots=True)
 class _Offer:
     """Fewer workers, what the others have cost since they were needed last, and what it costs to go there and back; in worker-hours."""
@@ -69,7 +63,12 @@ class _Offer:
 
 
 def expected_tau(state: State, settings: Settings, tau_max: float) -> float:
-    """The fullest worker's tau if nothing were shed: now, or by the policy ``predictive`` when added workers would be there, if more."""
+    """The fullest worker's tau if nothing were shed: now, or by the policy ``predictive`` when added workers would be there, if more.
+
+    By ``esj`` as it is.
+    """
+    if settings.policy is Policy.ESJ:
+        return tau_max
     now = settings.unshed(tau_max)
     return now * max(1.0, state.outlook.growth(settings.window_seconds, _ahead(settings))) if settings.is_predictive else now
 
@@ -84,7 +83,9 @@ def _ahead(settings: Settings) -> float:
     return settings.start_seconds + settings.interval_seconds + _FORESIGHT_SECONDS
 
 
-class _Review:
+class Review:
+    """What to do at ``now`` by the policies ``thresholds`` and ``predictive``. Changes nothing."""
+
     def __init__(self, state: State, settings: Settings, prices: Prices, now: float, forecast: Forecast | None) -> None:
         self.state, self.settings, self.now = state, settings, now
         # Who looks ahead knows by how much the load is going to grow, and need not fear the worst.
@@ -108,12 +109,12 @@ class _Review:
             return self._nothing(Reason.SUSPENDED, "the join is suspended")
         if state.paused is not None:
             return self._nothing(Reason.PAUSED, "decisions are paused" + (f" by {state.paused}" if state.paused else ""))
-        if all(settings.mode_of(rule) is Mode.OFF for rule in Rule):
+        if settings.is_off:
             return self._nothing(Reason.OFF, "every rule is off")
         if state.migrating_to is not None or (state.latest is not None and state.latest.migrating):
             to = "" if state.migrating_to is None else f" to a plan of {_workers(state.migrating_to)}"
             return self._nothing(Reason.MIGRATING, f"state is on the move{to}")
-        verdicts = (self._allocate(), self._keep_up(), self._replan(), self._deallocate())
+        verdicts = (self._allocate(), self._keep_up(), self._replan(), self._deallocate(), *self._shed())
         chosen = _choose(verdicts)
         if chosen is None:
             return self._hold(verdicts)
@@ -181,7 +182,7 @@ class _Review:
             inputs=latest,
             age_seconds=None if latest is None else self.now - latest.taken_at,
             held_for=None if rule is None else self.held_for.get(rule),
-            shed_factor=shed_factor(settings.shedding_model, settings.shedding_base, settings.tau2, tau or 0.0),
+            shed_factor=settings.shed_factor(tau or 0.0),
             thresholds={name: getattr(settings, name) for name in _THRESHOLDS},
             candidates=tuple(Candidate(workers, found, self.bills.get(workers)) for workers, found in considered),
             stay=self.stay,
@@ -195,13 +196,9 @@ class _Review:
         rule, state, settings = Rule.ALLOCATE, self.state, self.settings
         if settings.mode_of(rule) is Mode.OFF and settings.mode_of(Rule.REPLAN) is Mode.OFF:
             return self._refuse(rule, Reason.OFF, "the rule is off")
-        starting = state.latest.starting if state.latest is not None else 0
-        if state.workers + starting < self.low and settings.mode_of(rule) is not Mode.OFF:
-            text = f"the plan has {_workers(state.workers)}, and at least {self.low} are wanted"
-            return self._act(rule, Kind.ALLOCATE, Reason.BELOW_FLOOR, text, self.low)
-        refusal = self._blind(rule)
-        if refusal is not None:
-            return refusal
+        answer = self._below_floor() or self._blind(rule)
+        if answer is not None:
+            return answer
         latest, hold = self._latest, state.full
         tau, spending = latest.tau_max, state.spending
         if spending is not None and spending.until >= latest.taken_at and spending.seconds >= settings.scale_up_after:
@@ -220,6 +217,15 @@ class _Review:
         if hold.seconds < after:
             return self._wait(rule, f"tau {self._reached}", hold.seconds, after)
         return self._relieve(latest, hold.seconds)
+
+    def _below_floor(self) -> Verdict | None:
+        """More workers without a look at any sample, where there are fewer than there must be."""
+        rule, state = Rule.ALLOCATE, self.state
+        starting = state.latest.starting if state.latest is not None else 0
+        if state.workers + starting >= self.low or self.settings.mode_of(rule) is Mode.OFF:
+            return None
+        text = f"the plan has {_workers(state.workers)}, and at least {self.low} are wanted"
+        return self._act(rule, Kind.ALLOCATE, Reason.BELOW_FLOOR, text, self.low)
 
     @property
     def _reached(self) -> str:
@@ -553,6 +559,26 @@ class _Review:
             return self._refuse(rule, Reason.WAITING, f"{why}, and {_workers(best.workers)} would do, but {costs}")
         to = f"{_from_to(state.workers, best.workers)}, where the fullest should be {best.prospect.tau_max:.2f}"
         return self._act(rule, Kind.DEALLOCATE, Reason.UNUSED, f"{why}, and {costs}: {to}", best.workers)
+
+    def _shed(self) -> tuple[Verdict, ...]:
+        """What shedding does, or would do; nothing where there is no model of it. The engine carries it out, by the same tau."""
+        rule, settings = Rule.SHED, self.settings
+        if settings.shedding_model == "off":
+            return ()
+        refusal = self._off(rule) or self._blind(rule)
+        if refusal is not None:
+            return (refusal,)
+        tau = self._latest.tau_max
+        if tau is None:
+            return (self._refuse(rule, Reason.BAD_SAMPLE, "the fullest worker's tau is not known"),)
+        if tau < settings.tau2:
+            return (self._refuse(rule, Reason.STEADY, f"the fullest worker's tau ({tau:.2f}) is below tau2 ({settings.tau2:g})"),)
+        full = f"whose tau ({tau:.2f}) is not below tau2 ({settings.tau2:g})"
+        part = f"{settings.shed_factor(tau):.1%} of the tuples for the fullest worker, {full},"
+        if settings.sheds:
+            return (self._refuse(rule, Reason.SHEDDING, f"{part} are shed"),)
+        said = self._refuse(rule, Reason.WOULD_SHED, f"{part} would be shed; it is only recommended, and none are")
+        return (replace(said, mode=Mode.RECOMMEND),)
 
     def _fewest_that_keep_up(self) -> int:
         """An epoch is a fixed cost and work that the workers share: fixed + (epoch - fixed) * before / after <= busy_target * interval."""

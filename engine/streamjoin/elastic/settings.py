@@ -33,6 +33,8 @@ class Policy(StrEnum):
 
     THRESHOLDS = "thresholds"
     """By tau0 and tau3 as they are measured, to about tau1."""
+    ESJ = "esj"
+    """As ESJ has them in print: one worker at a time, from tau3 down to about tau1, and from tau0 up to it or to the first number."""
     PREDICTIVE = "predictive"
     """By what the window is going to hold, to just below tau2; fewer workers as soon as idle ones have cost more than a change."""
 
@@ -48,6 +50,12 @@ class Rule(StrEnum):
     """Cut the join anew among as many workers, when some are much fuller than others or the streams' ratio moved."""
     KEEP_UP = "keepUp"
     """Add workers when the join falls behind its input, however empty they are."""
+    SHED = "shed"
+    """Drop a share of the tuples from tau2 on. It changes no plan; the engine carries it out (``spec.shedding``)."""
+
+
+OF_WORKERS = (Rule.ALLOCATE, Rule.DEALLOCATE, Rule.REPLAN, Rule.KEEP_UP)
+"""The rules that may change the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,7 @@ class Settings:
     shedding_base: float = 0.0
     budget: Budget | None = None
     """None: a full worker is relieved at any price."""
+    shedding_mode: Mode = Mode.ENFORCE
     quiet: tuple[QuietWindow, ...] = ()
     max_per_hour: int = 0
     """Changes of the plan; 0: any number."""
@@ -170,11 +179,29 @@ class Settings:
         return max(self.about_tau1, 2 * self.tau2 - self.tau3) if self.is_predictive else self.about_tau1
 
     def mode_of(self, rule: Rule) -> Mode:
-        return self.rules.get(rule, self.mode)
+        if rule is Rule.SHED:
+            return Mode.OFF if self.shedding_model == "off" else self.shedding_mode
+        # ESJ has no other rules than these two; whoever wants one names it.
+        is_esj = self.policy is not Policy.ESJ or rule in (Rule.ALLOCATE, Rule.DEALLOCATE)
+        return self.rules.get(rule, self.mode if is_esj else Mode.OFF)
+
+    @property
+    def is_off(self) -> bool:
+        """Whether no rule has a say about the plan."""
+        return all(self.mode_of(rule) is Mode.OFF for rule in OF_WORKERS)
+
+    @property
+    def sheds(self) -> bool:
+        """Whether tuples are dropped from tau2 on."""
+        return self.mode_of(Rule.SHED) is Mode.ENFORCE
+
+    def shed_factor(self, tau: float) -> float:
+        """The part of its tuples that a worker at ``tau`` is not sent, or, where that is only recommended, would not be."""
+        return shed_factor(self.shedding_model, self.shedding_base, self.tau2, tau)
 
     def unshed(self, tau: float) -> float:
         """How full a worker that has settled at ``tau`` would be if it shed nothing: tau / (1 - SF), of which it holds 1 - SF."""
-        kept = 1 - shed_factor(self.shedding_model, self.shedding_base, self.tau2, tau)
+        kept = 1 - self.shed_factor(tau) if self.sheds else 1.0
         return tau / max(LEAST_KEPT, kept)
 
     @classmethod
@@ -189,7 +216,9 @@ class Settings:
         """What a valid manifest says; ``first_workers``: of the join's first plan, 0 where they are not known; ``capacity_tuples``: as a
         :class:`streamjoin.job.Job` has them, where there is one, which saves parsing; ``window_seconds``: as a Job has them."""
         scaling, workers = spec.scaling, spec.workers
-        least = min(max(workers.min, first_workers), workers.max) if scaling.floor == "initial" else workers.min
+        # ESJ removes workers "until tau rises to tau1 around or m = M", which is the first number.
+        is_initial = scaling.floor == "initial" or scaling.policy == "esj"
+        least = min(max(workers.min, first_workers), workers.max) if is_initial else workers.min
         given = {rule: getattr(scaling.rules, name) for rule, name in _RULE_FIELDS.items()}
         return cls(
             tau0=scaling.tau0,
@@ -213,6 +242,7 @@ class Settings:
             shedding_model=spec.shedding.model,
             shedding_base=spec.shedding.base,
             budget=None if scaling.budget is None else Budget(scaling.budget.share, scaling.budget.over.micros / 1e6),
+            shedding_mode=Mode(spec.shedding.mode),
         )
 
 

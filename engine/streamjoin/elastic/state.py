@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from typing import Any
 
 from streamjoin.elastic.outlook import Outlook
@@ -51,6 +52,13 @@ class Attempt:
     workers_before: int
     workers: int
     rate_before: float
+
+
+class Course(StrEnum):
+    """Which way the policy ``esj`` is going, one worker at a time, since tau3 or tau0 was passed for long enough."""
+
+    UP = "up"
+    DOWN = "down"
 
 
 @dataclass(slots=True)
@@ -125,6 +133,8 @@ class State:
     ratio: Hold | None = None
     """The streams' ratio far from ``planned_log_ratio``."""
     behind: Behind | None = None
+    course: Course | None = None
+    """Kept across the plans that it leads to; None where nothing is under way, and by other policies than ``esj``."""
     planned_log_ratio: float | None = None
     """The ratio when the plan was applied: that of the first sample after it which has one."""
     replans: int = 0
@@ -198,6 +208,8 @@ class State:
             for name, kind in kinds.items():
                 if values.get(name) is not None:
                     values[name] = kind(**values[name])
+            if values.get("course") is not None:
+                values["course"] = Course(values["course"])
             values["changes"] = [float(at) for at in values.get("changes", [])]
             if values.get("latest") is not None:
                 values["latest"] = Reading.from_json(values["latest"])

@@ -30,7 +30,7 @@ from streamjoin.state.fed import Fed
 from streamjoin.state.log import Checkpoint, Newest
 
 COUNTERS = (
-    *("input", "rejected", "ahead", "oversized", "filtered", "late", "unmatchable", "shed", "accepted", "routed"),
+    *("input", "rejected", "ahead", "oversized", "filtered", "late", "unmatchable", "shed", "would_shed", "accepted", "routed"),
     *("input_bytes", "routed_bytes", "dead_letter_bytes"),
 )
 """What routing counts, by stream: fields of RouteReport."""
@@ -261,6 +261,7 @@ def result_of(
         lag=tuple(_lag(_event_now(job, inputs, number, started), watermark) for number, watermark in enumerate(after.watermarks)),
         backlog=tuple(plan.backlog_records for plan in inputs),
         shed=spec.shed,
+        would_shed=spec.would_shed,
         read_back=_read_back(epoch, reports),
         storage_retries=storage_retries + repeated,
         totals=after.totals,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from streamjoin.chain.blocksize import Load, theorem_1
 from streamjoin.elastic.sequences import Ways
+from streamjoin.elastic.settings import Mode
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.events import EpochPlans
 from streamjoin.epoch.losses import can_lose
@@ -155,6 +156,9 @@ def make_spec(
     current, before, upcoming = plans.current, plans.before, plans.upcoming
     filling = utilization(job, last)
     nothing = (None,) * len(inputs)
+    factors = tuple(
+        shed_factor(job.shedding_model, job.shedding_base, job.tau2, filling.get(task, 0.0)) for task in range(current.scheme.tasks)
+    )
     return EpochSpec(
         identity=last.identity,
         epoch=head.epoch + 1,
@@ -170,9 +174,8 @@ def make_spec(
         ended=ended,
         records_before=head.records,
         records_after=tuple(plan.end_record for plan in inputs),
-        shed=tuple(
-            shed_factor(job.shedding_model, job.shedding_base, job.tau2, filling.get(task, 0.0)) for task in range(current.scheme.tasks)
-        ),
+        shed=factors if job.shedding_mode is Mode.ENFORCE else (0.0,) * current.scheme.tasks,
+        would_shed=factors if job.shedding_mode is Mode.RECOMMEND and job.shedding_model != "off" else (),
         tokens=last.tokens if follows is None and before is None else {},
         handover=None if before is None else Handover(before.shared, last.tokens),
         base=entry if last.stored and follows is None else None,

@@ -147,6 +147,8 @@ class EpochResult:
     generation: int
     blocks: int
     warnings: tuple[str, ...] = ()
+    would_shed: tuple[float, ...] = ()
+    """As ``shed``, where it is only recommended; else empty."""
     committed_at: float | None = None
     work: dict[int, TaskWork] = field(default_factory=dict)
     """By task."""

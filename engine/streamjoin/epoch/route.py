@@ -266,8 +266,11 @@ def cut(spec: EpochSpec, plan: Plan, taken: Taken, tables: list[pa.Table], repor
     names = [_key_of(number) for number in range(len(taken.places))]
     orders = [_order(table, number) for number in range(len(taken.places))]
     kept: np.ndarray | None = None
+    if any(spec.would_shed):
+        drawn = table.column("_shed").to_numpy() < _shed_factors(spec.would_shed, plan, taken, table, names, orders)
+        report.would_shed += int(drawn.sum())
     if any(spec.shed):
-        kept = table.column("_shed").to_numpy() >= _shed_factors(spec, plan, taken, table, names, orders, report)
+        kept = table.column("_shed").to_numpy() >= _shed_factors(spec.shed, plan, taken, table, names, orders, report.came)
         report.shed += table.num_rows - int(kept.sum())
         orders = [order[kept[order]] for order in orders]
     report.accepted += table.num_rows if kept is None else int(kept.sum())
@@ -295,23 +298,24 @@ def _pieces(plan: Plan, place: int, batch: pa.RecordBatch, report: RouteReport) 
 
 
 def _shed_factors(
-    spec: EpochSpec,
+    of_tasks: tuple[float, ...],
     plan: Plan,
     taken: Taken,
     table: pa.Table,
     names: list[str],
     orders: list[np.ndarray],
-    report: RouteReport,
+    came: dict[tuple[int, int], int] | None = None,
 ) -> np.ndarray:
     """By row, the largest factor of the workers that would hold the tuple: a full one is relieved of that, not of what only probes it.
-    Counts what would come to each."""
+    ``came``: where to count what would come to each, by area and place."""
     factors, units, areas = np.zeros(table.num_rows), table.column("_unit").to_numpy(), plan.scheme.areas
     for place, name, order in zip(taken.places, names, orders, strict=True):
         for area, selection in plan.routers[place].route(table.column(name).to_numpy()[order], units[order]):
             rows = order[selection]
-            _count(report.came, area, place, len(rows))
+            if came is not None:
+                _count(came, area, place, len(rows))
             if areas[area].holds[place]:
-                factors[rows] = np.maximum(factors[rows], spec.shed[areas[area].task])
+                factors[rows] = np.maximum(factors[rows], of_tasks[areas[area].task])
     return factors
 
 

@@ -194,6 +194,8 @@ class EpochSpec:
     follows: int | None = None
     """The epoch before, when it is still in flight: a task goes on from the runs that its last attempt staged in the same process, or
     fails. It reports which attempt that was, and the driver commits only what follows from what it has committed."""
+    would_shed: tuple[float, ...] = ()
+    """As ``shed``, where it is only recommended: such tuples are counted, and sent."""
     block_tuples: int = 1
     """Of a chain (``handshake``): how many tuples its workers send on at once."""
     counts_groups: bool = False
@@ -263,6 +265,8 @@ class RouteReport:
     unmatchable: int = 0
     """Null or NaN in a key: such a tuple can match nothing and is not held."""
     shed: int = 0
+    would_shed: int = 0
+    """Of ``accepted``."""
     accepted: int = 0
     routed: int = 0
     """Tuples sent, replicas and places counted each."""

@@ -260,9 +260,10 @@ class Scaling(Part):
 
     mode: Literal["Enforce", "Recommend", "Off"] = "Enforce"
     """Enforce: scale; Recommend: say what would be done; "Off" (quoted): neither."""
-    policy: Literal["thresholds", "predictive"] = "thresholds"
-    """thresholds: workers are added at tau3 and removed at tau0. predictive: added before tau2 is reached, by what the rates say that the
-    window is going to hold; removed as soon as idle workers have cost more than a change would."""
+    policy: Literal["thresholds", "esj", "predictive"] = "thresholds"
+    """thresholds: workers are added at tau3 and removed at tau0. esj: one at a time, exactly as the paper has it. predictive: added before
+    tau2 is reached, by what the rates say that the window is going to hold; removed as soon as idle workers have cost more than a change
+    would."""
     rules: ScalingRules = ScalingRules()
     """Modes of single rules."""
     tau0: Tau = 0.2
@@ -302,6 +303,9 @@ class Shedding(Part):
     """How the share dropped grows from base at tau2 to all at a full worker; "off" (quoted): nothing is dropped."""
     base: Annotated[Fraction, Field(json_schema_extra={"default": "0.0"})] = 0.0
     """The share dropped as soon as tau2 is reached."""
+    mode: RuleMode = "Enforce"
+    """Enforce: drop it; Recommend: drop nothing, and count what would have been dropped; "Off" (quoted): neither. scaling.mode does not
+    count here."""
 
 
 class Epoch(Part):

@@ -468,3 +468,5 @@ class Metrics(Collector):
             page.add("streamjoin_chain_block_tuples", result.block_tuples, name)
         for task, factor in enumerate(result.shed):
             page.add("streamjoin_worker_shed_ratio", factor, name, task)
+        for task, factor in enumerate(result.would_shed or (0.0,) * len(result.shed)):
+            page.add("streamjoin_worker_would_shed_ratio", factor, name, task)

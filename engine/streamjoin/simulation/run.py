@@ -24,7 +24,6 @@ from streamjoin.elastic.completeness import JoinLosses, Sums
 from streamjoin.elastic.forecast import AnalyticForecast, Grid, best_grid, load_of
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
-from streamjoin.elastic.shedding import shed_factor
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.simulation.traffic import Traffic
 
@@ -113,6 +112,8 @@ class Outcome:
     shed_tuples: float = 0.0
     unheld_tuples: float = 0.0
     """Tuples that a worker had no room for, beyond those that it shed: where shedding is off, or is late."""
+    would_shed_tuples: float = 0.0
+    """Where shedding is only recommended."""
     rescales: int = 0
     """Changes of the number of workers."""
     replans: int = 0
@@ -143,6 +144,7 @@ class Outcome:
             "inputTuples": self.input_tuples,
             "shedTuples": self.shed_tuples,
             "unheldTuples": self.unheld_tuples,
+            "wouldShedTuples": self.would_shed_tuples,
             "rescales": self.rescales,
             "replans": self.replans,
             "movedTuples": self.moved_tuples,
@@ -265,10 +267,9 @@ class _World:
         there = [waiting + new for waiting, new in zip(self.waiting, arrived, strict=True)]
         able = self.join.worker_rate * workers * rest
         part = min(1.0, able / sum(there)) if sum(there) > 0 else 1.0
-        fullest, others = (
-            shed_factor(settings.shedding_model, settings.shedding_base, settings.tau2, tau) for tau in self.taus
-        )
-        shed = (fullest + (workers - 1) * others) / workers
+        fullest, others = (settings.shed_factor(tau) for tau in self.taus)
+        factor = (fullest + (workers - 1) * others) / workers
+        shed = factor if settings.sheds else 0.0
         taken = [tuples * part for tuples in there]
         for side, tuples in zip(self.sides, taken, strict=True):
             side.add(index, tuples * (1 - shed))
@@ -280,6 +281,7 @@ class _World:
             self.losses = self.losses.plus(now, Sums(now, results * (1 - shed) ** 2, results, results))
         self.outcome.shed_tuples += sum(taken) * shed
         self.outcome.unheld_tuples += sum(taken) * unheld
+        self.outcome.would_shed_tuples += sum(taken) * (factor - shed)
         self.outcome.bill += sum(taken) * (shed + unheld) / 1e6 * self.join.prices.million_shed
         # What is offered against what can be worked off: above 1 the epochs take longer than their interval.
         busy = sum(there) / (self.join.worker_rate * workers * step)
