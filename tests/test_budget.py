@@ -19,6 +19,8 @@ from streamjoin.elastic.explain import explain
 from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.quiet import QuietWindow
 from streamjoin.elastic.settings import Budget, Mode, Policy, Rule
+from test_autoscaler import SCALING, stream
+from test_autoscaler import Run as Elastic
 from test_decision import SETTINGS, Story, brief, hold, sample, verdict
 
 SHEDDING = dataclasses.replace(SETTINGS, shedding_model="linear")
@@ -71,7 +73,8 @@ def test_one_sample_alone_spends_nothing() -> None:
 
 
 def test_a_budget_that_is_spent_asks_for_nothing_while_nothing_is_shed() -> None:
-    assert brief(told(Story(BUDGET), 0.79, budget_seconds=0.0)) == hold(Reason.STEADY)
+    assert brief(told(Story(BUDGET), 0.79, budget_seconds=0.0, **SLOW)) == hold(Reason.STEADY)
+    assert brief(told(Story(BUDGET), 0.81, budget_seconds=0.0, shed_fraction=0.0)) == hold(Reason.STEADY)
 
 
 @pytest.mark.parametrize("seconds", [None, 0.0, DAY])
@@ -134,6 +137,29 @@ def test_the_ledger_says_for_how_long_it_lasted() -> None:
     text = explain(ledger, now=story.now)
     assert "the budget lasts 7200 s" in text
     assert "WithinBudget" in text
+
+
+# The whole loop.
+
+
+@pytest.mark.parametrize(("completeness", "reason"), [("99.9 %", "Budget"), ("50 %", None)])
+def test_a_join_whose_workers_shed_a_little_grows_when_that_is_more_than_it_may(
+    completeness: str, reason: str | None, tmp_path: Path
+) -> None:
+    """A worker that settles at 0.81 is not full by tau3, and sheds for ever without a budget."""
+    counts = [34] * 40
+    scaling = SCALING | {"budget": {"completeness": completeness, "over": "1h"}}
+    elastic = Elastic(tmp_path, (stream(counts, 1), stream(counts, 2)), scaling=scaling, shedding={"model": "linear"})
+    results = elastic.all()
+    done = [decision.reason.value for decision in elastic.decisions if decision.kind is not Kind.HOLD]
+    assert max(sum(result.counts["shed"]) for result in results) > 0
+    if reason is None:
+        assert set(done) <= {"Full"}
+    else:
+        assert done[0] == reason
+        assert len(results[-1].held) > 1
+        assert sum(sum(result.counts["shed"]) for result in results[-10:]) == 0
+        assert any(record.decision.reason.value == reason for record in elastic.autoscaler.ledger)
 
 
 # For how long it lasts.

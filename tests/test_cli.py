@@ -39,6 +39,7 @@ from streamjoin.cli.loop import Asked, Done, Ended, Entering, Event, Loop, Reaso
 from streamjoin.cli.machine import shortage
 from streamjoin.cli.subject import Subject
 from streamjoin.cli.view import Screen
+from streamjoin.elastic.completeness import JoinLosses, Losses, Sums
 from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.job import compile_job
 from streamjoin.manifest.validate import load
@@ -1048,6 +1049,24 @@ def test_the_screen_has_a_line_for_each_join_as_far_as_there_is_room(tmp_path: P
     assert any(f"and {count - len(named)} more" in line for line in lines) == (count > shown)
     if len(named) > 1:
         assert "lonely-1     12,345 rows  anti: abs(l.k - r.k) <= 1" in named[1]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_screen_says_how_complete_results_are_once_some_are_lost(tmp_path: Path, width: int) -> None:
+    job = compile_job(load(manifest_at(tmp_path).read_text()))
+
+    def line(found: float) -> str:
+        history = History(1000.0)
+        losses = Losses(joins={"lonely": JoinLosses(Sums(0.0)).plus(1000.0, Sums(1000.0, found, 1000.0, 1000.0))})
+        history.add(make_result(losses=losses, committed_at=1000.5), 1000.5)
+        screen = Screen(Subject(job, "spark", "streamjoin run x", SimpleNamespace(layout=job.layouts[0], scheme=None)), history)
+        console = Console(width=width, height=24, color_system=None)
+        with console.capture() as capture:
+            console.print(screen.render(1001.0, width, 24))
+        return next(line for line in capture.get().splitlines() if " backlog " in line)
+
+    assert "complete 86.6 % to 87.6 %" in line(871.0)
+    assert "complete" not in line(1000.0)
 
 
 def test_the_view_says_what_the_run_is_about_and_for_how_long(tmp_path: Path) -> None:

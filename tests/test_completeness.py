@@ -6,13 +6,20 @@ import dataclasses
 import json
 import math
 import random
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from harness import manifest_text
 from lossy_runs import Case, draw, run
+from streamjoin.cli import main
+from streamjoin.cli.completeness import completeness_record, completeness_text, least, percent
+from streamjoin.cli.exits import Exit
 from streamjoin.elastic.completeness import (
     DAY,
     FINE_SECONDS,
@@ -249,3 +256,67 @@ def test_cases_are_what_they_are_said_to_be() -> None:
     assert {case.predicate for case in cases} == {"equality", "band", "inequality"}
     assert len({case.model for case in cases}) >= 4
     assert any(case.skew for case in cases)
+
+
+class TestShown:
+    """``streamjoin run`` on streams of a generator, of which two workers can hold little."""
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        root = tmp_path_factory.mktemp("shown")
+        columns = {"rid": {"sequence": {}}, "k": {"uniform": {"min": 0, "max": 50}}, "v": {"uniform": {"min": 0, "max": 5}}}
+        source = {"generator": {"rows": 3000, "realTime": False, "rate": {"constant": 100}, "columns": columns}}
+        schema = {"schema": "rid BIGINT, k BIGINT, v INT, at TIMESTAMP", "eventTime": "at", "watermark": "1s"}
+        text = manifest_text(
+            root,
+            on="l.k = r.k",
+            window={"within": "3s"},
+            workers=2,
+            capacity=420,
+            streams=[{"name": name, "source": source} | schema for name in "lr"],
+            shedding={"model": "linear"},
+            epoch={"maxTuples": 200, "interval": "0s"},
+        )
+        (root / "m.yaml").write_text(text)
+        return root / "m.yaml"
+
+    def run(self, manifest: Path, *options: str) -> list[str]:
+        shutil.rmtree(manifest.parent / "state", ignore_errors=True)
+        done = CliRunner().invoke(main, ["run", str(manifest), "--runner", "inline", "--until-idle", *options])
+        assert done.exit_code == Exit.DONE, done.output
+        return done.stdout.splitlines()
+
+    def test_the_summary_says_it_in_a_line(self, manifest: Path) -> None:
+        (line,) = [line for line in self.run(manifest) if line.startswith("  complete")]
+        said = re.fullmatch(
+            r"  complete    about ([\d.]+) % of the results, between ([\d.]+) % and ([\d.]+) %, ([\d.]+) % lost to shedding", line
+        )
+        assert said is not None, line
+        share, low, high, lost = map(float, said.groups())
+        assert low < share < high
+        assert share + lost == pytest.approx(100)
+
+    def test_each_epoch_and_the_summary_have_it_as_json(self, manifest: Path) -> None:
+        records = [json.loads(line) for line in self.run(manifest, "--json")]
+        first, *_, last, summary = records
+        (join,) = first["joins"]
+        assert join["completeness"]["run"] in (None, {"share": 1, "low": 1, "high": 1, "lostToShedding": 0, "lostToLateness": 0})
+        assert last["joins"][0]["completeness"] == summary["joins"][0]["completeness"]
+        found = summary["joins"][0]["completeness"]
+        assert set(found) == {"1h", "1d", "run"}
+        of_run = found["run"]
+        assert 0 < of_run["low"] < of_run["share"] < of_run["high"] < 1
+        assert of_run["share"] + of_run["lostToShedding"] + of_run["lostToLateness"] == pytest.approx(1)
+
+    @pytest.mark.parametrize(
+        ("share", "text"), [(1.0, "100.0 %"), (0.871, "87.1 %"), (0.9993, "99.93 %"), (0.99999, "99.9990 %"), (0.0, "0.0 %")]
+    )
+    def test_a_share_has_the_digits_that_tell_it_from_all(self, share: float, text: str) -> None:
+        assert percent(share) == text
+
+    def test_nothing_is_said_where_nothing_was_lost_and_of_joins_that_are_not_inner(self, tmp_path: Path) -> None:
+        result = run(dataclasses.replace(draw(8), fullness=0.3, late=(0.0, 0.0)), tmp_path)[1][-1]
+        assert completeness_text(result, joins_named=False) == []
+        assert least(result) is None
+        assert completeness_record(result, "another") is None

@@ -446,15 +446,14 @@ class Screen:
     def _state_line(self, last: EpochResult) -> RenderableType:
         backlog = sum(last.backlog)
         line = Text(" ", no_wrap=True, overflow="ellipsis")
+        complete = least(last)
+        if complete is not None:
+            line.append("complete ", "dim").append(f"{percent(complete.low)} to {percent(complete.high)}  ", "yellow")
         for step in ("plan", "tasks", "commit", "publish"):
             if step in last.seconds:
                 line.append(f"{step} ", "dim").append(f"{wording.duration(last.seconds[step])}  ")
         line.append("backlog ", "dim").append(f"{_number(backlog)}  ", "yellow" if backlog else "")
         line.append("blocks ", "dim").append(f"{_number(last.blocks)}  ")
-        complete = least(last)
-        if complete is not None:
-            span = f"{percent(complete.low)} to {percent(complete.high)}"
-            line.append("complete ", "dim").append(f"{percent(complete.share)} ({span}, 1 h)  ", "yellow")
         line.append("read back ", "dim").append(_number(self.history.read_back), "yellow" if last.read_back else "")
         return line
 

@@ -264,9 +264,7 @@ class JoinLosses:
 
         None before any result. O(kept sums).
         """
-        found = self.run
-        if seconds is not None:
-            found = _sum(sums for sums in self.recently if sums.begin + _step(now - sums.begin) > now - seconds) or Sums(now)
+        found = self.run if seconds is None else functools.reduce(Sums.plus, self._within(seconds, now), Sums(now))
         if found.all <= 0:
             return None
         share = min(1.0, found.output / found.all)
@@ -291,9 +289,13 @@ class JoinLosses:
         return max(1.0, squares / total)
 
     def plus(self, at: float, sums: Sums) -> JoinLosses:
-        """With those of an epoch that was committed at this time."""
-        recently, rate = _compacted((*self.recently, sums), at), _rate(self.rate, at, sums)
-        return replace(self, run=self.run.plus(sums), recently=recently, rate=rate)
+        """With those of an epoch that was committed at this time. O(1), but for one epoch in five minutes: O(kept sums)."""
+        recently = self.recently
+        if recently and math.floor(at / FINE_SECONDS) * FINE_SECONDS <= recently[-1].begin:
+            recently = (*recently[:-1], recently[-1].plus(sums))
+        else:
+            recently = _compacted((*recently, sums), at)
+        return replace(self, run=self.run.plus(sums), recently=recently, rate=_rate(self.rate, at, sums))
 
     def seconds_left(self, share: float, over: float, now: float) -> float:
         """How long this completeness over the last ``over`` seconds lasts if results are lost as at present, at most ``over``; 0: it does
@@ -301,15 +303,18 @@ class JoinLosses:
 
         With S of T results lost, l a second being lost of r, it ends when ``S + l t > (1 - share)(T + r t)``.
         """
-        found = self.over(over, now)
-        if found is None:
-            return over
+        found = self._within(over, now)
+        results, output = sum(sums.all for sums in found), sum(sums.output for sums in found)
         allowed, (_, rate, losing) = 1 - share, self.rate
-        left = (allowed - (1 - found.share)) * found.results
+        left = allowed * results - (results - output)
         faster = losing - allowed * rate
         if left < 0:
             return 0.0
         return min(over, left / faster) if faster > 0 else over
+
+    def _within(self, seconds: float, now: float) -> list[Sums]:
+        """Those of the last so many seconds."""
+        return [sums for sums in self.recently if sums.begin + _step(now - sums.begin) > now - seconds]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -500,13 +505,6 @@ def _compacted(sums: Iterable[Sums], now: float) -> tuple[Sums, ...]:
         else:
             found.append(replace(one, begin=begin))
     return tuple(found)
-
-
-def _sum(sums: Iterable[Sums]) -> Sums | None:
-    found: Sums | None = None
-    for one in sums:
-        found = one if found is None else found.plus(one)
-    return found
 
 
 def _added(known: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:

@@ -161,7 +161,8 @@ class DecisionCore:
         elif reading.complete:
             state.full = None
 
-        if tau_max is not None and tau_max >= settings.tau2 and budget_ends(settings, reading):
+        sheds = tau_max is not None and tau_max >= settings.tau2 and (reading.shed_fraction or 0) > 0
+        if sheds and budget_ends(settings, reading):
             state.spending = _extend(state.spending, at, gap)
         elif reading.complete:
             state.spending = None
