@@ -33,10 +33,15 @@ def draw(path: Path, title: str, varied: Sequence[Varied], points: Sequence[Poin
         edge = [index for index, point in enumerate(points) if point.on_frontier]
         line = [hours[at] for at in edge], [lost[at] for at in edge]
         axes.plot(*line, color=LEFT, marker="o", label="frontier", drawstyle="steps-post", zorder=3)
-        for at in edge[:MOST_LABELS]:
+        # Of settings that come to the same, the first one is named.
+        named = {(round(hours[at], 6), lost[at]): at for at in reversed(edge)}
+        low = min(*hours, least_hours)
+        room = low + (max(hours) - low) / 4
+        for at in sorted(named.values())[:MOST_LABELS]:
             values = points[at].values
             names = "as it is" if values is None else " ".join(f"{one.path[-1]}={value}" for one, value in zip(varied, values, strict=True))
-            axes.annotate(names, (hours[at], lost[at]), xytext=(5, 4), textcoords="offset points", fontsize=7)
+            side: dict[str, Any] = {"xytext": (5, 4)} if hours[at] < room else {"xytext": (-6, -10), "ha": "right"}
+            axes.annotate(names, (hours[at], lost[at]), textcoords="offset points", fontsize=7, **side)
         now = next(index for index, point in enumerate(points) if point.values is None)
         ring: dict[str, Any] = {"s": 60, "facecolors": "none", "edgecolors": HOT, "linewidths": 1.6, "zorder": 4}
         axes.scatter([hours[now]], [lost[now]], label="the manifest as it is", **ring)
