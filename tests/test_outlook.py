@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import deque
@@ -18,9 +19,12 @@ from streamjoin.elastic.core import DecisionCore
 from streamjoin.elastic.decision import Decision, Kind, Reason
 from streamjoin.elastic.events import PlanApplied
 from streamjoin.elastic.forecast import AnalyticForecast
-from streamjoin.elastic.outlook import MOST_ROWS, Outlook
+from streamjoin.elastic.ledger import Ledger
+from streamjoin.elastic.outlook import MOST_ROWS, Outlook, Trend
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Mode, Policy, Rule, Settings
+from streamjoin.elastic.shell import Progress, Shell
+from streamjoin.elastic.spells import MOST_SPELLS, Spells
 from streamjoin.job import compile_job, with_checkpoint
 from streamjoin.manifest.validate import load
 from streamjoin.simulation.clairvoyant import Clairvoyant
@@ -102,6 +106,109 @@ class TestOutlook:
         assert outlook.seconds_within(20) == 300
         outlook.observe(5000, (5.0, 5.0), (1.0, 1.0))
         assert outlook.seconds_within(20) == 0
+
+
+class TestTrend:
+    def test_a_share_that_grows_evenly_is_foreseen(self) -> None:
+        trend = Trend()
+        for at in range(0, 60, 5):
+            trend.observe(float(at), 1.0 + at / 100)
+        assert trend.growth(60) == pytest.approx(1 + 0.6 / 1.55)
+
+    @pytest.mark.parametrize("every", [1.0, 5.0, 15.0])
+    def test_a_jump_is_no_trend(self, every: float) -> None:
+        trend = Trend()
+        for number in range(100):
+            at = number * every
+            trend.observe(at, 1.0 if at < 60 else 2.0)
+            assert trend.growth(90) == 1, at
+
+    def test_a_share_that_falls_is_not_taken_to_fall_on(self) -> None:
+        trend = Trend()
+        for at in range(0, 60, 15):
+            trend.observe(float(at), 2 - at / 100)
+        assert trend.growth(60) == 1
+
+    def test_memory_is_bounded(self) -> None:
+        trend = Trend()
+        for at in range(10_000):
+            trend.observe(at / 10, 1.0)
+            trend.foresee(at / 10 + 90, 0.5)
+        assert len(trend.rows) < 12
+        assert len(trend.foreseen) <= MOST_ROWS
+
+
+class TestMargin:
+    def test_it_comes_to_be_twice_what_forecasts_fall_short_by(self) -> None:
+        outlook = Outlook()
+        for _ in range(5000):
+            outlook.learn(0.004)
+        assert outlook.margin == pytest.approx(0.008, rel=0.01)
+        assert Outlook.from_json(outlook.to_json()).margin == outlook.margin
+
+    def test_what_was_less_than_foreseen_costs_nothing_and_a_jump_counts_little(self) -> None:
+        outlook = Outlook()
+        for number in range(1000):
+            outlook.learn(-0.3 if number % 2 else 0.0)
+        assert outlook.margin == 0
+        for _ in range(5):
+            outlook.learn(0.9)
+        assert outlook.margin < 0.01
+
+
+class TestSpells:
+    BREAK_EVEN = 3600.0
+
+    def fed(self, loads: list[tuple[float, float]]) -> Spells:
+        """``loads``: for how many seconds how much is held; a sample in a minute."""
+        spells, now = Spells(), 0.0
+        for seconds, held in loads:
+            for _ in range(round(seconds / 60)):
+                now += 60
+                spells.observe(now, held, 8 / 7)
+        return spells
+
+    def test_whoever_knows_nothing_waits_for_as_long_as_it_costs_to_change(self) -> None:
+        assert Spells().wait(self.BREAK_EVEN) == self.BREAK_EVEN
+        assert self.fed([(3600, 100.0), (3600, 97.0), (3600, 100.0)]).wait(self.BREAK_EVEN) == self.BREAK_EVEN
+
+    def test_where_spells_are_long_workers_go_at_once(self) -> None:
+        assert self.fed([(8 * 3600, 100.0), (16 * 3600, 30.0)] * 5).wait(self.BREAK_EVEN) == 0
+
+    def test_where_spells_are_short_workers_stay(self) -> None:
+        spells = self.fed([(1200, 100.0), (1200, 30.0)] * 30)
+        # One that lasts for longer than all others so far is worth leaving.
+        assert 1000 <= spells.wait(self.BREAK_EVEN) <= self.BREAK_EVEN
+
+    def test_short_ones_among_long_ones_are_waited_out(self) -> None:
+        spells = self.fed([(1200, 100.0), (300, 30.0), (1200, 100.0), (300, 30.0), (1200, 100.0), (12 * 3600, 30.0)] * 8)
+        assert 300 <= spells.wait(self.BREAK_EVEN) < 600
+
+    @hypothesis_settings(max_examples=100, deadline=None)
+    @given(st.lists(st.floats(1, 1e5), min_size=10, max_size=60), st.floats(1, 1e4))
+    def test_on_what_has_been_it_costs_no_more_than_to_wait_for_the_break_even(self, lasted: list[float], break_even: float) -> None:
+        spells = Spells(at=0.0, ended=lasted)
+        wait = spells.wait(break_even)
+
+        def cost(wait: float) -> float:
+            return math.fsum(spell if spell <= wait else wait + break_even for spell in lasted)
+
+        assert 0 <= wait <= break_even
+        assert cost(wait) <= cost(break_even) * (1 + 1e-9)
+
+    def test_memory_is_bounded_and_survives_a_restart(self) -> None:
+        rng, spells = random.Random(3), Spells()
+        for at in range(20_000):
+            spells.observe(float(at), 10 ** rng.uniform(0, 12), 8 / 7)
+        assert len(spells.ended) <= MOST_SPELLS
+        assert Spells.from_json(json.loads(json.dumps(spells.to_json()))) == spells
+
+    def test_after_a_long_gap_no_spell_is_known_to_have_lasted(self) -> None:
+        spells = self.fed([(3600, 100.0), (3600, 10.0)])
+        assert spells.open
+        spells.forget()
+        spells.observe(1e6, 10.0, 8 / 7)
+        assert spells.open == []
 
 
 class Story:
@@ -235,6 +342,47 @@ class TestPolicy:
         data = core.to_json()
         del data["outlook"]
         assert DecisionCore.from_json(SETTINGS, data).workers == 2
+
+
+class TestStarts:
+    def ledger(self, *waits: float | None) -> Ledger:
+        ledger = Ledger()
+        for generation, waited in enumerate(waits, start=1):
+            made = DecisionCore(SETTINGS, at=0.0, generation=generation, workers=1).decide(10.0 * generation)
+            ledger.record(replace(made, kind=Kind.ALLOCATE, target=2))
+            ledger.realised(generation + 1, 0.5, 10.0, 1.0, 10.0 * generation + 5, waited)
+        return ledger
+
+    def test_the_next_start_is_expected_to_take_as_long_as_the_slowest_of_the_last_five(self) -> None:
+        assert self.ledger().start_seconds is None
+        assert self.ledger(None, None).start_seconds is None
+        assert self.ledger(200.0, 40.0, 20.0, 90.0, None, 30.0, 35.0).start_seconds == 90
+        ledger = self.ledger(33.0)
+        assert Ledger.from_json(ledger.to_json()).start_seconds == 33
+
+    def test_a_ledger_of_an_older_release_is_read(self) -> None:
+        data = self.ledger(33.0).to_json()
+        for record in data["records"]:
+            del record["realised"]["waited_seconds"]
+        assert Ledger.from_json(data).start_seconds is None
+
+    def test_the_policy_looks_as_far_ahead_as_workers_have_taken_to_start(self) -> None:
+        shell = Shell(self.ledger(240.0))
+        shell.follow(1000.0, SETTINGS, Progress(2, 2, None, None))
+        assert shell.core is not None
+        assert shell.core.settings.start_seconds == 240
+        shell = Shell(Ledger())
+        shell.follow(1000.0, SETTINGS, Progress(2, 2, None, None))
+        assert shell.core is not None
+        assert shell.core.settings.start_seconds == SETTINGS.start_seconds
+
+    def test_a_simulated_join_measures_it_too(self) -> None:
+        join = SimulatedJoin(settings=SETTINGS, window_seconds=(SPAN, SPAN), share=0.0, start_seconds=100)
+        decider = StreamJoin(join)
+        simulate(join, generate("spike", days=1, step_seconds=15, seed=2, rates=(1000, 1000)), decider)
+        # To the step: asked at the end of one, there at the end of another, when state has moved.
+        assert decider.ledger.start_seconds is not None
+        assert 100 <= decider.ledger.start_seconds <= 150
 
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "scaling.yaml"

@@ -72,7 +72,15 @@ class Applied(Progress):
     def of(cls, plan: Mapping[str, Any]) -> Applied:
         wanted, switched, generation = plan.get("wanted"), plan.get("switched"), int(plan["generation"])
         if switched is not None and switched["generation"] == generation:
-            took = Realised(float(switched["at"]), generation, None, float(switched["movedTuples"]), float(switched["pauseSeconds"]))
+            waited = switched.get("waitedSeconds")
+            took = Realised(
+                float(switched["at"]),
+                generation,
+                None,
+                float(switched["movedTuples"]),
+                float(switched["pauseSeconds"]),
+                None if waited is None else float(waited),
+            )
         else:
             took = None
         waits = plan.get("phase") == "WaitingForWorkers"

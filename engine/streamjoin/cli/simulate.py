@@ -113,7 +113,6 @@ def prepare(options: Options, job: Job, prepared: Prepared | None = None) -> Pre
         # Of the simulated window, whose streams are never late.
         window_seconds=None if job.window_seconds is None else join.window_seconds,
         clock_offset=A_MONDAY,
-        start_seconds=options.start_up,
     )
     return Prepared(replace(join, settings=settings), traffic, called)
 

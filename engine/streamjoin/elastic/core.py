@@ -41,7 +41,8 @@ from streamjoin.elastic.events import (
     Unpaused,
 )
 from streamjoin.elastic.forecast import Forecast
-from streamjoin.elastic.rules import Review, budget_ends, expected_tau
+from streamjoin.elastic.outlook import LONGEST_GAP_SECONDS
+from streamjoin.elastic.rules import Review, ahead, budget_ends, expected_tau, full_tau
 from streamjoin.elastic.sample import Reading, Sample, read
 from streamjoin.elastic.settings import MOST_PER_HOUR, Policy, Settings
 from streamjoin.elastic.state import Attempt, Behind, Course, Hold, State
@@ -70,11 +71,11 @@ class DecisionCore:
                 state.migrating_to = None
             case Suspended():
                 state.suspended = True
+                state.course = None
             case Resumed(at):
                 # What was measured before the pause is no evidence for what comes after it.
                 state.suspended = False
                 state.forget_samples()
-                state.course = None
                 state.changed_at = max(state.changed_at, _finite(at))
             case Paused(_, by):
                 state.paused = by
@@ -154,9 +155,21 @@ class DecisionCore:
         left_rate, right_rate = reading.rates
         if left is not None and right is not None and left_rate is not None and right_rate is not None:
             state.outlook.observe(at, (left / reading.kept, right / reading.kept), (left_rate, right_rate))
+            if state.spells.at is not None and at - state.spells.at > LONGEST_GAP_SECONDS:
+                state.spells.forget()
+            state.spells.observe(at, (left + right) / reading.kept, settings.tau2 / settings.level)
 
+        if tau_max is not None and reading.complete:
+            now = settings.unshed(tau_max)
+            total = sum(state.outlook.held)
+            if state.outlook.at == at and total > 0:
+                state.trend.observe(at, now / total)
+            missed = state.trend.came_true(at, now)
+            if missed is not None:
+                state.outlook.learn(missed)
+            state.trend.foresee(at + ahead(settings), expected_tau(state, settings, tau_max))
         # Shedding keeps tau from reaching tau3: what would be without it counts, or the join would shed for ever and never grow.
-        if tau_max is not None and expected_tau(state, settings, tau_max) >= (settings.tau2 if settings.is_predictive else settings.tau3):
+        if tau_max is not None and expected_tau(state, settings, tau_max) >= full_tau(state, settings):
             state.full = _extend(state.full, at, gap)
         elif reading.complete:
             state.full = None

@@ -16,6 +16,8 @@ from streamjoin.elastic.decision import Decision, Kind
 
 LIMIT = 500
 """Records kept by default."""
+STARTS = 5
+"""By the slowest of so many starts of workers the next one is expected."""
 
 VERSION = 1
 
@@ -31,6 +33,9 @@ class Realised:
     """Of the fullest worker; None while it was not measured."""
     moved_tuples: float
     pause_seconds: float
+    waited_seconds: float | None = None
+    """From when the plan was taken up until its first epoch began: added workers start meanwhile, and state moves to them. None: it is not
+    known."""
 
 
 @dataclass(slots=True)
@@ -65,6 +70,21 @@ class Ledger:
     def last(self) -> Record | None:
         return self._records[-1] if self._records else None
 
+    @property
+    def start_seconds(self) -> float | None:
+        """What the last workers that were added took to start, state and all, by the slowest of STARTS plans; None where none is known.
+
+        By the slowest, because workers that come too late cost tuples, and those that come early a few minutes of theirs. O(records).
+        """
+        waits: list[float] = []
+        for record in reversed(self._records):
+            waited = None if record.realised is None else record.realised.waited_seconds
+            if waited is not None and record.decision.target > record.decision.workers:
+                waits.append(waited)
+                if len(waits) == STARTS:
+                    break
+        return max(waits, default=None)
+
     def record(self, decision: Decision) -> Record:
         """Note a decision down: a new record, or the last one again."""
         last = self.last
@@ -79,7 +99,15 @@ class Ledger:
             self._drop()
         return self._records[-1]
 
-    def realised(self, generation: int, tau_max: float | None, moved_tuples: float, pause_seconds: float, at: float) -> Record | None:
+    def realised(
+        self,
+        generation: int,
+        tau_max: float | None,
+        moved_tuples: float,
+        pause_seconds: float,
+        at: float,
+        waited_seconds: float | None = None,
+    ) -> Record | None:
         """Complete the record of the decision that led to plan ``generation``, and return it; None where there is none.
 
         That is the last enforced decision about an older plan, made before ``at``. Said again of the same generation, it replaces what was
@@ -95,7 +123,7 @@ class Ledger:
                 return None
         else:
             return None
-        record.realised = Realised(at, generation, tau_max, moved_tuples, pause_seconds)
+        record.realised = Realised(at, generation, tau_max, moved_tuples, pause_seconds, waited_seconds)
         return record
 
     def _drop(self) -> None:

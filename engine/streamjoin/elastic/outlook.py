@@ -26,10 +26,67 @@ LONGEST_GAP_SECONDS = 600.0
 MOST_ROWS = 200
 BIN = 1.01
 """Loads that differ by less than this factor are not told apart."""
+LEAST_OUTLIER = 0.01
+"""Of tau: a forecast that is wrong by no more is never far off."""
 FARTHEST_SECONDS = 3600.0
 """The rates are not taken to stay as they are for longer."""
 MOST_GROWTH = 1e6
 """Of an almost empty window any factor could come out."""
+
+
+@dataclass(slots=True)
+class Trend:
+    """By how much the fullest worker's share of what is held grows under a plan, where that has lasted: what the rates do not tell,
+    as a part of the keys that becomes hot, or a stream that outgrows the other. A jump alone is no trend.
+
+    Not the trend of tau: what is held expires with whole runs, and rises and falls between two of them although nothing changes.
+    """
+
+    rows: list[list[float]] = field(default_factory=list)
+    """Times and shares (of the fullest worker's tau, in one tuple held), oldest first, at least half of SMOOTH_SECONDS apart but for the
+    last."""
+    foreseen: list[list[float]] = field(default_factory=list)
+    """For when which tau was expected, the soonest first, at least SMOOTH_SECONDS apart."""
+
+    def observe(self, at: float, share: float) -> None:
+        """Take in a sample that is younger than the last one. O(1)."""
+        rows = self.rows
+        if rows and at - rows[-1][0] > LONGEST_GAP_SECONDS:
+            rows.clear()
+        if len(rows) > 1 and rows[-1][0] - rows[-2][0] < SMOOTH_SECONDS / 2:
+            rows.pop()
+        rows.append([at, share])
+        while len(rows) > 2 and rows[1][0] <= at - 3 * SMOOTH_SECONDS:
+            rows.pop(0)
+
+    def foresee(self, at: float, tau: float) -> None:
+        """Remember that ``tau`` is expected for then."""
+        if not self.foreseen or at - self.foreseen[-1][0] >= SMOOTH_SECONDS:
+            self.foreseen = [*self.foreseen, [at, tau]][-MOST_ROWS:]
+
+    def came_true(self, at: float, tau: float) -> float | None:
+        """By how much tau is above what was expected for now, or for a moment ago; None where nothing was."""
+        missed = None
+        while self.foreseen and self.foreseen[0][0] <= at:
+            expected = self.foreseen.pop(0)[1]
+            missed = tau - expected
+        return missed
+
+    def growth(self, ahead: float) -> float:
+        """The share in ``ahead`` seconds / that of now, if it goes on: by the smaller slope of the last SMOOTH_SECONDS and of as long
+        before. 1 where it falls, or is not known yet."""
+        rows = self.rows
+        if len(rows) < 3 or rows[-1][1] <= 0:
+            return 1.0
+        last = rows[-1]
+        middle = next((row for row in reversed(rows[:-1]) if last[0] - row[0] >= SMOOTH_SECONDS * 0.999), None)
+        if middle is None:
+            return 1.0
+        first = next((row for row in reversed(rows) if middle[0] - row[0] >= SMOOTH_SECONDS * 0.999), None)
+        if first is None:
+            return 1.0
+        late, early = ((b[1] - a[1]) / (b[0] - a[0]) for a, b in ((middle, last), (first, middle)))
+        return 1 + max(0.0, min(late, early)) * ahead / last[1]
 
 
 @dataclass(slots=True)
@@ -44,6 +101,8 @@ class Outlook:
     """By side, of the last sample."""
     rates: Pair = (0.0, 0.0)
     """By side, tuples per second, averaged over about SMOOTH_SECONDS."""
+    missed: float = 0.0
+    """The square of by how much tau was above what was foreseen, averaged over some FARTHEST_SECONDS."""
     largest: list[list[float]] = field(default_factory=list)
     """Oldest first: a number of held tuples, and when as many were held last. What came before a larger one is forgotten."""
 
@@ -64,6 +123,19 @@ class Outlook:
         self.largest.append([total, at])
         if len(self.largest) > MOST_ROWS:
             self.since = self.largest.pop(0)[1]
+
+    def learn(self, missed: float) -> None:
+        """Take in by how much tau is above what was foreseen; below costs nothing. There is a forecast in SMOOTH_SECONDS.
+
+        What is far off, as where the load has jumped, counts as three times what is usual: no margin is enough for that.
+        """
+        counts = min(max(0.0, missed), max(LEAST_OUTLIER, 3 * math.sqrt(self.missed)))
+        self.missed += SMOOTH_SECONDS / FARTHEST_SECONDS * (counts * counts - self.missed)
+
+    @property
+    def margin(self) -> float:
+        """Twice the root of ``missed``: what is foreseen is seldom exceeded by more."""
+        return 2 * math.sqrt(self.missed)
 
     def growth(self, spans: Pair | None, ahead: float) -> float:
         """What will be held in ``ahead`` seconds / what is held now, if the rates stay as they are."""
@@ -100,6 +172,7 @@ class Outlook:
             "since": self.since,
             "held": list(self.held),
             "rates": list(self.rates),
+            "missed": self.missed,
             "largest": [list(row) for row in self.largest],
         }
 
@@ -112,7 +185,8 @@ class Outlook:
         (left, right), (left_rate, right_rate) = data["held"], data["rates"]
         largest = [[float(held), float(at)] for held, at in data["largest"]]
         at = None if data["at"] is None else float(data["at"])
-        return cls(at, float(data["since"]), (float(left), float(right)), (float(left_rate), float(right_rate)), largest)
+        missed = float(data.get("missed", 0.0))
+        return cls(at, float(data["since"]), (float(left), float(right)), (float(left_rate), float(right_rate)), missed, largest)
 
 
 def _mixed(old: float, new: float, part: float) -> float:

@@ -62,24 +62,37 @@ class _Offer:
     price: float
 
 
-def expected_tau(state: State, settings: Settings, tau_max: float) -> float:
-    """The fullest worker's tau if nothing were shed: now, or by the policy ``predictive`` when added workers would be there, if more.
+def expected_tau(state: State, settings: Settings, tau_max: float, seconds: float | None = None) -> float:
+    """The fullest worker's tau if nothing were shed: now, or by the policy ``predictive`` when added workers would be there (or in so many
+    ``seconds``), if more.
 
     By ``esj`` as it is.
     """
     if settings.policy is Policy.ESJ:
         return tau_max
     now = settings.unshed(tau_max)
-    return now * max(1.0, state.outlook.growth(settings.window_seconds, _ahead(settings))) if settings.is_predictive else now
+    if not settings.is_predictive:
+        return now
+    seconds = ahead(settings) if seconds is None else seconds
+    return now * max(1.0, state.outlook.growth(settings.window_seconds, seconds)) * state.trend.growth(seconds)
 
 
 def budget_ends(settings: Settings, reading: Reading) -> bool:
     """Whether the budget for lost results is going to be spent before workers that are added after ``scale_up_after`` would be there."""
     left = reading.budget_seconds
-    return settings.budget is not None and left is not None and left <= _ahead(settings) + settings.scale_up_after
+    return settings.budget is not None and left is not None and left <= ahead(settings) + settings.scale_up_after
 
 
-def _ahead(settings: Settings) -> float:
+def full_tau(state: State, settings: Settings) -> float:
+    """From which expected tau on a worker counts as full. By ``predictive`` below tau2 by what forecasts are wrong by, at most half-way to
+    the level that changes aim at, or they would aim too high."""
+    if not settings.is_predictive:
+        return settings.tau3
+    return settings.tau2 - min(state.outlook.margin, (settings.tau2 - settings.level) / 2)
+
+
+def ahead(settings: Settings) -> float:
+    """How far ``predictive`` looks ahead, in seconds: until a worker that is asked for now is there, and a little more."""
     return settings.start_seconds + settings.interval_seconds + _FORESIGHT_SECONDS
 
 
@@ -214,6 +227,9 @@ class Review:
         if hold.until < latest.taken_at:
             return self._refuse(rule, Reason.BAD_SAMPLE, f"a worker was full, and the last sample does not say: {_listed(latest.problems)}")
         after = settings.scale_up_after * (_SEEN_COMING if settings.is_predictive else 1)
+        if settings.is_predictive and tau is not None and settings.unshed(tau) >= settings.tau2:
+            # It is not foreseen, but so: what is held does not come and go with a burst.
+            after = 0.0
         if hold.seconds < after:
             return self._wait(rule, f"tau {self._reached}", hold.seconds, after)
         return self._relieve(latest, hold.seconds)
@@ -237,8 +253,8 @@ class Review:
         settings = self.settings
         if not settings.is_predictive:
             return f"is below tau3 ({settings.tau3:g})"
-        soon, ahead = expected_tau(self.state, settings, tau), _seconds(_ahead(settings))
-        return f"stays below tau2 ({settings.tau2:g}): {soon:.2f} is expected in {ahead}"
+        soon, when = expected_tau(self.state, settings, tau), _seconds(ahead(settings))
+        return f"stays below {full_tau(self.state, settings):.2f} (tau2 is {settings.tau2:g}): {soon:.2f} is expected in {when}"
 
     def _relieve(self, latest: Reading, seconds: float) -> Verdict:
         """A worker has been full for long enough: more workers, or a better plan for as many."""
@@ -247,8 +263,9 @@ class Review:
         now = settings.unshed(tau)
         shown = f"{tau:.2f}" + (f"; {now:.2f} if nothing were shed" if now > tau else "")
         if settings.is_predictive:
-            soon, ahead = expected_tau(state, settings, tau), _seconds(_ahead(settings))
-            why = f"tau of the fullest worker ({shown}) is going to be {soon:.2f} in {ahead}, above tau2 ({settings.tau2:g}){_by(latest)}"
+            soon, when = expected_tau(state, settings, tau), _seconds(ahead(settings))
+            near = f"above {full_tau(state, settings):.2f} (tau2 is {settings.tau2:g}){_by(latest)}"
+            why = f"tau of the fullest worker ({shown}) is going to be {soon:.2f} in {when}, {near}"
         else:
             why = f"tau of the fullest worker ({shown}) has been at or above tau3 ({settings.tau3:g}) for {_seconds(seconds)}{_by(latest)}"
         reason = Reason.FULL
@@ -261,6 +278,13 @@ class Review:
         spared = self._spare(latest, why, capacity, replan)
         if spared is not None:
             return spared
+        if replan is not None and settings.is_predictive:
+            lead = settings.interval_seconds + _FORESIGHT_SECONDS
+            by_then = expected_tau(state, settings, tau, lead)
+            if by_then < full_tau(state, settings):
+                # Nobody has to start for it, and the later it is made, the more it knows.
+                text = f"{why}; another plan of as many workers is soon enough later: {by_then:.2f} is expected in {_seconds(lead)}"
+                return self._refuse(rule, Reason.WAITING, text)
         if replan is not None and settings.mode_of(rule) is not Mode.ENFORCE:
             return replan
         if settings.mode_of(rule) is Mode.OFF:
@@ -359,7 +383,7 @@ class Review:
         if not settings.is_predictive:
             return 1.0
         spans = settings.window_seconds
-        return max(1.0, state.outlook.growth(spans, _ahead(settings)), state.outlook.settled(spans))
+        return max(1.0, state.outlook.growth(spans, ahead(settings)), state.outlook.settled(spans))
 
     def _keep_up(self) -> Verdict:
         rule, state, settings = Rule.KEEP_UP, self.state, self.settings
@@ -553,12 +577,37 @@ class Review:
             price = 2 * (change.moving + change.pause + change.change) + spare * settings.start_seconds / _HOUR
             offers.append(_Offer(workers, prospect, spare * idle_seconds / _HOUR, price))
             spare *= 2
+        # What waiting for so long costs is what is to be paid for the change, but that spells were shorter or longer so far.
+        offers = [replace(offer, price=self._wait_worth(offer)) for offer in offers]
         best = max(offers, key=lambda offer: offer.idle - offer.price)
+        then = self._wait_for_more(best, least)
+        if then is not None and best.idle >= best.price:
+            text = f"{why}, and {_workers(best.workers)} would do, but {then}"
+            return self._refuse(rule, Reason.WAITING, text)
         costs = f"workers that stood idle have cost {best.idle:.2g} worker-hours, and a change and the way back cost {best.price:.2g}"
         if best.idle < best.price:
             return self._refuse(rule, Reason.WAITING, f"{why}, and {_workers(best.workers)} would do, but {costs}")
         to = f"{_from_to(state.workers, best.workers)}, where the fullest should be {best.prospect.tau_max:.2f}"
         return self._act(rule, Kind.DEALLOCATE, Reason.UNUSED, f"{why}, and {costs}: {to}", best.workers)
+
+    def _wait_for_more(self, offer: _Offer, least: int) -> str | None:
+        """Why not to take an offer yet, where the window empties: one change instead of two is worth that the first ones stay as long."""
+        state, settings = self.state, self.settings
+        further = self.asked.at(offer.workers - 1) if offer.workers > least else None
+        falls = (1 - state.outlook.growth(settings.window_seconds, 1.0)) if further is not None else 0.0
+        if further is None or falls <= 0 or further.tau_max * state.outlook.settled(settings.window_seconds) > settings.level:
+            return None
+        seconds = max(0.0, 1 - settings.level / further.tau_max) / falls
+        change = self._bill(offer.workers)
+        stay, saved = (state.workers - offer.workers) * seconds / _HOUR, change.moving + change.pause + change.change
+        if stay >= saved:
+            return None
+        return f"in {_seconds(seconds)} one more can go with them: they cost {stay:.2g} worker-hours till then, and a change {saved:.2g}"
+
+    def _wait_worth(self, offer: _Offer) -> float:
+        """The idle worker-hours that are to pass before an offer is taken."""
+        spare = self.state.workers - offer.workers
+        return self.state.spells.wait(offer.price / spare * _HOUR) * spare / _HOUR
 
     def _shed(self) -> tuple[Verdict, ...]:
         """What shedding does, or would do; nothing where there is no model of it. The engine carries it out, by the same tau."""

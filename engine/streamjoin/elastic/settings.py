@@ -92,7 +92,7 @@ class Settings:
     window_seconds: tuple[float, float] | None = None
     """For how long a left, and a right, tuple is held; infinite in a window without end. None: no time says how many are held."""
     start_seconds: float = 60.0
-    """What a worker takes to start, with the state that moves to it."""
+    """What a worker takes to start, with the state that moves to it, as long as nobody has measured it (``Ledger.start_seconds``)."""
     mode: Mode = Mode.ENFORCE
     rules: Mapping[Rule, Mode] = field(default_factory=dict)
     """By rule, where it differs from ``mode``."""

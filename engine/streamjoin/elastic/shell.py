@@ -52,10 +52,15 @@ class Shell:
     def follow(self, now: float, settings: Settings, plan: Progress, realised: Realised | None = None) -> Record | None:
         """Take in how far the join is.
 
+        The start of workers is what it was measured to be, once it was (``Ledger.start_seconds``), and till then the settings'.
+
         ``realised``: what the switch to the plan that runs took, if a decision led to it; may be said again. Returns the record of that
         decision the first time.
         """
         core = self.core
+        started = self.ledger.start_seconds
+        if started is not None:
+            settings = replace(settings, start_seconds=started)
         if core is None:
             core = self.core = DecisionCore(settings, at=now, generation=plan.generation, workers=plan.workers, prices=self._prices)
         if settings != core.settings:
@@ -103,5 +108,10 @@ class Shell:
     def _note(self, realised: Realised) -> Record | None:
         self._realised = realised
         return self.ledger.realised(
-            realised.generation, realised.tau_max, realised.moved_tuples, realised.pause_seconds, realised.at
+            realised.generation,
+            realised.tau_max,
+            realised.moved_tuples,
+            realised.pause_seconds,
+            realised.at,
+            realised.waited_seconds,
         )

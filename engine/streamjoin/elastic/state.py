@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from streamjoin.elastic.outlook import Outlook
+from streamjoin.elastic.outlook import Outlook, Trend
 from streamjoin.elastic.sample import Reading
 from streamjoin.elastic.settings import MOST_PER_HOUR
+from streamjoin.elastic.spells import Spells
 
 BUCKETS = 60
 """Into so many parts the delay before removing workers is divided, to remember the largest need in it."""
@@ -151,8 +152,14 @@ class State:
     outlook: Outlook = field(default_factory=Outlook)
     """Kept across plans: what the window holds does not depend on them."""
 
+    spells: Spells = field(default_factory=Spells)
+    """Kept across plans, as the outlook."""
+    trend: Trend = field(default_factory=Trend)
+    """Of the fullest worker's tau, as it would be if nothing were shed, under this plan."""
+
     def forget_samples(self) -> None:
         """Nothing that was measured counts any more."""
+        self.trend = Trend()
         self.latest = self.full = self.spending = self.unused = self.uneven = self.ratio = self.behind = self.planned_log_ratio = None
         self.peaks = Peaks()
 
@@ -184,12 +191,14 @@ class State:
         found: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            if isinstance(value, Reading | Outlook):
+            if isinstance(value, Reading | Outlook | Spells):
                 value = value.to_json()
             elif isinstance(value, Hold | Behind | Attempt):
                 value = {name: getattr(value, name) for name in value.__slots__}
             elif isinstance(value, Peaks):
                 value = [list(row) for row in value.rows]
+            elif isinstance(value, Trend):
+                value = {name: [list(row) for row in getattr(value, name)] for name in ("rows", "foreseen")}
             elif isinstance(value, list):
                 value = list(value)
             found[item.name] = value
@@ -214,6 +223,10 @@ class State:
             if values.get("latest") is not None:
                 values["latest"] = Reading.from_json(values["latest"])
             values["peaks"] = Peaks([[float(number) for number in row] for row in values.get("peaks", [])])
+            if "trend" in values:
+                values["trend"] = Trend(**{name: [list(map(float, row)) for row in rows] for name, rows in values["trend"].items()})
+            if "spells" in values:
+                values["spells"] = Spells.from_json(values["spells"])
             if "outlook" in values:
                 values["outlook"] = Outlook.from_json(values["outlook"])
             state = cls(**values)

@@ -33,6 +33,8 @@ from streamjoin.state.storage import Storage
 
 RATE_EPOCHS = 10
 """Over how many epochs the rates of a sample are taken, and what was shed: what is held now came with them, not with the last one alone."""
+RATE_SECONDS = 30.0
+"""Rates are taken over no longer, where epochs are long: by older ones nobody could look ahead. Over one epoch at least."""
 FORECAST_SECONDS = 5.0
 """A forecast serves for so long, and longer where planning takes long."""
 WRITE_SECONDS = 10.0
@@ -128,7 +130,9 @@ class Autoscaler:
         """Take in what has become of plans since the last epoch, whoever put them."""
         took, switched = None, status.switched
         if switched is not None:
-            took = Realised(switched.at, switched.generation, None, switched.moved_tuples, switched.pause_seconds)
+            took = Realised(
+                switched.at, switched.generation, None, switched.moved_tuples, switched.pause_seconds, switched.waited_seconds
+            )
         migrating_to = None if status.wanted is None or status.phase is PlanPhase.WAITING else status.wanted.workers
         plan = Progress(status.generation, status.workers, migrating_to, took)
         self.settings = _settings_of(self._job, status.first_workers)
@@ -181,10 +185,13 @@ class Autoscaler:
 
     def _rates(self, layout: Layout) -> tuple[float | None, float | None]:
         """Tuples per second that come to each side, those shed included; None before the second epoch."""
-        seconds = self._arrived[-1][0] - self._arrived[0][0]
+        last = self._arrived[-1][0]
+        of_late = [entry for entry in self._arrived if entry[0] >= last - RATE_SECONDS]
+        arrived = of_late if len(of_late) > 1 else list(self._arrived)[-2:]
+        seconds = last - arrived[0][0]
         if seconds <= 0:
             return None, None
-        came = [sum(of_stream) / seconds for of_stream in zip(*(counts for _, counts in list(self._arrived)[1:]), strict=True)]
+        came = [sum(of_stream) / seconds for of_stream in zip(*(counts for _, counts in arrived[1:]), strict=True)]
         return self._job.by_side([came[place.stream] for place in layout.places])
 
     def _new_forecast(self, status: PlanStatus, layout: Layout) -> PlannedForecast:

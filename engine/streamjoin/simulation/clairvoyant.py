@@ -22,7 +22,7 @@ import numpy as np
 
 from streamjoin.elastic.forecast import AnalyticForecast, load_of
 from streamjoin.elastic.sample import Sample
-from streamjoin.simulation.run import Ask, SimulatedJoin, imbalance
+from streamjoin.simulation.run import Ask, SimulatedJoin, as_held, imbalance
 from streamjoin.simulation.traffic import Traffic
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -88,7 +88,7 @@ class Clairvoyant:
     """So long after a change the plan is not cut anew because it has worn."""
 
     def __init__(self, join: SimulatedJoin, traffic: Traffic) -> None:
-        self._join, self._traffic = join, traffic
+        self._join, self._traffic = join, as_held(join, traffic)
         step = traffic.step_seconds
         self._held = tuple(
             held_by_window(rates * step, span / step, join.most_held)

@@ -32,6 +32,7 @@ class StreamJoin:
     def __init__(self, join: SimulatedJoin) -> None:
         self.ledger = Ledger()
         self._shell, self._settings = Shell(self.ledger, join.prices), join.settings
+        self._asked_at, self._asked_for = 0.0, 0
 
     def step(self, now: float, sample: Sample, forecast: AnalyticForecast) -> Ask | None:
         if self._shell.core is None:
@@ -39,6 +40,8 @@ class StreamJoin:
             self._shell.follow(0.0, self._settings, Progress(sample.generation, sample.workers, None, None))
         self._shell.take(sample)
         decision = self._shell.decide(now, forecast)
+        if decision.enforced and (not sample.starting or decision.target > self._asked_for):
+            self._asked_at, self._asked_for = now, decision.target
         return Ask(decision.target) if decision.enforced else None
 
     def begun(self, now: float, workers: int) -> None:
@@ -47,7 +50,7 @@ class StreamJoin:
             self._shell.follow(now, self._settings, Progress(core.generation, core.workers, workers, None))
 
     def applied(self, now: float, generation: int, workers: int, moved_tuples: float, pause_seconds: float) -> None:
-        realised = Realised(now, generation, None, moved_tuples, pause_seconds)
+        realised = Realised(now, generation, None, moved_tuples, pause_seconds, now - self._asked_at)
         self._shell.follow(now, self._settings, Progress(generation, workers, None, realised), realised)
 
 

@@ -1,8 +1,9 @@
 """A simulated join under simulated traffic, scaled by any decider: what a week of a choice of thresholds would be like, in seconds.
 
 The join holds what its window holds; each worker holds what the analytic forecast says (``elastic.forecast.load_of``) of the plan that
-was made when it was last changed, times the imbalance that the keys have since come to; it sheds by ``elastic.shedding``, and takes in what
-its workers can work off, the rest waits. Workers take a while to start; then state moves, at a rate, and the switch pauses the join.
+was made when it was last changed, times the imbalance that the keys of what is held have since come to; it sheds by
+``elastic.shedding``, and takes in what its workers can work off, the rest waits. Workers take a while to start; then state moves, at a
+rate, and the switch pauses the join.
 
 Not simulated: failures, the epochs themselves (a step is as long as a sample takes), and late tuples. Each step sees the tau of the one
 before.
@@ -31,6 +32,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 HOT_WIDTH = 0.05
 """So far a hot part of the keys must move to be all news to the plan."""
+LOOKS = 60
+"""Into so many parts the window is divided where the skew of what it holds is asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +166,27 @@ def imbalance(planned: tuple[float, float], now: tuple[float, float]) -> float:
     (skew_then, hot_then), (skew, hot) = planned, now
     news = min(1.0, abs(hot - hot_then) / HOT_WIDTH)
     return max(1.0, skew / skew_then * math.pow(skew_then, news))
+
+
+def as_held(join: SimulatedJoin, traffic: Traffic) -> Traffic:
+    """The traffic with the skew of what the window holds, which tuples that came before a hot part has moved are still a part of.
+
+    O(steps), by LOOKS moments of the window, each counting as the tuples that came then.
+    """
+    steps, rates = np.arange(traffic.steps), traffic.rates[0] + traffic.rates[1]
+    span = max(join.window_seconds) / traffic.step_seconds
+    if math.isfinite(join.most_held):
+        span = join.most_held / max(1e-9, float(rates.mean()) / 2 * traffic.step_seconds)
+    looks = LOOKS if span >= LOOKS else max(1, math.ceil(span))
+    weighed, weight = np.zeros(traffic.steps), np.zeros(traffic.steps)
+    for look in range(looks):
+        back = steps * (look / looks) if math.isinf(span) else np.full(traffic.steps, span * look / looks)
+        then = np.maximum(0, steps - back.astype(int))
+        news = np.minimum(1.0, np.abs(traffic.hot - traffic.hot[then]) / HOT_WIDTH)
+        weighed += rates[then] * traffic.skew[then] ** (1 - news)
+        weight += rates[then]
+    skew = np.where(weight > 0, weighed / np.maximum(weight, 1e-300), traffic.skew)
+    return Traffic(traffic.step_seconds, traffic.rates, skew, traffic.hot)
 
 
 @dataclass(slots=True)
@@ -386,7 +410,7 @@ def _unheld(tau: float, dropped: float) -> float:
 
 def simulate(join: SimulatedJoin, traffic: Traffic, decider: Decider) -> Outcome:
     """Run one decider through all of the traffic. O(steps * (workers + the decider's own step))."""
-    return _World(join, traffic, decider).run()
+    return _World(join, as_held(join, traffic), decider).run()
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
