@@ -262,12 +262,12 @@ def test_a_server_that_is_not_there_is_said_at_once(idle: str) -> None:
 
 
 def test_tables_have_numbers_as_the_server_wrote_them(idle: str) -> None:
-    sql = "SELECT 1 AS n, CAST(1.50 AS DECIMAL(6, 2)) AS d, NULL AS z, 'x' AS t FROM found WHERE a = (a)"
+    sql = "SELECT 1 AS n, CAST(1.50 AS DECIMAL(6, 2)) AS d, NULL AS z, repeat('x', 200) AS t FROM found WHERE a = (a)"
     with process("query", idle, sql, "--follow", "--after", "-1") as client:
         assert client.stdout is not None
         lines = [client.stdout.readline().rstrip("\n") for _ in range(3)]
     assert lines[0].split() == ["n", "┃", "d", "┃", "z", "┃", "t"]
-    assert [cell.strip() for cell in lines[2].split("│")] == ["1", "1.50", "null", "x"]
+    assert [cell.strip() for cell in lines[2].split("│")] == ["1", "1.50", "null", "x" * 200]
 
 
 @pytest.mark.parametrize(

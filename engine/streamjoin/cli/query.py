@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from streamjoin.query.execution import Answer, Stop
 
+WIDEST = 100_000
+"""Characters of a line."""
 TABLE_ROWS = 1000
 """Of a table, unless it is said."""
 POLL_SECONDS = 0.1
@@ -286,8 +288,9 @@ def _print_rows(columns: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str
     for row in rows:
         table.add_row(*(Text("null", style="dim") if value is None else Text(value) for value in row))
     console = Console()
-    # Elsewhere than on a terminal there is no width to fit into.
-    console.print(table, width=None if console.is_terminal else 10_000, no_wrap=not console.is_terminal)
+    if not console.is_terminal:
+        console = Console(width=WIDEST, soft_wrap=True)  # there is no width to fit into
+    console.print(table)
 
 
 def _texts(column: pa.Array) -> Iterator[str | None]:
