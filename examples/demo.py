@@ -18,8 +18,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from streamjoin.api.floors import Floor
 from streamjoin.cli.draw import draw_change
-from streamjoin.cli.floors import Floor
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.snapshots import StorageSnapshots
 from streamjoin.io.factory import make_source

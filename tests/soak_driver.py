@@ -20,7 +20,7 @@ from typing import NoReturn
 import soak
 from shaken_storage import Shake, ShakenStorage, give_tickets
 from soak import Case, Journal, Kind, Point
-from streamjoin.cli.loop import AnnouncedRunner, Ended, Event, Loop, Retrying
+from streamjoin.api.loop import AnnouncedRunner, Ended, Event, Loop, Retrying
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch import planning

@@ -32,11 +32,12 @@ import yaml
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from streamjoin.cli import loop, main
+from streamjoin.api import loop
+from streamjoin.api.loop import Asked, Done, Ended, Entering, Event, Loop, Reason, Retrying, Starting, Stopping, Waiting
+from streamjoin.api.machine import shortage
+from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.history import MOST_SAMPLES, RATE_SECONDS, Durations, History
-from streamjoin.cli.loop import Asked, Done, Ended, Entering, Event, Loop, Reason, Retrying, Starting, Stopping, Waiting
-from streamjoin.cli.machine import shortage
 from streamjoin.cli.subject import Subject
 from streamjoin.cli.view import Screen
 from streamjoin.elastic.completeness import JoinLosses, Losses, Sums

@@ -17,8 +17,9 @@ from click.testing import CliRunner
 
 from harness import SECOND, START, Input, driver_for, make_batch, manifest_text, oracle, output_of
 from operator_parts import streamjoin
-from streamjoin.cli import machine, main
-from streamjoin.cli.machine import fitted, machine_bytes
+from streamjoin.api import machine
+from streamjoin.api.machine import fitted, machine_bytes
+from streamjoin.cli import main
 from streamjoin.elastic.decision import Kind
 from streamjoin.elastic.settings import Settings
 from streamjoin.job import Job, compile_job

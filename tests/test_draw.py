@@ -11,9 +11,9 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from streamjoin.api.floors import Floor, floors_of, statistics_of
 from streamjoin.cli import wording
 from streamjoin.cli.draw import draw_scheme, render_change, render_scheme
-from streamjoin.cli.floors import Floor, floors_of, statistics_of
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
 from streamjoin.language.ddl import parse_schema

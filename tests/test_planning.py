@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamjoin.cli.floors import Floor, floors_of, statistics_of
-from streamjoin.cli.planning import key_text, make_plan, read_plan, report, report_change
-from streamjoin.cli.stats import StatsError, expected_statistics, read_stats, read_stats_by_stream
+from streamjoin.api.areas import key_text
+from streamjoin.api.floors import Floor, floors_of, statistics_of
+from streamjoin.api.planning import make_plan, read_plan
+from streamjoin.api.stats import StatsError, expected_statistics, read_stats, read_stats_by_stream
+from streamjoin.cli.planning import report, report_change
 from streamjoin.elastic.deployment import Expected, expected_tuples
 from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.kernel.keys import encode_keys

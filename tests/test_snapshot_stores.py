@@ -29,8 +29,7 @@ from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.job import Job
 from streamjoin.results import publisher, reader
-from streamjoin.results.parts import KEY, ROW, SNAPSHOT
-from streamjoin.results.reader import Snapshot
+from streamjoin.results.reader import KEY, ROW, SNAPSHOT, Snapshot
 from streamjoin.results.store import SnapshotStore, StoreError
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.metrics import Metrics

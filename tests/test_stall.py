@@ -14,8 +14,8 @@ import pytest
 
 from harness import FaultyStorage, Input, driver_for, make_job, output_of
 from joins import band_expected, band_options, make_inputs, steps
+from streamjoin.api.loop import STALLS, Ended, Loop, Reason
 from streamjoin.cli.exits import Exit
-from streamjoin.cli.loop import STALLS, Ended, Loop, Reason
 from streamjoin.cli.watchdog import BEATS, Watchdog
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed

@@ -57,8 +57,24 @@ class JoinSource:
     join: int
 
 
+class Inbox:
+    """Where a join leaves its results for the process that runs it, in place of a console. A copy, in another process, is empty.
+
+    Always holds: what is in it was committed, and was put there once.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        """Streams of Arrow's, in the order of the epochs."""
+        self.last: frozenset[str] = frozenset()
+        """What was put there last, by the names of its parts: a commit may be made visible again after an error."""
+
+    def __reduce__(self) -> tuple[type[Inbox], tuple[()]]:
+        return Inbox, ()
+
+
 SourceModel = FilesSource | GeneratorSource | KafkaSource | JoinSource
-SinkModel = FilesSink | ConsoleSink | KafkaSink
+SinkModel = FilesSink | ConsoleSink | KafkaSink | Inbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +143,8 @@ class JoinJob:
     where: Expression | None
     """Which results to keep."""
     sink: SinkModel | None
-    """As in the manifest, but for ``path``, which is a place, and ``compression``, which is never None. None: only streams read what comes
-    of the join."""
+    """As in the manifest, but for ``path``, which is a place, and ``compression``, which is never None; an Inbox is the process's that
+    runs the join. None: only streams read what comes of the join."""
     snapshots: SnapshotsJob | None = None
 
 

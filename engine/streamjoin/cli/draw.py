@@ -23,9 +23,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from streamjoin.api.areas import coverage_areas, key_text
+from streamjoin.api.floors import Floor, is_empty
 from streamjoin.cli import wording
-from streamjoin.cli.floors import Floor, is_empty
-from streamjoin.cli.planning import coverage_areas, key_text
 from streamjoin.elastic.plan import Plan
 from streamjoin.language.predicate import Bound, KeyExpression
 from streamjoin.language.sides import LEFT, RIGHT

@@ -9,14 +9,12 @@ from pathlib import Path
 import click
 
 from streamjoin.cli.exits import Exit, Failure
-from streamjoin.cli.run import anchored
-from streamjoin.cli.validate import read_text, refusing
+from streamjoin.cli.validate import job_at
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.sequences import Flowing, told
-from streamjoin.job import Job, compile_job
+from streamjoin.job import Job
 from streamjoin.language.graph import JoinGraph
-from streamjoin.manifest.validate import load
 from streamjoin.serve.decisions import LedgerError, load_ledger
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage
@@ -25,8 +23,7 @@ from streamjoin.state.storage import ObjectStorage
 def explain_manifest(path: Path, limit: int, as_json: bool) -> Exit:
     """Print what was decided. A join that was never scaled has an empty ledger."""
     try:
-        with refusing(path):
-            job = anchored(compile_job(load(read_text(str(path)))))
+        job = job_at(path)
         ledger = _read(job.checkpoint)
         sequences = [] if job.graph is None or as_json else _sequences(job, job.graph)
     except Failure as failure:

@@ -184,20 +184,15 @@ def _asked(options: Options, rows: int | None, stop: Stop, after: int | None = N
 
 @contextlib.contextmanager
 def _from_storage(options: Options, rows: int | None, stop: Stop, after: int | None) -> Iterator[Answer]:
-    from streamjoin.cli.run import anchored
-    from streamjoin.cli.validate import read_text, refusing
-    from streamjoin.job import compile_job
-    from streamjoin.manifest.validate import load
-    from streamjoin.query.catalog import Catalog
-    from streamjoin.query.execution import asked
+    from streamjoin.cli.validate import join_at, refusing
     from streamjoin.query.messages import Limits
-    from streamjoin.state.storage import ObjectStorage
 
     path = Path(options.target)
+    join = join_at(path)
     with refusing(path):
-        job = anchored(compile_job(load(read_text(str(path)))))
+        _ = join.job
     limits = Limits(rows, options.seconds, options.memory_bytes, threads=os.cpu_count() or 1)
-    with asked(ObjectStorage(job.checkpoint), Catalog.of(job), options.sql, limits, stop, after=after) as answer:
+    with join.asked(options.sql, limits, stop, after=after) as answer:
         yield answer
 
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from streamjoin.api.loop import Ended
 from streamjoin.cli import wording
 from streamjoin.cli.completeness import completeness_record
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.history import History
-from streamjoin.cli.loop import Ended
 from streamjoin.cli.scaling import decision_record, plan_record, switch_record
 from streamjoin.cli.subject import Subject
 from streamjoin.elastic.decision import Decision

@@ -20,31 +20,29 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from streamjoin.cli.exits import Exit, Failure, failure_of
-from streamjoin.cli.validate import read_text, refusing
-from streamjoin.manifest.validate import load
+from streamjoin.cli.validate import job_at
 from streamjoin.runner.allocators import ENVIRONMENT
 
 if TYPE_CHECKING:
+    from streamjoin.api.loop import Ended, Event, Loop
     from streamjoin.cli.history import History
-    from streamjoin.cli.loop import Ended, Event, Loop
     from streamjoin.cli.pods import Pods
     from streamjoin.cli.subject import Subject
     from streamjoin.cli.view import View
     from streamjoin.epoch.driver import Driver
     from streamjoin.epoch.ports import Runner, Stepper
     from streamjoin.job import Job
-    from streamjoin.serve.autoscaler import Autoscaler
+    from streamjoin.runner.spark import SparkSettings
     from streamjoin.serve.followers import Followers
     from streamjoin.serve.metrics import Metrics
-    from streamjoin.state.storage import Storage
 
 SHOW_CURSOR = b"\x1b[?25h"
 
@@ -94,7 +92,7 @@ def run_manifest(options: Options) -> int:
         if job is None:
             return Exit.DONE
         if options.pods is None:
-            from streamjoin.cli.machine import fitted, machine_bytes
+            from streamjoin.api.machine import fitted, machine_bytes
 
             job = fitted(job, machine_bytes())
         if options.picture is not None:
@@ -108,42 +106,11 @@ def run_manifest(options: Options) -> int:
 
 def read_job(path: Path) -> Job | None:
     """The manifest's job, or None when it is suspended. Raises Failure with all that is wrong with it."""
-    from streamjoin.job import compile_job
-
-    with refusing(path):
-        manifest = load(read_text(str(path)))
-        if manifest.spec.suspend:
-            click.echo(f"{path}: spec.suspend is true: nothing is run, and the state is kept; set it to false to go on", err=True)
-            return None
-        return anchored(compile_job(manifest))
-
-
-def anchored(job: Job) -> Job:
-    """The job with its relative paths made absolute, from the working directory: executors have others."""
-    from streamjoin.location import is_url
-    from streamjoin.manifest.sinks import FilesSink
-    from streamjoin.manifest.sources import FilesSource
-
-    def anchor(where: str) -> str:
-        return where if is_url(where) else os.path.abspath(where)
-
-    def absolute(part: Any) -> Any:
-        return part.model_copy(update={"path": anchor(part.path)}) if isinstance(part, FilesSource | FilesSink) else part
-
-    return replace(
-        job,
-        streams=tuple(replace(stream, source=absolute(stream.source)) for stream in job.streams),
-        joins=tuple(replace(join, sink=absolute(join.sink)) for join in job.joins),
-        checkpoint=anchor(job.checkpoint),
-        dead_letter=anchor(job.dead_letter),
-    )
-
-
-def default_log_directory(job: Job) -> Path:
-    """In the checkpoint where that is on this machine: Spark cannot log into an object store."""
-    from streamjoin.location import is_url
-
-    return Path("streamjoin-logs", job.name) if is_url(job.checkpoint) else Path(job.checkpoint, "logs")
+    job = job_at(path)
+    if job.manifest.spec.suspend:
+        click.echo(f"{path}: spec.suspend is true: nothing is run, and the state is kept; set it to false to go on", err=True)
+        return None
+    return job
 
 
 def require_drawable(picture: Path) -> None:
@@ -156,8 +123,9 @@ def require_drawable(picture: Path) -> None:
 
 
 def _run(options: Options, job: Job, out: TextIO) -> int:
+    from streamjoin.api.loop import Entering, Loop, Notice, Reason
+    from streamjoin.api.running import default_log_directory, scaled
     from streamjoin.cli.history import History
-    from streamjoin.cli.loop import Entering, Loop, Notice, Reason
     from streamjoin.cli.subject import Subject
     from streamjoin.cli.watchdog import Watchdog, end_process
     from streamjoin.epoch.driver import Driver
@@ -179,7 +147,10 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
         raise failure_of(error, traceback.format_exc(), log_directory) from error
     subject, history = Subject(job, options.runner, options.command, driver, options.elastic), History(began)
     with _measured(options, job, driver) as (measured, metrics, followers):
-        joining, autoscaler = _scaled(options, job, driver, measured, storage, metrics, events.put)
+        joining, autoscaler = measured, None
+        if options.elastic:
+            decided = (lambda decision: None) if metrics is None else metrics.decided
+            joining, autoscaler = scaled(job, driver, measured, storage, events.put, decided)
         loop = Loop(
             joining,
             interval_seconds=job.interval_micros / 1e6,
@@ -243,78 +214,43 @@ def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Step
         yield Watched(driver, metrics), metrics, queries.followers
 
 
-def _scaled(
-    options: Options,
-    job: Job,
-    driver: Driver,
-    joining: Stepper,
-    storage: Storage,
-    metrics: Metrics | None,
-    tell: Callable[[Event], None],
-) -> tuple[Stepper, Autoscaler | None]:
-    """What the loop runs: the same, or with ``--elastic`` scaled after each step."""
-    if not options.elastic:
-        return joining, None
-    from streamjoin.cli.loop import Notice
-    from streamjoin.serve.autoscaler import Autoscaler, Elastic
-
-    decided = (lambda decision: None) if metrics is None else metrics.decided
-    autoscaler = Autoscaler(job, driver, storage, clock=time.time, tell=lambda text: tell(Notice(text)), decided=decided)
-    return Elastic(joining, autoscaler), autoscaler
-
-
 def _announced(options: Options, job: Job, log_directory: Path, tell: Callable[[Event], None]) -> Runner:
     """The runner by name, its workers started when the driver knows how many. Raises Failure without a Java for Spark, and in a pod
     whose secrets cannot be used."""
-    from streamjoin.cli.loop import AnnouncedRunner, Notice
+    from streamjoin.api.running import announced_inline, announced_spark, local_spark, require_java
 
+    inline = "--runner inline"
     if options.runner == "inline":
-        from streamjoin.runner.inline import InlineRunner
+        return announced_inline(tell)
+    if options.pods is None:
+        may_grow = options.elastic or options.metrics_port is not None
+        return announced_spark(local_spark(job, log_directory, may_grow=may_grow, inline=inline, tell=tell), tell)
+    return announced_spark(_in_pods(options.pods, job, log_directory, require_java(inline)), tell)
 
-        return AnnouncedRunner(lambda tasks: InlineRunner(), tell)
 
-    from streamjoin.runner.java import JavaNotFound, find_java
+def _in_pods(pods: Pods, job: Job, log_directory: Path, java_home: Path) -> Callable[[int], SparkSettings]:
+    """Raises Failure where secrets cannot be used."""
+    security = pods.secrets.security()
 
-    try:
-        java_home = find_java()
-    except JavaNotFound as missing:
-        raise Failure(Exit.JAVA, f"{missing}; or try --runner inline, which needs none") from missing
-
-    pods = options.pods
-    security = None if pods is None else pods.secrets.security()
-
-    def spark(tasks: int) -> Runner:
-        from streamjoin.cli.machine import machine_bytes, shortage
+    def settings(workers: int) -> SparkSettings:
         from streamjoin.cli.pods import EXCHANGE_PORT, PENDING_SECONDS, worker_ports
-        from streamjoin.kernel.run import warm
-        from streamjoin.manifest.memory import LEAST
-        from streamjoin.runner.spark import SparkRunner, SparkSettings
+        from streamjoin.runner.spark import SparkSettings
 
-        if pods is not None and security is not None:
-            return SparkRunner(
-                SparkSettings(
-                    log_directory,
-                    executor_memory_mib=pods.heap_mib,
-                    master=pods.master,
-                    java_home=java_home,
-                    workers_per_executor=job.workers_per_executor,
-                    registration_seconds=PENDING_SECONDS,
-                    conf=pods.conf(job.name),
-                    security=security,
-                    address=pods.address,
-                    port=EXCHANGE_PORT,
-                    worker_ports=worker_ports(job.workers_per_executor),
-                )
-            )
-        most = job.max_workers if options.elastic or options.metrics_port is not None else tasks  # that a plan may bring
-        warning = shortage(job.memory_bytes, max(tasks, most), machine_bytes())
-        is_fitted = job.capacity.origin and job.capacity.amount > LEAST
-        if warning is not None and not is_fitted:
-            tell(Notice(f"warning: {warning}"))
-        warm()  # compiled once, here: the workers find it in the cache
-        return SparkRunner(SparkSettings(log_directory, java_home=java_home))
+        return SparkSettings(
+            log_directory,
+            executor_memory_mib=pods.heap_mib,
+            master=pods.master,
+            java_home=java_home,
+            workers_per_executor=job.workers_per_executor,
+            registration_seconds=PENDING_SECONDS,
+            conf=pods.conf(job.name),
+            security=security,
+            address=pods.address,
+            port=EXCHANGE_PORT,
+            worker_ports=worker_ports(job.workers_per_executor),
+        )
 
-    return AnnouncedRunner(spark, tell)
+    return settings
 
 
 def _view(options: Options, subject: Subject, history: History, out: TextIO) -> View:
@@ -334,7 +270,7 @@ def _watch(
     loop: Loop, view: View, history: History, events: queue.SimpleQueue[Event], stop: threading.Event
 ) -> tuple[Ended, bool]:
     """Run the loop and show what it does, until it has ended; and whether nobody reads standard output any more."""
-    from streamjoin.cli.loop import Done, Ended
+    from streamjoin.api.loop import Done, Ended
     from streamjoin.cli.view import REFRESH_SECONDS
 
     thread = threading.Thread(target=loop.run, name="loop", daemon=True)
@@ -400,7 +336,7 @@ def answering_signals(stop: threading.Event, tell: Callable[[Event], None]) -> I
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    from streamjoin.cli.loop import Asked
+    from streamjoin.api.loop import Asked
 
     def answer(number: int, frame: FrameType | None) -> None:
         if stop.is_set():

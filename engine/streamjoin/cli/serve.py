@@ -51,10 +51,8 @@ def run_server(options: Options) -> int:
 
 
 def _serve(options: Options) -> None:
-    from streamjoin.cli.run import anchored
+    from streamjoin.api.join import Join
     from streamjoin.cli.validate import read_text, refusing
-    from streamjoin.job import compile_job
-    from streamjoin.manifest.validate import load
     from streamjoin.query.catalog import Catalog
     from streamjoin.query.pool import Pool
     from streamjoin.serve.queries import QueryApi
@@ -63,7 +61,7 @@ def _serve(options: Options) -> None:
 
     with refusing(options.manifest):
         text = read_text(str(options.manifest))
-        job = anchored(compile_job(load(text)))
+        job = Join.parse(text).job
     try:
         token = None if options.token_file is None else TokenFile(options.token_file)
     except TokenError as error:
@@ -109,16 +107,15 @@ class Changes:
 
     def look(self) -> bool:
         """Take the manifest over; whether it was. One that is not valid, or another StreamJoin's, changes nothing."""
-        from streamjoin.cli.run import anchored
-        from streamjoin.job import compile_job
-        from streamjoin.manifest.validate import ManifestError, load
+        from streamjoin.api.join import Join
+        from streamjoin.manifest.problem import ManifestError
         from streamjoin.query.catalog import Catalog
 
         try:
             text = self._manifest.read_text()
             if text == self._text:
                 return False
-            catalog = Catalog.of(anchored(compile_job(load(text))))
+            catalog = Catalog.of(Join.parse(text).job)
         except (OSError, UnicodeDecodeError, ManifestError) as error:
             return self._not_yet(f"{self._manifest}: has changed, and cannot be used: {str(error).splitlines()[0]}")
         if (catalog.name, catalog.location) != (self._catalog.name, self._catalog.location):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from streamjoin.cli import wording
-from streamjoin.job import Job, SinkModel
+from streamjoin.job import Inbox, Job, SinkModel
 from streamjoin.language.layout import Layout
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest.sinks import ConsoleSink, KafkaSink
@@ -96,6 +96,8 @@ def _sink(sink: SinkModel | None) -> str:
         return "streams of this resource"
     if isinstance(sink, KafkaSink):
         return f"Kafka topic {sink.topic}"
+    if isinstance(sink, Inbox):
+        return "this process"
     return "standard output" if isinstance(sink, ConsoleSink) else f"{wording.path(sink.path)} ({sink.format})"
 
 

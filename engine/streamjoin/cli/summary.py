@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from streamjoin.api.loop import Ended, Reason
 from streamjoin.cli import wording
 from streamjoin.cli.completeness import completeness_text
 from streamjoin.cli.history import History
-from streamjoin.cli.loop import Ended, Reason
 from streamjoin.cli.record import run_span
 from streamjoin.cli.subject import Subject
 

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from streamjoin.api.join import Join
+from streamjoin.api.text import Unreadable, read_text
 from streamjoin.cli.exits import Exit, Failure
-from streamjoin.manifest.model import Manifest
-from streamjoin.manifest.validate import ManifestError, Problem, parse
+from streamjoin.manifest.problem import ManifestError, Problem
 
+if TYPE_CHECKING:
+    from streamjoin.job import Job
 
-class Unreadable(Exception):  # noqa: N818 - an answer to the user
-    """A file whose text cannot be had, and why."""
-
-
-def read_text(name: str) -> str:
-    """The text of a file, or of standard input for ``-``. Raises Unreadable."""
-    try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        return data.decode("utf-8-sig")
-    except OSError as error:
-        raise Unreadable(f"cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise Unreadable(f"is not UTF-8 from line {line} on; save it as UTF-8") from error
+__all__ = ["Unreadable", "job_at", "join_at", "located", "read_text", "refusing", "validate_files"]
 
 
 @contextlib.contextmanager
@@ -42,20 +32,25 @@ def refusing(path: Path) -> Iterator[None]:
         raise Failure(Exit.USAGE, "\n".join(located(str(path), problem) for problem in problems)) from error
 
 
+def join_at(path: Path) -> Join:
+    """The join of a manifest file, which is valid. Raises Failure with all that is wrong with it."""
+    with refusing(path):
+        join = Join.parse(read_text(str(path)))
+        join.require()
+    return join
+
+
+def job_at(path: Path) -> Job:
+    """What it runs as. Raises Failure with all that is wrong with it."""
+    join = join_at(path)
+    with refusing(path):
+        return join.job
+
+
 def located(name: str, problem: Problem, kind: str = "") -> str:
     """``FILE:LINE: field: message``."""
     line = "" if problem.line is None else f"{problem.line}:"
     return f"{name}:{line} {kind}{problem}"
-
-
-def expected(manifest: Manifest) -> tuple[str | None, str | None]:
-    """Of a valid manifest: a warning where the workers that it allows would begin fuller than it wants them to be; and what a worker may
-    hold, where it does not say."""
-    from streamjoin.job import compile_job, with_checkpoint
-
-    job = compile_job(with_checkpoint(manifest))
-    deployment = job.foreseen()
-    return deployment.warning, job.capacity.told() if job.capacity.origin else None
 
 
 def validate_files(names: Sequence[str]) -> Exit:
@@ -63,19 +58,19 @@ def validate_files(names: Sequence[str]) -> Exit:
     valid = True
     for name in names:
         try:
-            documents = parse(read_text(name))
+            joins = Join.parse_all(read_text(name))
         except Unreadable as refusal:
             click.echo(f"{name}: {refusal}")
             valid = False
             continue
-        for remark in (remark for document in documents for remark in document.remarks):
+        for remark in (remark for join in joins for remark in join.remarks):
             click.echo(located(name, remark, "warning: "), err=True)
-        problems = [problem for document in documents for problem in document.problems]
+        problems = [problem for join in joins for problem in join.validate()]
         for problem in sorted(problems, key=lambda problem: problem.line or 0):
             click.echo(located(name, problem))
         if not problems:
-            for manifest in (document.manifest for document in documents):
-                shortage, capacity = (None, None) if manifest is None else expected(manifest)
+            for join in joins:
+                shortage, capacity = join.expected()
                 if shortage is not None:
                     click.echo(f"{name}: warning: {shortage}", err=True)
                 if capacity is not None:

@@ -18,10 +18,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from streamjoin.api.loop import Asked, Done, Ended, Entering, Event, Notice, Reason, Retrying, Started, Starting, Stopping, Waiting
 from streamjoin.cli import wording
 from streamjoin.cli.completeness import least, percent
 from streamjoin.cli.history import History
-from streamjoin.cli.loop import Asked, Done, Ended, Entering, Event, Notice, Reason, Retrying, Started, Starting, Stopping, Waiting
 from streamjoin.cli.record import epoch_record
 from streamjoin.cli.scaling import decision_text, plan_text, switch_text
 from streamjoin.cli.subject import Subject

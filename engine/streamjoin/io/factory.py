@@ -12,7 +12,9 @@ from streamjoin.io.files_reader import FilesSourceConfig
 from streamjoin.io.generator import GeneratorConfig, GeneratorSource
 from streamjoin.io.generator_columns import ChoiceValues, HotspotValues, SequenceValues, UniformValues, Values, ZipfValues
 from streamjoin.io.generator_rates import ConstantRate, DiurnalRate, RampRate, Rate, SpikeRate
+from streamjoin.io.inbox import InboxSink
 from streamjoin.io.sinks import ConsoleSink, ConsoleSinkConfig, FilesSink, FilesSinkConfig
+from streamjoin.job import Inbox
 from streamjoin.kernel.types import arrow_schema
 from streamjoin.language.schema import Schema
 from streamjoin.location import place
@@ -72,7 +74,7 @@ def make_source(
 
 
 def make_sink(
-    sink: sinks.FilesSink | sinks.ConsoleSink | sinks.KafkaSink,
+    sink: sinks.FilesSink | sinks.ConsoleSink | sinks.KafkaSink | Inbox,
     schema: pa.Schema,
     *,
     storage: Storage | None = None,
@@ -88,6 +90,8 @@ def make_sink(
 
         assert storage is not None, "a Kafka sink stages its records in the checkpoint"
         return KafkaSink(KafkaSinkConfig(_kafka_client(sink), query, sink.key, join), schema, storage)
+    if isinstance(sink, Inbox):
+        return InboxSink(sink, schema)
     if isinstance(sink, sinks.ConsoleSink):
         return ConsoleSink(ConsoleSinkConfig(sink.limit), schema)
     gather = sink.gather.micros / SECOND

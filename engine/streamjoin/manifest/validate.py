@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,24 +57,29 @@ def parse(text: str) -> tuple[Document, ...]:
 
 def load(text: str) -> Manifest:
     """The one manifest in ``text``. Raises ManifestError with all problems, also if there are several manifests."""
-    documents = parse(text)
+    document = the_one(parse(text))
+    if document.manifest is None:
+        raise ManifestError(document.problems)
+    return document.manifest
+
+
+def the_one(documents: Sequence[Document]) -> Document:
+    """The first of a file's documents; that there are others is a problem of it."""
     problems = [problem for document in documents for problem in document.problems]
     for document in documents[1:]:
         message = f"is another {KIND} in the same file, and one is expected; keep one"
         problems.append(Problem("metadata.name", document.name, message, document.line))
-    manifest = documents[0].manifest
-    if problems or manifest is None:
-        raise ManifestError(tuple(problems))
-    return manifest
+    first = documents[0]
+    return replace(first, manifest=None, problems=tuple(problems)) if problems else first
 
 
-def check(resource: Mapping[str, Any]) -> Document:
+def check(resource: Mapping[str, Any], *, keep_unknown: bool = False) -> Document:
     """The same for a resource that is data already, as Kubernetes' API gives it; its problems have no lines.
 
     Fields that are not known are left out, with a remark: the API server keeps none that its definition lacks, and fills in the defaults of
-    one that is newer than this program. As text, they are slips.
+    one that is newer than this program. As text, they are slips, and with ``keep_unknown`` here, too.
     """
-    return _document(Tree(value=resource), keep_unknown=False)
+    return _document(Tree(value=resource), keep_unknown=keep_unknown)
 
 
 def _is_foreign(value: object) -> bool:

@@ -25,7 +25,7 @@ from streamjoin.query.messages import Form, Piece, Step, Stepped
 from streamjoin.query.relation import Rows
 from streamjoin.query.rendering import lines
 from streamjoin.query.statement import DIALECT, Statement
-from streamjoin.results.parts import ROW, SNAPSHOT
+from streamjoin.results.reader import ROW, SNAPSHOT
 from streamjoin.state.storage import Storage
 
 _OURS = "streamjoin snapshot", "streamjoin row"

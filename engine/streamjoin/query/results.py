@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 from streamjoin.query.bounds import Range, direct_ranges
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.relation import Rows, Wanted
-from streamjoin.results.parts import KEY, ROW, SNAPSHOT, read_parts, sorted_rows
-from streamjoin.results.reader import SnapshotFile, runs
+from streamjoin.results.parts import read_parts, sorted_rows
+from streamjoin.results.reader import KEY, ROW, SNAPSHOT, SnapshotFile, runs
 from streamjoin.snapshots.timeline import Closed, Open, Timeline
 from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage

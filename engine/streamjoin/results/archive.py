@@ -28,8 +28,8 @@ import pyarrow.parquet as pq
 
 from streamjoin.io.sinks import parquet_encodings
 from streamjoin.results.merging import in_portions, merged
-from streamjoin.results.parts import KEY, SNAPSHOT, sorted_rows
-from streamjoin.results.reader import INDEX, Run, Snapshot, SnapshotFile, bound_of, folder, index_path, range_of, runs
+from streamjoin.results.parts import sorted_rows
+from streamjoin.results.reader import INDEX, KEY, SNAPSHOT, Run, Snapshot, SnapshotFile, bound_of, folder, index_path, range_of, runs
 from streamjoin.snapshots.timeline import Closed
 from streamjoin.state.storage import Storage
 

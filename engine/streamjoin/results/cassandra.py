@@ -28,8 +28,7 @@ from cassandra.query import PreparedStatement
 from cassandra.util import Date
 
 from streamjoin.io.references import resolved
-from streamjoin.results.parts import KEY, ROW, SNAPSHOT
-from streamjoin.results.reader import Snapshot
+from streamjoin.results.reader import KEY, ROW, SNAPSHOT, Snapshot
 from streamjoin.results.store import StoreError
 
 CHECKPOINT, HAS_KEY = "_checkpoint", "_has_key"

@@ -18,15 +18,13 @@ from pyarrow import ipc
 
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.language.sql import Expression
+from streamjoin.results.reader import KEY, ROW, SNAPSHOT
 from streamjoin.snapshots.timeline import Closed, Part
 from streamjoin.state.extent import Extent, Segment, read_extents
 from streamjoin.state.storage import Storage, StorageError
 
 FOLDER = "snapshot-parts"
 """Of the checkpoint; for parts that are objects of their own."""
-KEY, SNAPSHOT, ROW = "_key", "_snapshot", "_row"
-"""Columns of stored results beside those of the output: the key by which they are found; their snapshot; the number in it. The last two
-together are a result's identity for good."""
 OUTPUT = "result"
 """By which name a key's expression may refer to the output's columns."""
 OBJECT_BYTES = 32 << 20

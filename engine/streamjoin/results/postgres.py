@@ -27,8 +27,7 @@ from psycopg import sql
 from pyarrow import csv
 
 from streamjoin.io.references import resolved
-from streamjoin.results.parts import KEY, SNAPSHOT
-from streamjoin.results.reader import Snapshot
+from streamjoin.results.reader import KEY, SNAPSHOT, Snapshot
 from streamjoin.results.store import StoreError
 
 MARGIN_SECONDS = 5.0

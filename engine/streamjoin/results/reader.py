@@ -23,6 +23,9 @@ import pyarrow as pa
 
 from streamjoin.state.storage import Missing, Storage
 
+KEY, SNAPSHOT, ROW = "_key", "_snapshot", "_row"
+"""Columns of stored results beside those of the output: the key by which they are found; their snapshot; the number in it. The last two
+together are a result's identity for good."""
 FOLDER = "snapshots"
 """Of the checkpoint."""
 INDEX = "index"

@@ -1,7 +1,9 @@
 """The pace of a run: when the next epoch starts, when a failed one is tried again, and when it is over. Knows no terminal and no signals.
 
-Always holds: whatever happens, the runner is stopped once and exactly one Ended is the last event told; what an epoch had not committed by
-then is done again by the next run.
+Epochs are taken from an iterator: the next one begins when it is asked for.
+
+Always holds: whatever happens, also where nobody asks any more, the runner is stopped once and exactly one Ended is the last event told;
+what an epoch had not committed by then is done again by the next run.
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ import itertools
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from streamjoin.cli.exits import Failure, failure_of
+from streamjoin.api.failure import Failure, failure_of
 from streamjoin.elastic.decision import Decision
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner, Running, Stepper
 from streamjoin.epoch.replan import PlanStatus
@@ -185,7 +187,7 @@ class AnnouncedRunner:
 
 
 class Loop:
-    """``run`` until told to stop, out of time, out of input, or failed. ``tell`` gets every event, in this thread."""
+    """Epochs until told to stop, out of time, out of input, or failed. ``tell`` gets every event, in the thread that asks for them."""
 
     def __init__(
         self,
@@ -212,50 +214,62 @@ class Loop:
         self._pauses = pauses
 
     def run(self) -> None:
+        """All epochs."""
+        for _ in self.epochs():
+            pass
+
+    def epochs(self) -> Generator[Done, None, None]:
+        """Each epoch, once it is committed and published. Raises nothing: Ended says why there are no more. To be closed where it is left
+        before its end."""
         ended = Ended(Reason.STOPPED)
         try:
             if not self._stop.is_set():
                 self._driver.start()
-                ended = Ended(self._epochs())
+                reason = yield from self._epochs()
+                ended = Ended(reason)
         except Exception as error:
             if self._stop.is_set() and isinstance(error, EpochFailed):
                 # Who asks all processes of a terminal or container to stop stops the workers too.
                 ended = Ended(Reason.STOPPED, abandoned=True)
             else:
-                ended = Ended(Reason.FAILED, failure_of(error, traceback.format_exc(), self._log_directory))
+                failure = failure_of(error, traceback.format_exc(), self._log_directory)
+                failure.__cause__ = error
+                ended = Ended(Reason.FAILED, failure)
         finally:
             self._tell(Stopping())
             with contextlib.suppress(Exception):  # workers that are gone cannot be stopped; what matters is committed
                 self._driver.stop()
             self._tell(ended)
 
-    def _epochs(self) -> Reason:
+    def _epochs(self) -> Generator[Done, None, Reason]:
         deadline: float | None = None
         idle = 0.0
         while not self._stop.is_set():
             began = time.monotonic()
-            result = self._attempts(final=False)
-            if result is None and self._until_idle:
-                result = self._attempts(final=True)
-                if result is None and self._driver.exhausted:
+            done = self._attempts(final=False)
+            if done is None and self._until_idle:
+                done = self._attempts(final=True)
+                if done is None and self._driver.exhausted:
                     return Reason.IDLE
             now = time.monotonic()
+            if done is not None:
+                yield done
             if self._run_seconds is not None:
                 # Counted from the end of the first step, for that one starts the workers.
                 deadline = now + self._run_seconds if deadline is None else deadline
                 if now >= deadline:
                     return Reason.TIME
-            if result is not None and sum(result.backlog) > 0:
+            if done is not None and sum(done.result.backlog) > 0:
                 continue
-            idle = min(max(FIRST_ASK_SECONDS, 2 * idle), MOST_ASK_SECONDS) if result is None else 0.0
-            wait = max(idle, began + self._interval - now)
+            idle = min(max(FIRST_ASK_SECONDS, 2 * idle), MOST_ASK_SECONDS) if done is None else 0.0
+            wait = max(idle, began + self._interval - time.monotonic())
             if deadline is not None:
-                wait = min(wait, max(0.0, deadline - now))
+                wait = min(wait, max(0.0, deadline - time.monotonic()))
             self._tell(Waiting())
             self._stop.wait(wait)
         return Reason.STOPPED
 
-    def _attempts(self, *, final: bool) -> EpochResult | None:
+    def _attempts(self, *, final: bool) -> Done | None:
         """One epoch, tried again with growing pauses. Raises what the last attempt raised."""
         pauses = iter(self._pauses)
         deaths = stalls = 0
@@ -276,7 +290,9 @@ class Loop:
                 if self._stop.is_set():
                     raise
                 continue
-            if result is not None:
-                self._tell(Done(result, time.time(), self._driver.plan_status(), self._decision()))
-            return result
+            if result is None:
+                return None
+            done = Done(result, time.time(), self._driver.plan_status(), self._decision())
+            self._tell(done)
+            return done
         raise AssertionError("the last attempt returns or raises")

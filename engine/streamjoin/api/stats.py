@@ -34,7 +34,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.cli.floors import key_name
+from streamjoin.api.floors import key_name
 from streamjoin.elastic.deployment import typical_tuples
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_type

@@ -1,0 +1,317 @@
+"""A running join as an iterator of epochs, and the parts that a run is made of, whoever makes it.
+
+Always holds: an epoch that was handed over is committed; whoever leaves a run, in whatever way, leaves its workers ended and the checkpoint
+as the last commit has it, from which the next run goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from streamjoin.api.failure import Exit, Failure, failure_of
+from streamjoin.api.loop import AnnouncedRunner, Ended, Event, Loop, Notice, Reason, Retrying
+from streamjoin.elastic.decision import Decision
+from streamjoin.epoch.ports import EpochResult, JoinWork, Runner, Stepper
+from streamjoin.job import Inbox, Job
+from streamjoin.location import is_url
+from streamjoin.manifest.problem import ManifestError, Problem
+from streamjoin.manifest.sinks import ConsoleSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streamjoin.epoch.driver import Driver
+    from streamjoin.runner.spark import SparkSettings
+    from streamjoin.serve.autoscaler import Autoscaler
+    from streamjoin.state.storage import Storage
+
+LOG = logging.getLogger("streamjoin")
+RUNNERS = ("spark", "inline")
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one committed epoch did."""
+
+    detail: EpochResult
+    """All that is known of it, by index of stream, place and task."""
+    streams: tuple[str, ...]
+    results: Mapping[str, pa.Table]
+    """By join, for those with a console sink: what they have found."""
+    decision: Decision | None
+    """The autoscaler's, where there is one."""
+
+    @property
+    def number(self) -> int:
+        """Counted from the checkpoint's first one."""
+        return self.detail.epoch
+
+    @property
+    def started_at(self) -> datetime:
+        return datetime.fromtimestamp(self.detail.started_at, UTC)
+
+    @property
+    def seconds(self) -> float:
+        """That it took; to start workers is not counted."""
+        return self.detail.duration
+
+    @cached_property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """By stream: how many records came (``input``), and what became of them: ``accepted``, ``late``, ``shed``, ``rejected``,
+        ``filtered``, ``unmatchable``; ``routed`` counts replicas."""
+        return {
+            stream: {name: of_streams[number] for name, of_streams in self.detail.counts.items()}
+            for number, stream in enumerate(self.streams)
+        }
+
+    @property
+    def output(self) -> int:
+        """Results, of all joins."""
+        return self.detail.output
+
+    @property
+    def joins(self) -> Mapping[str, JoinWork]:
+        """By join: its results, and the pairs that were looked at for them."""
+        return self.detail.joins
+
+    @property
+    def backlog(self) -> dict[str, int]:
+        """By stream, records that wait to be read, as far as it is known."""
+        return dict(zip(self.streams, self.detail.backlog, strict=True))
+
+    @property
+    def watermarks(self) -> dict[str, datetime | None]:
+        """By stream: no tuple with an earlier event time is joined any more."""
+        found = zip(self.streams, self.detail.watermarks, strict=True)
+        return {stream: None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC) for stream, micros in found}
+
+    @property
+    def workers(self) -> int:
+        return len(self.detail.held)
+
+    @property
+    def utilization(self) -> Mapping[int, float]:
+        """tau by worker: what it holds / its capacity."""
+        return self.detail.utilization
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.detail.warnings
+
+    def __repr__(self) -> str:
+        return f"<streamjoin.Epoch {self.number}: {self.output} results in {self.seconds:.3f} s>"
+
+
+class Run(Iterator[Epoch]):
+    """See :meth:`streamjoin.api.join.Join.run`. To be used as a context manager, or closed, or taken to its end.
+
+    The next epoch is begun when it is asked for: who takes longer for one than ``spec.epoch.interval`` holds the join back. Only ``stop``
+    may be called by other threads. What happens besides is told to the logger ``streamjoin``.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        runner: str = "spark",
+        until_idle: bool = False,
+        for_seconds: float | None = None,
+        elastic: bool = False,
+        log_directory: Path | None = None,
+    ) -> None:
+        """Raises ValueError for arguments that cannot be, ManifestError where the join is suspended."""
+        if runner not in RUNNERS:
+            raise ValueError(f"runner: {runner!r} must be one of {', '.join(RUNNERS)}")
+        if for_seconds is not None and not for_seconds > 0:
+            raise ValueError(f"for_seconds: {for_seconds!r} must be more than nothing")
+        if job.manifest.spec.suspend:
+            text = "nothing is run, and the state is kept; set it to false to go on"
+            raise ManifestError((Problem("spec.suspend", True, text),))
+        self._inboxes = {join.name: Inbox() for join in job.joins if isinstance(join.sink, ConsoleSink)}
+        joins = tuple(replace(join, sink=self._inboxes.get(join.name, join.sink)) for join in job.joins)
+        self._job, self._runner = replace(job, joins=joins), runner
+        self._until_idle, self._for_seconds, self._elastic = until_idle, for_seconds, elastic
+        self._log_directory = (log_directory or default_log_directory(job)).absolute()
+        self._stop = threading.Event()
+        self._ended: Ended | None = None
+        self._recovered: dict[str, pa.Table] = {}
+        self._epochs = self._run()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Epoch:
+        """The next committed epoch. Raises Failure, once, where the run has failed: its cause is the error."""
+        return next(self._epochs)
+
+    def wait(self) -> Reason:
+        """Run it to its end, and say why that came. Epochs are not kept. Raises Failure."""
+        for _ in self:
+            pass
+        assert self.reason is not None, "an iterator that is taken to its end has ended"
+        return self.reason
+
+    def stop(self) -> None:
+        """Let the epoch end that is running, and no other begin. Returns at once; any thread may call this."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """End it: workers are stopped, and results that wait are made visible. Nothing happens where it has ended."""
+        self._stop.set()
+        self._epochs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why it is over; None: it is not, or has not begun."""
+        return None if self._ended is None else self._ended.reason
+
+    @property
+    def recovered(self) -> Mapping[str, pa.Table]:
+        """Results of the last commit before this run, by join with a console sink, that nobody is known to have taken: a run that was
+        killed may have died before it handed them over, or after. Known from the first epoch on, or the end."""
+        return self._recovered
+
+    def _run(self) -> Generator[Epoch, None, None]:
+        from streamjoin.api.machine import fitted, machine_bytes
+        from streamjoin.epoch.driver import Driver
+        from streamjoin.state.storage import ObjectStorage
+
+        job, directory = fitted(self._job, machine_bytes()), self._log_directory
+        if self._runner == "inline":
+            runner = announced_inline(self._tell)
+        else:
+            settings = local_spark(job, directory, may_grow=self._elastic, inline='runner="inline"', tell=self._tell)
+            runner = announced_spark(settings, self._tell)
+        try:
+            storage = ObjectStorage(job.checkpoint)
+            driver = Driver(job, storage, runner, at=self._entered)
+        except Exception as error:
+            raise failure_of(error, traceback.format_exc(), directory) from error
+        joining, autoscaler = scaled(job, driver, driver, storage, self._tell) if self._elastic else (driver, None)
+        loop = Loop(
+            joining,
+            interval_seconds=job.interval_micros / 1e6,
+            stop=self._stop,
+            tell=self._tell,
+            log_directory=directory,
+            until_idle=self._until_idle,
+            run_seconds=self._for_seconds,
+            decision=lambda: None if autoscaler is None else autoscaler.decision,
+        )
+        with contextlib.closing(loop.epochs()) as epochs:
+            for done in epochs:
+                yield Epoch(done.result, tuple(stream.name for stream in job.streams), self._taken(), done.decision)
+        if self._ended is not None and self._ended.failure is not None:
+            raise self._ended.failure
+
+    def _taken(self) -> dict[str, pa.Table]:
+        from streamjoin.io.inbox import taken
+        from streamjoin.kernel.types import output_schema
+
+        outputs = {join.name: join.output for join in self._job.joins}
+        return {name: taken(inbox, output_schema(outputs[name])) for name, inbox in self._inboxes.items()}
+
+    def _entered(self, step: str) -> None:
+        if step == "sweep" and not self._recovered:  # what the commit before had staged has just been made visible
+            self._recovered = {name: table for name, table in self._taken().items() if table.num_rows}
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, Ended):
+            self._ended = event
+        elif isinstance(event, Retrying):
+            LOG.warning("%s; trying again", event.sentence)
+        elif isinstance(event, Notice):
+            LOG.info("%s", event.text)
+
+
+def default_log_directory(job: Job) -> Path:
+    """In the checkpoint where that is on this machine: Spark cannot log into an object store."""
+    return Path("streamjoin-logs", job.name) if is_url(job.checkpoint) else Path(job.checkpoint, "logs")
+
+
+def announced_inline(tell: Callable[[Event], None]) -> AnnouncedRunner:
+    """The runner of this process."""
+    from streamjoin.runner.inline import InlineRunner
+
+    return AnnouncedRunner(lambda workers: InlineRunner(), tell)
+
+
+def announced_spark(settings: Callable[[int], SparkSettings], tell: Callable[[Event], None]) -> AnnouncedRunner:
+    """The runner on Spark, started when it is known how many workers there are to be; ``settings`` of so many."""
+
+    def make(workers: int) -> Runner:
+        from streamjoin.runner.spark import SparkRunner
+
+        return SparkRunner(settings(workers))
+
+    return AnnouncedRunner(make, tell)
+
+
+def local_spark(
+    job: Job, log_directory: Path, *, may_grow: bool, inline: str, tell: Callable[[Event], None]
+) -> Callable[[int], SparkSettings]:
+    """A Spark of this machine's, by the number of its workers. ``may_grow``: a plan may bring more of them; ``inline``: how to say that all
+    is to be in this process. Raises Failure where there is no Java, or a Spark already."""
+    java_home = require_java(inline)
+    pyspark = sys.modules.get("pyspark")
+    if pyspark is not None and pyspark.SparkContext._active_spark_context is not None:
+        text = "a Spark session is active in this process, which can have one only, and the join starts its own"
+        raise Failure(Exit.USAGE, f"{text}; stop that, or run the join in another process, or with {inline}")
+
+    def settings(workers: int) -> SparkSettings:
+        from streamjoin.api.machine import machine_bytes, shortage
+        from streamjoin.kernel.run import warm
+        from streamjoin.manifest.memory import LEAST
+        from streamjoin.runner.spark import SparkSettings
+
+        warning = shortage(job.memory_bytes, max(workers, job.max_workers) if may_grow else workers, machine_bytes())
+        is_fitted = job.capacity.origin and job.capacity.amount > LEAST
+        if warning is not None and not is_fitted:
+            tell(Notice(f"warning: {warning}"))
+        warm()  # compiled once, here: the workers find it in the cache
+        return SparkSettings(log_directory, java_home=java_home)
+
+    return settings
+
+
+def require_java(inline: str) -> Path:
+    """Where Java is. ``inline``: as of :func:`local_spark`. Raises Failure where there is none."""
+    from streamjoin.runner.java import JavaNotFound, find_java
+
+    try:
+        return find_java()
+    except JavaNotFound as missing:
+        raise Failure(Exit.JAVA, f"{missing}; or try {inline}, which needs none") from missing
+
+
+def scaled(
+    job: Job,
+    driver: Driver,
+    joining: Stepper,
+    storage: Storage,
+    tell: Callable[[Event], None],
+    decided: Callable[[Decision], None] = lambda decision: None,
+) -> tuple[Stepper, Autoscaler]:
+    """What is run, scaled after each of its steps."""
+    from streamjoin.serve.autoscaler import Autoscaler, Elastic
+
+    autoscaler = Autoscaler(job, driver, storage, clock=time.time, tell=lambda text: tell(Notice(text)), decided=decided)
+    return Elastic(joining, autoscaler), autoscaler
