@@ -51,8 +51,10 @@ QUANTILE = 2.131
 """Of Student's t with GROUPS - 1 degrees of freedom, for 95 of 100."""
 MODEL_ERROR = 0.02
 """The standard deviation of what is lost for what else is not as assumed, as a part of it."""
-MOST_REMEMBERED = 16
+MOST_REMEMBERED = 8
 """Entries of a memory; more are put together."""
+MEASURED = 64
+"""Of so many parts the selectivity is measured in an epoch in which nothing is dropped."""
 FINE_SECONDS, HOUR, DAY = 300.0, 3600.0, 86400.0
 KEPT_FINE_SECONDS, KEPT_HOURLY_SECONDS, KEPT_SECONDS = 2 * HOUR, 2 * DAY, 32 * DAY
 """For how long sums are kept by five minutes, by hours and by days."""
@@ -132,6 +134,7 @@ def _same(one: Tuples, other: Tuples) -> bool:
     return math.isclose(one.all * other.kept, other.all * one.kept) and math.isclose(one.came * other.kept, other.came * one.kept)
 
 
+@functools.lru_cache(maxsize=1024)
 def inside(left: Span, right: Span, window: tuple[float, float]) -> float:
     """Of pairs whose times are spread evenly over these spans, the part within the window: ``-before <= right - left <= after``."""
     if left is None or right is None:
@@ -165,6 +168,10 @@ class Part:
     holds: tuple[bool, ...] = ()
     """Whether tuples stay for others, or only meet those that are held; empty: all stay. Those that come together meet where the join's
     first source stays."""
+
+    def stays(self, source: int) -> bool:
+        """Whether the source's tuples do."""
+        return not self.holds or self.holds[source]
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,12 +323,14 @@ class JoinLosses:
         """Those of the last so many seconds."""
         return [sums for sums in self.recently if sums.begin + _step(now - sums.begin) > now - seconds]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, *, is_calm: bool = False) -> dict[str, Any]:
+        """``is_calm``: nothing that is held was dropped, so that selectivities can be measured anew."""
+        lately = {} if is_calm else self.lately
         return {
             "run": self.run.to_json(),
             "recently": [sums.to_json() for sums in self.recently],
             "groups": [[_short(value) for value in group] for group in self.groups],
-            "lately": {str(part): [_short(value) for value in values] for part, values in self.lately.items()},
+            "lately": {str(part): [_short(value) for value in values] for part, values in lately.items()},
             "kept": [_short(value) for value in self.kept],
             "rate": [_short(value) for value in self.rate],
         }
@@ -345,8 +354,12 @@ class Losses:
 
     generation: int = 0
     memories: Mapping[int, tuple[Memory, ...]] = field(default_factory=dict)
-    """By part and source."""
+    """By part and source. Empty while nothing that is held was dropped: then ``calm`` says as much, for all parts."""
     joins: Mapping[str, JoinLosses] = field(default_factory=dict)
+    calm: tuple[Memory, ...] = ()
+    """By source, what all parts hold, while nothing of it was dropped."""
+    held: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    """By part and source, what is held after the epoch, while nothing of it was dropped. Not in the JSON: it can do without."""
 
     @property
     def are_any(self) -> bool:
@@ -354,34 +367,37 @@ class Losses:
         return any(each.run.output < each.run.all for each in self.joins.values())
 
     def after(self, epoch: Epoch, joins: Mapping[str, Counted]) -> Losses:
-        """With one more epoch, of the joins to be counted. O(parts x joins)."""
-        memories = self.memories if epoch.generation == self.generation else self._shared_anew(epoch)
-        known = {
-            part: found if len(found := memories.get(part, ())) == len(done.new) else ((),) * len(done.new)
-            for part, done in epoch.parts.items()
-        }
+        """With one more epoch, of the joins to be counted. O(parts x joins); while nothing is dropped only a few additions for a part."""
         same_parts = epoch.generation == self.generation
-        return Losses(
-            generation=epoch.generation,
-            memories={part: tuple(_remembered(done, known[part], at) for at in range(len(done.new))) for part, done in epoch.parts.items()},
-            joins={name: _joined(self.joins.get(name), name, join, epoch, known, same_parts=same_parts) for name, join in joins.items()},
-        )
+        is_calm = not self.memories and all(new.tuples.kept >= new.tuples.all for done in epoch.parts.values() for new in done.new)
+        parts = _some(epoch) if is_calm else epoch.parts
+        known = self._known(parts, same_parts=same_parts)
+        counted = {name: _joined(self.joins.get(name), name, join, epoch, known, same_parts=same_parts) for name, join in joins.items()}
+        held = {part: done.held for part, done in epoch.parts.items()}
+        if is_calm:
+            return Losses(epoch.generation, {}, counted, _calmly(self.calm, epoch), held)
+        memories = {part: tuple(_remembered(done, known[part], at) for at in range(len(done.new))) for part, done in epoch.parts.items()}
+        if all(entry.tuples.kept >= entry.tuples.all for of_part in memories.values() for memory in of_part for entry in memory):
+            return Losses(epoch.generation, {}, counted, _summed(memories), held)
+        return Losses(epoch.generation, memories, counted)
 
-    def _shared_anew(self, epoch: Epoch) -> dict[int, tuple[Memory, ...]]:
-        """Under another plan: the parts have what others had, so each has the average."""
-        if not self.memories:
-            return {}
-        count = max(map(len, self.memories.values()))
-        entries = [[entry for of_part in self.memories.values() if at < len(of_part) for entry in of_part[at]] for at in range(count)]
-        total = [functools.reduce(Entry.plus, of_source, of_source[0]) if of_source else Entry(NOTHING) for of_source in entries]
-        return {
-            part: tuple(
-                (Entry(sums.tuples.times(max(0.0, held - new.tuples.kept) / sums.tuples.kept), sums.span),) if sums.tuples.kept > 0 else ()
-                for sums, new, held in zip(total, done.new, done.held, strict=True)
-            )
-            for part, done in epoch.parts.items()
-            if len(done.new) == count
-        }
+    def _known(self, parts: Mapping[int, Part], *, same_parts: bool) -> dict[int, tuple[Memory, ...]]:
+        """What parts held before the epoch. Where that is not known of each, as it was not kept, or as they are others by now, each has
+        the average, of as many as it has left."""
+        if self.memories and same_parts:
+            nothing: Memory = ()
+            return {
+                part: found if len(found := self.memories.get(part, ())) == len(done.new) else (nothing,) * len(done.new)
+                for part, done in parts.items()
+            }
+        totals = [_as_one(memory) for memory in self.calm or _summed(self.memories)]
+        known: dict[int, tuple[Memory, ...]] = {}
+        for part, done in parts.items():
+            left = [max(0.0, held - new.tuples.kept) for held, new in zip(done.held, done.new, strict=True)]
+            before = self.held.get(part, left) if same_parts else left
+            fits = len(totals) == len(before) == len(left)
+            known[part] = tuple(map(_part_of, totals, before)) if fits else ((),) * len(left)
+        return known
 
     def share_of(self, part: int, source: int) -> float:
         """Which part of a source's tuples that are held came to this part; those that several hold count for each."""
@@ -395,16 +411,14 @@ class Losses:
 
     def without_memories(self) -> Losses:
         """The same where sources have other numbers now."""
-        return replace(self, memories={})
+        return replace(self, memories={}, calm=())
 
     def to_json(self) -> dict[str, Any]:
         return {
             "generation": self.generation,
-            "memories": {
-                str(part): [[[_short(value) for value in (*entry.tuples, *(entry.span or ()))] for entry in memory] for memory in of_part]
-                for part, of_part in self.memories.items()
-            },
-            "joins": {name: losses.to_json() for name, losses in self.joins.items()},
+            "memories": {str(part): [_entries(memory) for memory in of_part] for part, of_part in self.memories.items()},
+            "joins": {name: losses.to_json(is_calm=not self.memories) for name, losses in self.joins.items()},
+            "calm": [_entries(memory) for memory in self.calm],
         }
 
     @classmethod
@@ -412,12 +426,51 @@ class Losses:
         if not data:
             return cls()
         memories = {int(part): tuple(tuple(map(_entry, memory)) for memory in of_part) for part, of_part in data["memories"].items()}
-        return cls(data["generation"], memories, {name: JoinLosses.from_json(one) for name, one in data["joins"].items()})
+        joins = {name: JoinLosses.from_json(one) for name, one in data["joins"].items()}
+        return cls(data["generation"], memories, joins, tuple(tuple(map(_entry, memory)) for memory in data["calm"]))
+
+
+def _some(epoch: Epoch) -> Mapping[int, Part]:
+    """At most :data:`MEASURED` parts, others with each epoch."""
+    every = -(-len(epoch.parts) // MEASURED)
+    return epoch.parts if every == 1 else {part: done for part, done in epoch.parts.items() if (part + int(epoch.at)) % every == 0}
+
+
+def _calmly(calm: tuple[Memory, ...], epoch: Epoch) -> tuple[Memory, ...]:
+    """What all parts hold after an epoch in which nothing was dropped."""
+    parts = list(epoch.parts.values())
+    count = len(parts[0].new) if parts else 0
+    found = []
+    for at in range(count):
+        holding = [part for part in parts if part.stays(at)]
+        new, held = sum(part.new[at].tuples.kept for part in holding), sum(part.held[at] for part in holding)
+        memory = calm[at] if len(calm) == count else ()
+        found.append(remembered(memory, Entry(Tuples(new, new, new), parts[0].new[at].span), held))
+    return tuple(found)
+
+
+def _summed(memories: Mapping[int, tuple[Memory, ...]]) -> tuple[Memory, ...]:
+    """By source, what all parts hold, as one entry."""
+    count = max(map(len, memories.values()), default=0)
+    of_sources = ([entry for of_part in memories.values() if at < len(of_part) for entry in of_part[at]] for at in range(count))
+    return tuple((functools.reduce(Entry.plus, entries),) if entries else () for entries in of_sources)
+
+
+def _as_one(memory: Memory) -> Entry:
+    return functools.reduce(Entry.plus, memory) if memory else Entry(NOTHING)
+
+
+def _part_of(whole: Entry, kept: float) -> Memory:
+    """So many kept tuples, and as many others for each as there are in the whole."""
+    return (Entry(whole.tuples.times(kept / whole.tuples.kept), whole.span),) if whole.tuples.kept > 0 and kept > 0 else ()
+
+
+def _entries(memory: Memory) -> list[list[float]]:
+    return [[_short(value) for value in (*entry.tuples, *(entry.span or ()))] for entry in memory]
 
 
 def _remembered(done: Part, memories: Sequence[Memory], source: int) -> Memory:
-    stays = not done.holds or done.holds[source]
-    return remembered(memories[source], done.new[source], done.held[source]) if stays else ()
+    return remembered(memories[source], done.new[source], done.held[source]) if done.stays(source) else ()
 
 
 def _entry(values: Sequence[float]) -> Entry:
@@ -432,17 +485,21 @@ def _joined(
     before = before or JoinLosses(Sums(epoch.at))
     lately: dict[int, tuple[float, ...]] = {}
     outputs, of_pairs = {}, {}
-    for number, part in epoch.parts.items():
+    for number in held:
+        part = epoch.parts[number]
         output, new = part.outputs.get(name, 0), [part.new[at] for at in join.sources]
-        together = not part.holds or part.holds[join.sources[0]]
-        pairs = _pairs(new, [held[number][at] for at in join.sources], join.window, together=together)
+        pairs = _pairs(new, [held[number][at] for at in join.sources], join.window, together=part.stays(join.sources[0]))
         counts = (output, pairs.kept, pairs.all, *(entry.tuples.kept for entry in new), *(entry.tuples.all for entry in new))
         old = before.lately.get(number, ()) if same_parts else ()
         lately[number] = tuple(DECAY * was + now for was, now in zip(old or (0.0,) * len(counts), counts, strict=True))
         outputs[number], of_pairs[number] = output, pairs
     everywhere = tuple(map(sum, zip(*lately.values(), *([] if same_parts else before.lately.values()), strict=True)))
     found = [_found(epoch.at, outputs[part], of_pairs[part], lately[part] if lately[part][1] else everywhere) for part in lately]
-    sums = functools.reduce(Sums.plus, found, Sums(epoch.at, weights=(0.0,) * len(join.sources)))
+    # Of parts that were not looked at nothing was dropped.
+    others = sum(part.outputs.get(name, 0) for number, part in epoch.parts.items() if number not in held)
+    sums = functools.reduce(Sums.plus, found, Sums(epoch.at, others, others, others, (0.0,) * len(join.sources)))
+    if same_parts:
+        lately = {**{part: values for part, values in before.lately.items() if part in epoch.parts}, **lately}
     kept = [sum(part.new[at].tuples.kept for part in epoch.parts.values()) for at in join.sources]
     return replace(
         before.plus(epoch.at, sums),
@@ -471,12 +528,18 @@ def _pairs(new: Sequence[Entry], held: Sequence[Memory], window: tuple[float, fl
         with_new = [one + entry.tuples for one, entry in zip(old, new, strict=True)]
         return Tuples(*(math.prod(one[at] for one in with_new) - math.prod(one[at] for one in old) for at in range(len(NOTHING))))
     left, right = new
-    meeting = [*([(left, right)] if together else []), *((left, other) for other in held[1]), *((other, right) for other in held[0])]
-    return sum((_product(one, other).times(inside(one.span, other.span, window)) for one, other in meeting), NOTHING)
-
-
-def _product(left: Entry, right: Entry) -> Tuples:
-    return Tuples(*(one * other for one, other in zip(left.tuples, right.tuples, strict=True)))
+    every = came = kept = 0.0
+    for one, other in (
+        *(((left, right),) if together else ()),
+        *((left, entry) for entry in held[1]),
+        *((entry, right) for entry in held[0]),
+    ):
+        part = inside(one.span, other.span, window)
+        if part:
+            every += one.tuples.all * other.tuples.all * part
+            came += one.tuples.came * other.tuples.came * part
+            kept += one.tuples.kept * other.tuples.kept * part
+    return Tuples(every, came, kept)
 
 
 def _rate(before: tuple[float, float, float], at: float, sums: Sums) -> tuple[float, float, float]:
