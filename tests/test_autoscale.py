@@ -24,7 +24,7 @@ from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.sample import Sample
 from streamjoin_operator import children, cost, names, plugin
 from streamjoin_operator.api import ApiError
-from streamjoin_operator.autoscale import MOST_BYTES, Autoscaler
+from streamjoin_operator.autoscale import MOST_BYTES, Applied, Autoscaler
 from streamjoin_operator.derived import derive
 from streamjoin_operator.driver import Answered
 from streamjoin_operator.measurement import Distrusted, Scrapes, Series, measure
@@ -1057,3 +1057,12 @@ def test_a_stream_that_is_on_both_sides_counts_on_each_and_is_waited_for_once() 
     lacking = measured(without("accepted_tuples_total", stream="payments")(found))
     assert isinstance(lacking, Distrusted)
     assert (lacking.reason, lacking.text) == (Reason.MetricsIncomplete, "streamjoin_accepted_tuples_total of payments is missing")
+
+
+@pytest.mark.parametrize(("told", "waited"), [({"waitedSeconds": 42.5}, 42.5), ({}, None)])
+def test_what_workers_took_to_start_is_read_of_the_driver(told: Object, waited: float | None) -> None:
+    """A driver of an older release does not say it."""
+    switched = {"generation": 2, "at": 5.0, "movedTuples": 7, "pauseSeconds": 0.5} | told
+    plan = Applied.of({"generation": 2, "workers": 3, "phase": "Running", "switched": switched})
+    assert plan.switched is not None
+    assert plan.switched.waited_seconds == waited

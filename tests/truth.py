@@ -25,6 +25,7 @@ from streamjoin.simulation.rivals import StreamJoin
 from streamjoin.simulation.run import SimulatedJoin, simulate
 from streamjoin.simulation.traffic import Traffic
 from streamjoin.state.storage import ObjectStorage
+from waiting import wait_for
 
 STEP_SECONDS = 15.0
 WINDOW_SECONDS = 600
@@ -35,6 +36,8 @@ BAND = 1_000
 """So narrow that the join is cut along the keys, and next to nothing is held twice."""
 SHARE = 2 * BAND / KEYS
 MOST_WORKERS = 8
+START_SECONDS = 30.0
+"""In which workers come."""
 CAPACITY = 6_000
 
 
@@ -125,34 +128,39 @@ class _Clock:
         return self.now
 
 
-class Late(InlineRunner):
-    """Workers come some steps after they were asked for, as in a cluster."""
+class Late:
+    """A runner whose workers come so long after they were asked for, by the trace's clock, which stands still until they are there."""
 
-    def __init__(self, clock: Callable[[], float], start_seconds: float) -> None:
-        super().__init__()
-        self._clock, self._start_seconds, self._asked_at, self._there = clock, start_seconds, 0.0, 0
+    def __init__(self, inner: Any, clock: Callable[[], float], start_seconds: float) -> None:
+        self._inner, self._clock, self._start_seconds = inner, clock, start_seconds
+        self._asked_at, self._there, self._wanted = 0.0, 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     def start(self, workers: Any) -> None:
-        super().start(workers)
-        self._there = len(workers)
+        self._inner.start(workers)
+        self._there = self._wanted = len(workers)
 
     def request(self, count: int) -> None:
-        if count > self._count:
-            self._asked_at = self._clock()
-        super().request(count)
+        if count > self._wanted:
+            self._asked_at, self._wanted = self._clock(), count
+        self._inner.request(count)
 
     @property
     def ready(self) -> int:
-        if self._clock() - self._asked_at >= self._start_seconds:
-            self._there = self._count
+        if self._there < self._wanted and self._clock() - self._asked_at >= self._start_seconds:
+            wait_for(f"{self._wanted} workers", lambda: self._inner.ready >= self._wanted, 120)
+            self._there = self._wanted
         return self._there
 
     def release(self, workers: Any) -> None:
-        super().release(workers)
-        self._there = self._count
+        self._inner.release(workers)
+        self._there = self._wanted = len(workers)
 
     @property
     def overlaps(self) -> bool:
+        """Each epoch is over before the next begins, as when a join keeps up."""
         return False
 
 
@@ -173,13 +181,13 @@ class _Quick:
 
 
 def run(
-    root: Path, job: Job, traffic: Traffic, *, start_seconds: float = 30.0, hot_share: float = 0.0, runner: Runner | None = None
+    root: Path, job: Job, traffic: Traffic, *, start_seconds: float = START_SECONDS, hot_share: float = 0.0, runner: Runner | None = None
 ) -> Played:
-    """The trace through the engine. ``runner``: another than the inline one, whose workers come when they come."""
+    """The trace through the engine. ``runner``: another than the inline one."""
     clock = _Clock()
     storage = ObjectStorage(str(root / "state"))
     inputs = streams_of(traffic, hot_share)
-    driver = driver_for(job, inputs, storage, runner or Late(clock, start_seconds), clock=clock)
+    driver = driver_for(job, inputs, storage, Late(runner or InlineRunner(), clock, start_seconds), clock=clock)
     autoscaler = Autoscaler(job, driver, storage, clock=clock)
     elastic = Elastic(_Quick(driver), autoscaler)
     played = Played()
@@ -217,7 +225,7 @@ class _Watched(StreamJoin):
         return super().step(now, sample, forecast)
 
 
-def simulated(job: Job, traffic: Traffic, *, start_seconds: float = 30.0) -> Played:
+def simulated(job: Job, traffic: Traffic, *, start_seconds: float = START_SECONDS) -> Played:
     """The same through the simulation, with the window's span as the engine holds tuples."""
     assert job.window_seconds is not None
     settings = Settings.of(job.manifest.spec, capacity_tuples=job.capacity_tuples, window_seconds=job.window_seconds)

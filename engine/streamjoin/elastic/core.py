@@ -159,7 +159,7 @@ class DecisionCore:
                 state.spells.forget()
             state.spells.observe(at, (left + right) / reading.kept, settings.tau2 / settings.level)
 
-        if tau_max is not None and reading.complete:
+        if settings.is_predictive and tau_max is not None and reading.complete:
             now = settings.unshed(tau_max)
             total = sum(state.outlook.held)
             if state.outlook.at == at and total > 0:

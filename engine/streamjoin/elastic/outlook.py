@@ -1,4 +1,4 @@
-"""What the window will hold in a while, and since when it has held no more than it does: all that the policy ``predictive`` remembers.
+"""What the window will hold in a while, and since when it has held no more than it does, by which the policy ``predictive`` goes.
 
 A window of ``span`` seconds that takes in ``rate`` tuples a second holds, ``ahead`` seconds from now::
 

@@ -12,9 +12,10 @@ Which tau counts::
 How many workers: the fewest whose predicted fullest tau is about tau1, in both directions, which is what keeps a constant load from making
 the number swing. Up by the present load; down by the largest of the last ``scaleDownAfter``.
 
-All of that is the policy ``thresholds``. With ``predictive`` (``outlook``) ``allocate`` acts when the fullest worker's tau is going to
-reach tau2, for what the window will hold at the rates of now, and ``deallocate`` once idle workers have cost more than a change and the
-way back; both aim at ``Settings.level``.
+All of that is the policy ``thresholds``. With ``predictive`` ``allocate`` acts when the fullest worker's tau is going to reach tau2, for
+what the window will hold at the rates of now and what that worker's share of it is going to be (``outlook``), and ``deallocate`` once idle
+workers have cost more than a change and the way back, or sooner where they were idle for long before (``spells``); both aim at
+``Settings.level``. The policy ``esj`` is in ``esj``. The rule ``shed`` changes no plan: it says what the engine does by the same tau.
 
 With a budget for lost results (``Settings.budget``) a full worker is relieved as soon as the budget would be spent before added workers
 were there, whatever its tau; before that only where the bill of some change is lower than that of losing results.
@@ -54,7 +55,8 @@ _LEAST_EFFECT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """Fewer workers, what the others have cost since they were needed last, and what it costs to go there and back; in worker-hours."""
+    """Fewer workers, what the others have cost since they were needed last, and what it costs to go there and back, or as much less as
+    spells of idleness so far make it worth to wait for; in worker-hours."""
 
     workers: int
     prospect: Prospect
@@ -584,7 +586,7 @@ class Review:
         if then is not None and best.idle >= best.price:
             text = f"{why}, and {_workers(best.workers)} would do, but {then}"
             return self._refuse(rule, Reason.WAITING, text)
-        costs = f"workers that stood idle have cost {best.idle:.2g} worker-hours, and a change and the way back cost {best.price:.2g}"
+        costs = f"workers that stood idle have cost {best.idle:.2g} worker-hours, of {best.price:.2g} that a change and back are worth"
         if best.idle < best.price:
             return self._refuse(rule, Reason.WAITING, f"{why}, and {_workers(best.workers)} would do, but {costs}")
         to = f"{_from_to(state.workers, best.workers)}, where the fullest should be {best.prospect.tau_max:.2f}"
