@@ -25,7 +25,8 @@ from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.scheme.statistics import SideStatistics, Statistics
 from streamjoin.state.blocks import Block, load
-from streamjoin.state.log import Checkpoint, Entry, path_of
+from streamjoin.state.extent import Extent
+from streamjoin.state.log import Checkpoint, Entry, Texts, path_of
 from streamjoin.state.storage import ObjectStorage, StorageError
 from test_crashes import exhaust
 
@@ -163,3 +164,17 @@ def test_a_rewrite_in_an_object_store_is_in_parts_and_what_cannot_be_read_is_tol
     for _ in range(4):
         step(driver)
     assert any(block.generation == 0 and block.parts is not None for block in driver.checkpoint.blocks)
+
+
+def test_a_checkpoint_is_written_the_same_whether_its_blocks_were_written_before_or_not() -> None:
+    rng = random.Random(76)
+    known, blocks = Texts(), list[Block]()
+    for epoch in range(30):
+        blocks = [block for block in blocks if rng.random() < 0.8]
+        for number in range(rng.randrange(5)):
+            extent = Extent("log/1.entry", 10 * number, 10) if rng.random() < 0.5 else None
+            blocks.append(Block(f"{epoch}-{number}", number % 2, 1, 0, 3, 10, -1.5, 2**60, 0, 7, None, epoch, extent=extent))
+        if blocks and rng.random() < 0.3:  # a worker that began to hold another part of it
+            blocks[0] = replace(blocks[0], rows=epoch)
+        entry = Entry(epoch, 1, "one", "epoch", 1.0, Checkpoint(epoch=epoch, blocks=tuple(blocks), marks=tuple(blocks[:2])))
+        assert Entry.decode(entry.encode(b"segment", known)) == entry == Entry.decode(entry.encode(b"segment")), f"seed 76, epoch {epoch}"

@@ -4,6 +4,9 @@
 the map with the greatest sum, hence the least migration, by the Hungarian method; :func:`greedy` is Alg. 4 as published, to compare with:
 it is not always the least, though the paper says so: from a 4 x 3 to a 3 x 4 grid of equal streams it keeps 96.4 % of the greatest sum.
 
+Of very many tasks (more than ``MOST_PAIRS`` pairs that share anything, from some two thousand tasks on) each one's ``KEPT_PAIRS`` best
+partners are looked at. With a thousand tasks, where that can be compared, the map keeps as much as the best one, but for 0.2 % at the most.
+
 Always holds: as many workers go on as both schemes have room for, also those that keep nothing; and the same arguments give the same map.
 """
 
@@ -22,6 +25,9 @@ from streamjoin.scheme.tiling import UNITS, Scheme
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+MOST_PAIRS, KEPT_PAIRS = 1_000_000, 32
+"""Of more pairs of tasks that share something, only so many of each task are looked at, those that share most."""
+
 Keep = tuple[int | None, ...]
 """Per task of a new scheme, the task of the old one that goes on as it, or None."""
 
@@ -36,7 +42,7 @@ def map_tasks(before: Scheme, after: Scheme, statistics: Statistics) -> tuple[Sc
 
     A worker that goes on keeps its number if the new scheme has that number; else it gets the lowest that is free, and so do new
     workers after it. So growing by n workers adds the numbers at the end, and shrinking chooses which workers go.
-    Hundreds of tasks take milliseconds, a thousand a second or two.
+    A thousand tasks take some hundredths of a second.
     """
     return relabelled(after, assign(overlaps(before, after, statistics)))
 
@@ -61,8 +67,9 @@ def greedy(overlap: Array) -> Keep:
 def assign(overlap: Array | Overlap) -> Keep:
     """The map with the greatest sum of overlaps; of several, one that moves few numbers.
 
-    O(n³) for an array, and as a rule far less: a second or so for a thousand tasks. Of an :class:`Overlap` only what is not zero is looked
-    at, which takes a tenth of that.
+    O(n³) for an array, and as a rule far less. Of an :class:`Overlap` only what is not zero is looked at: hundredths of a second for a
+    thousand tasks.
+    Where that is more than ``MOST_PAIRS``, with thousands of tasks, the map is the best among the ``KEPT_PAIRS`` best pairs of each task.
     """
     if isinstance(overlap, Overlap):
         return _assigned(overlap)
@@ -194,8 +201,21 @@ def _ends(regions: list[Region], statistic: SideStatistics) -> tuple[Array, Arra
     )
 
 
+def _best(overlap: Overlap, count: int = KEPT_PAIRS) -> Overlap:
+    """Of each worker and of each task, the pairs that share most, ``count`` of them. O(pairs * log pairs)."""
+    chosen = np.zeros(len(overlap.tuples), bool)
+    for of_one in (overlap.old, overlap.new):
+        order = np.lexsort((-overlap.tuples, of_one))
+        begins = np.flatnonzero(np.diff(of_one[order], prepend=-1))
+        rank = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
+        chosen[order[rank < count]] = True
+    return Overlap(overlap.shape, overlap.old[chosen], overlap.new[chosen], overlap.tuples[chosen])
+
+
 def _assigned(overlap: Overlap) -> Keep:
     """As :func:`assign`."""
+    if len(overlap.tuples) > MOST_PAIRS:
+        overlap = _best(overlap)
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 

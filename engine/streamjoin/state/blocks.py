@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -143,7 +144,7 @@ class Block:
     """Of marks, the join by which tuples have matched. Empty: the only one."""
 
     def to_json(self) -> list[Any]:
-        *values, parts, extent, join = (getattr(self, name) for name in Block.__slots__)
+        *values, parts, extent, join = _VALUES(self)
         more = [None if parts is None else parts.to_json(), None if extent is None else extent.to_json(), join or None]
         while more and more[-1] is None:
             more.pop()
@@ -176,6 +177,9 @@ class Block:
         met = [region for region in regions if self.meets(region)]
         numbers = () if not met else (0,) if self.parts is None else self.parts.meeting(met)
         return Excerpt(self, numbers) if numbers else None
+
+
+_VALUES = attrgetter(*Block.__slots__)
 
 
 @dataclass(frozen=True, slots=True)

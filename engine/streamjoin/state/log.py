@@ -96,6 +96,10 @@ class Newest:
     """When the epoch ended that read the partition's last record; seconds since 1970."""
 
 
+BLOCKS = ("blocks", "marks")
+"""The fields of a checkpoint that name blocks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """All that survives: the state of a join after an epoch. Tuples are by stream, unless it is said by what."""
@@ -180,15 +184,23 @@ class Checkpoint:
         )
 
     def to_json(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in Checkpoint.__slots__}
+        return self._others() | {name: [block.to_json() for block in getattr(self, name)] for name in BLOCKS}
+
+    def _others(self) -> dict[str, Any]:
+        """All but the blocks."""
+        values = {name: getattr(self, name) for name in Checkpoint.__slots__ if name not in BLOCKS}
         values["snapshots"] = {join: timeline.to_json() for join, timeline in self.snapshots.items()}
         values["punctuations"] = self.punctuations.to_json()
         values["losses"] = self.losses.to_json()
         values["ways"] = [[list(way.order), way.fetches] for way in self.ways]
-        for name in ("blocks", "marks", "fed"):
-            values[name] = [part.to_json() for part in getattr(self, name)]
+        values["fed"] = [part.to_json() for part in self.fed]
         values["partitions"] = [{number: [newest.time_max, newest.seen_at] for number, newest in side.items()} for side in self.partitions]
         return values
+
+    def encode(self, known: Texts) -> str:
+        """:meth:`to_json` as text. O(blocks), with little for those that ``known`` has."""
+        others = json.dumps(self._others())
+        return others[:-1] + "".join(f', "{name}": [{", ".join(texts)}]' for name, texts in known.of(self).items()) + "}"
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Checkpoint:
@@ -198,7 +210,7 @@ class Checkpoint:
                 read[name] = tuple(read[name])
         sides = read.get("partitions") or [{}, {}]
         read["partitions"] = tuple({int(number): Newest(*newest) for number, newest in side.items()} for side in sides)
-        for name in ("blocks", "marks"):
+        for name in BLOCKS:
             read[name] = tuple(Block.from_json(block) for block in read.get(name, ()))
         read["fed"] = tuple(Fed.from_json(part) for part in read.get("fed", ()))
         read["ways"] = tuple(Way(tuple(order), fetches) for order, fetches in read.get("ways", ()))
@@ -228,6 +240,26 @@ class Checkpoint:
         return self.blocks + self.marks
 
 
+class Texts:
+    """The blocks of the last checkpoint as they were written: most are in the next one, too, unchanged, and the same objects."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, tuple[Block, str]] = {}
+        """By the object's identity; the object is kept, so that no other has it."""
+
+    def of(self, checkpoint: Checkpoint) -> dict[str, list[str]]:
+        """Per kind of blocks their texts. Those of the checkpoint before are forgotten."""
+        before, self._texts = self._texts, {}
+        found: dict[str, list[str]] = {}
+        for name in BLOCKS:
+            texts = found[name] = []
+            for block in getattr(checkpoint, name):
+                known = before.get(id(block)) or (block, json.dumps(block.to_json()))
+                self._texts[id(block)] = known
+                texts.append(known[1])
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One entry of the log."""
@@ -241,10 +273,11 @@ class Entry:
     written_at: float
     checkpoint: Checkpoint
 
-    def encode(self, segment: bytes = b"") -> bytes:
-        """``segment``: what else the entry is to hold, at its beginning."""
+    def encode(self, segment: bytes = b"", known: Texts | None = None) -> bytes:
+        """``segment``: what else the entry is to hold, at its beginning; ``known``: blocks that were written before."""
         values = {name: getattr(self, name) for name in Entry.__slots__ if name != "checkpoint"}
-        text = json.dumps({"format": FORMAT, **values, "checkpoint": self.checkpoint.to_json()}).encode()
+        head = json.dumps({"format": FORMAT, **values})[:-1]
+        text = f'{head}, "checkpoint": {self.checkpoint.encode(known or Texts())}}}'.encode()
         return segment + text + END.pack(len(text), zlib.crc32(text, zlib.crc32(segment)))
 
     @classmethod
@@ -330,6 +363,7 @@ class CommitLog:
         self._verified_at = _Moment(0.0, 0.0)
         self._generation = 0
         """Of the newest entry's plan."""
+        self._texts = Texts()
         self._unknown = False
         """Storage failed for good in a commit, which may have taken effect: what the log holds next is not known."""
         self._kept_since: dict[int, _Moment | None] = {}
@@ -387,7 +421,7 @@ class CommitLog:
         sequence = self.sequence + 1
         now = self._now()
         entry = Entry(sequence, self.incarnation, self.writer, kind, now.wall, checkpoint)
-        data, path = entry.encode(segment), path_of(sequence)
+        data, path = entry.encode(segment, self._texts), path_of(sequence)
         try:
             self._create(path, data)
             if self._verified_at.is_longer_ago_than(RETAIN_SECONDS / 2, self._now()):
