@@ -23,8 +23,9 @@ from click.testing import CliRunner
 import streamjoin
 from streamjoin.cli import main
 from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.janitor import Janitor
 from streamjoin.state.log import read_latest
-from streamjoin.state.storage import ObjectStorage
+from streamjoin.state.storage import ObjectStorage, StorageError
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = 3000
@@ -234,6 +235,30 @@ for epoch in join_in(Path({str(inputs)!r})).run(runner="inline", until_idle=True
     recovered = counted(run.recovered["near"])
     assert recovered
     assert before + recovered + after == expected
+
+
+def test_results_of_an_epoch_that_failed_after_its_commit_are_recovered(
+    inputs: Path, expected: Counter[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clean, found = Janitor.clean, Counter[tuple[Any, ...]]()
+
+    def failing(janitor: Janitor, before: Any, after: Any, *rest: Any, **options: Any) -> None:
+        if after.epoch == 3:
+            raise StorageError("the disk is gone")
+        clean(janitor, before, after, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Janitor, "clean", failing)
+        run = join_in(inputs).run(runner="inline", until_idle=True)
+        with pytest.raises(streamjoin.Failure, match="the disk is gone"):
+            found.update(row for epoch in run for row in counted(epoch.results["near"]).elements())
+    assert run.recovered["near"].num_rows > 0
+    found += counted(run.recovered["near"])
+    with join_in(inputs).run(runner="inline", until_idle=True) as run:
+        for epoch in run:
+            found += counted(epoch.results["near"])
+    assert found == expected
+    assert run.recovered == {}
 
 
 def test_it_can_be_stopped_from_another_thread_and_limited_in_time(inputs: Path) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,11 @@ import pytest
 import yaml
 
 import streamjoin
+from streamjoin.results.archive import Archive
+from streamjoin.results.reader import list_snapshots
 from streamjoin.runner.java import JavaNotFound, find_java
+from streamjoin.spark import StreamJoinSource
+from streamjoin.state.storage import ObjectStorage
 
 pytestmark = pytest.mark.spark
 ROWS = 1000
@@ -135,7 +140,8 @@ def test_results_of_all_snapshots_are_there_once(spark: Any, joined: Path) -> No
     expected = answered(joined, ALL)
     assert expected.total() > 8 * 100
     assert counted(found.collect()) == expected
-    assert reader(spark, joined).load().count() == expected.total(), "the only join need not be named"
+    by_path = spark.read.format("streamjoin").load(str(joined / "join.yaml"))
+    assert by_path.count() == expected.total(), "the only join need not be named"
 
 
 def test_what_is_held_and_queries_are_read(spark: Any, joined: Path) -> None:
@@ -255,6 +261,7 @@ def test_a_stream_may_begin_with_what_comes_next_or_with_a_snapshot(spark: Any, 
         ({"stream": "x"}, "stream: 'x' must be one of l, r"),
         ({"query": "SELECT nothing FROM l"}, "nothing"),
         ({"pushFilters": "maybe"}, "pushFilters: 'maybe' must be true or false"),
+        ({"startingSnapshot": "first"}, "startingSnapshot: 'first' must be earliest, latest or a snapshot's number"),
         ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger: '0' must be a whole number, 1 or more"),
         ({"manifestText": "kind: StreamJoin"}, "manifest: give the manifest's path, or its text as manifestText"),
     ],
@@ -275,6 +282,31 @@ def test_a_join_does_not_start_a_second_spark_in_the_process(spark: Any, joined:
     with pytest.raises(streamjoin.Failure, match="a Spark session is active in this process"):
         next(join_in(joined).run())
     assert spark.range(3).count() == 3
+
+
+def test_snapshots_that_were_let_go_before_they_were_read_are_named_or_left_out(tmp_path: Path) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    (tmp_path / "join.yaml").write_text(manifest_in(tmp_path))
+    feed(tmp_path, 0)
+    archive = Archive(ObjectStorage(str(tmp_path / "state")), "near", 3600.0, clock=lambda: time.time() + 7200)
+    assert archive.nbytes > 0
+    assert archive.tidy(), "what was merged is removed, and the oldest run is let go"
+    first = list_snapshots(ObjectStorage(str(tmp_path / "state")), "near")[0].id
+    assert first > 0
+    careful, careless = (
+        StreamJoinSource({"manifest": str(tmp_path / "join.yaml"), "failOnDataLoss": fails}) for fails in ("true", "false")
+    )
+    begin, everything = {"snapshot": -1}, ReadAllAvailable()
+    with pytest.raises(FileNotFoundError, match=f"near: snapshots 0 to {first - 1} are there no more, .* failOnDataLoss"):
+        careful.streamReader(careful.schema()).latestOffset(begin, everything)
+    left = careless.streamReader(careless.schema())
+    end = left.latestOffset(begin, everything)
+    rows = [row for part in left.partitions(begin, end) for batch in left.read(part) for row in batch.to_pylist()]
+    assert {row["_snapshot"] for row in rows} == set(range(first, end["snapshot"] + 1))
+    assert len(rows) == answered(tmp_path, "SELECT a FROM near").total()
+    with pytest.raises(FileNotFoundError, match=f"snapshots 0 to {first - 1}"):
+        careful.streamReader(careful.schema()).partitions(begin, end)
 
 
 def test_conditions_mean_to_arrow_and_duckdb_what_they_say() -> None:

@@ -185,8 +185,9 @@ class Run(Iterator[Epoch]):
 
     @property
     def recovered(self) -> Mapping[str, pa.Table]:
-        """Results of the last commit before this run, by join with a console sink, that nobody is known to have taken: a run that was
-        killed may have died before it handed them over, or after. Known from the first epoch on, or the end."""
+        """Committed results, by join with a console sink, that are of no epoch of this run's. From the first epoch on: those of the last
+        commit before, if that process was killed before it handed them over, or after, which nobody can know. From the end on: also those
+        of an epoch that was committed, and then failed or was interrupted."""
         return self._recovered
 
     def _run(self) -> Generator[Epoch, None, None]:
@@ -216,9 +217,12 @@ class Run(Iterator[Epoch]):
             run_seconds=self._for_seconds,
             decision=lambda: None if autoscaler is None else autoscaler.decision,
         )
-        with contextlib.closing(loop.epochs()) as epochs:
-            for done in epochs:
-                yield Epoch(done.result, tuple(stream.name for stream in job.streams), self._taken(), done.decision)
+        try:
+            with contextlib.closing(loop.epochs()) as epochs:
+                for done in epochs:
+                    yield Epoch(done.result, tuple(stream.name for stream in job.streams), self._taken(), done.decision)
+        finally:
+            self._recover()
         if self._ended is not None and self._ended.failure is not None:
             raise self._ended.failure
 
@@ -230,8 +234,16 @@ class Run(Iterator[Epoch]):
         return {name: taken(inbox, output_schema(outputs[name])) for name, inbox in self._inboxes.items()}
 
     def _entered(self, step: str) -> None:
-        if step == "sweep" and not self._recovered:  # what the commit before had staged has just been made visible
-            self._recovered = {name: table for name, table in self._taken().items() if table.num_rows}
+        if step == "sweep":  # what the commit before had staged has just been made visible
+            self._recover()
+
+    def _recover(self) -> None:
+        import pyarrow as pa
+
+        for name, table in self._taken().items():
+            if table.num_rows:
+                before = self._recovered.get(name)
+                self._recovered[name] = table if before is None else pa.concat_tables([before, table])
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, Ended):

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from streamjoin.cli.exits import Exit, Failure, failure_of
-from streamjoin.cli.validate import job_at
+from streamjoin.cli.validate import join_at, refusing
 from streamjoin.runner.allocators import ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -106,11 +106,12 @@ def run_manifest(options: Options) -> int:
 
 def read_job(path: Path) -> Job | None:
     """The manifest's job, or None when it is suspended. Raises Failure with all that is wrong with it."""
-    job = job_at(path)
-    if job.manifest.spec.suspend:
+    join = join_at(path)
+    if join.manifest.spec.suspend:
         click.echo(f"{path}: spec.suspend is true: nothing is run, and the state is kept; set it to false to go on", err=True)
         return None
-    return job
+    with refusing(path):
+        return join.job
 
 
 def require_drawable(picture: Path) -> None:

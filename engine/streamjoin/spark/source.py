@@ -57,9 +57,9 @@ def options_of(given: Mapping[str, str]) -> tuple[Join, Options]:
     from streamjoin.api.join import Join
     from streamjoin.api.results import join_named
 
-    known = {name.casefold(): name for name in OPTIONS}
+    known = {name.casefold(): name for name in OPTIONS} | {"path": "manifest"}  # as of load("near.yaml")
     own = {known[name.casefold()]: value for name, value in given.items() if name.casefold() in known}
-    if unknown := sorted(name for name in given if name.casefold() not in known and name.casefold() != "path"):
+    if unknown := sorted(name for name in given if name.casefold() not in known):
         raise OptionError(f"{unknown[0]}: is no option of format {FORMAT}; it has {', '.join(OPTIONS)}")
     if ("manifest" in own) == ("manifestText" in own):
         raise OptionError("manifest: give the manifest's path, or its text as manifestText")
@@ -72,11 +72,17 @@ def options_of(given: Mapping[str, str]) -> tuple[Join, Options]:
         kind,
         own.get(kind) or join_named(join, None).name,
         _boolean("pushFilters", own.get("pushFilters", "false")),
-        own.get("startingSnapshot", EARLIEST),
+        _starting(own.get("startingSnapshot", EARLIEST)),
         _whole("maxRowsPerTrigger", own.get("maxRowsPerTrigger"), 1),
         _boolean("failOnDataLoss", own.get("failOnDataLoss", "true")),
         _whole("memory", own.get("memory"), 1 << 26) or MEMORY_BYTES,
     )
+
+
+def _starting(text: str) -> str:
+    if text not in (EARLIEST, LATEST) and not text.isdecimal():
+        raise OptionError(f"startingSnapshot: {text!r} must be {EARLIEST}, {LATEST} or a snapshot's number")
+    return text
 
 
 def _boolean(name: str, text: str) -> bool:
@@ -260,9 +266,7 @@ class SnapshotsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's
         if self._starting not in (EARLIEST, LATEST):
-            first = _whole("startingSnapshot", self._starting, 0)
-            assert first is not None
-            return {"snapshot": first - 1}
+            return {"snapshot": int(self._starting) - 1}
         found = [snapshot.id for snapshot in self._files.snapshots()]
         if not found:
             return {"snapshot": -1}
