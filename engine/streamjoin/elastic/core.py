@@ -11,7 +11,7 @@ Always holds, whatever comes in:
 - Workers that are starting count as capacity. While state migrates nothing is decided.
 - Within quiet windows, and once there were ``max_per_hour`` changes within an hour, none is begun, but to bring the workers within their
   limits, and where tuples are being lost.
-- With a budget for what may be lost, a full worker is relieved at any price only before the budget is spent.
+- With a budget for what may be lost, a full worker is relieved at any price only when the budget is about to be spent.
 - No workers are removed while tuples are shed, while the join falls behind or its window fills, nor when tau would exceed tau2 afterwards.
 - Under constant load, with forecasts that come true, there is at most one change; by the policy ``predictive``, only changes one way.
 

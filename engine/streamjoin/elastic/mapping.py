@@ -13,7 +13,9 @@ Always holds: as many workers go on as both schemes have room for, also those th
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -176,8 +178,9 @@ def shared(before: Scheme, after: Scheme, statistics: Statistics) -> Overlap:
     return Overlap((before.tasks, after.tasks), found // after.tasks, found % after.tasks, tuples)
 
 
-def _holders(scheme: Scheme) -> dict[Region, list[int]]:
-    """The tasks that hold each region."""
+@lru_cache(maxsize=8)
+def _holders(scheme: Scheme) -> Mapping[Region, list[int]]:
+    """The tasks that hold each region. Kept, as the running scheme is compared with several."""
     found: dict[Region, list[int]] = {}
     for task, regions in enumerate(held(scheme)):
         for region in regions:
@@ -185,7 +188,7 @@ def _holders(scheme: Scheme) -> dict[Region, list[int]]:
     return found
 
 
-def _members(holders: dict[Region, list[int]]) -> tuple[Array, Array]:
+def _members(holders: Mapping[Region, list[int]]) -> tuple[Array, Array]:
     """Where each region's tasks begin, and at last their number; all tasks."""
     tasks = [task for of_region in holders.values() for task in of_region]
     return np.cumsum([0, *map(len, holders.values())]), np.array(tasks, np.int64)

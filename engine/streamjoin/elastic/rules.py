@@ -146,8 +146,10 @@ class Review:
         if chosen.mode is not Mode.ENFORCE or chosen.reason in (Reason.BELOW_FLOOR, Reason.ABOVE_CEILING):
             return None
         latest = state.latest
-        spares = settings.budget is not None and state.spending is None
-        if for_a_full_worker and not spares and latest is not None and ((latest.shed_fraction or 0) > 0 or (latest.tau_max or 0) >= 1):
+        loses = latest is not None and ((latest.shed_fraction or 0) > 0 or (latest.tau_max or 0) >= 1)
+        # What may be lost by the budget is no reason to act at any time.
+        within = settings.budget is not None and latest is not None and latest.budget_seconds is not None and state.spending is None
+        if for_a_full_worker and loses and not within:
             return None
         window = settings.quiet_at(self.now)
         if window is not None:
