@@ -6,6 +6,7 @@ import doctest
 import importlib
 import json
 import logging
+import signal
 import subprocess
 import sys
 import threading
@@ -424,6 +425,8 @@ def test_the_example_finds_what_is_alike_and_a_second_run_nothing_new(tmp_path: 
 
 @pytest.mark.spark
 def test_it_runs_on_spark(inputs: Path, expected: Counter[tuple[Any, ...]]) -> None:
+    before = signal.getsignal(signal.SIGINT)
     with join_in(inputs).run(until_idle=True) as run:
         found = sum((counted(epoch.results["near"]) for epoch in run), Counter())
     assert found == expected
+    assert signal.getsignal(signal.SIGINT) is before

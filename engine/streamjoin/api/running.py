@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from streamjoin.api.failure import Exit, Failure, failure_of
 from streamjoin.api.loop import AnnouncedRunner, Ended, Event, Loop, Notice, Reason, Retrying
@@ -217,12 +218,14 @@ class Run(Iterator[Epoch]):
             run_seconds=self._for_seconds,
             decision=lambda: None if autoscaler is None else autoscaler.decision,
         )
+        before = signal.getsignal(signal.SIGINT)
         try:
             with contextlib.closing(loop.epochs()) as epochs:
                 for done in epochs:
                     yield Epoch(done.result, tuple(stream.name for stream in job.streams), self._taken(), done.decision)
         finally:
             self._recover()
+            _restore_interrupts(before)
         if self._ended is not None and self._ended.failure is not None:
             raise self._ended.failure
 
@@ -252,6 +255,14 @@ class Run(Iterator[Epoch]):
             LOG.warning("%s; trying again", event.sentence)
         elif isinstance(event, Notice):
             LOG.info("%s", event.text)
+
+
+def _restore_interrupts(before: Any) -> None:
+    """Puts the handler of Ctrl-C back that was there before PySpark installed its own, which outlives its context."""
+    handler = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and handler is not before and before is not None and str(getattr(handler, "__module__", "")).startswith("pyspark."):
+        signal.signal(signal.SIGINT, before)
 
 
 def default_log_directory(job: Job) -> Path:
