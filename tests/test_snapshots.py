@@ -336,6 +336,21 @@ def test_a_run_that_is_let_go_while_it_is_merged_takes_nothing_else_along(
     of_hand.require(set(range(3, 8)))
 
 
+def test_what_became_a_run_that_is_let_go_does_not_come_back(tmp_path: Path) -> None:
+    of_hand = Stored(tmp_path, keep_seconds=100)
+    for number in range(9):
+        of_hand.add(number)
+    while of_hand.archive.tidy():
+        pass
+    assert [(run.low, run.high) for run in reader.runs(of_hand.storage, "j")] == [(0, 7), (8, 8)]
+    of_hand.clock.now += 98.5  # less than the replaced files are kept for
+    while of_hand.archive.tidy():
+        pass
+    assert [each.id for each in list_snapshots(of_hand.storage, "j")] == [8]
+    of_hand.archive._keep_seconds = None
+    of_hand.require({8})
+
+
 def test_a_merge_that_breaks_off_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "FILE_BYTES", 4000)
     monkeypatch.setattr(archive, "GROUP_ROWS", 20)

@@ -219,6 +219,9 @@ class Archive:
         known, oldest = self._known(), self._clock() - self._keep_seconds
         for ends, run in sorted(known.items()):
             if run.snapshots[-1].committed_at < oldest:
+                # First those of runs that became this one: without it readers would be shown them again.
+                replaced = [path for _, paths in self._garbage for path in paths if f"/{INDEX}/" in path and _is_within(path, ends)]
+                self._storage.delete_many(replaced)
                 self._storage.delete(index_path(self._join, *ends))
                 del known[ends]
                 self._garbage.append((self._clock(), tuple(file.path for file in run.files)))
@@ -259,6 +262,11 @@ def _sequences(files: Sequence[SnapshotFile]) -> list[list[SnapshotFile]]:
 def described(closed: Closed) -> Snapshot:
     """As readers are told of it."""
     return Snapshot(closed.id, closed.epoch, closed.committed_at, closed.rows, closed.marks)
+
+
+def _is_within(index: str, ends: tuple[int, int]) -> bool:
+    low, high = range_of(index)
+    return ends[0] <= low and high <= ends[1]
 
 
 def _high_of(path: str) -> int:
