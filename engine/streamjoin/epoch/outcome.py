@@ -260,7 +260,7 @@ def result_of(
         watermarks=after.watermarks,
         lag=tuple(_lag(_event_now(job, inputs, number, started), watermark) for number, watermark in enumerate(after.watermarks)),
         backlog=tuple(plan.backlog_records for plan in inputs),
-        shed=spec.shed,
+        shed=spec.shed or (0.0,) * epoch.plans.current.scheme.tasks,
         would_shed=spec.would_shed,
         read_back=_read_back(epoch, reports),
         storage_retries=storage_retries + repeated,

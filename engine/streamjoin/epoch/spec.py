@@ -172,7 +172,7 @@ class EpochSpec:
     """By stream."""
     records_after: tuple[int, ...]
     shed: tuple[float, ...]
-    """By task: the fraction of the tuples that it would hold that it must not be sent."""
+    """By task: the fraction of the tuples that it would hold that it must not be sent. Empty: nothing is shed."""
     tokens: dict[int, str]
     """By task: the attempt whose runs the last commit made true. Empty when this epoch ``follows`` another."""
     base: str | None
