@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from streamjoin.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACES = ROOT / "examples" / "traces"
@@ -69,3 +73,15 @@ def test_the_exchange_trades_when_exchanges_do() -> None:
     halves = [part(10 + at / 2, 10.5 + at / 2) for at in range(10)]
     assert 4 <= halves.index(min(halves)) <= 7, "between noon and 2 PM"
     assert part(0, 9.5) + part(16, 24) < 0.05 * session
+
+
+@pytest.mark.parametrize("trace", ["exchange", "taxi", "week"])
+def test_looking_ahead_costs_little_more_than_knowing(trace: str) -> None:
+    """What was added for a rush is given back after it, also where nothing comes any more."""
+    arguments = ["--trace", str(TRACES / f"{trace}.csv"), "--policy", "predictive", "--step", "30s", "--json"]
+    done = CliRunner().invoke(main, ["simulate", str(ROOT / "examples" / "scaling.yaml"), *arguments])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    own = found["outcomes"][0]
+    assert own["workerHours"] <= 1.15 * found["least"]["sequenceWorkerHours"]
+    assert own["shedTuples"] <= 0.002 * own["inputTuples"], "the exchange's last minutes come unannounced"

@@ -595,18 +595,25 @@ class Review:
         return self._act(rule, Kind.DEALLOCATE, Reason.UNUSED, f"{why}, and {costs}: {to}", best.workers)
 
     def _wait_for_more(self, offer: _Offer, least: int) -> str | None:
-        """Why not to take an offer yet, where the window empties: one change instead of two is worth that the first ones stay as long."""
+        """Why not to take an offer yet, where the window empties: one change instead of two is worth that the first ones stay as long.
+
+        The others are as many as would be offered next; where they could go already, they cost more than they save.
+        """
         state, settings = self.state, self.settings
-        further = self.asked.at(offer.workers - 1) if offer.workers > least else None
+        spare = state.workers - offer.workers
+        further = self.asked.at(offer.workers - spare) if offer.workers - spare >= least else None
         falls = (1 - state.outlook.growth(settings.window_seconds, 1.0)) if further is not None else 0.0
-        if further is None or falls <= 0 or further.tau_max * state.outlook.settled(settings.window_seconds) > settings.level:
+        if further is None or falls <= 0 or further.tau_max <= settings.level:
             return None
-        seconds = max(0.0, 1 - settings.level / further.tau_max) / falls
+        if further.tau_max * state.outlook.settled(settings.window_seconds) > settings.level:
+            return None
+        seconds = (1 - settings.level / further.tau_max) / falls
         change = self._bill(offer.workers)
-        stay, saved = (state.workers - offer.workers) * seconds / _HOUR, change.moving + change.pause + change.change
+        stay, saved = spare * seconds / _HOUR, change.moving + change.pause + change.change
         if stay >= saved:
             return None
-        return f"in {_seconds(seconds)} one more can go with them: they cost {stay:.2g} worker-hours till then, and a change {saved:.2g}"
+        more = "one more" if spare == 1 else f"{spare} more"
+        return f"in {_seconds(seconds)} {more} can go with them: they cost {stay:.2g} worker-hours till then, and a change {saved:.2g}"
 
     def _wait_worth(self, offer: _Offer) -> float:
         """The idle worker-hours that are to pass before an offer is taken."""
