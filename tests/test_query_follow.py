@@ -21,7 +21,7 @@ import pytest
 from faulty_runs import elastic, run_with_faults
 from harness import driver_for, join_of, make_job, manifest_text, output_of
 from joins import BAND, band_inputs
-from streamjoin.cli.run import anchored
+from streamjoin.api.join import anchored
 from streamjoin.cli.serve import Changes
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest import load
