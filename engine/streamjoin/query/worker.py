@@ -21,8 +21,9 @@ from streamjoin.query.execution import asked
 from streamjoin.query.following import step
 from streamjoin.query.kept import Kept
 from streamjoin.query.messages import TOO_MUCH_MEMORY, Question, Setup, Step, Stepped, Told, receive, send
+from streamjoin.query.recent import RecentStorage
 from streamjoin.query.rendering import rendered
-from streamjoin.state.storage import ObjectStorage, Storage
+from streamjoin.state.storage import Storage
 
 NICE = 19
 OVERHEAD_BYTES = 256 << 20
@@ -42,7 +43,7 @@ def _answer() -> None:
     os.dup2(2, 1)  # whatever prints must not disturb the frames
     setup: Setup = receive(questions)
     _be_modest(setup)
-    storage, kept = ObjectStorage(setup.catalog.location), Kept()
+    storage, kept = RecentStorage(setup.catalog.location), Kept()
     while select.select([questions], [], [], setup.idle_seconds)[0]:
         try:
             question: Question | Step = receive(questions)
