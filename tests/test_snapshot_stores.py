@@ -22,9 +22,12 @@ from typing import Any, Protocol
 import duckdb
 import pyarrow as pa
 import pytest
+import yaml
+from click.testing import CliRunner
 
 from cable import Cable
 from harness import driver_for
+from streamjoin.cli import main
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.job import Job
@@ -403,6 +406,26 @@ def with_buffer(job: Job, nbytes: int) -> Job:
     snapshots = job.joins[0].snapshots
     assert snapshots is not None
     return replace(job, joins=(replace(job.joins[0], snapshots=replace(snapshots, buffer_bytes=nbytes)),))
+
+
+def test_the_example_for_a_store_ends_with_all_results_in_it(
+    world: World, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = yaml.safe_load((Path(__file__).parents[1] / "examples" / "stores" / f"{kind}.yaml").read_text())
+    (join,) = manifest["spec"]["joins"]
+    model = world.model()
+    table = f"{manifest['metadata']['name']}_{join['name']}"  # which the example's commands name
+    del model[kind]["table"]
+    join["output"]["snapshots"]["store"] = model
+    (tmp_path / "join.yaml").write_text(yaml.safe_dump(manifest))
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["run", "join.yaml", "--runner", "inline", "--until-idle"])
+    assert done.exit_code == 0, done.output
+    columns = {"postgres": ("trade_id", "quote_id", "price"), "cassandra": ("impression_id", "click_id", "ad")}[kind]
+    names = ", ".join(columns)
+    wanted = duckdb.sql(f"SELECT {names} FROM read_parquet('out/{kind}/matches/*.parquet')").fetchall()
+    assert len(wanted) > 1000
+    assert Counter(world.rows(table, columns)) == Counter(wanted)
 
 
 @pytest.mark.usefixtures("quick")
