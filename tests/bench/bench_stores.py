@@ -121,12 +121,17 @@ def of_files(job: Job, keys: list[int]) -> list[Any]:
     ]
 
 
-def of_server(open_store: Callable[[], SnapshotStore], archive: Archive, snapshots: int, rows: int, keys: list[int]) -> list[Any]:
-    """The same of a store that has a server, and the seconds that filling it took."""
+def of_server(
+    open_store: Callable[[], SnapshotStore], settle: Callable[[], None], archive: Archive, snapshots: int, rows: int, repeats: int
+) -> list[Any]:
+    """The same of a store that has a server, and the seconds that filling it took. ``settle``: what the server does for itself in time."""
     store, began = open_store(), time.perf_counter()
     for number in range(FIRST, FIRST + snapshots):
         store.publish(Snapshot(number, 0, 1.8e9, rows), archive.rows(number, BATCH_ROWS))
     filled = time.perf_counter() - began
+    settle()
+    some = pa.concat_arrays([batch.column("_key") for batch in archive.rows(FIRST, BATCH_ROWS)])
+    keys = [some[random.Random(number).randrange(len(some))].as_py() for number in range(repeats)]
     times, found = [], []
     for number, key in enumerate([keys[0], *keys]):
         began = time.perf_counter()
@@ -138,18 +143,28 @@ def of_server(open_store: Callable[[], SnapshotStore], archive: Archive, snapsho
     return [f"{statistics.median(found):,.0f}", "", "", "", "", spread_of(times), f"{filled:,.0f}"]
 
 
+Server = tuple[Callable[[], SnapshotStore], Callable[[], None]]
+
+
 @contextlib.contextmanager
-def postgres() -> Iterator[Callable[[], SnapshotStore]]:
+def postgres() -> Iterator[Server]:
+    import psycopg
+
     from postgres_server import PostgresServer
     from streamjoin.results.postgres import PostgresConfig, PostgresStore
 
     with PostgresServer() as server:
         config = PostgresConfig("127.0.0.1", server.port, "postgres", "public", "found", "one", 600.0, {"user": "streamjoin"})
-        yield lambda: PostgresStore(config)
+
+        def analyze() -> None:
+            with psycopg.connect(host="127.0.0.1", port=server.port, dbname="postgres", user="streamjoin", autocommit=True) as connection:
+                connection.execute("ANALYZE")
+
+        yield lambda: PostgresStore(config), analyze
 
 
 @contextlib.contextmanager
-def cassandra() -> Iterator[Callable[[], SnapshotStore]]:
+def cassandra() -> Iterator[Server]:
     from cassandra.cluster import Cluster
 
     from cassandra_server import CassandraServer
@@ -161,7 +176,7 @@ def cassandra() -> Iterator[Callable[[], SnapshotStore]]:
         session = cluster.connect()
         session.execute("CREATE KEYSPACE bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
         cluster.shutdown()
-        yield lambda: CassandraStore(CassandraConfig((host,), int(port), "bench", "found", "one", timeout_seconds=600.0))
+        yield lambda: CassandraStore(CassandraConfig((host,), int(port), "bench", "found", "one", timeout_seconds=600.0)), lambda: None
 
 
 def main() -> None:
@@ -192,8 +207,9 @@ def main() -> None:
             if not count:
                 continue
             try:
-                with server() as open_store:
-                    lines.append([name, f"{count * of_snapshot:,}", *of_server(open_store, archive, count, of_snapshot, keys)])
+                with server() as parts:
+                    answers = of_server(*parts, archive, count, of_snapshot, arguments.repeats)
+                    lines.append([name, f"{count * of_snapshot:,}", *answers])
             except RuntimeError as missing:
                 print(f"{name}: {missing}")
     print(f"\nThe results of one key\n\n{table(header, lines)}")
