@@ -226,7 +226,7 @@ def plan(
 @click.option("--trace", type=FILE, metavar="FILE.csv", help="Recorded traffic: time_s, left_rate, right_rate and, if known, skew and hot.")
 @click.option(
     "--traffic",
-    type=click.Choice(["diurnal", "spike", "ramp", "skew-shift", "ratio-shift", "random"]),
+    type=click.Choice(["diurnal", "spike", "ramp", "skew-shift", "ratio-shift", "random", "rush"]),
     help="Made-up traffic.  [default: diurnal, without --trace]",
 )
 @click.option("--days", type=click.FloatRange(0, 366, min_open=True), help="How much of it to make up.  [default: 7]")

@@ -11,7 +11,8 @@
 ``planner``        all of these in one call
 ``core``           when to have more, fewer, or another plan: the ``rules``, from what ``state`` remembers of each ``sample``
 ``esj``            the same as the paper has it in print
-``outlook``        what the window is going to hold, for the policy ``predictive``; ``spells``: for how long idle workers stayed idle
+``outlook``        what the window is going to hold, for the policy ``predictive``; ``spells``: for how long idle workers stayed idle;
+                   ``season``: what the rates do by the clock
 ``forecast``       the port by which the core asks what a plan would be like; ``arbitration``: what that costs
 ``ledger``         the decisions, and what came true of them; ``explain`` tells them to people
 =================  =====================================================================================================

@@ -155,6 +155,8 @@ class DecisionCore:
         left_rate, right_rate = reading.rates
         if left is not None and right is not None and left_rate is not None and right_rate is not None:
             state.outlook.observe(at, (left / reading.kept, right / reading.kept), (left_rate, right_rate))
+            if settings.is_predictive:
+                state.season.observe(at, (left_rate, right_rate))
             if state.spells.at is not None and at - state.spells.at > LONGEST_GAP_SECONDS:
                 state.spells.forget()
             state.spells.observe(at, (left + right) / reading.kept, settings.tau2 / settings.level)

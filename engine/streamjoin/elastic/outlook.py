@@ -137,20 +137,20 @@ class Outlook:
         """Twice the root of ``missed``: what is foreseen is seldom exceeded by more."""
         return 2 * math.sqrt(self.missed)
 
-    def growth(self, spans: Pair | None, ahead: float) -> float:
-        """What will be held in ``ahead`` seconds / what is held now, if the rates stay as they are."""
+    def growth(self, spans: Pair | None, ahead: float, rates: Pair | None = None) -> float:
+        """What will be held in ``ahead`` seconds / what is held now, if the rates stay as they are, or are these."""
         total = sum(self.held)
         if spans is None or total <= 0:
             return 1.0
         then = 0.0
-        for held, rate, span in zip(self.held, self.rates, spans, strict=True):
+        for held, rate, span in zip(self.held, self.rates if rates is None else rates, spans, strict=True):
             # In a window of no length nothing is held for long, and nothing changes.
             then += held + ((rate - held / span) * min(ahead, span) if span > 0 else 0.0)
         return min(MOST_GROWTH, max(0.0, then / total))
 
-    def settled(self, spans: Pair | None) -> float:
-        """As :meth:`growth`, once the window has taken in the rates of now from end to end, or in an hour."""
-        return self.growth(spans, FARTHEST_SECONDS)
+    def settled(self, spans: Pair | None, rates: Pair | None = None) -> float:
+        """As :meth:`growth`, once the window has taken in the rates from end to end, or in an hour."""
+        return self.growth(spans, FARTHEST_SECONDS, rates)
 
     def seconds_within(self, tuples: float) -> float:
         """For how long no more than ``tuples`` have been held: 0 when more are held now. O(rows)."""

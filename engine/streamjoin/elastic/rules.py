@@ -26,11 +26,13 @@ Always holds: what ``core`` promises. Each rule gives one verdict, and a refusal
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from streamjoin.elastic.arbitration import Bill, Prices, bill
 from streamjoin.elastic.decision import Candidate, Decision, Kind, Reason, Verdict
 from streamjoin.elastic.forecast import Asked, Forecast, Prospect, forecast_of
+from streamjoin.elastic.outlook import Pair
 from streamjoin.elastic.sample import Reading
 from streamjoin.elastic.settings import Mode, Policy, Rule, Settings
 from streamjoin.elastic.state import State
@@ -49,6 +51,8 @@ _SEEN_COMING = 0.25
 """What is foreseen must be foreseen for this part of ``scale_up_after``."""
 _FORESIGHT_SECONDS = 30.0
 """Beside a worker's start: what is foreseen is to be there so much earlier."""
+_BUSIER = 1.1
+"""A season that says less than so many times the rates of now changes little, and is not spoken of."""
 _LEAST_EFFECT = 0.1
 """Workers that were added must have brought this part of what was expected of them."""
 
@@ -76,7 +80,18 @@ def expected_tau(state: State, settings: Settings, tau_max: float, seconds: floa
     if not settings.is_predictive:
         return now
     seconds = ahead(settings) if seconds is None else seconds
-    return now * max(1.0, state.outlook.growth(settings.window_seconds, seconds)) * state.trend.growth(seconds)
+    return now * max(1.0, _grown(state, settings, seconds)) * state.trend.growth(seconds)
+
+
+def _grown(state: State, settings: Settings, seconds: float) -> float:
+    """What will be held in so many seconds / what is held now: at the rates of now, or at those of the season, if more."""
+    outlook, spans = state.outlook, settings.window_seconds
+    season = state.season.rates(seconds)
+    return outlook.growth(spans, seconds, None if season is None else _larger(outlook.rates, season))
+
+
+def _larger(first: Pair, second: Pair) -> Pair:
+    return max(first[0], second[0]), max(first[1], second[1])
 
 
 def budget_ends(settings: Settings, reading: Reading) -> bool:
@@ -258,7 +273,19 @@ class Review:
         if not settings.is_predictive:
             return f"is below tau3 ({settings.tau3:g})"
         soon, when = expected_tau(self.state, settings, tau), _seconds(ahead(settings))
-        return f"stays below {full_tau(self.state, settings):.2f} (tau2 is {settings.tau2:g}): {soon:.2f} is expected in {when}"
+        said = f"{soon:.2f} is expected in {when}{self._by_season}"
+        return f"stays below {full_tau(self.state, settings):.2f} (tau2 is {settings.tau2:g}): {said}"
+
+    @property
+    def _by_season(self) -> str:
+        """What the season says of the rates until workers could be there, if it is more than they are now."""
+        state = self.state
+        season, now = state.season.highest(ahead(self.settings)), sum(state.outlook.rates)
+        if season is None or sum(season) <= _BUSIER * now:
+            return ""
+        most = state.season.factor
+        low, high = sum(season) / most, sum(season) * most
+        return f" (at this time of the {state.season.name} {low:,.0f} to {high:,.0f} tuples/s come; now {now:,.0f})"
 
     def _relieve(self, latest: Reading, seconds: float) -> Verdict:
         """A worker has been full for long enough: more workers, or a better plan for as many."""
@@ -269,7 +296,7 @@ class Review:
         if settings.is_predictive:
             soon, when = expected_tau(state, settings, tau), _seconds(ahead(settings))
             near = f"above {full_tau(state, settings):.2f} (tau2 is {settings.tau2:g}){_by(latest)}"
-            why = f"tau of the fullest worker ({shown}) is going to be {soon:.2f} in {when}, {near}"
+            why = f"tau of the fullest worker ({shown}) is going to be {soon:.2f} in {when}{self._by_season}, {near}"
         else:
             why = f"tau of the fullest worker ({shown}) has been at or above tau3 ({settings.tau3:g}) for {_seconds(seconds)}{_by(latest)}"
         reason = Reason.FULL
@@ -386,8 +413,13 @@ class Review:
         state, settings = self.state, self.settings
         if not settings.is_predictive:
             return 1.0
-        spans = settings.window_seconds
-        return max(1.0, state.outlook.growth(spans, ahead(settings)), state.outlook.settled(spans))
+        return max(1.0, _grown(state, settings, ahead(settings)), self._settled(ahead(settings)))
+
+    def _settled(self, seconds: float) -> float:
+        """By which factor what is held grows once the window has taken in the rates of now, or the season's of the next so many seconds, if
+        those are higher."""
+        outlook, season = self.state.outlook, self.state.season.highest(seconds)
+        return outlook.settled(self.settings.window_seconds, None if season is None else _larger(outlook.rates, season))
 
     def _keep_up(self) -> Verdict:
         rule, state, settings = Rule.KEEP_UP, self.state, self.settings
@@ -583,8 +615,10 @@ class Review:
             spare *= 2
         # What waiting for so long costs is what is to be paid for the change, but that spells were shorter or longer so far.
         offers = [replace(offer, price=self._wait_worth(offer)) for offer in offers]
-        best = max(offers, key=lambda offer: offer.idle - offer.price)
-        then = self._wait_for_more(best, least)
+        # Where the price is paid for several, the most go: one change instead of two.
+        paid = [offer for offer in offers if offer.idle >= offer.price]
+        best = paid[-1] if paid else max(offers, key=lambda offer: offer.idle - offer.price)
+        then = self._wait_for_more(best, least, offers)
         if then is not None and best.idle >= best.price:
             text = f"{why}, and {_workers(best.workers)} would do, but {then}"
             return self._refuse(rule, Reason.WAITING, text)
@@ -594,26 +628,33 @@ class Review:
         to = f"{_from_to(state.workers, best.workers)}, where the fullest should be {best.prospect.tau_max:.2f}"
         return self._act(rule, Kind.DEALLOCATE, Reason.UNUSED, f"{why}, and {costs}: {to}", best.workers)
 
-    def _wait_for_more(self, offer: _Offer, least: int) -> str | None:
-        """Why not to take an offer yet, where the window empties: one change instead of two is worth that the first ones stay as long.
+    def _wait_for_more(self, offer: _Offer, least: int, offers: Sequence[_Offer]) -> str | None:
+        """Why not to take an offer yet, where more are soon to go: one change instead of two is worth that the first ones stay as long.
 
-        The others are as many as would be offered next; where they could go already, they cost more than they save.
+        The others are as many as would be offered next: they are still needed while the window empties, or have yet to pay for the change.
         """
         state, settings = self.state, self.settings
         spare = state.workers - offer.workers
         further = self.asked.at(offer.workers - spare) if offer.workers - spare >= least else None
-        falls = (1 - state.outlook.growth(settings.window_seconds, 1.0)) if further is not None else 0.0
-        if further is None or falls <= 0 or further.tau_max <= settings.level:
+        if further is None:
             return None
-        if further.tau_max * state.outlook.settled(settings.window_seconds) > settings.level:
-            return None
-        seconds = (1 - settings.level / further.tau_max) / falls
+        unpaid = next((each for each in offers if each.workers < offer.workers), None)
+        if unpaid is not None:
+            more = offer.workers - unpaid.workers
+            seconds = (unpaid.price - unpaid.idle) / (state.workers - unpaid.workers) * _HOUR
+        else:
+            more, falls = spare, 1 - state.outlook.growth(settings.window_seconds, 1.0)
+            if falls <= 0 or further.tau_max <= settings.level:
+                return None
+            if further.tau_max * state.outlook.settled(settings.window_seconds) > settings.level:
+                return None
+            seconds = (1 - settings.level / further.tau_max) / falls
         change = self._bill(offer.workers)
         stay, saved = spare * seconds / _HOUR, change.moving + change.pause + change.change
         if stay >= saved:
             return None
-        more = "one more" if spare == 1 else f"{spare} more"
-        return f"in {_seconds(seconds)} {more} can go with them: they cost {stay:.2g} worker-hours till then, and a change {saved:.2g}"
+        words = "one more" if more == 1 else f"{more} more"
+        return f"in {_seconds(seconds)} {words} can go with them: they cost {stay:.2g} worker-hours till then, and a change {saved:.2g}"
 
     def _wait_worth(self, offer: _Offer) -> float:
         """The idle worker-hours that are to pass before an offer is taken."""

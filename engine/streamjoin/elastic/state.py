@@ -14,6 +14,7 @@ from typing import Any
 
 from streamjoin.elastic.outlook import Outlook, Trend
 from streamjoin.elastic.sample import Reading
+from streamjoin.elastic.season import Season
 from streamjoin.elastic.settings import MOST_PER_HOUR
 from streamjoin.elastic.spells import Spells
 
@@ -151,7 +152,8 @@ class State:
     """When the last plans were applied, oldest first; whoever wanted them."""
     outlook: Outlook = field(default_factory=Outlook)
     """Kept across plans: what the window holds does not depend on them."""
-
+    season: Season = field(default_factory=Season)
+    """Kept likewise."""
     spells: Spells = field(default_factory=Spells)
     """Kept across plans, as the outlook."""
     trend: Trend = field(default_factory=Trend)
@@ -191,7 +193,7 @@ class State:
         found: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            if isinstance(value, Reading | Outlook | Spells):
+            if isinstance(value, Reading | Outlook | Season | Spells):
                 value = value.to_json()
             elif isinstance(value, Hold | Behind | Attempt):
                 value = {name: getattr(value, name) for name in value.__slots__}
@@ -227,6 +229,8 @@ class State:
                 values["trend"] = Trend(**{name: [list(map(float, row)) for row in rows] for name, rows in values["trend"].items()})
             if "spells" in values:
                 values["spells"] = Spells.from_json(values["spells"])
+            if "season" in values:
+                values["season"] = Season.from_json(values["season"])
             if "outlook" in values:
                 values["outlook"] = Outlook.from_json(values["outlook"])
             state = cls(**values)

@@ -28,7 +28,7 @@ from streamjoin.language.sides import LEFT, RIGHT
 Array = np.ndarray[Any, np.dtype[Any]]
 
 DAY = 86400.0
-KINDS = ("diurnal", "spike", "ramp", "skew-shift", "ratio-shift", "random")
+KINDS = ("diurnal", "spike", "ramp", "skew-shift", "ratio-shift", "random", "rush")
 MOST_STEPS = 10_000_000
 
 
@@ -119,7 +119,7 @@ def generate(kind: str, *, days: float, step_seconds: float, seed: int, rates: t
     ``diurnal``: days that rise to 1.7 times the rates and fall to 0.3, and quieter week-ends. ``spike``: twice a day or so, four times the
     rates for half an hour. ``ramp``: from a fifth of the rates to twice as much and back. ``skew-shift``: a hot part of the keys that moves
     three times a day. ``ratio-shift``: days in which the streams take turns at being the large one. ``random``: a wandering load with
-    sudden jumps.
+    sudden jumps. ``rush``: the same three rushes each working day, up to a minute or two early or late.
     """
     if kind not in KINDS:
         raise TraceError(f"traffic: {kind!r} is unknown; choose one of {', '.join(KINDS)}")
@@ -197,6 +197,16 @@ def _random(at: Array, rng: np.random.Generator) -> Made:
     return loads[0], loads[1], 1.0 + np.abs(walk[1]), 0.0
 
 
+def _rush(at: Array, rng: np.random.Generator) -> Made:
+    load = np.ones(len(at))
+    for day in range(int(at[-1] // DAY) + 1):
+        for hour, minutes, factor in ((9.5, 45, 4.0), (13.0, 30, 2.5), (16.0, 30, 3.5)):
+            begin = day * DAY + hour * 3600 + 60 * rng.standard_normal()
+            if day % 7 < 5:
+                load[(at >= begin) & (at < begin + 60 * minutes)] = factor * (1 + 0.1 * rng.standard_normal())
+    return load, load, 1.0, 0.0
+
+
 def _smooth(values: Array, width: int) -> Array:
     if width < 2:
         return values
@@ -212,5 +222,6 @@ _MAKERS: dict[str, Callable[[Array, np.random.Generator], Made]] = {
     "skew-shift": _skew_shift,
     "ratio-shift": _ratio_shift,
     "random": _random,
+    "rush": _rush,
 }
 
