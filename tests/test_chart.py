@@ -223,6 +223,7 @@ SETTINGS: dict[str, tuple[Object, Any]] = {
     "image_pull_policy": ({"engine": {"pullPolicy": "Always"}}, "Always"),
     "image_pull_secrets": ({"imagePullSecrets": ["a", "b"]}, ("a", "b")),
     "port": ({"operator": {"port": 9000}}, 9000),
+    "page_port": ({"operator": {"pagePort": 9001}}, 9001),
     "workers": ({"operator": {"workers": 3}}, 3),
     "poll_seconds": ({"operator": {"pollSeconds": 1.5}}, 1.5),
     "resync_seconds": ({"operator": {"resyncSeconds": 2.5}}, 2.5),
@@ -270,7 +271,8 @@ def test_a_value_becomes_its_setting_and_no_other(name: str) -> None:
 
 
 def test_without_values_settings_have_their_defaults() -> None:
-    derived = {"lease_name": "sj-streamjoin-operator", "lease_namespace": "operators"}
+    # Outside of a pod, where others may have the port, an operator has a page only if somebody asks for it.
+    derived = {"lease_name": "sj-streamjoin-operator", "lease_namespace": "operators", "page_port": 8090}
     assert dataclasses.asdict(settings_of({})) == dataclasses.asdict(Settings()) | derived
 
 

@@ -14,7 +14,7 @@ import dataclasses
 import logging
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import kopf
@@ -26,6 +26,7 @@ from streamjoin_operator.driver import DriverClient
 from streamjoin_operator.health import Health, HealthServer
 from streamjoin_operator.lease import Lease, LeaseLostError, identity
 from streamjoin_operator.metrics import Metrics
+from streamjoin_operator.page import PageServer
 from streamjoin_operator.prometheus import PrometheusClient
 from streamjoin_operator.queue import Queue
 from streamjoin_operator.reconcile import Reconciler
@@ -142,7 +143,7 @@ class Operator:
         self.metrics.watch(queue, reconciler.seen)
         health = self.health = Health(queue)
         try:
-            with HealthServer(health, self.metrics.registry, self.settings.port) as server:
+            with HealthServer(health, self.metrics.registry, self.settings.port) as server, self._page(reconciler.seen, health):
                 self.port = server.port
                 if lease is None:
                     await self._work(stop, api)
@@ -153,6 +154,14 @@ class Operator:
             await prometheus.close()
             await api.close()
             await lease_api.close()
+
+    @contextlib.contextmanager
+    def _page(self, seen: Seen, health: Health) -> Iterator[None]:
+        if not self.settings.page_port:
+            yield
+            return
+        with PageServer(seen, health, self.settings.page_port):
+            yield
 
     async def _work_while(self, lease: Lease, stop: asyncio.Event, api: Api) -> None:
         """Work, and end when the Lease is lost; give it back after all work has ended, so that the next one has no work beside it."""
@@ -257,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.error("%s", error)
         return 1
     except OSError as error:
-        log.error("port %s cannot be listened on: %s", settings.port, error.strerror)
+        log.error("port %s (or %s, of the page) cannot be listened on: %s", settings.port, settings.page_port or "none", error.strerror)
         return 1
     return 0
 

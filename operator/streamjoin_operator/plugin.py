@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import webbrowser
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -21,12 +22,15 @@ from streamjoin_operator.children import LEDGER_KEY
 from streamjoin_operator.cost import known
 from streamjoin_operator.following import Ended, Unreachable, begin_with, follow, print_now, tell_now
 from streamjoin_operator.names import DRIVER, QUERIES, base_name, ledger_name, queries_name
+from streamjoin_operator.opening import keep_open
 from streamjoin_operator.pod_templates import PORT, TOKEN_PATH
 
 Object = dict[str, Any]
 Kubectl = Callable[[Sequence[str]], str]
 
 RESOURCE = "streamjoins.streamjoin.dev"
+OPERATOR_SELECTOR = "app.kubernetes.io/component=operator,app.kubernetes.io/part-of=streamjoin"
+"""The operator's own pods, as its chart labels them."""
 
 
 class Refused(Exception):  # noqa: N818 - what the user is told
@@ -51,13 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.action == "query" and options.follow:
             _follow(kubectl, options, ["kubectl", *passed])
+        elif options.action == "open":
+            _open(kubectl, options, ["kubectl", *passed])
         else:
             print(_ACTIONS[options.action](kubectl, options))
     except (Refused, Ended) as refused:
         print(f"kubectl streamjoin: {refused}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        if not (options.action == "query" and options.follow):  # which has no other end
+        if not (options.action == "open" or (options.action == "query" and options.follow)):  # which have no other end
             raise
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains that it cannot flush as it exits
@@ -71,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("-n", "--namespace", help="The namespace; kubectl's own by default.")
     common.add_argument("--context", help="As for kubectl.")
     common.add_argument("--kubeconfig", help="As for kubectl.")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="status|explain|plan|query|suspend|resume")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="status|explain|plan|query|open|suspend|resume")
     status = actions.add_parser("status", parents=[common], help="One line for each StreamJoin, or all about one.")
     status.add_argument("name", nargs="?", help="A StreamJoin; all of the namespace without it.")
     status.add_argument("-A", "--all-namespaces", action="store_true", help="Those of all namespaces.")
@@ -90,6 +96,10 @@ def _parser() -> argparse.ArgumentParser:
     ends.add_argument("--limit", type=int, help="Cut the answer there, and say so.")
     ends.add_argument("--follow", action="store_true", help="Go on with the results that come, until Ctrl-C.")
     query.add_argument("--after", help="With --follow: begin after this snapshot, or the position that was told last; -1: with the first.")
+    open_ = actions.add_parser("open", parents=[common], help="Its page in the browser: what it does, live.")
+    open_.add_argument("name", nargs="?", help="The StreamJoin; without it, the page of all of them.")
+    open_.add_argument("--port", type=int, default=0, help="Of this machine; any free one by default.")
+    open_.add_argument("--no-browser", action="store_true", help="Only print the link.")
     actions.choices["explain"].add_argument("--limit", type=int, default=12, help="So many of the last scaling decisions.")
     return parser
 
@@ -149,6 +159,53 @@ def _follow(kubectl: Kubectl, options: argparse.Namespace, command: Sequence[str
         return begin_with([*command, "exec", "--stdin", *pod, "--", *inside, *_form(options), "--follow", "--relayed"])(added)
 
     follow(begin, options.after, write=print_now, tell=tell_now)
+
+
+def _open(kubectl: Kubectl, options: argparse.Namespace, command: Sequence[str]) -> None:
+    """The driver's page, or the operator's. Raises Ended."""
+    if options.name is None:
+        namespace, pod, remote_port = active_operator(kubectl)
+        target, command = f"pod/{pod}", [*command, f"--namespace={namespace}"]
+    else:
+        _one(kubectl, options.name)
+        target, remote_port = f"deployment/{base_name(options.name)}", PORT
+
+    def token() -> str | None:
+        if options.name is None:
+            return None
+        try:
+            return kubectl(["exec", target, f"--container={DRIVER}", "--", "cat", f"{TOKEN_PATH}/token"]).strip()
+        except Refused as refused:
+            tell_now(f"the token cannot be read, and the page will ask for it: {refused}")
+            return None
+
+    def show(link: str) -> None:
+        print(f"page: {link}", flush=True)
+        if not options.no_browser:
+            webbrowser.open(link)
+
+    keep_open(command, target, options.port, remote_port, token=token, show=show, tell=tell_now)
+
+
+def active_operator(kubectl: Kubectl) -> tuple[str, str, int]:
+    """The namespace and the pod of the operator that is at work, and the port of its page there. Raises Refused."""
+    found = json.loads(kubectl(["get", "pods", "--all-namespaces", f"--selector={OPERATOR_SELECTOR}", "-o", "json"]))["items"]
+    pods = [pod for pod in found if (pod.get("status") or {}).get("phase") == "Running"]
+    if not pods:
+        raise Refused(f"no pod with the labels {OPERATOR_SELECTOR} runs in this cluster; is the operator installed?")
+    held = {}
+    for namespace in sorted({pod["metadata"]["namespace"] for pod in pods}):
+        leases = json.loads(kubectl(["get", "leases", f"--namespace={namespace}", "-o", "json"]))["items"]
+        held[namespace] = [str((lease.get("spec") or {}).get("holderIdentity") or "") for lease in leases]
+    active = [
+        pod for pod in pods if any(holder.startswith(f"{pod['metadata']['name']}_") for holder in held[pod["metadata"]["namespace"]])
+    ]
+    pod = (active or pods)[0]
+    environment = {one["name"]: one.get("value") for one in pod["spec"]["containers"][0].get("env") or []}
+    port = int(environment.get("STREAMJOIN_PAGE_PORT") or 0)
+    if not port:
+        raise Refused("the operator serves no page: set operator.pagePort of its chart, or STREAMJOIN_PAGE_PORT, to a port")
+    return pod["metadata"]["namespace"], pod["metadata"]["name"], port
 
 
 def _inside(kubectl: Kubectl, options: argparse.Namespace) -> tuple[list[str], list[str]]:

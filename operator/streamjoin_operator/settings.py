@@ -43,6 +43,7 @@ class Settings:
     image_pull_policy: str = _setting("IfNotPresent", "Of all pods.")
     image_pull_secrets: tuple[str, ...] = _setting((), "Names of Secrets in each StreamJoin's namespace, separated by commas.")
     port: int = _setting(8080, "Where /metrics, /healthz and /readyz are served.")
+    page_port: int = _setting(0, "Where the page of all StreamJoins is, for the pod alone: kubectl port-forward reaches it; 0: nowhere.")
     workers: int = _setting(8, "How many StreamJoins are reconciled at a time, besides those that wait for a slow answer.")
     poll_seconds: float = _setting(15.0, "How often a running driver is asked for its state.")
     resync_seconds: float = _setting(300.0, "How often all children are compared with what they should be, besides on every change.")
@@ -114,7 +115,7 @@ def _parsed(setting: dataclasses.Field[Any], text: str) -> Any:
             value = type(default)(text)
         except ValueError:
             raise SettingError(f"{name}: {text!r} must be a {'whole ' * isinstance(default, int)}number") from None
-        least_is_zero = setting.name == "price_per_executor_hour"
+        least_is_zero = setting.name in ("price_per_executor_hour", "page_port")
         if not math.isfinite(value) or value < 0 or (value == 0 and not least_is_zero):
             raise SettingError(f"{name}: {text!r} must be {'at least' if least_is_zero else 'above'} 0")
         return value

@@ -87,6 +87,7 @@ def main() -> None:
 @click.option("--metrics-address", metavar="ADDRESS", help="Where to serve them. [default: 127.0.0.1, this machine alone]")
 @click.option("--api-token-file", type=FILE, metavar="FILE", help="The token that the plan API asks for is in this file.")
 @click.option("--flight", "flight_port", type=click.IntRange(0, 65535), metavar="PORT", help="Answer queries over Arrow Flight, too.")
+@click.option("--ui/--no-ui", default=None, help="Serve a page that shows the run.  [default: on a terminal, and with --metrics-port]")
 @click.option("--picture", type=FILE, metavar="FILE.png", help="Draw the run when it ends (png, svg or pdf).")
 @click.option(
     "--log-dir",
@@ -104,6 +105,7 @@ def run(
     metrics_address: str | None,
     api_token_file: Path | None,
     flight_port: int | None,
+    ui: bool | None,
     picture: Path | None,
     log_dir: Path | None,
 ) -> None:
@@ -119,6 +121,7 @@ def run(
     options = Options(
         *(manifest, runner, until_idle, seconds, as_json, picture, log_dir, metrics_port, metrics_address, api_token_file, elastic),
         flight_port=flight_port,
+        ui=ui,
     )
     raise SystemExit(run_manifest(options))
 

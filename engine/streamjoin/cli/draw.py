@@ -24,15 +24,16 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from streamjoin.api.areas import coverage_areas, key_text
+from streamjoin.api.axis import Axis
 from streamjoin.api.floors import Floor, is_empty
 from streamjoin.cli import wording
 from streamjoin.elastic.plan import Plan
-from streamjoin.language.predicate import Bound, KeyExpression
+from streamjoin.language.predicate import Bound
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.matrix import Matrix
-from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics, loads
-from streamjoin.scheme.tiling import UNITS, KeyRange, Scheme, UnitRange
+from streamjoin.scheme.statistics import Statistics, loads
+from streamjoin.scheme.tiling import Scheme
 
 FORMATS = ("svg", "png")
 INK, MUTED, RESULT, LIMIT = "#222222", "#6b6b6b", "#000000", "#c8362f"
@@ -172,29 +173,8 @@ def _box(size: Array, left: float, bottom: float, width: float, height: float) -
     return left / size[0], bottom / size[1], width / size[0], height / size[1]
 
 
-class _Axis:
-    """One side's keys laid out by volume: 0 is before the first tuple, 1 behind the last."""
-
-    def __init__(self, side: SideStatistics, held: Sequence[KeyRange], key: KeyExpression | None, name: str) -> None:
-        self.key, self.name, self.tuples = key, name, side.tuples
-        self.histogram = side.histogram if side.histogram is not None and side.histogram.total > 0 else None
-        self.spread = self.histogram or Histogram.even(1024)
-        self.cuts = sorted({bound for keys in held for bound in (keys.low, keys.high) if bound is not None})
-
-    def at(self, bounds: Array) -> Array:
-        """Where these key bounds lie."""
-        return self.spread.below(bounds.astype(self.spread.bounds.dtype)) / self.spread.total
-
-    def ends(self, keys: KeyRange) -> tuple[float, float]:
-        """Where a key range begins and ends."""
-        low = 0.0 if keys.low is None else float(self.at(np.array([keys.low]))[0])
-        high = 1.0 if keys.high is None else float(self.at(np.array([keys.high]))[0])
-        return low, high
-
-    def parts(self, keys: KeyRange, units: UnitRange) -> list[tuple[float, float]]:
-        """Where the parts of a key range that these units take begin and end."""
-        low, high = self.ends(keys)
-        return [(low + (high - low) * (begin / UNITS), low + (high - low) * (end / UNITS)) for begin, end in units.parts]
+class _Axis(Axis):
+    """With its labels."""
 
     def ticks(self, inches: float, *, across: bool) -> tuple[list[float], list[str]]:
         """Positions that leave room for their labels, the keys there: the scheme's cuts, or else the quartiles."""

@@ -6,6 +6,7 @@ Always holds: sums and maxima over the kept samples are those of all epochs; onl
 from __future__ import annotations
 
 import math
+import threading
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
@@ -117,7 +118,10 @@ class Durations:
 
 @dataclass
 class History:
-    """``add`` each epoch's result once, in order. ``origin`` is the wall clock at which the run started."""
+    """``add`` each epoch's result once, in order. ``origin`` is the wall clock at which the run started.
+
+    One thread adds; another that reads more than a field takes ``lock``.
+    """
 
     origin: float
     samples: list[Sample] = field(default_factory=list)
@@ -146,10 +150,15 @@ class History:
     """Start of the first epoch."""
     ended: float = 0.0
     """End of the last epoch."""
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _points: deque[Point] = field(default_factory=deque)
 
     def add(self, result: EpochResult, finished: float, plan: PlanStatus | None = None) -> None:
         """``finished``: the wall clock at which the epoch was done. ``plan``: as it was then."""
+        with self.lock:
+            self._add(result, finished, plan)
+
+    def _add(self, result: EpochResult, finished: float, plan: PlanStatus | None) -> None:
         end = finished - self.origin
         started = end - result.duration
         if self.began is None:

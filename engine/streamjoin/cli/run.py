@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import queue
+import secrets
 import shlex
 import signal
 import sys
@@ -34,6 +35,7 @@ from streamjoin.runner.allocators import ENVIRONMENT
 if TYPE_CHECKING:
     from streamjoin.api.loop import Ended, Event, Loop
     from streamjoin.cli.history import History
+    from streamjoin.cli.live import LiveRun
     from streamjoin.cli.pods import Pods
     from streamjoin.cli.subject import Subject
     from streamjoin.cli.view import View
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from streamjoin.epoch.ports import Runner, Stepper
     from streamjoin.job import Job
     from streamjoin.runner.spark import SparkSettings
+    from streamjoin.serve.autoscaler import Autoscaler
     from streamjoin.serve.followers import Followers
     from streamjoin.serve.metrics import Metrics
 
@@ -69,6 +72,8 @@ class Options:
     """In a pod: where executors are started. None: on this machine."""
     flight_port: int | None = None
     """Of Arrow Flight; None: it is not served."""
+    ui: bool | None = None
+    """Whether a page shows the run; None: on a terminal, and where there is a port anyway."""
 
     @property
     def command(self) -> str:
@@ -81,6 +86,7 @@ class Options:
         words += ["--metrics-address", self.metrics_address] if self.metrics_address is not None else []
         words += ["--api-token-file", str(self.api_token_file)] if self.api_token_file is not None else []
         words += ["--flight", str(self.flight_port)] if self.flight_port is not None else []
+        words += [] if self.ui is None else ["--ui"] if self.ui else ["--no-ui"]
         return shlex.join(words)
 
 
@@ -127,6 +133,7 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
     from streamjoin.api.loop import Entering, Loop, Notice, Reason
     from streamjoin.api.running import default_log_directory, scaled
     from streamjoin.cli.history import History
+    from streamjoin.cli.live import LiveRun
     from streamjoin.cli.subject import Subject
     from streamjoin.cli.watchdog import Watchdog, end_process
     from streamjoin.epoch.driver import Driver
@@ -147,8 +154,11 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
     except Exception as error:
         raise failure_of(error, traceback.format_exc(), log_directory) from error
     subject, history = Subject(job, options.runner, options.command, driver, options.elastic), History(began)
-    with _measured(options, job, driver) as (measured, metrics, followers):
-        joining, autoscaler = measured, None
+    autoscaler: Autoscaler | None = None
+    is_shown = options.ui if options.ui is not None else options.metrics_port is not None or _on_terminal(options, out)
+    live = LiveRun(subject, history, driver, ledger=lambda: None if autoscaler is None else autoscaler.ledger) if is_shown else None
+    with _measured(options, job, driver, live) as (measured, metrics, followers):
+        joining = measured
         if options.elastic:
             decided = (lambda decision: None) if metrics is None else metrics.decided
             joining, autoscaler = scaled(job, driver, measured, storage, events.put, decided)
@@ -165,7 +175,9 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
         view = _view(options, subject, history, out)
         watchdog = Watchdog(lambda: driver.pulse.activity, lambda activity: end_process(activity, log_directory))
         with answering_signals(stop, events.put), quiet_libraries(log_directory), watchdog:
-            ended, out_is_gone = _watch(loop, view, history, events, stop)
+            ended, out_is_gone = _watch(loop, view, live, history, events, stop)
+        if live is not None:
+            live.board.finish()
         if followers is not None:
             followers.finish(is_over=ended.reason is Reason.IDLE)
     if out_is_gone and not options.as_json:
@@ -177,10 +189,12 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
 
 
 @contextlib.contextmanager
-def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Stepper, Metrics | None, Followers | None]]:
-    """The driver, with its metrics and the plan API on the port that was asked for as long as this lasts. Raises Failure where it cannot
-    be had, and without a token where there is to be one."""
-    if options.metrics_port is None:
+def _measured(
+    options: Options, job: Job, driver: Driver, live: LiveRun | None
+) -> Iterator[tuple[Stepper, Metrics | None, Followers | None]]:
+    """The driver, with its metrics, the plan API and, of a run that is to be shown, its page on the port that was asked for as long as this
+    lasts. Raises Failure where it cannot be had, and without a token where there is to be one."""
+    if options.metrics_port is None and live is None:
         yield driver, None, None
         return
     from streamjoin.cli.pods import Limits
@@ -191,27 +205,32 @@ def _measured(options: Options, job: Job, driver: Driver) -> Iterator[tuple[Step
     from streamjoin.serve.metrics import Metrics
     from streamjoin.serve.queries import QueryApi
     from streamjoin.serve.server import DriverServer
-    from streamjoin.serve.token import TokenError, TokenFile
+    from streamjoin.serve.token import Token, TokenError, TokenFile
     from streamjoin.serve.watch import Watched
 
-    address = options.metrics_address or "127.0.0.1"
+    address, port = options.metrics_address or "127.0.0.1", options.metrics_port or 0
     metrics = Metrics(job, pulse=driver.pulse, snapshots=driver.snapshots)
+    own = None if options.metrics_port is not None else secrets.token_urlsafe(18)
     try:
-        token = None if options.api_token_file is None else TokenFile(options.api_token_file)
+        token = Token(own) if own is not None else None if options.api_token_file is None else TokenFile(options.api_token_file)
     except TokenError as error:
         raise Failure(Exit.USAGE, f"--api-token-file: {error}") from error
     pool = Pool(Catalog.of(job))
     queries = QueryApi(pool, metrics=metrics.queries)
-    api = PlanApi(driver, job, metrics.health, token=token, queries=queries)
+    board, ledger = (None, lambda: None) if live is None else (live.board, live.ledger)
+    api = PlanApi(driver, job, metrics.health, token=token, queries=queries, live=board, ledger=ledger)
     try:
-        server = DriverServer(metrics, address, options.metrics_port, api=api)
+        server = DriverServer(metrics, address, port, api=api)
     except OSError as error:
-        where = f"port {options.metrics_port} of {address}"
+        where = f"port {port} of {address}"
         remedy = "choose another with --metrics-port, 0 for any free one, or another --metrics-address"
         raise Failure(Exit.USAGE, f"--metrics-port: {where} cannot be listened on ({error.strerror}); {remedy}") from error
     limits = Limits(options.manifest, driver, api, metrics) if options.pods is not None else contextlib.nullcontext()
     with server, contextlib.closing(pool), flight_served(queries, address, options.flight_port, token), limits:
-        click.echo(f"metrics: {server.url}/metrics", err=True)
+        if options.metrics_port is not None:
+            click.echo(f"metrics: {server.url}/metrics", err=True)
+        if live is not None:
+            click.echo(f"page: {server.url}/" + (f"#token={own}" if own is not None else ""), err=True)
         yield Watched(driver, metrics), metrics, queries.followers
 
 
@@ -261,14 +280,21 @@ def _view(options: Options, subject: Subject, history: History, out: TextIO) -> 
 
     if options.as_json:
         return JsonView(subject, out, sys.stderr)
-    console = Console(file=None if out is sys.stdout else out)
-    if console.is_terminal and not console.is_dumb_terminal:
-        return LiveView(subject, history, console)
+    if _on_terminal(options, out):
+        return LiveView(subject, history, Console(file=None if out is sys.stdout else out))
     return LineView(subject, out)
 
 
+def _on_terminal(options: Options, out: TextIO) -> bool:
+    """Whether the run is watched on a terminal that can show a screen."""
+    from rich.console import Console
+
+    console = Console(file=None if out is sys.stdout else out)
+    return not options.as_json and console.is_terminal and not console.is_dumb_terminal
+
+
 def _watch(
-    loop: Loop, view: View, history: History, events: queue.SimpleQueue[Event], stop: threading.Event
+    loop: Loop, view: View, live: LiveRun | None, history: History, events: queue.SimpleQueue[Event], stop: threading.Event
 ) -> tuple[Ended, bool]:
     """Run the loop and show what it does, until it has ended; and whether nobody reads standard output any more."""
     from streamjoin.api.loop import Done, Ended
@@ -284,6 +310,8 @@ def _watch(
             event = None
         if isinstance(event, Done):
             history.add(event.result, event.finished, event.plan)
+        if event is not None and live is not None:
+            live.show(event)
         if not out_is_gone:
             try:
                 if event is None:

@@ -19,7 +19,7 @@ from streamjoin.cli.exits import Exit, Failure
 if TYPE_CHECKING:
     from streamjoin.query.catalog import Catalog
     from streamjoin.serve.queries import QueryApi
-    from streamjoin.serve.token import TokenFile
+    from streamjoin.serve.token import Token
 
 
 REREAD_SECONDS = 2.0
@@ -161,7 +161,7 @@ class Changes:
 
 
 @contextlib.contextmanager
-def flight_served(api: QueryApi, address: str, port: int | None, token: TokenFile | None) -> Iterator[None]:
+def flight_served(api: QueryApi, address: str, port: int | None, token: Token | None) -> Iterator[None]:
     """Arrow Flight, for as long as this lasts, at the port if there is to be one. Raises Failure."""
     if port is None:
         yield

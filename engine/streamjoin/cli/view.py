@@ -18,19 +18,18 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from streamjoin.api.loop import Asked, Done, Ended, Entering, Event, Notice, Reason, Retrying, Started, Starting, Stopping, Waiting
+from streamjoin.api.loop import Asked, Done, Event, Notice, Retrying, Starting, Stopping
 from streamjoin.cli import wording
 from streamjoin.cli.completeness import least, percent
 from streamjoin.cli.history import History
 from streamjoin.cli.record import epoch_record
 from streamjoin.cli.scaling import decision_text, plan_text, switch_text
+from streamjoin.cli.seen import Kind as TroubleKind
+from streamjoin.cli.seen import Seen
 from streamjoin.cli.subject import Subject
 from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.epoch.ports import EpochResult
-from streamjoin.epoch.replan import PlanStatus
 
-LONG_SECONDS = 2.0
-"""A step that takes longer is named."""
 REFRESH_SECONDS = 0.25
 """How often clocks move."""
 WIDTH, HEIGHT = 100, 30
@@ -41,6 +40,7 @@ LINES_BESIDE_WORKERS = 17
 LEAST_WORKER_LINES = 3
 """With less room for workers, there are no blank lines around them."""
 MOST_JOINS_SHOWN = 6
+MOST_WARNINGS = 2
 GAP = (0, 2, 0, 0)
 COUNTERS = {
     "late": ("late", "yellow"),
@@ -206,44 +206,19 @@ class Screen:
     def __init__(self, subject: Subject, history: History, *, unicode: bool = True) -> None:
         self.subject = subject
         self.history = history
-        self._stopping = False
-        self._ended: Ended | None = None
-        self._state = "starting"
-        self._step: Entering | None = None
-        """What the driver does; None between epochs, and while it looks for input."""
+        self._seen = Seen()
         self._unicode = unicode
-        self._warnings: list[str] = []
-        self._plan: PlanStatus | None = None
-        self._decision: Decision | None = None
 
     def see(self, event: Event) -> None:
-        if isinstance(event, Starting):
-            self._state = "starting workers"
-        elif isinstance(event, Started | Done):
-            self._state = "running"
-        elif isinstance(event, Waiting):
-            self._state, self._step = "running", None
-        elif isinstance(event, Retrying):
-            self._state = "retrying"
-            self._warn(event.sentence)
-        elif isinstance(event, Stopping):
-            self._state = "stopping workers"
-        elif isinstance(event, Asked):
-            self._stopping = True
-        elif isinstance(event, Ended):
-            self._ended = event
-            self._state = "failed" if event.failure else "done" if event.reason is Reason.IDLE else "stopped"
-        elif isinstance(event, Entering):
-            self._step = event if event.step != "plan" else None
-        if isinstance(event, Done):
-            self._plan, self._decision = event.plan, event.decision
-            for warning in event.result.warnings:
-                self._warn(warning)
+        self._seen.see(event)
 
-    def _warn(self, text: str) -> None:
-        if text in self._warnings:
-            self._warnings.remove(text)
-        self._warnings = [*self._warnings, text][-2:]
+    @property
+    def _warnings(self) -> list[str]:
+        """The last ones, but for notices, which stand above the screen, and the failure that the run ended with, which is said below."""
+        ended = self._seen.ended
+        last = None if ended is None or ended.failure is None else ended.failure.sentence
+        shown = [trouble.text for trouble in self._seen.troubles if trouble.kind is not TroubleKind.NOTICE and trouble.text != last]
+        return shown[-MOST_WARNINGS:]
 
     def render(self, now: float, width: int = WIDTH, height: int = HEIGHT) -> RenderableType:
         # On a small terminal the workers and the rates go before joins.
@@ -260,12 +235,12 @@ class Screen:
             curve = max(10, min(60, width - WIDTH + 32))
             parts += [*blank, self._workers(last, max(1, spare), width), *blank, self._flow(now, last, curve), self._state_line(last)]
         parts += [Text(f" ! {warning}", style="yellow", overflow="ellipsis", no_wrap=True) for warning in self._warnings]
-        if self._ended is None:
+        if self._seen.ended is None:
             parts += [Text(), Text(f" {self._hint()}", style="dim", no_wrap=True, overflow="ellipsis")]
         return Group(*parts)
 
     def _hint(self) -> str:
-        if self._stopping:
+        if self._seen.is_stopping:
             return "Stopping after the running epoch; Ctrl-C again stops at once."
         return "Ctrl-C stops after the running epoch; the same command goes on from there."
 
@@ -281,12 +256,12 @@ class Screen:
         facts.add_row("main", Text(subject.main or "chosen with the first input", style="" if subject.main else "dim"))
         facts.add_row("window", Text(subject.window))
         scheme = subject.scheme or f"{subject.job.model}, cut with the first input"
-        plan = f" ({plan_text(self._plan)})" if self._plan else f" (plan {last.generation})" if last else ""
+        plan = f" ({plan_text(self._seen.plan)})" if self._seen.plan else f" (plan {last.generation})" if last else ""
         facts.add_row("scheme", Text(scheme + plan, style="" if subject.scheme else "dim"))
         if subject.elastic:
             facts.add_row("scaling", Text(*self._scaling()))
             facts.add_row("", Text(self._moved(), style="dim"))
-        state = self._now_doing(now)
+        state = self._seen.doing(self.subject, self.history, now)
         colour = {"running": "green", "done": "green", "retrying": "red", "failed": "red"}.get(state.split(",")[0], "yellow")
         title = Text.assemble((f" {subject.job.name} ", "bold"))
         mark = "●" if self._unicode else "*"
@@ -308,7 +283,7 @@ class Screen:
 
     def _scaling(self) -> tuple[str, str]:
         """The last decision, and its colour."""
-        decision = self._decision
+        decision = self._seen.decision
         if decision is None:
             return "nothing has been decided yet", "dim"
         return decision_text(decision), "" if decision.kind is Kind.HOLD else "yellow"
@@ -320,18 +295,6 @@ class Screen:
         share = f" ({history.moved_tuples / history.naive_tuples:.0%})" if history.naive_tuples else ""
         changes = wording.plural(history.switched, "change")
         return f"{changes}: {_number(history.moved_tuples)} tuples moved of {_number(history.naive_tuples)} that were held{share}"
-
-    def _now_doing(self, now: float) -> str:
-        if self._state != "running":
-            return self._state
-        if self._stopping:
-            return "stopping"
-        if self._step is not None and now - self._step.at >= LONG_SECONDS:
-            return f"running, {self._step.step} for {wording.duration(now - self._step.at)}"
-        quiet = 2 * self.subject.job.interval_micros / 1e6 + LONG_SECONDS
-        if self._step is None and now - self.history.origin - self.history.ended > quiet:
-            return "waiting for input"
-        return "running"
 
     def _streams(self, now: float, wide: bool) -> RenderableType:
         history, last = self.history, self.history.last

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from streamjoin.serve.messages import ErrorAnswer, Message
-from streamjoin.serve.token import TokenError, TokenFile
+from streamjoin.serve.token import Token, TokenError
 
 if TYPE_CHECKING:
     from streamjoin.serve.event_stream import Outlet
@@ -31,6 +31,8 @@ class Request:
     last_event_id: str | None = None
     is_gone: Callable[[], bool] = lambda: False
     """Whether the client has closed its connection."""
+    may_write: bool = False
+    """Whether the client would be let put plans."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Refused(Exception):  # noqa: N818 - an answer rather than an error
 class Admission:
     """Lets requests pass for the paths and methods that there are, from those who show the token."""
 
-    def __init__(self, methods: Mapping[str, tuple[str, ...]], token: TokenFile | None, *, private: Collection[str] = ()) -> None:
+    def __init__(self, methods: Mapping[str, tuple[str, ...]], token: Token | None, *, private: Collection[str] = ()) -> None:
         """``methods``: by path, whose last part may be ``{join}``: any name. ``private``: paths where no method is open to anybody."""
         self._methods, self._token, self._private = methods, token, private
 
@@ -110,7 +112,7 @@ class Admission:
             raise Refused(503, f"nobody is let in: {error}") from error
         if not admitted:
             what = "the token is not the right one" if authorization else "there is no token"
-            text = f"{method} {path}: {what}; send Authorization: Bearer and what the file of --api-token-file holds"
+            text = f"{method} {path}: {what}; send Authorization: Bearer and {self._token.whence}"
             raise Refused(401, text, WWW_Authenticate='Bearer realm="streamjoin"')
 
 

@@ -6,10 +6,12 @@ plan is put at a time, and clients wait for each other there, never the join for
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import overfull
 from streamjoin.epoch.replan import PlanOutdated, PlanRefused, PlanStatus
@@ -19,6 +21,7 @@ from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.scheme.statistics import SideStatistics, loads
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.serve.admission import Admission, Answer, Content, Refused, Request, Stream
+from streamjoin.serve.live import NO_STORE, Board
 from streamjoin.serve.messages import (
     BodyError,
     HealthAnswer,
@@ -32,15 +35,17 @@ from streamjoin.serve.messages import (
 )
 from streamjoin.serve.queries import METHODS as QUERY_METHODS
 from streamjoin.serve.queries import PRIVATE, QueryApi
-from streamjoin.serve.token import TokenFile
+from streamjoin.serve.token import Token
 from streamjoin.serve.wishes import Planning, mapped_plan, newest_generation, plan_for_workers, same_cut
 
 MOST_BODY_BYTES = 1 << 20
-METHODS = {
+METHODS: dict[str, tuple[str, ...]] = {
     "/v1/plan": ("GET", "HEAD", "PUT"),
     "/v1/statistics": ("GET", "HEAD"),
     "/v1/health": ("GET", "HEAD"),
 }
+OF_PAGE = {"/v1/live": ("GET", "HEAD"), "/v1/decisions": ("GET", "HEAD")}
+"""What there is besides where a page shows the join."""
 ATTEMPTS = 3
 """How often a wish is planned anew because another plan came first."""
 
@@ -60,20 +65,28 @@ class PlanApi:
         job: Job,
         health: Callable[[], tuple[bool, dict[str, Any]]],
         *,
-        token: TokenFile | None = None,
+        token: Token | None = None,
         queries: QueryApi | None = None,
+        live: Board | None = None,
+        ledger: Callable[[], Ledger | None] = lambda: None,
     ) -> None:
-        """``health``: whether the join is at work, and the facts of ``/healthz``. Without ``queries`` none are answered."""
+        """``health``: whether the join is at work, and the facts of ``/healthz``. Without ``queries`` none are answered, and without
+        ``live`` there is no page. ``ledger``: the autoscaler's, where there is one."""
         self._join = join
         self._job = job
         self._health = health
-        self._queries = queries
-        self._admission = Admission(METHODS | ({} if queries is None else QUERY_METHODS), token, private=PRIVATE)
+        self._queries, self._live, self._ledger = queries, live, ledger
+        methods = METHODS | ({} if queries is None else QUERY_METHODS) | ({} if live is None else OF_PAGE)
+        self._admission = Admission(methods, token, private=PRIVATE)
         self._putting = threading.Lock()
 
     def adopt(self, job: Job) -> None:
         """The limits on workers have changed."""
         self._job = job
+
+    @property
+    def has_page(self) -> bool:
+        return self._live is not None
 
     def admit(self, method: str, path: str, authorization: str | None, *, address: str, host: str) -> None:
         """As :meth:`streamjoin.serve.admission.Admission.admit`."""
@@ -84,6 +97,10 @@ class PlanApi:
         if self._queries is not None and self._queries.answers(request.path):
             return self._queries.answer(request)
         try:
+            if request.path == "/v1/live" and self._live is not None:
+                return self._live.answer(request)
+            if request.path == "/v1/decisions":
+                return self._decisions()
             if request.path == "/v1/health":
                 return self._healthy()
             if request.path == "/v1/statistics":
@@ -170,6 +187,10 @@ class PlanApi:
         of_sides = self._job.by_side([rates[place.stream] for place in layout.places])
         sides = {name: _side(of_side, rate) for name, of_side, rate in zip(SIDE_NAMES, found.sides, of_sides, strict=True)}
         return Answer(200, StatisticsAnswer(predicate=layout.main.text, **sides))
+
+    def _decisions(self) -> Content:
+        ledger = self._ledger() or Ledger()
+        return Content(("application/json", json.dumps(ledger.to_json()).encode() + b"\n"), NO_STORE)
 
     def _healthy(self) -> Answer:
         healthy, facts = self._health()

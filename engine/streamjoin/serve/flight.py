@@ -34,7 +34,7 @@ from streamjoin.serve.admission import Admission, Refused
 from streamjoin.serve.followers import Follower, Over, Rows
 from streamjoin.serve.messages import BodyError, FollowTicket, QueryWish, read_ticket
 from streamjoin.serve.queries import QueryApi
-from streamjoin.serve.token import TokenFile
+from streamjoin.serve.token import Token
 
 METHOD, CALL = "Flight", "DoGet"
 LOOK_SECONDS = 0.25
@@ -46,7 +46,7 @@ _UNAVAILABLE = (Why.BUSY, Why.STORAGE, Why.GONE)
 class FlightPort:
     """Answers from its construction to ``close``. Raises OSError where the address cannot be had."""
 
-    def __init__(self, api: QueryApi, address: str = "127.0.0.1", port: int = 0, *, token: TokenFile | None = None) -> None:
+    def __init__(self, api: QueryApi, address: str = "127.0.0.1", port: int = 0, *, token: Token | None = None) -> None:
         """``port`` 0: any that is free."""
         family = _is_free(address, port)
         host = f"[{address}]" if family is socket.AF_INET6 else address

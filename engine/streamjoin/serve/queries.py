@@ -16,7 +16,7 @@ from streamjoin.serve.event_stream import CONTENT_TYPE, stream
 from streamjoin.serve.followers import Follower, Followers
 from streamjoin.serve.messages import BodyError, QueryWish, read_following, read_query
 from streamjoin.serve.query_metrics import QueryMetrics
-from streamjoin.serve.token import TokenFile
+from streamjoin.serve.token import Token
 
 QUERY = "/v1/query"
 QUERIES = "/v1/queries/"
@@ -41,7 +41,7 @@ class QueryApi:
     def __init__(
         self,
         pool: Pool,
-        token: TokenFile | None = None,
+        token: Token | None = None,
         *,
         metrics: QueryMetrics | None = None,
         followers: Followers | None = None,

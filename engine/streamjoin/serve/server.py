@@ -23,6 +23,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import make_wsgi_app
 
+from streamjoin import pages
 from streamjoin.serve.admission import Answer, Content, Refused, Request, Stream
 from streamjoin.serve.api import MOST_BODY_BYTES, PlanApi
 from streamjoin.serve.event_stream import Outlet
@@ -49,11 +50,14 @@ STAY = "streamjoin.stay"
 """Likewise, what lets the client stay for longer than ``LONGEST_SECONDS``."""
 
 INDEX = b"""\
+/                 a page that shows the join, for a browser
 /metrics          for Prometheus
 /healthz          200 while the join is at work, 503 when it has ended
 /v1/plan          GET: the plan; PUT: another one
 /v1/statistics    what plans are made from
 /v1/health        the health, with the plan
+/v1/live          all that the page shows; with Accept: text/event-stream, as it changes
+/v1/decisions     what the autoscaler has decided, and why
 /v1/query         POST: SQL over what the join holds
 /v1/queries/JOIN  GET: a join's results as they are found, as server-sent events
 """
@@ -180,6 +184,7 @@ def _application(metrics: Metrics | None, api: PlanApi | QueryApi | None, addres
     page = metrics if metrics is not None else QueryPage(api.metrics) if isinstance(api, QueryApi) else None
     exposition = None if page is None else make_wsgi_app(page.registry)
     index = QUERY_INDEX if metrics is None else INDEX
+    has_page = isinstance(api, PlanApi) and api.has_page
 
     def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         path, method = environ.get("PATH_INFO", "/"), environ["REQUEST_METHOD"]
@@ -192,7 +197,8 @@ def _application(metrics: Metrics | None, api: PlanApi | QueryApi | None, addres
                 return _streamed(start, told, environ)
             kind, body = told.content
             return _plain(start, method, told.status, body, kind, **told.headers)
-        if path not in ("/", "/healthz"):
+        file = pages.asset(path) if has_page else None
+        if path not in ("/", "/healthz") and file is None:
             return _plain(start, method, 404, index)
         if method not in ("GET", "HEAD"):
             return _plain(start, method, 405, index, Allow="GET, HEAD")
@@ -200,7 +206,11 @@ def _application(metrics: Metrics | None, api: PlanApi | QueryApi | None, addres
             healthy, facts = metrics.health()
             del facts["lastFailure"], facts["snapshotsWait"]  # they name places and brokers, and anybody may ask here
             return _plain(start, method, 200 if healthy else 503, json.dumps(facts).encode() + b"\n", "application/json")
-        return _plain(start, method, 200, index)
+        if file is None and path == "/" and has_page and "text/html" in environ.get("HTTP_ACCEPT", ""):
+            file = pages.index("index")
+        if file is not None:
+            return _plain(start, method, 200, file[1], file[0], **pages.HEADERS)
+        return _plain(start, method, 200, index, **({"Vary": "Accept"} if has_page else {}))
 
     return answer
 
@@ -224,12 +234,21 @@ def _asked(api: PlanApi | QueryApi, environ: WSGIEnvironment, address: str) -> A
             accept=environ.get("HTTP_ACCEPT", ""),
             last_event_id=environ.get("HTTP_LAST_EVENT_ID"),
             is_gone=lambda: _is_gone(environ[CONNECTION]),
+            may_write=_may_write(api, environ, address),
         )
         return api.answer(request)
     except Refused as refused:
         return refused.answer
     except Exception as error:  # what it may be, a client must get an answer and the run must go on
         return Answer(500, ErrorAnswer(error=f"{method} {path}: {type(error).__name__}: {error}; this is a bug, please report it"))
+
+
+def _may_write(api: PlanApi | QueryApi, environ: WSGIEnvironment, address: str) -> bool:
+    try:
+        api.admit("PUT", "/v1/plan", environ.get("HTTP_AUTHORIZATION"), address=address, host=environ.get("HTTP_HOST", ""))
+    except Refused:
+        return False
+    return True
 
 
 def _is_gone(client: socket.socket) -> bool:

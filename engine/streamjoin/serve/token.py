@@ -17,13 +17,14 @@ class TokenError(RuntimeError):
     """There is no token to compare with; the text names the file and the remedy."""
 
 
-class TokenFile:
-    """A file that holds one token; white space around it does not count."""
+class Token:
+    """A token that is known from the start."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises TokenError where the file holds no token now."""
-        self._path = path
-        self._read()
+    whence = "the token of the link that the run has printed"
+    """Where a client has it from, for messages."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text.encode()
 
     def admits(self, authorization: str | None) -> bool:
         """Whether this value of an ``Authorization`` header shows the token. Raises TokenError."""
@@ -34,6 +35,20 @@ class TokenFile:
         # Of equal length, whatever was given: compare_digest is quicker for texts of different lengths.
         shown = hashlib.sha256(given.strip().encode("latin-1", "replace")).digest()
         return hmac.compare_digest(shown, hashlib.sha256(expected).digest())
+
+    def _read(self) -> bytes:
+        return self._text
+
+
+class TokenFile(Token):
+    """A file that holds one token; white space around it does not count."""
+
+    whence = "what the file of --api-token-file holds"
+
+    def __init__(self, path: Path) -> None:
+        """Raises TokenError where the file holds no token now."""
+        self._path = path
+        self._read()
 
     def _read(self) -> bytes:
         try:

@@ -1,0 +1,439 @@
+"""What the page shows of a run, as JSON: the observation that the terminal's screen draws, and what the driver says of its plan.
+
+Always holds: the run's own thread does nothing for it; who asks gets what was told by then. ``docs/api.md`` lists the fields.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from streamjoin.api.loop import Done, Entering, Event
+from streamjoin.cli.completeness import completeness_record
+from streamjoin.cli.history import RATE_SECONDS, History, Sample
+from streamjoin.cli.scheme_shapes import shapes
+from streamjoin.cli.seen import Seen
+from streamjoin.cli.subject import Subject, window_text
+from streamjoin.elastic.ledger import Ledger, Record
+from streamjoin.elastic.migration import Migration, plan_migration
+from streamjoin.elastic.plan import Plan
+from streamjoin.elastic.planner import overfull
+from streamjoin.epoch.ports import EpochResult, TaskWork
+from streamjoin.epoch.replan import PlanStatus
+from streamjoin.language.layout import Layout
+from streamjoin.language.sides import SIDES
+from streamjoin.manifest.problem import listed
+from streamjoin.scheme.statistics import Statistics, loads
+from streamjoin.scheme.tiling import Scheme
+from streamjoin.serve.live import Board
+
+COUNTERS = {
+    "input": "input",
+    "accepted": "accepted",
+    "late": "late",
+    "shed": "shed",
+    "would_shed": "wouldShed",
+    "rejected": "rejected",
+    "filtered": "filtered",
+    "unmatchable": "unmatchable",
+}
+"""Of tuples by stream: the checkpoint's name, and the one here."""
+MOST_EPOCHS = 90
+MOST_POINTS = 240
+"""Of the whole run's curves."""
+MOST_RECORDS = 60
+"""Of the ledger."""
+MOST_SWITCHES = 30
+STATISTICS_SECONDS = 5.0
+"""For so long statistics serve: to take them takes some milliseconds."""
+
+
+class Running(Protocol):
+    """What of ``epoch.driver.Driver`` is shown. Any thread may call it."""
+
+    @property
+    def layout(self) -> Layout | None: ...
+
+    @property
+    def scheme(self) -> Scheme | None: ...
+
+    def plan_status(self) -> PlanStatus | None: ...
+
+    def statistics(self) -> Statistics: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    """What is kept of one."""
+
+    number: int
+    at: float
+    """When it was done."""
+    seconds: Mapping[str, float]
+    duration: float
+    input: tuple[int, ...]
+    outputs: tuple[int, ...]
+    """By join."""
+    lag: tuple[float | None, ...]
+    backlog: tuple[int, ...]
+    lost: tuple[int, ...]
+    """By stream: shed and late tuples."""
+
+
+class LiveRun:
+    """See the module. One thread tells it what happens; any other may ask for ``sections``, one at a time."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        history: History,
+        driver: Running,
+        *,
+        ledger: Callable[[], Ledger | None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+        board: Callable[[Callable[[], Mapping[str, Any]]], Board] = Board,
+    ) -> None:
+        """``ledger``: the autoscaler's, where there is one. ``board`` makes that on which ``sections`` are."""
+        self._subject, self._history, self._driver, self.ledger, self._clock = subject, history, driver, ledger, clock
+        self._lock = threading.Lock()
+        self._seen = Seen(clock)
+        self._epochs: deque[_Epoch] = deque(maxlen=MOST_EPOCHS)
+        self._statistics: tuple[float, Statistics] | None = None
+        self._migration: tuple[int, Migration] | None = None
+        self.board = board(self.sections)
+
+    def show(self, event: Event) -> None:
+        """An event happened; ``Done`` has been added to the history before."""
+        with self._lock:
+            self._seen.see(event)
+            if isinstance(event, Done):
+                self._epochs.append(self._epoch(event.result, event.finished))
+        if not isinstance(event, Entering):  # some of each epoch: a step that takes long is seen all the same
+            self.board.changed()
+
+    def _epoch(self, result: EpochResult, finished: float) -> _Epoch:
+        works = [result.joins.get(join.name) for join in self._subject.job.joins]
+        return _Epoch(
+            number=result.epoch,
+            at=finished,
+            seconds=result.seconds,
+            duration=result.duration,
+            input=result.counts["input"],
+            outputs=tuple(0 if work is None else work.output for work in works),
+            lag=result.lag,
+            backlog=result.backlog,
+            lost=tuple(map(sum, zip(result.counts["shed"], result.counts["late"], strict=True))),
+        )
+
+    def sections(self) -> dict[str, Any]:
+        """All that is shown, by section."""
+        with self._lock, self._history.lock:
+            now = self._clock()
+            found = {
+                "run": self._run(now),
+                "about": self._about(),
+                "joins": self._joins(now),
+                "streams": self._streams(now),
+                "rates": self._rates(now),
+                "workers": self._workers(),
+                "epochs": [self._epoch_record(epoch) for epoch in self._epochs],
+                "series": series(self._history),
+                "switches": self._switches(),
+                "troubles": [{"at": one.at, "kind": one.kind.value, "text": one.text} for one in self._seen.troubles],
+            }
+        return found | self._planned(now) | {"decisions": self._decisions()}
+
+    def _run(self, now: float) -> dict[str, Any]:
+        last, ended = self._history.last, self._seen.ended
+        return {
+            "name": self._subject.job.name,
+            "doing": self._seen.doing(self._subject, self._history, now),
+            "at": round(now, 3),
+            "startedAt": self._history.origin,
+            "epoch": None if last is None else last.epoch,
+            "generation": None if last is None else last.generation,
+            "step": None if self._seen.step is None else {"step": self._seen.step.step, "since": self._seen.step.at},
+            "ended": None if ended is None else {"reason": ended.reason.value, "error": ended.failure and ended.failure.sentence},
+        }
+
+    def _about(self) -> dict[str, Any]:
+        job, subject = self._subject.job, self._subject
+        spec = job.manifest.spec
+        return {
+            "runner": subject.runner,
+            "elastic": subject.elastic,
+            "main": subject.main,
+            "model": job.model,
+            "minWorkers": job.min_workers,
+            "maxWorkers": job.max_workers,
+            "capacity": {"amount": job.capacity.amount, "unit": "bytes" if job.capacity.in_bytes else "tuples"},
+            "thresholds": {name: getattr(job, name) for name in ("tau0", "tau1", "tau2", "tau3")},
+            "scaling": spec.scaling.mode,
+            "shedding": job.shedding_model,
+            "interval": job.interval_micros / 1e6,
+            "checkpoint": job.checkpoint,
+        }
+
+    def _joins(self, now: float) -> list[dict[str, Any]]:
+        subject, last = self._subject, self._history.last
+        totals = {} if last is None else last.totals
+        rates = self._of_late([epoch.outputs for epoch in self._epochs], len(subject.job.joins), now)
+        found = []
+        for number, (join, condition, sink) in enumerate(zip(subject.job.joins, subject.conditions, subject.sinks, strict=True)):
+            suffix = "" if len(subject.job.joins) == 1 else f"/{join.name}"
+            found.append(
+                {
+                    "name": join.name,
+                    "type": join.type.value,
+                    "condition": condition,
+                    "window": window_text(join.window, [subject.streams[each] for each in join.streams]),
+                    "streams": [subject.streams[each] for each in join.streams],
+                    "sink": sink,
+                    "output": totals.get(f"output{suffix}", [0])[0],
+                    "candidates": totals.get(f"candidates{suffix}", [0])[0],
+                    "perSecond": rates[number],
+                    "completeness": None if last is None else completeness_record(last, join.name),
+                }
+            )
+        return found
+
+    def _of_late(self, counts: Sequence[tuple[int, ...]], width: int, now: float) -> list[float]:
+        """Counts per second over the last RATE_SECONDS; ``counts``: of the kept epochs."""
+        since = now - RATE_SECONDS
+        found = [0] * width
+        begin = self._history.origin + (self._history.began or 0.0)
+        for epoch, of_epoch in zip(self._epochs, counts, strict=True):
+            if epoch.at > since:
+                found = [one + more for one, more in zip(found, of_epoch, strict=True)]
+            else:
+                begin = since
+        span = max(min(RATE_SECONDS, now - begin), 0.1)
+        return [_number(count / span) or 0.0 for count in found]
+
+    def _streams(self, now: float) -> list[dict[str, Any]]:
+        history, last = self._history, self._history.last
+        rates = history.rates(now)
+        found = []
+        for number, name in enumerate(self._subject.streams):
+            totals = {} if last is None else last.totals
+            counts = {shown: totals[counter][number] if counter in totals else 0 for counter, shown in COUNTERS.items()}
+            found.append(
+                {
+                    "name": name,
+                    "perSecond": _number(rates.input[number]) if rates.input else 0.0,
+                    **counts,
+                    "watermark": None if last is None or last.watermarks[number] is None else last.watermarks[number] / 1e6,  # type: ignore[operator]
+                    "lagSeconds": None if last is None else _number(last.lag[number]),
+                    "backlog": 0 if last is None else last.backlog[number],
+                    "storedBytes": 0 if last is None else last.stored_bytes[number],
+                }
+            )
+        return found
+
+    def _rates(self, now: float) -> dict[str, Any]:
+        history, last = self._history, self._history.last
+        rates, durations = history.rates(now), history.durations
+        totals = {} if last is None else last.totals
+        return {
+            "inputPerSecond": _number(sum(rates.input)),
+            "outputPerSecond": _number(rates.output),
+            "input": sum(totals.get("input", [0])),
+            "output": sum(totals.get("output", [0])),
+            "candidates": sum(totals.get("candidates", [0])),
+            "epochSeconds": {
+                "last": None if last is None else _number(last.duration),
+                "p50": _number(durations.quantile(0.5)),
+                "p95": _number(durations.quantile(0.95)),
+                "max": _number(durations.longest) if history.epochs else None,
+            },
+            "epochs": history.epochs,
+            "blocks": 0 if last is None else last.blocks,
+            "readBack": history.read_back,
+            "backlog": 0 if last is None else sum(last.backlog),
+        }
+
+    def _workers(self) -> list[dict[str, Any]]:
+        last, subject = self._history.last, self._subject
+        if last is None:
+            return []
+        return [
+            {
+                "task": task,
+                "held": dict(zip(subject.streams, subject.job.by_stream(held), strict=True)),
+                "utilization": _number(last.utilization[task]),
+                "shedFactor": last.shed[task] if task < len(last.shed) else 0.0,
+                "wouldShedFactor": last.would_shed[task] if task < len(last.would_shed) else 0.0,
+                **_work(last.work.get(task)),
+            }
+            for task, held in sorted(last.held.items())
+        ]
+
+    def _epoch_record(self, epoch: _Epoch) -> dict[str, Any]:
+        return {
+            "epoch": epoch.number,
+            "at": round(epoch.at, 3),
+            "seconds": _number(epoch.duration),
+            "steps": {name: _number(seconds) for name, seconds in epoch.seconds.items()},
+            "input": list(epoch.input),
+            "output": list(epoch.outputs),
+            "lag": [_number(lag) for lag in epoch.lag],
+            "backlog": list(epoch.backlog),
+            "lost": list(epoch.lost),
+        }
+
+    def _switches(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "generation": switched.generation,
+                "epoch": switched.epoch,
+                "at": switched.at,
+                "movedTuples": switched.moved_tuples,
+                "keptTuples": switched.kept_tuples,
+                "waitedSeconds": _number(switched.waited_seconds),
+                "pauseSeconds": _number(switched.pause_seconds),
+            }
+            for _, switched in list(self._history.switches)[-MOST_SWITCHES:]
+        ]
+
+    def _planned(self, now: float) -> dict[str, Any]:
+        status, layout = self._driver.plan_status(), self._driver.layout
+        if status is None or layout is None:
+            return {"plan": None, "scheme": None, "coming": None}
+        statistics = self._known(now)
+        newest = status.scheme if status.wanted is None else status.wanted.scheme
+        plan = {
+            "generation": status.generation,
+            "workers": status.workers,
+            "phase": status.phase.value,
+            "readyWorkers": status.ready_workers,
+            "absence": status.absence,
+            "dropped": status.dropped,
+            "ended": [{"generation": one.generation, "fate": one.fate.value, "reason": one.reason} for one in status.ended],
+            "warning": overfull(loads(newest, statistics), newest.model, self._subject.job.capacity),
+        }
+        drawn = self._shapes(status.scheme, statistics, layout) | {"generation": status.generation}
+        coming = None if status.wanted is None else self._coming(status, status.wanted, statistics, layout)
+        return {"plan": plan, "scheme": drawn, "coming": coming}
+
+    def _coming(self, status: PlanStatus, wanted: Plan, statistics: Statistics, layout: Layout) -> dict[str, Any]:
+        known = self._migration
+        if known is None or known[0] != wanted.generation:
+            known = wanted.generation, plan_migration(status.scheme, wanted.scheme, wanted.keep, statistics, layout.main)
+            self._migration = known
+        return {
+            "generation": wanted.generation,
+            "workers": wanted.workers,
+            "keep": list(wanted.keep),
+            "toFetchBytes": status.to_fetch_bytes,
+            **moved_record(known[1]),
+            "scheme": self._shapes(wanted.scheme, statistics, layout),
+        }
+
+    def _shapes(self, scheme: Scheme, statistics: Statistics, layout: Layout) -> dict[str, Any]:
+        streams = self._subject.streams
+        of_sides = [dict.fromkeys(streams[place.stream] for place in layout.places if place.side == side) for side in SIDES]
+        return shapes(scheme, statistics, layout, [listed(list(names), "and") for names in of_sides])
+
+    def _known(self, now: float) -> Statistics:
+        known = self._statistics
+        if known is None or not 0 <= now - known[0] < STATISTICS_SECONDS:
+            known = self._statistics = now, self._driver.statistics()
+        return known[1]
+
+    def _decisions(self) -> list[dict[str, Any]]:
+        ledger = self.ledger()
+        if ledger is None:
+            return []
+        records = list(ledger)
+        first = ledger.forgotten + max(0, len(records) - MOST_RECORDS)
+        return [decision_record(number, record) for number, record in enumerate(records[-MOST_RECORDS:], start=first)]
+
+
+def series(history: History) -> dict[str, list[Any]]:
+    """The whole run, in at most MOST_POINTS points: per second, or the worst of each. O(samples)."""
+    samples = history.samples
+    size = max(1, -(-len(samples) // MOST_POINTS))
+    found: dict[str, list[Any]] = {name: [] for name in ("at", "input", "output", "seconds", "fullest", "workers", "lag", "shed")}
+    since: float | None = None
+    for first in range(0, len(samples), size):
+        part: Sample = samples[first]
+        start = part.start if since is None else since
+        for later in samples[first + 1 : first + size]:
+            part = part.merged(later)
+        since = part.end
+        span = max(part.end - start, 1e-3)
+        lags = [lag for lag in part.lag if lag is not None]
+        row = (
+            round(history.origin + part.end, 3),
+            _number(sum(part.input) / span),
+            _number(part.output / span),
+            _number(part.seconds),
+            _number(max(part.utilization.values(), default=0.0)),
+            part.workers,
+            _number(max(lags)) if lags else None,
+            part.shed,
+        )
+        for values, value in zip(found.values(), row, strict=True):
+            values.append(value)
+    return found
+
+
+def moved_record(migration: Migration) -> dict[str, Any]:
+    """What a plan moves, in expected tuples, and between whom."""
+    between: dict[tuple[int | None, int], float] = {}
+    for move in migration.moves:
+        pair = move.from_worker, move.to_worker
+        between[pair] = between.get(pair, 0.0) + move.expected_tuples
+    return {
+        "movedTuples": round(migration.moved_tuples),
+        "keptTuples": round(migration.kept_tuples),
+        "deletedTuples": round(migration.deleted_tuples),
+        "leastTuples": round(migration.lower_bound_tuples),
+        "naiveTuples": round(migration.naive_tuples),
+        "moves": [{"from": sender, "to": receiver, "tuples": round(tuples)} for (sender, receiver), tuples in between.items()],
+    }
+
+
+def decision_record(number: int, record: Record) -> dict[str, Any]:
+    """A record of the ledger in short. ``number``: counted from the first that there ever was."""
+    decision, realised = record.decision, record.realised
+    return {
+        "number": number,
+        "firstAt": record.first_at,
+        "lastAt": record.last_at,
+        "count": record.count,
+        "kind": decision.kind.value,
+        "mode": decision.mode.value,
+        "rule": None if decision.rule is None else decision.rule.value,
+        "reason": decision.reason.value,
+        "sentence": decision.sentence,
+        "generation": decision.generation,
+        "workers": decision.workers,
+        "target": decision.target,
+        "tau": None if decision.inputs is None else _number(decision.inputs.tau_max),
+        "realised": None
+        if realised is None
+        else {
+            "generation": realised.generation,
+            "tau": _number(realised.tau_max),
+            "movedTuples": round(realised.moved_tuples),
+            "pauseSeconds": _number(realised.pause_seconds),
+        },
+    }
+
+
+def _work(work: TaskWork | None) -> dict[str, Any]:
+    """What a worker did in the last epoch."""
+    if work is None:
+        return {"busySeconds": 0.0, "output": 0, "candidates": 0}
+    return {"busySeconds": _number(sum(work.seconds.values())), "output": work.output, "candidates": work.candidates}
+
+
+def _number(value: float | None) -> float | None:
+    """As JSON has numbers, to a millionth; None for what is none."""
+    return None if value is None or not math.isfinite(value) else round(value, 6)

@@ -1,0 +1,112 @@
+"""What a run is at, by the events that it has told: the same for the terminal's screen and for the page.
+
+Always holds: only what was told counts, so that two who saw the same events say the same; bounded, however long the run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from streamjoin.api.loop import Asked, Done, Ended, Entering, Event, Notice, Reason, Retrying, Started, Starting, Stopping, Waiting
+from streamjoin.cli import wording
+from streamjoin.cli.history import History
+from streamjoin.cli.subject import Subject
+from streamjoin.elastic.decision import Decision
+from streamjoin.epoch.replan import PlanStatus
+
+LONG_SECONDS = 2.0
+"""A step that takes longer is named."""
+MOST_TROUBLES = 20
+WARNING = "warning: "
+"""How a notice begins that is one."""
+
+
+class Kind(StrEnum):
+    """Which trouble it is."""
+
+    FAILURE = "failure"
+    """An epoch, or the run, has failed."""
+    WARNING = "warning"
+    """An epoch has warned."""
+    NOTICE = "notice"
+    """Somebody else has: the autoscaler, or the start of the workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that went wrong, or may."""
+
+    at: float
+    """When it was told last, by the wall clock."""
+    kind: Kind
+    text: str
+
+
+class Seen:
+    """See the module. Not thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self.state = "starting"
+        self.step: Entering | None = None
+        """What the driver does; None between epochs, and while it looks for input."""
+        self.is_stopping = False
+        """Somebody asked for it."""
+        self.ended: Ended | None = None
+        self.plan: PlanStatus | None = None
+        """After the last epoch."""
+        self.decision: Decision | None = None
+        self.troubles: deque[Trouble] = deque(maxlen=MOST_TROUBLES)
+        """The last ones, oldest first, each text once."""
+
+    def see(self, event: Event) -> None:
+        """An event happened."""
+        if isinstance(event, Starting):
+            self.state = "starting workers"
+        elif isinstance(event, Started | Done):
+            self.state = "running"
+        elif isinstance(event, Waiting):
+            self.state, self.step = "running", None
+        elif isinstance(event, Retrying):
+            self.state = "retrying"
+            self._trouble(event.sentence, Kind.FAILURE)
+        elif isinstance(event, Stopping):
+            self.state = "stopping workers"
+        elif isinstance(event, Asked):
+            self.is_stopping = True
+        elif isinstance(event, Ended):
+            self.ended = event
+            self.state = "failed" if event.failure else "done" if event.reason is Reason.IDLE else "stopped"
+            if event.failure is not None:
+                self._trouble(event.failure.sentence, Kind.FAILURE)
+        elif isinstance(event, Entering):
+            self.step = event if event.step != "plan" else None
+        elif isinstance(event, Notice) and event.text.startswith(WARNING):
+            self._trouble(event.text.removeprefix(WARNING), Kind.NOTICE)
+        if isinstance(event, Done):
+            self.plan, self.decision = event.plan, event.decision
+            for warning in event.result.warnings:
+                self._trouble(warning)
+
+    def doing(self, subject: Subject, history: History, now: float) -> str:
+        """What the run is at, in a few words; the first, up to a comma, is the state."""
+        if self.state != "running":
+            return self.state
+        if self.is_stopping:
+            return "stopping"
+        if self.step is not None and now - self.step.at >= LONG_SECONDS:
+            return f"running, {self.step.step} for {wording.duration(now - self.step.at)}"
+        quiet = 2 * subject.job.interval_micros / 1e6 + LONG_SECONDS
+        if self.step is None and now - history.origin - history.ended > quiet:
+            return "waiting for input"
+        return "running"
+
+    def _trouble(self, text: str, kind: Kind = Kind.WARNING) -> None:
+        known = next((one for one in self.troubles if one.text == text), None)
+        if known is not None:
+            self.troubles.remove(known)
+        self.troubles.append(Trouble(self._clock(), kind, text))

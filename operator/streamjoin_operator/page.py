@@ -1,0 +1,148 @@
+"""The page of all StreamJoins of an operator: what their statuses say, for a browser. Read-only.
+
+It is told what may be in any namespace, so only the pod itself can connect: ``kubectl port-forward`` does, by the rights that Kubernetes
+gives to who calls it.
+
+Always holds: only what the watches have shown is read, and the API server is not asked.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from types import TracebackType
+from typing import Any, Protocol
+
+from streamjoin import pages
+from streamjoin.manifest.model import Scaling
+from streamjoin_operator.cost import Cost
+from streamjoin_operator.queue import Key
+
+ADDRESS = "127.0.0.1"
+HOSTS = ("127.0.0.1", "localhost", "[::1]")
+"""By which a browser may call it: another name that leads here is somebody else's page."""
+PATH = "/v1/streamjoins"
+FIELDS = ("workers", "desiredWorkers", "shed", "lastCommit", "image", "memory")
+"""Fields of a status that are given as they are."""
+
+Object = Mapping[str, Any]
+
+
+class Watched(Protocol):
+    """What is needed of ``seen.Seen``."""
+
+    bodies: dict[Key, Any]
+
+    def costs(self, now: float) -> Mapping[Key, Cost]: ...
+
+
+class Told(Protocol):
+    """What is needed of ``health.Health``."""
+
+    state: str
+
+
+def overview(seen: Watched, state: str, now: float) -> dict[str, Any]:
+    """All StreamJoins, in order of their names. ``state``: the operator's. O(StreamJoins)."""
+    costs = seen.costs(now)
+    return {
+        "at": now,
+        "operator": state,
+        "streamJoins": [_one(key, body, costs.get(key)) for key, body in sorted(seen.bodies.items())],
+    }
+
+
+def _one(key: Key, body: Object, cost: Cost | None) -> dict[str, Any]:
+    status, spec = body.get("status") or {}, body.get("spec") or {}
+    namespace, name = key
+    return {
+        "namespace": namespace,
+        "name": name,
+        "createdAt": body["metadata"].get("creationTimestamp"),
+        "suspended": bool(spec.get("suspend")),
+        "phase": status.get("phase"),
+        "workersLimits": [(spec.get("workers") or {}).get(limit) for limit in ("min", "max")],
+        **{field: status.get(field) for field in FIELDS},
+        "thresholds": _thresholds(spec.get("scaling") or {}),
+        "utilization": status.get("utilization"),
+        "completeness": status.get("completeness"),
+        "plan": status.get("plan"),
+        "firstPlan": (status.get("firstPlan") or {}).get("message"),
+        "change": (status.get("change") or {}).get("message"),
+        "conditions": [
+            {field: condition.get(field) for field in ("type", "status", "reason", "message", "lastTransitionTime")}
+            for condition in status.get("conditions") or []
+        ],
+        "decisions": status.get("decisions") or [],
+        "cost": None
+        if cost is None
+        else {
+            "executors": cost.executors,
+            "executorHours": round(cost.hours, 6),
+            "avoidedExecutorHours": round(cost.avoided_hours, 6),
+            "pricePerExecutorHour": cost.price,
+            "spent": round(cost.spent, 6),
+            "avoided": round(cost.avoided, 6),
+        },
+    }
+
+
+def _thresholds(scaling: Object) -> dict[str, float]:
+    """tau1, tau2 and tau3, given or by default."""
+    tau2, tau3 = (float(scaling.get(name) or Scaling.model_fields[name].default) for name in ("tau2", "tau3"))
+    return {"tau1": float(scaling.get("tau1") or tau2 / 2), "tau2": tau2, "tau3": tau3}
+
+
+class PageServer:
+    """Answers from its construction to ``close``. Raises OSError where the port cannot be had."""
+
+    def __init__(self, seen: Watched, health: Told, port: int) -> None:
+        """``port`` 0: any that is free."""
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 10.0
+
+            def do_GET(self) -> None:
+                path = self.path.partition("?")[0]
+                host = self.headers.get("Host", "")
+                if host.rpartition(":")[0] not in HOSTS and host not in HOSTS:
+                    self._answer(403, "text/plain", b"the Host must be this machine, as 127.0.0.1 or localhost\n")
+                elif path == PATH:
+                    found = json.dumps(overview(seen, health.state, time.time())).encode()
+                    self._answer(200, "application/json", found, {"Cache-Control": "no-store"})
+                else:
+                    file = pages.index("operator") if path == "/" else pages.asset(path)
+                    if file is None:
+                        self._answer(404, "text/plain", f"/ {PATH}\n".encode())
+                    else:
+                        self._answer(200, *file, pages.HEADERS)
+
+            def _answer(self, code: int, kind: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+                self.send_response(code)
+                for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+                """Requests are not worth a line each."""
+
+        self._server = ThreadingHTTPServer((ADDRESS, port), Handler)
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        self._thread = Thread(target=self._server.serve_forever, args=(0.2,), name="page", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> PageServer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,375 @@
+"""The page of a join in a real browser: what it shows is what the driver, the metrics and the plan API say, step by step."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import pty
+import random
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from playwright.sync_api import expect
+
+from browser import Browser, browser
+from shown_join import STEPS, Shown, read
+from streamjoin.api.loop import Ended, Notice, Reason, Retrying
+from streamjoin.cli import main
+from streamjoin.epoch.ports import EpochResult
+from streamjoin.serve.live import Board
+
+PLANS = {8: {"workers": 2}, 17: {"workers": 4}, 26: {"workers": 3, "model": "square"}, 35: {"workers": 3}, 43: {"workers": 1}}
+"""At which steps which plans are put."""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> Iterator[Shown]:
+    made = Shown(tmp_path)
+    with made.server:
+        yield made
+
+
+def whole(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def test_at_each_of_fifty_steps_the_page_shows_what_the_api_says(shown: Shown, chromium: Browser) -> None:
+    with chromium.page(shown.url) as (page, heard):
+        expect(page.locator("#facts")).to_contain_text("no epoch yet")
+        plans: list[int] = []
+        for number in range(STEPS):
+            if number in PLANS:
+                before = shown.get("/v1/plan")["generation"]
+                answer = shown.get("/v1/plan", "PUT", PLANS[number])
+                shown.live.board.changed()
+                expect(page.locator("#coming-now")).to_contain_text(f"Plan {answer['wanted']['generation']} for")
+                assert page.locator("#scheme figure").count() == 2
+                assert answer["wanted"]["generation"] == before + 1
+            if number == 20:
+                shown.live.show(Retrying("epoch 20: a worker died", 1, 0.5))
+                expect(page.locator("#doing")).to_have_text("retrying")
+            if number == 30:
+                shown.live.show(Notice("warning: the plan was given up"))
+            result = shown.step()
+            seen = read(page, result.epoch)
+            plan, samples = shown.get("/v1/plan"), shown.samples()
+            check_counters(seen, samples, result)
+            check_workers(seen, samples, result)
+            check_plan(seen, plan)
+            assert seen["doing"] == "running"
+            assert seen["facts"].startswith(f"epoch {result.epoch} · plan {plan['generation']} · ")
+            assert seen["steps"][0]["epoch"] == str(result.epoch)
+            assert whole(seen["steps"][0]["results"]) == result.output
+            if plan["switched"] is not None and plan["switched"]["generation"] not in plans:
+                plans.append(plan["switched"]["generation"])
+                moved = f"{plan['switched']['movedTuples']:,} tuples moved, {plan['switched']['keptTuples']:,} stayed"
+                assert moved in next(row for row in seen["plans"] if row["plan"] == str(plan["generation"]))["what it took"]
+        assert len(plans) == len(PLANS)
+        told = " ".join(seen["troubles"])
+        assert "epoch 20: a worker died" in told
+        assert "the plan was given up" in told
+        shown.live.show(Ended(Reason.IDLE))
+        shown.live.board.finish()
+        expect(page.locator("#doing")).to_have_text("done")
+        expect(page.locator("#link")).to_have_text("the run is over")
+        assert heard.errors == []
+        assert heard.hosts == {shown.url.removeprefix("http://")}
+
+
+def check_counters(seen: Any, samples: dict[tuple[str, ...], float], result: EpochResult) -> None:
+    for row, stream in zip(seen["streams"], "lr", strict=True):
+        assert row["stream"] == stream
+        for column, metric in {"total": "input_records", "joined": "accepted_tuples", "late": "late_tuples", "shed": "shed_tuples"}.items():
+            assert whole(row[column]) == samples[f"streamjoin_{metric}_total", stream], (result.epoch, stream, column)
+        assert whole(row["backlog"]) == samples["streamjoin_backlog_records", stream]
+    outputs = [samples["streamjoin_join_output_rows_total", join] for join in ("near", "far")]
+    assert seen["tiles"]["output"][1] == f"{sum(outputs):,.0f} in all"
+    for panel, output in zip(("near", "far"), outputs, strict=True):
+        assert seen[panel]["results"].startswith(f"{output:,.0f}, ")
+    assert seen["left"]["late"] == seen["streams"][0]["late"]
+    shed, late = (sum(whole(row[column]) for row in seen["streams"]) for column in ("shed", "late"))
+    assert seen["tiles"]["complete"][1] == (f"{shed:,} shed, {late:,} late" if shed or late else "nothing shed or late")
+
+
+def check_workers(seen: Any, samples: dict[tuple[str, ...], float], result: EpochResult) -> None:
+    assert [row["worker"] for row in seen["workers"]] == [str(task) for task in sorted(result.held)]
+    for row in seen["workers"]:
+        tau = samples["streamjoin_worker_utilization_ratio", row["worker"]]
+        assert abs(float(row["τ"]) - tau) <= 0.005 + 1e-6, (result.epoch, row, tau)
+        # By this order of the labels: side, task.
+        held = [samples["streamjoin_worker_tuples", side, row["worker"]] for side in ("left", "right")]
+        assert [whole(row["held l"]), whole(row["held r"])] == held, result.epoch
+    assert seen["tiles"]["workers"][0] == str(len(result.held))
+    assert abs(float(seen["tiles"]["tau"][0]) - max(result.utilization.values())) <= 0.005 + 1e-6
+
+
+def check_plan(seen: Any, plan: Any) -> None:
+    assert seen["plan"].startswith(f"Plan {plan['generation']} runs on {plan['workers']} worker")
+    if plan["wanted"] is None:
+        assert seen["coming"] is None
+        assert len(seen["drawn"]) == 1
+    drawn = [area for area in seen["drawn"][0] if area[2] > 0 and area[4] > 0]
+    assert {task for task, *_ in seen["drawn"][0]} == {area["task"] for area in plan["scheme"]["areas"]} == set(range(plan["workers"]))
+    assert len(seen["drawn"][0]) == sum(len(area["left"]["units"]) * len(area["right"]["units"]) // 4 for area in plan["scheme"]["areas"])
+    assert drawn, "areas have a size"
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    """Of two generated streams, a thousand rows a second of each, without an end."""
+    columns = {"id": {"sequence": {}}, "k": {"uniform": {"min": 0, "max": 999}}}
+    streams = [
+        {
+            "name": name,
+            "source": {"generator": {"seed": seed, "rate": {"constant": 1000}, "columns": columns}},
+            "schema": "id BIGINT, k BIGINT, at TIMESTAMP",
+            "eventTime": "at",
+            "watermark": "1s",
+        }
+        for seed, name in enumerate(("orders", "payments"))
+    ]
+    sink = {"files": {"path": str(tmp_path / "out"), "format": "parquet"}}
+    output = {"select": ["orders.id AS a", "payments.id AS b"], "sink": sink}
+    join = {"name": "near", "condition": "abs(orders.k - payments.k) <= 1", "window": {"within": "2s"}, "output": output}
+    spec = {
+        "streams": streams,
+        "joins": [join],
+        "workers": {"min": 1, "max": 3, "capacityTuples": 10_000},
+        "epoch": {"interval": "100ms"},
+        "checkpoint": {"location": str(tmp_path / "state")},
+    }
+    path = tmp_path / "m.yaml"
+    kind = {"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "metadata": {"name": "shop"}, "spec": spec}
+    path.write_text(yaml.safe_dump(kind))
+    return path
+
+
+@contextlib.contextmanager
+def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``streamjoin run``, and the link to its page."""
+    command = [sys.executable, "-m", "streamjoin", "run", *arguments, "--runner", "inline"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
+        try:
+            assert run.stderr is not None
+            found = next((line for line in run.stderr if line.startswith("page: ")), "")
+            yield run, found.removeprefix("page: ").strip()
+        finally:
+            run.send_signal(signal.SIGINT)
+            run.communicate(timeout=30)
+
+
+def test_the_link_that_a_run_prints_opens_its_page_and_nothing_else_does(manifest: Path, chromium: Browser) -> None:
+    with running(str(manifest), "--ui") as (run, link):
+        address, _, given = link.partition("#token=")
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
+        for path in ("v1/live", "v1/plan", "v1/decisions"):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(address + path, timeout=20)
+            assert refused.value.code == 401
+        with chromium.page(link) as (page, heard):
+            expect(page.locator("#name")).to_have_text("shop")
+            expect(page.locator("#doing")).to_have_text("running")
+            assert given not in page.url  # so that it is in no history and no picture
+            expect(page.get_by_role("tab")).to_have_text(["All", "join near", "stream orders", "stream payments"])
+            assert heard.errors == []
+            page.reload()
+            expect(page.locator("#doing")).to_have_text("running")
+            run.send_signal(signal.SIGINT)
+            expect(page.locator("#link")).to_have_text("the run is over")
+            assert heard.hosts == {address[len("http://") : -1]}
+
+
+def test_a_page_without_the_token_asks_for_it(manifest: Path, chromium: Browser) -> None:
+    with running(str(manifest), "--ui") as (_, link):
+        address, _, given = link.partition("#token=")
+        with chromium.page(address) as (page, _):
+            dialog = page.get_by_role("dialog", name="Token")
+            expect(dialog).to_be_visible()
+            dialog.get_by_label("Token").fill("guessed")
+            dialog.get_by_role("button", name="Use it").click()
+            expect(page.locator("#token-why")).to_have_text("The token is not the right one.")
+            expect(dialog).to_be_visible()
+            dialog.get_by_label("Token").fill(given)
+            dialog.get_by_role("button", name="Use it").click()
+            expect(page.locator("#doing")).to_have_text("running")
+            expect(page.locator("#notice")).to_be_hidden()
+
+
+def test_without_a_terminal_there_is_a_page_only_where_it_is_asked_for(manifest: Path) -> None:
+    for options, has_page in (((), False), (("--metrics-port", "0"), True), (("--metrics-port", "0", "--no-ui"), False)):
+        done = CliRunner().invoke(main, ["run", str(manifest), "--runner", "inline", "--for", "50ms", *options])
+        assert (done.exit_code, "page: " in done.stderr) == (0, has_page), done.output
+
+
+def test_on_a_terminal_a_run_has_a_page_by_itself(manifest: Path) -> None:
+    ours, terminal = pty.openpty()
+    command = [sys.executable, "-m", "streamjoin", "run", str(manifest), "--runner", "inline", "--for", "50ms"]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
+    with subprocess.Popen(command, stdout=terminal, stderr=subprocess.PIPE, text=True, env=environment) as run:
+        os.close(terminal)
+        with contextlib.suppress(OSError):  # of Linux, where the other end is closed
+            while os.read(ours, 1 << 16):
+                pass
+        _, told = run.communicate(timeout=60)
+    os.close(ours)
+    assert run.returncode == 0, told
+    assert re.search(r"^page: http://127\.0\.0\.1:\d+/#token=\S{20,}$", told, re.MULTILINE)
+    assert "metrics: " not in told
+
+
+def test_the_page_works_with_the_keyboard_and_on_a_small_screen_in_the_dark(shown: Shown, chromium: Browser) -> None:
+    for _ in range(12):
+        result = shown.step()
+    for width, dark in ((400, False), (400, True), (1200, True)):
+        with chromium.page(shown.url, width=width, dark=dark) as (page, heard):
+            read(page, result.epoch)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, "what is wider than the screen scrolls by itself"
+            assert page.evaluate(FAINT) == [], f"{width} pixels, {dark=}: contrast below 4.5 to 1"
+            assert page.evaluate(NAMELESS) == []
+            page.get_by_role("tab", name="All").focus()
+            for name in ("join near", "join far", "stream l", "stream r", "All"):
+                page.keyboard.press("ArrowRight")
+                tab = page.get_by_role("tab", name=name)
+                expect(tab).to_be_focused()
+                expect(tab).to_have_attribute("aria-selected", "true")
+                expect(page.get_by_role("tabpanel")).to_have_count(1)
+                expect(page.get_by_role("tabpanel")).to_have_accessible_name(name)
+            assert heard.errors == []
+
+
+FAINT = """() => {
+  const parsed = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, index) => sum + v * [0.2126, 0.7152, 0.0722][index], 0);
+  const back = (element) => {
+    for (let one = element; one; one = one.parentElement) {
+      const colour = parsed(getComputedStyle(one).backgroundColor);
+      if (colour.length < 4 || colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  return Array.from(document.querySelectorAll("body *")).filter((one) => one.checkVisibility() && !one.closest("svg, .uplot")
+      && Array.from(one.childNodes).some((child) => child.nodeType === 3 && child.textContent.trim()))
+    .map((one) => {
+      const [high, low] = [light(parsed(getComputedStyle(one).color)), light(back(one))].sort((a, b) => b - a);
+      return [(high + 0.05) / (low + 0.05), one.outerHTML.slice(0, 80)];
+    }).filter(([ratio]) => ratio < 4.5);
+}"""
+"""Texts that are hard to read (WCAG 2.1, 1.4.3)."""
+NAMELESS = """() => Array.from(document.querySelectorAll("button, input, select, table, [role=img], [role=region], [role=tabpanel]"))
+  .filter((one) => one.checkVisibility() && !(one.textContent.trim() && one.matches("button, table")))
+  .filter((one) => !one.getAttribute("aria-label") && !one.getAttribute("aria-labelledby") && !one.labels?.length)
+  .map((one) => one.outerHTML.slice(0, 80))"""
+"""What a screen reader has no name for."""
+
+
+def test_the_areas_of_the_picture_cover_the_band_and_no_point_twice(shown: Shown) -> None:
+    for number in range(16):
+        if number in (4, 8, 12):
+            shown.get("/v1/plan", "PUT", {"workers": 1 + number // 4, "model": "square" if number == 8 else "adsp"})
+        shown.step()
+        drawn = shown.live.sections()["scheme"]
+        rng = random.Random(number)
+        for top, bottom, begin, end in drawn["band"]:
+            y, x = rng.uniform(top, bottom), rng.uniform(begin, end)
+            if min(abs(y - cut) for cut in cuts(drawn, "rows")) < 1e-3 or min(abs(x - cut) for cut in cuts(drawn, "columns")) < 1e-3:
+                continue  # at the edge of an area, but for rounding
+            inside = [area for area in drawn["areas"] if lies_in(y, area["rows"]) and lies_in(x, area["columns"])]
+            assert len(inside) == 1, (number, y, x)
+        assert any("only 7" in hot["keys"] and hot["share"] > 0.3 for hot in drawn["sides"][0]["hot"]), "half of all keys are 7"
+
+
+def cuts(drawn: Any, side: str) -> list[float]:
+    return [0.0, 1.0, *(end for area in drawn["areas"] for part in area[side] for end in part)]
+
+
+def lies_in(place: float, parts: list[list[float]]) -> bool:
+    return any(low <= place < high for low, high in parts)
+
+
+def test_the_server_gives_away_nothing_but_the_page(shown: Shown) -> None:
+    def fetched(path: str, **headers: str) -> tuple[int, str, Any]:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(shown.url + path, headers=headers), timeout=20) as answer:
+                return answer.status, answer.read().decode(), answer.headers
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode(), error.headers
+
+    status, text, headers = fetched("/", Accept="text/html,*/*")
+    assert (status, text.startswith("<!doctype html>")) == (200, True)
+    assert headers["Content-Security-Policy"].startswith("default-src 'self';")
+    assert fetched("/", Accept="*/*")[1].startswith("/  ")  # for curl
+    for name in re.findall(r'(?:href|src)="(ui/[^"]+)"', text):
+        assert fetched(f"/{name}")[0] == 200, name
+    assert "MIT License" in fetched("/ui/vendor/uPlot.LICENSE")[1]
+    for path in ("/ui/", "/ui/vendor", "/ui/../server.py", "/ui/%2e%2e/server.py", "/ui//etc/passwd", "/ui/page.py", "/index.html"):
+        assert fetched(path)[0] == 404, path
+
+
+def test_who_follows_gets_each_section_as_it_is_and_is_told_of_the_end(shown: Shown) -> None:
+    connection = http.client.HTTPConnection(shown.url.removeprefix("http://"), timeout=20)
+    connection.request("GET", "/v1/live", headers={"Accept": "text/event-stream"})
+    answer = connection.getresponse()
+    found: dict[str, Any] = {}
+
+    def taken() -> str:
+        lines = []
+        while line := answer.readline().decode().strip():
+            lines.append(line)
+        kind, data = (line.partition(": ")[2] for line in lines)
+        found.update(json.loads(data))
+        return kind
+
+    assert taken() == "live"
+    for _ in range(5):
+        number = shown.step().epoch
+        while found["run"]["epoch"] != number or found["run"]["doing"] != "running":
+            assert taken() == "live"
+        while found != shown.get("/v1/live"):  # the clock of this join stands still, so that both come to be the same
+            assert taken() == "live"
+    shown.live.show(Ended(Reason.STOPPED))
+    shown.live.board.finish()
+    while taken() != "end":
+        pass
+    assert found["run"]["ended"] == {"reason": "stopped", "error": None}
+    connection.close()
+
+
+def test_a_run_does_nothing_for_a_page_that_nobody_looks_at() -> None:
+    observed = []
+    board = Board(lambda: observed.append(1) or {"run": {}}, pause_seconds=0.2)
+    for _ in range(1000):
+        board.changed()
+    assert observed == []
+
+
+def test_more_than_so_many_pages_are_told_to_come_again(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamjoin.serve.live.MOST_FOLLOWERS", 1)
+    where = shown.url.removeprefix("http://")
+    first, second = (http.client.HTTPConnection(where, timeout=20) for _ in range(2))
+    first.request("GET", "/v1/live", headers={"Accept": "text/event-stream"})
+    assert first.getresponse().readline().startswith(b"event: live")
+    second.request("GET", "/v1/live", headers={"Accept": "text/event-stream"})
+    refused = second.getresponse()
+    assert (refused.status, refused.headers["Retry-After"], "close a page" in json.loads(refused.read())["error"]) == (503, "5", True)
+    assert shown.get("/v1/live")["run"]["name"] == "test"
+    first.close()
+    second.close()
