@@ -9,7 +9,7 @@ PYTEST ?= $(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench crds monitoring kubernetes cluster-up cluster-down e2e clean
+.PHONY: help setup demo test lint bench crds monitoring kubernetes cluster-up cluster-down e2e lock packages images release scan workflows clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,26 @@ e2e: setup ## Run joins as pods of that cluster, kill their parts, and compare t
 bench: setup ## Run the benchmarks (some minutes each)
 	@set -e; for program in $(sort $(wildcard tests/bench/bench_*.py)); do echo "== $$program"; $(BIN)/python $$program; done
 
+lock: setup ## Resolve locks/*.txt anew, after a change of pyproject.toml (UPGRADE=1: to the newest versions)
+	$(BIN)/python tools/release.py lock $(if $(UPGRADE),--upgrade)
+
+packages: setup ## Build wheel, source distribution and chart of the last commit into dist/VERSION, twice, and compare
+	$(BIN)/python tools/release.py packages
+
+images: setup ## Build both images of the last commit for amd64 and arm64 into dist/VERSION (needs buildah)
+	$(BIN)/python tools/release.py images
+
+release: packages images ## All of a release of the last commit, in dist/VERSION: packages, images, what is in them, sums; verified
+	$(BIN)/python tools/release.py sums
+	$(BIN)/python tools/release.py verify dist/$$($(BIN)/python tools/release.py version)
+
+scan: setup ## Ask the vulnerability databases about that release
+	$(BIN)/python tools/release.py scan
+
+workflows: setup ## Check .github/workflows
+	$(BIN)/python tools/kubernetes_programs.py actionlint
+	$(BIN)/pytest -q -n 0 tests/test_workflows.py
+
 clean: ## Remove all that was made here: .venv, caches, out
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build out *.egg-info
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist out *.egg-info
 	find engine operator tests tools examples -name __pycache__ -type d -prune -exec rm -rf {} +

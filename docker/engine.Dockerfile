@@ -2,58 +2,79 @@
 #
 #     docker build -f docker/engine.Dockerfile -t streamjoin-engine:0.1.0 .
 #
-# The result has a Java runtime of the modules that Spark needs, Python with the engine in /opt/streamjoin, and tini; no compiler, pip or
-# package lists. It runs as user 10001 with a read-only root file system: what it writes goes to /tmp and, in executors, to /var/data.
-ARG BASE=debian:bookworm-slim
+# The result has a Java runtime of the modules that Spark needs, Python with the engine in /opt/streamjoin, tini, and busybox and bash for Spark's
+# scripts; no compiler, pip, perl or package manager. It runs as user 10001 with a read-only root file system: what it writes goes to /tmp and, in
+# executors, to /var/data.
+#
+# All that is in it is locked by digest (locks/). Nothing of the image for another processor is run while it is built, so any machine builds it; its
+# containers then do without what START makes.
+ARG BASE=docker.io/library/debian:bookworm-slim
 
-FROM ${BASE} AS java
-RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jdk-headless binutils
-RUN jlink --output /opt/java --no-header-files --no-man-pages --strip-debug --compress=2 --add-modules \
-    java.base,java.compiler,java.desktop,java.instrument,java.logging,java.management,java.naming,java.net.http,java.rmi,java.scripting,java.security.jgss,java.security.sasl,java.sql,java.xml,jdk.crypto.ec,jdk.incubator.vector,jdk.management,jdk.security.auth,jdk.unsupported,jdk.zipfs \
-    && /opt/java/bin/java -Xshare:dump
-
-FROM ${BASE} AS packages
-RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates python3 python3-pip python3-venv
+FROM --platform=${BUILDPLATFORM} ${BASE} AS tools
+RUN apt-get update -q && apt-get install -q -y --no-install-recommends \
+    binutils-aarch64-linux-gnu binutils-x86-64-linux-gnu ca-certificates python3 python3-pip python3-venv
 # A proxy that looks into TLS needs its certificate: --build-arg PIP_CERT=... with that file mounted.
 ARG PIP_CERT=
+ARG TARGETARCH
+ARG SOURCE_DATE_EPOCH=1767225600
+# As variables of the environment, which stages that are made of this one inherit.
+ENV TARGETARCH=${TARGETARCH} SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PIP_CERT=${PIP_CERT} PYTHONHASHSEED=0 LC_ALL=C.UTF-8 \
+    UV_NO_CACHE=1 UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never
 WORKDIR /build
-COPY pyproject.toml ./
-COPY docker/unused-jars.txt docker/unused-jars.txt
-# What the engine needs, by far the largest part, has stages and a layer of its own, which a change of its code leaves as it is. Compiled to
-# bytecode that nobody compares with its source: with a read-only root file system every start would compile anew.
-RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/streamjoin \
-    && mkdir engine operator && touch README.md LICENSE \
-    && PIP_CERT=${PIP_CERT} /opt/pip/bin/pip --python /opt/streamjoin/bin/python install --no-cache-dir --no-compile ".[engine]" \
-    && /opt/pip/bin/pip --python /opt/streamjoin/bin/python uninstall -q -y streamjoin \
-    && cd /opt/streamjoin/lib/python3*/site-packages/pyspark \
-    && grep -v '^#' /build/docker/unused-jars.txt | while read -r pattern; do rm -f jars/$pattern; done \
-    && rm -rf examples data sbin licenses yarn kubernetes R \
-    && find /opt/streamjoin -type d \( -name tests -o -name test \) -path '*/site-packages/*' -not -path '*/pyspark/*' -prune -exec rm -rf {} + \
-    && find /opt/streamjoin -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.a' \) -delete \
-    && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/streamjoin/lib
+COPY locks locks
+COPY docker/unpack-debian.sh docker/make-root.sh docker/install-python.sh docker/
+RUN python3 -m venv /opt/uv && /opt/uv/bin/pip install -q --no-cache-dir --require-hashes -r locks/build.txt
+
+FROM tools AS root
+RUN docker/unpack-debian.sh locks/debian.txt ${TARGETARCH} /root-fs python engine && docker/make-root.sh /root-fs
+
+FROM tools AS java
+RUN machine=$(dpkg --print-architecture) \
+    && docker/unpack-debian.sh locks/debian.txt "$machine" /machine java \
+    && ln -s /machine/etc/java-17-openjdk /etc/ \
+    && if [ "$machine" = "${TARGETARCH}" ]; then ln -s /machine /target; else docker/unpack-debian.sh locks/debian.txt ${TARGETARCH} /target java; fi \
+    && /machine/usr/lib/jvm/java-17-openjdk-"$machine"/bin/jlink --module-path /target/usr/lib/jvm/java-17-openjdk-${TARGETARCH}/jmods \
+    --output /opt/java --no-header-files --no-man-pages --compress=2 --add-modules \
+    java.base,java.compiler,java.desktop,java.instrument,java.logging,java.management,java.naming,java.net.http,java.rmi,java.scripting,java.security.jgss,java.security.sasl,java.sql,java.xml,jdk.crypto.ec,jdk.incubator.vector,jdk.management,jdk.security.auth,jdk.unsupported,jdk.zipfs \
+    && mkdir -p /about/var/lib/dpkg/status.d /about/usr/share/doc \
+    && cp /target/var/lib/dpkg/status.d/openjdk-17-jre-headless /about/var/lib/dpkg/status.d/ \
+    && cp -r /target/usr/share/doc/openjdk-17-jre-headless /about/usr/share/doc/
+
+# What the engine needs, by far the largest part, has stages and a layer of its own, which a change of its code leaves as it is.
+FROM tools AS packages
+COPY docker/unused-jars.txt docker/unused-python.txt docker/
+RUN docker/install-python.sh engine ${TARGETARCH}
 
 FROM packages AS code
-ARG PIP_CERT=
-COPY README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE ./
 COPY engine engine
 COPY operator operator
-RUN PIP_CERT=${PIP_CERT} /opt/pip/bin/pip --python /opt/streamjoin/bin/python install --no-cache-dir --no-compile --no-deps --prefix /code . \
-    && find /code -type f -exec touch -d 2026-01-01 {} + \
-    && python3 -m compileall -q --invalidation-mode unchecked-hash /code/lib
+RUN docker/install-python.sh --code engine
 
-FROM ${BASE}
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates libstdc++6 python3 tini zlib1g \
-    && rm -rf /var/lib/apt/lists/* /var/cache/apt /var/log/*.log /usr/share/doc /usr/share/man \
-    && groupadd --gid 10001 streamjoin && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin streamjoin
+# Spark's classes in one archive, and the machine code of the kernels for processors such as this one's: executors start in half of the time.
+# Made last, as both are compared with the files that they were made from.
+FROM packages AS start
+COPY --from=java /opt/java /opt/java
+COPY --from=code /code /opt/streamjoin
+ARG START=yes
+RUN mkdir -p /start/opt/streamjoin/share/streamjoin \
+    && if [ "${START}" = yes ] && [ "$(dpkg --print-architecture)" = "${TARGETARCH}" ]; then \
+    find /opt/streamjoin /opt/java -exec touch -h -d @${SOURCE_DATE_EPOCH} {} + \
+    && /opt/java/bin/java -Xshare:dump \
+    && JAVA_HOME=/opt/java HOME=/tmp NUMBA_CACHE_DIR=/opt/streamjoin/share/streamjoin/kernels PYTHONDONTWRITEBYTECODE=1 \
+       PYSPARK_PYTHON=/opt/streamjoin/bin/python /opt/streamjoin/bin/python -m streamjoin.runner.archive \
+    && mv /opt/streamjoin/share/streamjoin /start/opt/streamjoin/share/ \
+    && mkdir -p /start/opt/java/lib/server && mv /opt/java/lib/server/*.jsa /start/opt/java/lib/server/; fi
+
+FROM scratch
+COPY --from=root /root-fs /
+COPY --from=java /about /
 COPY --from=java /opt/java /opt/java
 COPY --from=packages /opt/streamjoin /opt/streamjoin
 COPY --from=code /code /opt/streamjoin
+COPY --from=start /start /
 ENV JAVA_HOME=/opt/java PATH=/opt/streamjoin/bin:/opt/java/bin:/usr/bin:/bin HOME=/tmp NUMBA_CACHE_DIR=/tmp MPLCONFIGDIR=/tmp \
-    PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PYSPARK_PYTHON=/opt/streamjoin/bin/python
-# Spark's classes in one archive, and the machine code of the kernels for processors such as this one's: executors start in half of the time.
-# Made here, as both are compared with the files that they were made from.
-RUN NUMBA_CACHE_DIR=/opt/streamjoin/share/streamjoin/kernels python -m streamjoin.runner.archive && rm -rf /tmp/* /root/.cache
+    PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PYSPARK_PYTHON=/opt/streamjoin/bin/python LANG=C.UTF-8
 USER 10001:10001
 WORKDIR /tmp
 EXPOSE 8080 7078 7079

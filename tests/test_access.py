@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import ssl
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from kubernetes.config import incluster_config
 
 from http_stub import Handler, Served
 from streamjoin_operator import access
@@ -118,16 +120,43 @@ def test_a_pod_logs_in_by_its_account_whose_token_kubernetes_replaces(tmp_path: 
     token.write_text("first")
     authority.write_text("an authority")
     monkeypatch.setattr(access, "TOKEN", token)
-    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(authority))
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     way = find()
     assert (way.server, way.ca, way.bearer()) == ("https://[fd00::1]:443", str(authority), "first")
     token.write_text("second")
+    assert way.bearer() == "first", "read a moment ago"
     way.forget()
     assert way.bearer() == "second"
+    token.write_text("third")
+    monkeypatch.setattr(access, "TOKEN_SECONDS", 0.0)
+    assert way.bearer() == "third"
+    for path, content in ((token, "a"), (authority, "b")):
+        path.write_text(" ")
+        with pytest.raises(AccessError, match=f"{path}: is empty"):
+            find()
+        path.write_text(content)
     token.unlink()
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
     with pytest.raises(AccessError, match="no service account"):
         find()
+
+
+def test_a_pod_needs_no_package_for_kubeconfigs_and_a_kubeconfig_says_that_it_does(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("of the pod")
+    (tmp_path / "ca.crt").write_text("an authority")
+    path = kubeconfig(tmp_path, {"token": "secret"})
+    program = f"""
+import sys
+sys.modules["kubernetes"] = None                # importing it fails
+from pathlib import Path
+from streamjoin_operator import access, main    # all of the operator
+access.TOKEN = Path({str(tmp_path / "token")!r})
+print(access.find().bearer())
+access.from_kubeconfig(Path({str(path)!r}))
+"""
+    environment = {**os.environ, "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "of the pod\n", done.stderr
+    assert "AccessError" in done.stderr
+    assert f"{path}: kubeconfigs are read by the Python package kubernetes, which is not here; run in a pod" in done.stderr

@@ -12,12 +12,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from kubernetes.client import Configuration
 
 from memory_cluster import MemoryCluster
 from operator_parts import FakeDriver, Object, parsed_once, streamjoin
 from streamjoin_operator import queue as queue_module
-from streamjoin_operator.access import Access
+from streamjoin_operator.access import Access, Login
 from streamjoin_operator.api import Api
 from streamjoin_operator.driver import DriverClient
 from streamjoin_operator.health import AGE_SECONDS, Health
@@ -165,7 +164,7 @@ def test_a_silent_api_server_does_not_fail_liveness(
     monkeypatch.setattr(queue_module, "BUDGET_SECONDS", 24.0)
 
     async def story() -> None:
-        api, drivers = Api(Access(lambda: Configuration(host=hole.url))), DriverClient()
+        api, drivers = Api(Access(lambda: Login(hole.url))), DriverClient()
         reconciler = Reconciler(api, drivers, Settings(), NoPrometheus())
         tried: Counter[Key] = Counter()
         queue = Queue(reconciler.reconcile, finished=lambda key, seconds, error: tried.update([key]))

@@ -4,8 +4,9 @@
 #     tools/images.sh [engine|operator ...]
 #
 # CONTEXT: a directory with the Dockerfiles of other images, and all that they copy.
-# TAG: the tag (by default the project's version). REGISTRY: a prefix such as registry.example.com/team/. BASE: another Debian 12 to
-# start from. PIP_CERT: a bundle of certificates that pip must trust while the image is built; it does not stay in the image.
+# TAG: the tag (by default the project's version). REGISTRY: a prefix such as registry.example.com/team/. PLATFORM: linux/arm64, say, for another
+# processor than this machine's. BASE: another Debian 12 to build in; nothing of it gets into the image. PIP_CERT: a bundle of certificates that pip
+# must trust while the image is built; it does not stay in the image. SOURCE_DATE_EPOCH: what the image's files are dated, in seconds since 1970.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,8 +24,15 @@ if [[ -n ${PIP_CERT:-} ]]; then
     [[ $builder != docker ]] || { echo "images: docker build mounts no files; use podman or buildah with PIP_CERT" >&2; exit 1; }
     arguments+=(--volume "$(realpath "$PIP_CERT"):/run/certificates.crt:ro" --build-arg PIP_CERT=/run/certificates.crt)
 fi
+arguments+=(--platform "${PLATFORM:-linux/$(uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')}")
+[[ -z ${START:-} ]] || arguments+=(--build-arg "START=$START")
+if [[ -n ${SOURCE_DATE_EPOCH:-} ]]; then
+    arguments+=(--build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH")
+    [[ $builder == docker ]] || arguments+=(--timestamp "$SOURCE_DATE_EPOCH")
+fi
 # In a chroot, buildah needs neither a network of its own nor a runtime for containers. It keeps layers only when asked.
 [[ $builder != buildah ]] || arguments+=(--isolation chroot --layers)
+[[ -z ${AGAIN:-} ]] || arguments+=(--no-cache)
 
 (($#)) || set -- engine operator
 for image in "$@"; do

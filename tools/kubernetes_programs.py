@@ -95,6 +95,11 @@ PROGRAMS = {
     "kubelet": _of_kubernetes("kubelet"),
     "kube-proxy": _of_kubernetes("kube-proxy"),
     "coredns": Program("github.com/coredns/coredns/coremain", "github.com/coredns/coredns", "v1.14.7", main=_COREDNS),
+    # Of releases (tools/release.py): registries, signatures, vulnerabilities, and the workflows that run them.
+    "crane": Program("github.com/google/go-containerregistry/cmd/crane", "github.com/google/go-containerregistry", "v0.20.6"),
+    "cosign": Program("github.com/sigstore/cosign/v2/cmd/cosign", "github.com/sigstore/cosign/v2", "v2.6.5"),
+    "osv-scanner": Program("github.com/google/osv-scanner/v2/cmd/osv-scanner", "github.com/google/osv-scanner/v2", "v2.2.4"),
+    "actionlint": Program("github.com/rhysd/actionlint/cmd/actionlint", "github.com/rhysd/actionlint", "v1.7.12"),
 }
 
 

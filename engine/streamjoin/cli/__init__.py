@@ -6,6 +6,7 @@ so that both answer at once (``tests/test_cli.py``).
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import sys
 from pathlib import Path
@@ -18,6 +19,18 @@ from streamjoin import __version__
 LEAST_MEMORY = 64 << 20
 """Of a query."""
 FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+class Pictures(click.Path):
+    """Where to draw. Refused before the work that is to be shown where nothing can draw, as in the engine's image."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if importlib.util.find_spec("matplotlib") is None:
+            self.fail(f"{value!r} cannot be drawn without matplotlib, which images leave out; pip install 'streamjoin[engine]'", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PICTURE, PICTURES = Pictures(dir_okay=False, path_type=Path), Pictures(file_okay=False, path_type=Path)
 
 
 class Duration(click.ParamType[float]):
@@ -88,7 +101,7 @@ def main() -> None:
 @click.option("--api-token-file", type=FILE, metavar="FILE", help="The token that the plan API asks for is in this file.")
 @click.option("--flight", "flight_port", type=click.IntRange(0, 65535), metavar="PORT", help="Answer queries over Arrow Flight, too.")
 @click.option("--ui/--no-ui", default=None, help="Serve a page that shows the run.  [default: on a terminal, and with --metrics-port]")
-@click.option("--picture", type=FILE, metavar="FILE.png", help="Draw the run when it ends (png, svg or pdf).")
+@click.option("--picture", type=PICTURE, metavar="FILE.png", help="Draw the run when it ends (png, svg or pdf).")
 @click.option(
     "--log-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -206,7 +219,7 @@ def validate(files: tuple[str, ...]) -> None:
 @click.option("--capacity", type=click.IntRange(1), help="Plan for as few workers as can hold all, each at most so many tuples.")
 @click.option("--from", "running", type=FILE, metavar="PLAN.json", help="Plan from this plan on: say what moves, and draw both.")
 @click.option("--save", type=FILE, metavar="PLAN.json", help="Write the plan into this file.")
-@click.option("--output", type=FILE, metavar="FILE", help="Draw the scheme into this file (svg or png).")
+@click.option("--output", type=PICTURE, metavar="FILE", help="Draw the scheme into this file (svg or png).")
 def plan(
     manifest: Path,
     stats: Path | None,
@@ -246,7 +259,7 @@ def plan(
 @click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE,...", help="Try each value, as scaling.tau3=0.8,0.9; repeatable.")
 @click.option("--explain", "explained", is_flag=True, help="Print the last decisions of StreamJoin's own rules as well.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-@click.option("--picture", type=FILE, metavar="FILE.png", help="Draw rates, workers and tau (png, svg or pdf).")
+@click.option("--picture", type=PICTURE, metavar="FILE.png", help="Draw rates, workers and tau (png, svg or pdf).")
 def simulate(
     manifest: Path,
     trace: Path | None,
@@ -374,7 +387,7 @@ def bench() -> None:
 @click.option("--kinds", default="CSR", show_default=True, metavar="CSR", help="C: arithmetic; S: simulated; R: run here.")
 @click.option("--quick", is_flag=True, help="Smaller settings for rows that take long.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-@click.option("--picture", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Draw each figure into this directory.")
+@click.option("--picture", type=PICTURES, metavar="DIR", help="Draw each figure into this directory.")
 @click.option("--document", type=FILE, metavar="FILE.md", help="Write the page; lines of rows that are not computed are kept.")
 def paper(figure: str | None, kinds: str, quick: bool, as_json: bool, picture: Path | None, document: Path | None) -> None:
     """Print every figure and table of the five papers beside what this code gives, and whether they agree."""

@@ -1,0 +1,1 @@
+"""The steps by which tools/release.py makes a release: versions, locks, packages, images, bills of materials."""

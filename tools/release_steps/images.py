@@ -1,0 +1,91 @@
+"""Images of a commit for each processor, as OCI layouts, by buildah: it needs no daemon and, for another processor, no emulator.
+
+They are dated with the commit. All that gets into them is in the lock files, or made from it: the modules of Java, bytecode and, for the
+processor that builds, the archive of Java's classes and the machine code of kernels.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import cluster
+from release_steps import layout
+from release_steps.debian import ARCHITECTURES
+from release_steps.failure import ReleaseError, output, run, say
+from release_steps.locks import IMAGES
+from release_steps.packages import Source
+
+DIRECTORY = "images"
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def build(
+    source: Source,
+    target: Path,
+    names: Sequence[str] = IMAGES,
+    architectures: Sequence[str] = ARCHITECTURES,
+    *,
+    again: bool = False,
+) -> dict[str, str]:
+    """Writes a layout for each image into ``target``; gives their digests by name. ``again``: without what buildah has from before.
+
+    Raises ReleaseError.
+    """
+    for given, known, field in ((names, IMAGES, "image"), (architectures, ARCHITECTURES, "--arch")):
+        if unknown := sorted(set(given) - set(known)):
+            raise ReleaseError(f"{field}: {', '.join(unknown)}: is not known; take {' or '.join(known)}")
+    if shutil.which("buildah") is None:
+        raise ReleaseError("buildah: is not installed; apt-get install buildah")
+    digests = {}
+    for name in names:
+        directory = target / DIRECTORY / f"streamjoin-{name}"
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        for architecture in architectures:
+            say(f"building streamjoin-{name} for {architecture}")
+            tag = f"{source.version}-{architecture}"
+            environment = _environment(source, tag, architecture, again)
+            run(source.directory / "tools" / "images.sh", name, cwd=source.directory, environment=environment)
+            run("buildah", "push", "--quiet", "--format=oci", f"localhost/streamjoin-{name}:{tag}", f"oci:{directory}:{tag}")
+        digests[f"streamjoin-{name}"] = layout.join(directory, source.version)
+        if found := layout.problems(directory):
+            raise ReleaseError("\n".join(found))
+    return digests
+
+
+def start_is_fast(architecture: str) -> bool:
+    """Whether an image has what is made by running it: where it is for this machine's processor."""
+    return MACHINES.get(platform.machine()) == architecture
+
+
+def builder() -> str:
+    """What builds images: another version of it may write other bytes."""
+    return output("buildah", "--version").strip()
+
+
+def _environment(source: Source, tag: str, architecture: str, again: bool) -> dict[str, str]:
+    base = os.environ.get("BASE") or _base()
+    # A proxy that looks into TLS is trusted by this machine's certificates, where somebody has said so.
+    trusted = os.environ.get("PIP_CERT")
+    return {
+        **source.environment(),
+        "BUILDER": "buildah",
+        "PLATFORM": f"linux/{architecture}",
+        "TAG": tag,
+        **({"BASE": base} if base else {}),
+        **({"PIP_CERT": trusted} if trusted else {}),
+        **({"AGAIN": "1"} if again else {}),
+    }
+
+
+def _base() -> str | None:
+    """Debian to build in, where no registry can be reached."""
+    try:
+        return cluster.Single().base()
+    except (cluster.ClusterError, subprocess.SubprocessError) as error:
+        raise ReleaseError(f"BASE: no Debian to build in: {error}; name one, as BASE=registry.example.com/debian:bookworm-slim") from error
