@@ -810,7 +810,7 @@ CASES = [
         'kafka: {bootstrapServers: "b:9092", topic: orders, sasl.password: sesame, options: "sasl.password=sesame"}',
         "spec.streams[0].source.kafka.options: must be a mapping",
         'spec.streams[0].source.kafka["sasl.password"]: is given to a field that does not exist; the fields here are bootstrapServers,'
-        " topic, format, startingOffsets, onDataLoss, groupId, idleTimeout, timeout and options",
+        " topic, format, schemaRegistry, startingOffsets, onDataLoss, groupId, idleTimeout, timeout and options",
     ),
     bad(
         "a secret's place",
@@ -832,6 +832,50 @@ CASES = [
         ),
         'spec.streams[0].schema: "offset INT" must be BIGINT',
         also=('currency STRING, at TIMESTAMP"', 'currency STRING, at TIMESTAMP, offset INT"'),
+    ),
+    bad(
+        "a format whose schemas are in a registry that is not given",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, format: avro}',
+        "spec.streams[0].source.kafka.schemaRegistry: is missing, and format avro finds its schemas there; give its url",
+    ),
+    bad(
+        "a registry for a format that has no schemas there",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, schemaRegistry: {url: "https://r"}}',
+        "spec.streams[0].source.kafka.schemaRegistry: has no use with format json; remove it, or let format be avro or jsonSchema",
+    ),
+    bad(
+        "a registry that is no server, with a password in its address",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, format: avro, schemaRegistry: {url: "https://me:sesame@r"}}',
+        "spec.streams[0].source.kafka.schemaRegistry.url: is not the address of a server; write http:// or https://, a host, a port if need"
+        " be, and no more than a path",
+    ),
+    bad(
+        "options that a schema registry has not",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, format: avro, schemaRegistry: {url: "https://r", options: {usernme: me,'
+        ' password: "file:here", ssl.ca.location: "file:/ca.pem", basic.auth.user.info: "me:sesame", ssl.key.location: /key.pem}}}',
+        'spec.streams[0].source.kafka.schemaRegistry.options.usernme: "me" is not an option of a schema registry; did you mean username?',
+        "spec.streams[0].source.kafka.schemaRegistry.options.password: is not an absolute path, and workers have working directories of"
+        " their own; write file:/path",
+        'spec.streams[0].source.kafka.schemaRegistry.options["ssl.ca.location"]: "file:/ca.pem" is the path of a file itself; write'
+        " /ca.pem",
+        'spec.streams[0].source.kafka.schemaRegistry.options["basic.auth.user.info"]: is not an option of a schema registry; they are'
+        " username, password, bearer.auth.token, ssl.ca.location, ssl.certificate.location, ssl.key.location and ssl.key.password",
+        "spec.streams[0].source.kafka.schemaRegistry.options.password: is not used without username; give that too",
+        'spec.streams[0].source.kafka.schemaRegistry.options["ssl.key.location"]: is not used without ssl.certificate.location; give that'
+        " too",
+    ),
+    bad(
+        "two logins to a schema registry, and certificates without TLS",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, format: jsonSchema, schemaRegistry: {url: "http://r:8081", options:'
+        ' {username: me, password: "env:P", bearer.auth.token: "env:T", ssl.ca.location: /ca.pem}}}',
+        "spec.streams[0].source.kafka.schemaRegistry.options.username: and bearer.auth.token are two logins; remove one",
+        'spec.streams[0].source.kafka.schemaRegistry.options["ssl.ca.location"]: is for https, and url is http://r:8081; correct one of'
+        " them",
     ),
     bad(
         "no source",

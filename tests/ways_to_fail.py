@@ -1031,6 +1031,24 @@ exit_way(
     do="Create it, or correct `topic`",
 )
 exit_way(
+    "The schema registry of a Kafka source cannot be reached",
+    3,
+    "epoch 0: task 0: UnavailableError: schema registry https://registry: no answer within 30 s (Connection refused); see whether it is up,"
+    " and whether schemaRegistry.url and options fit it",
+    "UnavailableError: schema registry https://registry: no answer within 30 s",
+    "see whether it is up",
+    do="Mend the registry, the network or `schemaRegistry.url`; it goes on after the last commit, and no record is lost",
+)
+exit_way(
+    "The schema registry refuses the login",
+    3,
+    "epoch 0: task 0: SourceError: schema registry https://registry: refuses the login (401: no); correct schemaRegistry.options[username]"
+    " and [password], or [bearer.auth.token]",
+    "schema registry https://registry: refuses the login",
+    "correct schemaRegistry.options[username]",
+    do="Correct the Secret that `schemaRegistry.options` refer to; a new pod reads it",
+)
+exit_way(
     "The source's credentials are refused",
     3,
     "Kafka topic orders on kafka:9092: Local: Authentication failure; correct kafka.options[sasl.username] and the password",

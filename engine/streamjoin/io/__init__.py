@@ -11,6 +11,9 @@ from a manifest's models.
 ``plain_json``, ``json_native``   JSON as columns, by machine code
 ``generator``, ``generator_*``    made-up records: rates and columns
 ``kafka_source``, ``kafka_sink``  Kafka; records move in bulk (``kafka_bulk``, by ``librdkafka`` itself) or one by one
+``schema_registry``               which schema an id means
+``registered``, ``decoded``       Kafka records that name their schema, as columns
+``avro_schema``, ``avro_native``  Avro, by machine code
 ``sinks``, ``staging``            files and standard output; results that are not published yet
 ``deadletter``                    records that do not parse
 ================================  ==================================================================================

@@ -23,6 +23,7 @@ from streamjoin.state.storage import Storage
 
 if TYPE_CHECKING:
     from streamjoin.io.kafka_client import KafkaClient
+    from streamjoin.io.schema_registry import RegistryConfig
 
 SECOND = 1_000_000
 
@@ -59,7 +60,9 @@ def make_source(
         from streamjoin.io.kafka_source import KafkaSource, KafkaSourceConfig
 
         group = source.group_id or f"streamjoin-{query}"
-        kafka = KafkaSourceConfig(_kafka_client(source), group, source.format, source.starting_offsets, source.on_data_loss)
+        kafka = KafkaSourceConfig(
+            _kafka_client(source), group, source.format, source.starting_offsets, source.on_data_loss, _registry(source)
+        )
         return KafkaSource(kafka, declared)
     generator = GeneratorConfig(
         rate=_rate(source.rate),
@@ -103,6 +106,16 @@ def _kafka_client(kafka: sources.KafkaSource | sinks.KafkaSink) -> KafkaClient:
 
     options = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in kafka.options.items()}
     return KafkaClient(kafka.bootstrap_servers, kafka.topic, tuple(sorted(options.items())), kafka.timeout.micros / SECOND)
+
+
+def _registry(kafka: sources.KafkaSource) -> RegistryConfig | None:
+    from streamjoin.io.schema_registry import RegistryConfig
+
+    given = kafka.schema_registry
+    if given is None:
+        return None
+    options = tuple(sorted((name, str(value)) for name, value in given.options.items()))
+    return RegistryConfig(given.url, options, kafka.timeout.micros / SECOND)
 
 
 def _rate(rate: sources.Rate) -> Rate:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -136,6 +137,15 @@ class Outgoing:
         return sum(pc.sum(pc.binary_length(column), min_count=0).as_py() for column in (self.values, self.keys))
 
 
+class Decoder(Protocol):
+    """Makes records of a stream of what was fetched."""
+
+    wanted: Wanted
+
+    def __call__(self, split: KafkaSplit, fetched: Fetched) -> Iterator[Records]:
+        """Records of at least one fetched one. Raises SourceError, UnavailableError."""
+
+
 class JsonDecoder:
     """Each value is one JSON object. A record without a value (a tombstone) is rejected."""
 
@@ -151,7 +161,7 @@ class JsonDecoder:
         if not fetched.values.is_lines:
             block, chosen, rejected = _lines(split, fetched)
             if rejected:
-                yield Records(_empty(self._schema), None, rejected)
+                yield Records(no_records(self._schema), None, rejected)
         positions = fetched.offsets - split.start
         first = int(positions[0]) if chosen is None and fetched.is_dense else None
         if chosen is not None:
@@ -241,5 +251,6 @@ class RawDecoder:
         return pa.array(texts, pa.string())
 
 
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
+def no_records(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch without rows."""
     return pa.RecordBatch.from_arrays([pa.array([], item.type) for item in schema], schema=schema)

@@ -1,4 +1,4 @@
-"""A source of one Kafka topic's records: JSON values, or the records as they are.
+"""A source of one Kafka topic's records: JSON values, those whose schema is in a registry, or the records as they are.
 
 The driver asks the brokers where each partition begins and ends, and plans ranges of offsets; tasks read those. What has been read is in
 the position alone (the epoch's commit), never in a consumer group, which is only told afterwards, for lag monitors.
@@ -31,8 +31,9 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from streamjoin.io.base import Position, Reader, Records, SourceError, SourcePlan, Traffic
 from streamjoin.io.kafka_client import Complaints, KafkaClient, error_of, log, reason_of
-from streamjoin.io.kafka_records import JsonDecoder, KafkaSplit, RawDecoder
+from streamjoin.io.kafka_records import Decoder, JsonDecoder, KafkaSplit, RawDecoder
 from streamjoin.io.kafka_session import borrowed, close_kept
+from streamjoin.io.schema_registry import RegistryConfig
 
 SPLIT_RECORDS = 250_000
 """A task reads at most so many offsets."""
@@ -52,11 +53,13 @@ class KafkaSourceConfig:
     client: KafkaClient
     group: str
     format: str = "json"
-    """json or raw."""
+    """json, raw, avro, protobuf or jsonSchema."""
     starting_offsets: str = "earliest"
     """earliest or latest."""
     on_data_loss: str = "fail"
     """fail or skip."""
+    registry: RegistryConfig | None = None
+    """Where the schemas of avro, protobuf and jsonSchema are."""
 
 
 @dataclass(frozen=True)
@@ -371,13 +374,23 @@ class KafkaReader:
 
     def read(self, split: KafkaSplit) -> Iterator[Records]:
         """See :class:`streamjoin.io.base.Reader`. Memory: what ``kafka_session`` takes at once."""
-        decode: JsonDecoder | RawDecoder
-        decode = RawDecoder(self.schema) if self.config.format == "raw" else JsonDecoder(self.schema)
+        decode = self._decoder()
         with borrowed(self.config.client, self.config.group, split) as session:
             for fetched in session.read(split, decode.wanted):
                 for records in decode(split, fetched):
                     records.errors = session.new_errors()
                     yield records
+
+    def _decoder(self) -> Decoder:
+        form, registry = self.config.format, self.config.registry
+        if form == "json":
+            return JsonDecoder(self.schema)
+        if form == "raw":
+            return RawDecoder(self.schema)
+        from streamjoin.io.registered import RegisteredDecoder, RegisteredJsonDecoder
+
+        assert registry is not None, "the manifest demands one for these formats"
+        return RegisteredJsonDecoder(self.schema, registry) if form == "jsonSchema" else RegisteredDecoder(self.schema, form, registry)
 
     def close(self) -> None:
         """See :class:`streamjoin.io.base.Keeping`."""

@@ -13,7 +13,7 @@ from streamjoin.language.schema import Schema
 from streamjoin.language.types import TypeName
 from streamjoin.manifest.problem import Problem, closest, is_secret, listed
 from streamjoin.manifest.sinks import KafkaSink
-from streamjoin.manifest.sources import KafkaSource
+from streamjoin.manifest.sources import KafkaSource, SchemaRegistry
 from streamjoin.manifest.text import field_name
 
 RAW_COLUMNS: Mapping[str, tuple[TypeName, ...]] = {
@@ -79,12 +79,64 @@ def kafka_client_problems(field: str, kafka: KafkaSource | KafkaSink | None) -> 
             yield from reference_problems(here, name, value)
 
 
+_REGISTERED = ("avro", "jsonSchema")
+_NEEDS = {"password": "username", "ssl.key.location": "ssl.certificate.location", "ssl.key.password": "ssl.key.location"}
+_REGISTRY = (
+    *("username", "password", "bearer.auth.token"),
+    *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password"),
+)
+
+
+def registry_problems(field: str, kafka: KafkaSource | None) -> Iterator[Problem]:
+    """Whether there is a registry where the format asks for one, and only there; and its options."""
+    if kafka is None:
+        return
+    registry, here = kafka.schema_registry, f"{field}.schemaRegistry"
+    if registry is None:
+        if kafka.format in _REGISTERED:
+            yield Problem(here, None, f"is missing, and format {kafka.format} finds its schemas there; give its url")
+        return
+    if kafka.format not in _REGISTERED:
+        yield Problem(here, None, f"has no use with format {kafka.format}; remove it, or let format be {listed(_REGISTERED)}")
+    options = registry.options
+    for name, value in options.items():
+        option = option_field(here, name)
+        if name not in _REGISTRY:
+            close = closest(name, _REGISTRY)
+            remedy = f"did you mean {close}?" if close else f"they are {listed(_REGISTRY, 'and')}"
+            yield Problem(option, value, f"is not an option of a schema registry; {remedy}")
+        elif isinstance(value, str):
+            yield from reference_problems(option, name, value)
+    if "username" in options and "bearer.auth.token" in options:
+        yield Problem(option_field(here, "username"), None, "and bearer.auth.token are two logins; remove one")
+    for name, other in _NEEDS.items():
+        if name in options and other not in options:
+            yield Problem(option_field(here, name), None, f"is not used without {other}; give that too")
+    if registry.url.startswith("http:"):
+        for name in options:
+            if name.startswith("ssl."):
+                yield Problem(option_field(here, name), None, f"is for https, and url is {registry.url}; correct one of them")
+
+
+def registry_remarks(field: str, registry: SchemaRegistry | None) -> Iterator[Problem]:
+    """Secrets that everybody can read who can read the manifest, and logins that everybody can read on the way."""
+    if registry is None:
+        return
+    here = f"{field}.schemaRegistry"
+    for name, value in registry.options.items():
+        yield from secret_remarks(here, name, value)
+    if registry.url.startswith("http:") and {"password", "bearer.auth.token"} & set(registry.options):
+        yield Problem(f"{here}.url", registry.url, "sends the login in clear text; let it begin with https")
+
+
 def kafka_client_remarks(field: str, kafka: KafkaSource | KafkaSink | None) -> Iterator[Problem]:
     """Secrets that everybody can read who can read the manifest, and logins that are not used."""
     if kafka is None:
         return
     for name, value in kafka.options.items():
         yield from secret_remarks(field, name, value)
+    if isinstance(kafka, KafkaSource):
+        yield from registry_remarks(field, kafka.schema_registry)
     protocol = str(kafka.options.get("security.protocol", "plaintext"))
     unused = next((name for name in kafka.options if name.startswith("sasl.")), None)
     if unused is not None and not protocol.upper().startswith("SASL_"):

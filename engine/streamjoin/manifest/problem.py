@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 _LONGEST_VALUE = 60
 # a Secret's name is none
-_SECRET = re.compile(r"password|passphrase|secret(?!name$)|jaas|oauthbearer\.config|key\.pem|ssl_key", re.IGNORECASE)
+_SECRET = re.compile(
+    r"password|passphrase|secret(?!name$)|jaas|oauthbearer\.config|key\.pem|ssl_key|auth\.token|user\.info|//[^/]*:[^/]*@", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from streamjoin.manifest.field_types import Instant, Location, Name, Number, Options, PositiveSpan, Scalar, Span, instant_micros
+from streamjoin.manifest.field_types import HttpUrl, Instant, Location, Name, Number, Options, PositiveSpan, Scalar, Span, instant_micros
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.quantity import Duration
 
@@ -161,6 +161,16 @@ class GeneratorSource(Part):
         return instant_micros(self.start)
 
 
+class SchemaRegistry(Part):
+    """A schema registry that speaks the protocol of Confluent's."""
+
+    url: HttpUrl
+    """Its address, with the path of its API where it has one."""
+    options: Options = Field(default={})
+    """username and password, or bearer.auth.token; ssl.ca.location, and of a client certificate ssl.certificate.location, ssl.key.location
+    and ssl.key.password; a value file:/path is that file's content, env:NAME that variable's."""
+
+
 class KafkaSource(Part):
     """Records of one Kafka topic, of all its partitions and those that are added."""
 
@@ -168,8 +178,11 @@ class KafkaSource(Part):
     """Where to find the brokers: host:port, more of them after commas."""
     topic: Annotated[str, StringConstraints(min_length=1, max_length=249)]
     """The topic."""
-    format: Literal["json", "raw"] = "json"
-    """json: a record's value is one JSON object; raw: the columns are those of the record, such as key, value, offset and timestamp."""
+    format: Literal["json", "raw", "avro", "jsonSchema"] = "json"
+    """json: a record's value is one JSON object; raw: the columns are those of the record, such as key, value, offset and timestamp; avro
+    and jsonSchema: a value names its schema by the id that a schema registry gave it."""
+    schema_registry: SchemaRegistry | None = None
+    """avro and jsonSchema: the registry that has the schemas."""
     starting_offsets: Literal["earliest", "latest"] = "earliest"
     """Where a new checkpoint begins; partitions that are added later are read from their start."""
     on_data_loss: Literal["fail", "skip"] = "fail"

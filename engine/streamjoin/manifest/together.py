@@ -27,7 +27,7 @@ from streamjoin.location import place, within
 from streamjoin.manifest import model, resolve, sources
 from streamjoin.manifest.fields import until_refused
 from streamjoin.manifest.generated import generator_problems
-from streamjoin.manifest.kafka import kafka_client_problems, kafka_client_remarks, raw_problems
+from streamjoin.manifest.kafka import kafka_client_problems, kafka_client_remarks, raw_problems, registry_problems
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.part import Part, UnparsedError
 from streamjoin.manifest.problem import Problem, closest, listed
@@ -51,7 +51,9 @@ def problems(manifest: Manifest) -> list[Problem]:
     checks += [iter(wrong), _read(streams, joins)]
     for index, (stream, schema) in enumerate(zip(streams, schemas, strict=True)):
         field = f"spec.streams[{index}]"
-        checks += [_source(f"{field}.source", stream), kafka_client_problems(f"{field}.source.kafka", _given(stream, "source", "kafka"))]
+        kafka = _given(stream, "source", "kafka")
+        checks += [_source(f"{field}.source", stream), kafka_client_problems(f"{field}.source.kafka", kafka)]
+        checks.append(registry_problems(f"{field}.source.kafka", kafka))
         if schema is not None:
             checks += [_event_time(field, stream, schema), _stream_where(field, stream, schema), _punctuation(field, stream, schema)]
             checks += [_select(field, stream, schema), _generator(f"{field}.source", stream, schema)]
