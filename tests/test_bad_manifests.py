@@ -1164,7 +1164,7 @@ CASES = [
         "source: {join: settle}",
         "source: {join: settel}",
         'spec.streams[3].source.join: "settel" is not a join of this resource; did you mean settle?',
-        'spec.joins[0].output.sink: is missing, and no stream reads the results; give files, kafka or console',
+        'spec.joins[0].output.sink: is missing, and no stream reads the results; give files, delta, iceberg, kafka or console',
         good=CHAIN,
     ),
     bad(
@@ -1504,7 +1504,7 @@ CASES = [
         "no sink",
         "sink: {files: {path: out/matches, format: parquet}}",
         "sink: {}",
-        "spec.joins[0].output.sink: is empty; give one of files, console or kafka",
+        "spec.joins[0].output.sink: is empty; give one of files, console, kafka, delta or iceberg",
     ),
     bad(
         "two sinks",
@@ -1517,6 +1517,42 @@ CASES = [
         "format: parquet",
         "format: json, compression: zstd",
         'spec.joins[0].output.sink.files.compression: "zstd" is only for format parquet; remove it, or write parquet',
+    ),
+    bad(
+        "a table partitioned by a column that is not there",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {delta: {path: out/matches, partitionBy: [orderid]}}",
+        'spec.joins[0].output.sink.delta.partitionBy[0]: "orderid" is not a column of the output; did you mean order_id?',
+    ),
+    bad(
+        "a table partitioned twice by a column, and in the checkpoint",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {delta: {path: out/state/table, partitionBy: [order_id, ORDER_ID]}}",
+        'spec.joins[0].output.sink.delta.partitionBy[1]: "ORDER_ID" is given twice; remove it',
+        'spec.checkpoint.location: "out/state" holds spec.joins[0].output.sink.delta.path (out/state/table); '
+        "give each a directory of its own",
+    ),
+    bad(
+        "a table of so many files that none is small",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {delta: {path: out/matches, compact: {files: 1, targetSize: 1Ki}}}",
+        "spec.joins[0].output.sink.delta.compact.files: 1 must be at least 2",
+        'spec.joins[0].output.sink.delta.compact.targetSize: "1Ki" must be at least 1Mi and at most 16Gi',
+    ),
+    bad(
+        "an Iceberg table in no namespace, of a catalog in memory",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {iceberg: {table: matches, catalog: {type: in-memory, uri: 'env:MY-URI'}, partitionBy: [order_id]}}",
+        'spec.joins[0].output.sink.iceberg.table: "matches" is not a table in a namespace; write namespace.table',
+        'spec.joins[0].output.sink.iceberg.catalog.type: "in-memory" is no kind of catalog that lasts and is known; give rest, sql, glue, '
+        "hive, dynamodb or bigquery",
+        'spec.joins[0].output.sink.iceberg.catalog.uri: "env:MY-URI" is not the name of an environment variable; write env:NAME',
+    ),
+    bad(
+        "a catalog that is nowhere",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {iceberg: {table: a.b, catalog: {warehouse: out/matches}}}",
+        "spec.joins[0].output.sink.iceberg.catalog: says neither type nor uri; give type (rest, sql, glue, hive) and uri",
     ),
     # Numbers in order.
     bad("more at least than at most", "min: 2", "min: 7", "spec.workers.min: 7 must be at most max (6)"),

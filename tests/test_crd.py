@@ -384,7 +384,7 @@ REFUSED = [
         SINK,
         "sink: {console: {}, files: {path: out/m}}",
         "spec.joins[0].output.sink",
-        "give exactly one of files, console and kafka",
+        "give exactly one of files, console, kafka, delta and iceberg",
     ),
     refused(
         "snapshots that never end",
@@ -548,6 +548,10 @@ BEYOND = {
     "an output column that is ambiguous",
     "an output where with an unknown column",
     "a key that is not written",
+    "an Iceberg table in no namespace, of a catalog in memory",
+    "a catalog that is nowhere",
+    "a table partitioned by a column that is not there",
+    "a table partitioned twice by a column, and in the checkpoint",
     # Values of any type are invisible to CEL.
     "an option that would move offsets",
     "an option that is a field",

@@ -30,7 +30,7 @@ from streamjoin.manifest import resolve
 from streamjoin.manifest.capacity import capacity_of
 from streamjoin.manifest.model import Checkpoint, Manifest, SchemeSpec, Spec, Stream
 from streamjoin.manifest.quantity import Duration
-from streamjoin.manifest.sinks import ConsoleSink, FilesSink, KafkaSink, Sink
+from streamjoin.manifest.sinks import ConsoleSink, DeltaSink, FilesSink, IcebergSink, KafkaSink, Sink
 from streamjoin.manifest.snapshots import CassandraStore, PostgresStore, Snapshots
 from streamjoin.manifest.sources import FilesSource, GeneratorSource, KafkaSource, Source
 from streamjoin.manifest.validate import ManifestError, Problem
@@ -74,7 +74,7 @@ class Inbox:
 
 
 SourceModel = FilesSource | GeneratorSource | KafkaSource | JoinSource
-SinkModel = FilesSink | ConsoleSink | KafkaSink | Inbox
+SinkModel = FilesSink | ConsoleSink | KafkaSink | DeltaSink | IcebergSink | Inbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -581,6 +581,10 @@ def _sink(sink: Sink) -> SinkModel:
         return sink.console
     if sink.kafka is not None:
         return sink.kafka
+    if sink.iceberg is not None:
+        return sink.iceberg
+    if sink.delta is not None:
+        return sink.delta.model_copy(update={"path": place(sink.delta.path)})
     assert sink.files is not None, "a valid manifest has one sink"
     default = "snappy" if sink.files.format == "parquet" else "none"
     return sink.files.model_copy(

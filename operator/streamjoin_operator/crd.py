@@ -330,7 +330,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         ),
         Rule(
             "self.joins.all(j, has(j.output.sink) || self.streams.exists(s, has(s.source.join) && s.source.join == j.name))",
-            "a join has no sink, and no stream reads its results; give files, kafka or console",
+            "a join has no sink, and no stream reads its results; give files, delta, iceberg, kafka or console",
             field="joins",
         ),
         Rule(

@@ -22,7 +22,7 @@ from streamjoin.location import is_url
 from streamjoin.manifest.model import API_VERSION, KIND, Manifest
 from streamjoin.manifest.problem import ManifestError, Problem
 from streamjoin.manifest.quantity import Duration
-from streamjoin.manifest.sinks import FilesSink
+from streamjoin.manifest.sinks import DeltaSink, FilesSink
 from streamjoin.manifest.sources import FilesSource
 from streamjoin.manifest.validate import Document, check, parse, the_one
 
@@ -258,7 +258,7 @@ def anchored(job: Job) -> Job:
         return where if is_url(where) else os.path.abspath(where)
 
     def absolute(part: Any) -> Any:
-        return part.model_copy(update={"path": anchor(part.path)}) if isinstance(part, FilesSource | FilesSink) else part
+        return part.model_copy(update={"path": anchor(part.path)}) if isinstance(part, FilesSource | FilesSink | DeltaSink) else part
 
     return replace(
         job,

@@ -14,7 +14,7 @@ from streamjoin.io.folder import folder_at
 from streamjoin.job import JoinJob
 from streamjoin.kernel.types import output_schema
 from streamjoin.location import is_url
-from streamjoin.manifest.sinks import FilesSink
+from streamjoin.manifest.sinks import DeltaSink, FilesSink, IcebergSink
 from streamjoin.query.messages import Limits
 
 if TYPE_CHECKING:
@@ -30,12 +30,16 @@ def results_of(join: Join, name: str | None) -> pa.RecordBatchReader:
     schema = output_schema(found.output)
     if isinstance(found.sink, FilesSink):
         batches = _of_files(found.sink, schema)
+    elif isinstance(found.sink, DeltaSink):
+        batches = _of_delta(found.sink, schema)
+    elif isinstance(found.sink, IcebergSink):
+        batches = _of_iceberg(found.sink, schema)
     elif found.snapshots is not None:
         batches = _of_snapshots(join, found.name, schema)
     else:
         where = f"spec.joins[{join.job.joins.index(found)}].output"
-        what = f"results of {found.name} are kept neither in files nor as snapshots"
-        raise ValueError(f"{where}: {what}; give sink.files or snapshots, or take them from the epochs of a run")
+        what = f"results of {found.name} are kept neither in files or a table nor as snapshots"
+        raise ValueError(f"{where}: {what}; give sink.files, delta or iceberg, or snapshots, or take them from the epochs of a run")
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
@@ -67,6 +71,39 @@ def _of_files(sink: FilesSink, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
                 yield records.batch
 
     return read()
+
+
+def _of_delta(sink: DeltaSink, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The newest version; another program's rows in it, too."""
+    from deltalake import DeltaTable
+
+    from streamjoin.io.delta_table import table_uri
+    from streamjoin.io.table_files import stored_schema
+
+    uri = table_uri(sink.path)
+    if not DeltaTable.is_deltatable(uri):
+        return iter(())
+    found = pa.RecordBatchReader.from_stream(DeltaTable(uri).scan(columns=schema.names))
+    return (batch.cast(stored_schema(schema)).cast(schema) for batch in found)
+
+
+def _of_iceberg(sink: IcebergSink, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The newest snapshot; another program's rows in it, too."""
+    from pyiceberg.exceptions import NoSuchTableError
+
+    from streamjoin.io.factory import make_sink
+    from streamjoin.io.iceberg_sink import IcebergSink as Target
+    from streamjoin.io.iceberg_table import catalog_of
+    from streamjoin.io.table_files import stored_schema
+
+    target = make_sink(sink, schema)
+    assert isinstance(target, Target)
+    stored = stored_schema(schema, least_integer=pa.int32())
+    try:
+        scan = catalog_of(target.config).load_table(sink.table).scan(selected_fields=tuple(schema.names))
+    except NoSuchTableError:
+        return iter(())
+    return (batch.select(schema.names).cast(stored).cast(schema) for batch in scan.to_arrow_batch_reader())
 
 
 def _of_snapshots(join: Join, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ from streamjoin.cli import wording
 from streamjoin.job import Inbox, Job, SinkModel
 from streamjoin.language.layout import Layout
 from streamjoin.language.window import Window, WindowKind
-from streamjoin.manifest.sinks import ConsoleSink, KafkaSink
+from streamjoin.manifest.sinks import ConsoleSink, DeltaSink, IcebergSink, KafkaSink
 from streamjoin.scheme.tiling import Scheme
 
 
@@ -96,6 +96,10 @@ def _sink(sink: SinkModel | None) -> str:
         return "streams of this resource"
     if isinstance(sink, KafkaSink):
         return f"Kafka topic {sink.topic}"
+    if isinstance(sink, IcebergSink):
+        return f"Iceberg table {sink.table}"
+    if isinstance(sink, DeltaSink):
+        return f"Delta table {wording.path(sink.path)}"
     if isinstance(sink, Inbox):
         return "this process"
     return "standard output" if isinstance(sink, ConsoleSink) else f"{wording.path(sink.path)} ({sink.format})"

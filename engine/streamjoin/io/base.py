@@ -203,7 +203,7 @@ class Staged:
     rows: int
     nbytes: int
     text: str = ""
-    """What a sink without files (the console) publishes instead."""
+    """What a sink without files (the console) publishes instead; of a table's file, what the table's log is to say of it."""
     data: bytes = field(default=b"", repr=False)
     """What is in no file yet, in the sink's own form; the commit keeps it."""
     extent: Extent | None = None

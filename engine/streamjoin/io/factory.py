@@ -22,6 +22,7 @@ from streamjoin.manifest import sinks, sources
 from streamjoin.state.storage import Storage
 
 if TYPE_CHECKING:
+    from streamjoin.io.delta_sink import Compaction
     from streamjoin.io.kafka_client import KafkaClient
     from streamjoin.io.schema_registry import RegistryConfig
 
@@ -77,7 +78,7 @@ def make_source(
 
 
 def make_sink(
-    sink: sinks.FilesSink | sinks.ConsoleSink | sinks.KafkaSink | Inbox,
+    sink: sinks.FilesSink | sinks.ConsoleSink | sinks.KafkaSink | sinks.DeltaSink | sinks.IcebergSink | Inbox,
     schema: pa.Schema,
     *,
     storage: Storage | None = None,
@@ -98,13 +99,33 @@ def make_sink(
     if isinstance(sink, sinks.ConsoleSink):
         return ConsoleSink(ConsoleSinkConfig(sink.limit), schema)
     gather = sink.gather.micros / SECOND
+    if isinstance(sink, sinks.DeltaSink):
+        from streamjoin.io.delta_sink import DeltaSink, DeltaSinkConfig
+
+        config = DeltaSinkConfig(place(sink.path), query, sink.partition_by, sink.compression, gather, _compaction(sink.compact))
+        return DeltaSink(config, schema)
+    if isinstance(sink, sinks.IcebergSink):
+        from streamjoin.io.iceberg_sink import IcebergSink, IcebergSinkConfig
+
+        catalog = tuple(sorted((name, _setting(value)) for name, value in sink.catalog.items()))
+        iceberg = IcebergSinkConfig(sink.table, catalog, sink.catalog_name, query, sink.partition_by, sink.compression, gather)
+        return IcebergSink(iceberg, schema)
     return FilesSink(FilesSinkConfig(place(sink.path), sink.format, sink.compression, gather_seconds=gather), schema)
+
+
+def _compaction(compact: sinks.Compact | None) -> Compaction | None:
+    from streamjoin.io.delta_sink import Compaction
+
+    if compact is None:
+        return None
+    every = None if compact.every is None else compact.every.micros / SECOND
+    return Compaction(compact.files, every, compact.target_size.bytes)
 
 
 def _kafka_client(kafka: sources.KafkaSource | sinks.KafkaSink) -> KafkaClient:
     from streamjoin.io.kafka_client import KafkaClient
 
-    options = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in kafka.options.items()}
+    options = {name: _setting(value) for name, value in kafka.options.items()}
     return KafkaClient(kafka.bootstrap_servers, kafka.topic, tuple(sorted(options.items())), kafka.timeout.micros / SECOND)
 
 
@@ -116,6 +137,10 @@ def _registry(kafka: sources.KafkaSource) -> RegistryConfig | None:
         return None
     options = tuple(sorted((name, str(value)) for name, value in given.options.items()))
     return RegistryConfig(given.url, options, kafka.timeout.micros / SECOND)
+
+
+def _setting(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _rate(rate: sources.Rate) -> Rate:

@@ -100,7 +100,7 @@ class FilesSink:
         return len(found)
 
 
-class _Encoder(Protocol):
+class Encoder(Protocol):
     """Writes tables to one open file."""
 
     def write(self, table: pa.Table) -> None: ...
@@ -120,17 +120,22 @@ def parquet_encodings(table: pa.Table) -> dict[str, Any]:
     return {"use_dictionary": repetitive, "column_encoding": whole}
 
 
-class _ParquetEncoder:
-    """See ``parquet_encodings``."""
+class ParquetEncoder:
+    """See ``parquet_encodings``. ``settings``: others of ``pyarrow.parquet.ParquetWriter``."""
 
-    def __init__(self, stream: pa.NativeFile, schema: pa.Schema, compression: str) -> None:
-        self._stream, self._schema, self._compression = stream, schema, compression
+    def __init__(self, stream: pa.NativeFile, schema: pa.Schema, compression: str, **settings: Any) -> None:
+        self._stream, self._schema, self._compression, self._settings = stream, schema, compression, settings
         self._writer: pq.ParquetWriter | None = None
 
     def write(self, table: pa.Table) -> None:
         if self._writer is None:
             self._writer = pq.ParquetWriter(
-                self._stream, self._schema, compression=self._compression, write_statistics=True, **parquet_encodings(table)
+                self._stream,
+                self._schema,
+                compression=self._compression,
+                write_statistics=True,
+                **parquet_encodings(table),
+                **self._settings,
             )
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
 
@@ -195,7 +200,7 @@ class FilesWriter:
         self._pending_rows = 0
         self._pending_bytes = 0
         self._file: StagedFile | None = None
-        self._encoder: _Encoder | None = None
+        self._encoder: Encoder | None = None
         self._rows = 0
         self._done: list[Staged] = []
         self._finished = False
@@ -257,21 +262,27 @@ class FilesWriter:
         if self._file is not None and self._file.stream.tell() >= self._config.roll_bytes:
             self._finish_file()
 
-    def _open(self) -> _Encoder:
+    def _open(self) -> Encoder:
         if self._encoder is None:
             self._file = self._staging.create(self._staged().path)
-            if self._config.format == "parquet":
-                self._encoder = _ParquetEncoder(self._file.stream, self._schema, self._config.compression or "snappy")
-            else:
-                self._encoder = _JsonEncoder(self._file.stream, self._config.compression or "none")
+            self._encoder = self._encoder_of(self._file.stream)
         return self._encoder
+
+    def _encoder_of(self, stream: pa.NativeFile) -> Encoder:
+        if self._config.format == "parquet":
+            return ParquetEncoder(stream, self._schema, self._config.compression or "snappy")
+        return _JsonEncoder(stream, self._config.compression or "none")
 
     def _finish_file(self) -> None:
         if self._encoder is None or self._file is None:
             return
         self._encoder.close()
-        self._done.append(self._file.finish(self._staged()))
+        self._done.append(self._file.finish(self._finished_file()))
         self._encoder, self._file, self._rows = None, None, 0
+
+    def _finished_file(self) -> Staged:
+        """What is to be published of the file whose encoder was closed just now."""
+        return self._staged()
 
     def _staged(self) -> Staged:
         suffix = f"-{len(self._done):03d}.{self._config.extension}"

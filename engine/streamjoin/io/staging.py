@@ -87,16 +87,20 @@ class LocalStaging:
             raise SinkError(f"files.path: {self._root} cannot be written ({error}); correct the path or the access to it") from error
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
+        folders: dict[Path, None] = {}
         for file in staged:
             source, target = self._root / file.path, self._root / file.final
+            if target.parent != self._root and target.parent not in folders:
+                durable.make_directory(target.parent, self._root)
+            folders[target.parent] = None
             try:
                 os.replace(source, target)
             except FileNotFoundError:
                 if not again and not target.exists():
                     raise _lost(str(source), str(target), file.rows) from None
-        if staged:  # also where a driver before has renamed them all: it may not have come to this
+        for folder in folders:  # also where a driver before has renamed them all: it may not have come to this
             with contextlib.suppress(FileNotFoundError):
-                durable.flush_directory(self._root)
+                durable.flush_directory(folder)
 
     def staged(self) -> Iterable[str]:
         if self._root.is_file():

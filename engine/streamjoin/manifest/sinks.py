@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from streamjoin.manifest.field_types import Location, Name, Options, PositiveSpan, Span
+from streamjoin.manifest.field_types import FileAmount, Location, Name, Names, Options, PositiveSpan, Span
 from streamjoin.manifest.part import Part
-from streamjoin.manifest.quantity import Duration
+from streamjoin.manifest.quantity import Duration, Memory
 
 
 class FilesSink(Part):
@@ -46,6 +46,50 @@ class KafkaSink(Part):
     """Settings of librdkafka, such as security.protocol; a value file:/path is that file's content, env:NAME that variable's."""
 
 
+class Compact(Part):
+    """When small files of a table are rewritten as few large ones, beside the join."""
+
+    files: Annotated[int, Field(ge=2, le=1_000_000)] = 100
+    """Once the table has so many small files that could be fewer."""
+    every: PositiveSpan | None = None
+    """Also so long after the last time, if there are two such files or more. By default only files says when."""
+    target_size: FileAmount = Memory.parse("128Mi")
+    """How large files become; those that are as large stay as they are."""
+
+
+class DeltaSink(Part):
+    """A Delta table: each result exactly once, in the table's own transactions."""
+
+    path: Location
+    """The table's root, as a local path or a URL (file, s3, gs, abfss, az). The table is made when missing."""
+    partition_by: Names = ()
+    """The output's columns by which the table is partitioned: BOOLEAN, whole numbers, DATE or STRING."""
+    compression: Literal["snappy", "zstd", "none"] = "snappy"
+    """How to compress the files, which are Parquet."""
+    gather: Span = Duration.parse("10s")
+    """How long the results of small epochs may wait for more, so that there are fewer files and versions; 0s: each epoch's at once."""
+    compact: Compact | None = None
+    """When small files are rewritten as large ones. By default never."""
+
+
+class IcebergSink(Part):
+    """An Iceberg table: each result exactly once, in the table's own transactions."""
+
+    table: Annotated[str, StringConstraints(min_length=3, max_length=500)]
+    """The table, with its namespace: namespace.table. Both are made when missing."""
+    catalog: Options
+    """Properties of PyIceberg's catalog: type (rest, sql, glue, hive, ...), uri, warehouse and others; a value file:/path is that file's
+    content, env:NAME that variable's."""
+    catalog_name: Name = "default"
+    """The catalog's name, which SQL catalogs keep with each table."""
+    partition_by: Names = ()
+    """The output's columns by which the table is partitioned: BOOLEAN, whole numbers, DATE or STRING."""
+    compression: Literal["snappy", "zstd", "none"] = "zstd"
+    """How to compress the files, which are Parquet."""
+    gather: Span = Duration.parse("10s")
+    """How long the results of small epochs may wait for more, so that there are fewer files and snapshots; 0s: each epoch's at once."""
+
+
 class Sink(Part):
     """Where results go: exactly one of the fields."""
 
@@ -55,3 +99,7 @@ class Sink(Part):
     """Standard output."""
     kafka: KafkaSink | None = None
     """A Kafka topic: each result at least once, with an identity that tells repeats."""
+    delta: DeltaSink | None = None
+    """A Delta table: each result exactly once."""
+    iceberg: IcebergSink | None = None
+    """An Iceberg table: each result exactly once."""

@@ -32,7 +32,9 @@ from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.part import Part, UnparsedError
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.quantity import Duration
+from streamjoin.manifest.sinks import Sink
 from streamjoin.manifest.stores import store_problems, store_remarks
+from streamjoin.manifest.tables import TABLES, catalog_problems, catalog_remarks, table_problems
 from streamjoin.manifest.text import field_name
 from streamjoin.scheme.models import HANDSHAKE, KEYED
 
@@ -66,6 +68,7 @@ def problems(manifest: Manifest) -> list[Problem]:
         kafka = _given(join, "output", "sink", "kafka")
         is_read = any(_given(stream, "source", "join") == _given(join, "name") for stream in streams)
         checks += [_sink(f"{field}.output.sink", join, is_read), kafka_client_problems(f"{field}.output.sink.kafka", kafka)]
+        checks.append(catalog_problems(f"{field}.output.sink.iceberg", _given(join, "output", "sink", "iceberg")))
         checks += [_condition_given(field, join), _shedding(field, join, manifest), _snapshots_end(f"{field}.output.snapshots", join)]
         numbers = _over(manifest, index, streams) if of_pairs else range(len(streams))
         if numbers is None:
@@ -79,6 +82,7 @@ def problems(manifest: Manifest) -> list[Problem]:
             checks += [_condition(field, join, known), _output_where(field, join, known)]
             checks += [_output_select(field, join, known), _columns(field, join, manifest, known)]
             checks.append(_record_key(f"{field}.output.sink.kafka.key", join, manifest, known))
+            checks.append(_table_columns(f"{field}.output.sink", join, manifest, known))
             checks.append(_snapshots(f"{field}.output", join, manifest, known))
     if of_pairs:
         checks.append(_in_no_join(manifest, streams, joins))
@@ -142,6 +146,7 @@ def _join_remarks(field: str, join: model.Join, spec: model.Spec) -> Check:
         message = "never ends, so tuples without a match come only when the input has ended (streamjoin run --until-idle)"
         yield Problem(f"{field}.window.unbounded", None, message)
     yield from kafka_client_remarks(f"{field}.output.sink.kafka", _given(join, "output", "sink", "kafka"))
+    yield from catalog_remarks(f"{field}.output.sink.iceberg", _given(join, "output", "sink", "iceberg"))
     if join.output.snapshots is not None:
         yield from store_remarks(f"{field}.output.snapshots.store", join.output.snapshots.store)
 
@@ -510,9 +515,9 @@ def _sink(field: str, join: model.Join, is_read: bool) -> Check:
     sink = join.output.sink
     if sink is None:
         if not is_read:
-            yield Problem(field, None, "is missing, and no stream reads the results; give files, kafka or console")
+            yield Problem(field, None, "is missing, and no stream reads the results; give files, delta, iceberg, kafka or console")
         return
-    yield from _one_of(field, sink, ("files", "console", "kafka"))
+    yield from _one_of(field, sink, tuple(Sink.model_fields))
     files = sink.files
     if files is not None and files.format == "json" and files.compression not in (None, "none"):
         message = "is only for format parquet; remove it, or write parquet"
@@ -636,6 +641,19 @@ def _record_key(field: str, join: model.Join, manifest: Manifest, schemas: Mappi
         close = closest(kafka.key, names)
         remedy = f"did you mean {close}?" if close else f"the columns are {listed(names, 'and')}"
         yield Problem(field, kafka.key, f"is not a column of the output; {remedy}")
+
+
+def _table_columns(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
+    tables = [name for name in TABLES if _given(join, "output", "sink", name) is not None]
+    if not tables:
+        return
+    try:
+        columns = resolve.output(join, manifest.spec, schemas)
+    except (SqlError, KeyError):
+        return
+    for name in tables:
+        types = {column: expression.type for column, expression in columns}
+        yield from table_problems(f"{field}.{name}", _given(join, "output", "sink", name), types)
 
 
 def _snapshots_end(field: str, join: model.Join) -> Check:
@@ -803,7 +821,8 @@ def _places(manifest: Manifest) -> Check:
     for index, stream in enumerate(streams):
         places.append((f"spec.streams[{index}].source.files.path", _given(stream, "source", "files", "path")))
     for index, join in enumerate(joins):
-        places.append((f"spec.joins[{index}].output.sink.files.path", _given(join, "output", "sink", "files", "path")))
+        for kind in ("files", "delta"):
+            places.append((f"spec.joins[{index}].output.sink.{kind}.path", _given(join, "output", "sink", kind, "path")))
     places.append(("spec.checkpoint.location", _given(manifest, "spec", "checkpoint", "location")))
     places.append(("spec.deadLetter.location", _given(manifest, "spec", "dead_letter", "location")))
     known = [(field, given, place(given)) for field, given in places if isinstance(given, str)]

@@ -1,0 +1,316 @@
+"""An Iceberg table, as the driver of a sink sees it: made when missing, checked, appended to. By ``pyiceberg``.
+
+Always holds: a table that is opened can take the sink's files as they are: its columns have the output's types, and it is partitioned by
+the sink's columns as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    RESTError,
+    ServerError,
+    ServiceUnavailableError,
+    TableAlreadyExistsError,
+    TooManyRequestsError,
+)
+from pyiceberg.io.pyarrow import compute_statistics_plan, data_file_statistics_from_parquet_metadata, parquet_path_to_id_mapping
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from streamjoin.io.base import SinkError, Staged, UnavailableError
+from streamjoin.io.iceberg_sink import IcebergSinkConfig
+from streamjoin.io.references import resolved
+from streamjoin.io.table_files import Publication, TableFiles
+from streamjoin.location import is_url, place
+from streamjoin.state import durable
+
+ATTEMPTS = 20
+"""At a transaction, against others that change the table meanwhile."""
+PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 2.0
+FOOTERS_AT_ONCE = 8
+PROPERTY = "streamjoin."
+"""How the properties of a table begin that say what is published, by checkpoint."""
+FIRST_PARTITION_FIELD = 1000
+_MADE_WITH = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "100"}
+"""Each transaction leaves a file of metadata; of a table that is made here, the last hundred stay."""
+_TYPES: dict[pa.DataType, IcebergType] = {
+    pa.bool_(): BooleanType(),
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+    pa.float32(): FloatType(),
+    pa.float64(): DoubleType(),
+    pa.string(): StringType(),
+    pa.binary(): BinaryType(),
+    pa.date32(): DateType(),
+    pa.timestamp("us", "UTC"): TimestamptzType(),
+    pa.timestamp("us"): TimestampType(),
+}
+_SQL = {"int": "INT", "long": "BIGINT", "timestamptz": "TIMESTAMP", "timestamp": "TIMESTAMP_NTZ"}
+_ENVIRONMENT = {"s3.endpoint": "AWS_ENDPOINT_URL", "s3.region": "AWS_REGION"}
+"""What the other stores take from the environment, and PyArrow's S3 client does not by itself."""
+
+
+def catalog_of(config: IcebergSinkConfig) -> Catalog:
+    """The catalog, connected to. Raises SinkError where an option's value cannot be had, and what ``pyiceberg`` raises."""
+    urls = {name: value for name, value in config.catalog if value.startswith("file://")}  # which are no references
+    references = [(name, value) for name, value in config.catalog if name not in urls]
+    options = {**urls, **resolved(references, "iceberg.catalog", "the driver runs", SinkError)}
+    defaults = {option: os.environ[name] for option, name in _ENVIRONMENT.items() if os.environ.get(name)}
+    return load_catalog(config.catalog_name, **{**defaults, **options})
+
+
+def iceberg_type(kind: pa.DataType) -> IcebergType:
+    """The type of a table's column for results' values."""
+    return DecimalType(kind.precision, kind.scale) if pa.types.is_decimal(kind) else _TYPES[kind]
+
+
+class IcebergTable:
+    """See the module. For one thread."""
+
+    def __init__(self, config: IcebergSinkConfig, files: TableFiles) -> None:
+        self.config = config
+        self._files = files
+        self._table: Table | None = None
+        self._root = ""
+
+    def open(self) -> str:
+        """Have the newest state of the table, which is made when missing; where its files go, as a place.
+
+        Raises SinkError, UnavailableError.
+        """
+        with self._explained("open"):
+            if self._table is not None:
+                self._table.refresh()
+            else:
+                table = self._made(catalog_of(self.config))
+                self._check(table)
+                self._table = table
+                self._root = _data_place(table)
+        return self._root
+
+    def has(self, publication: Publication) -> bool:
+        """Whether the table has it, or a later one of its checkpoint."""
+        assert self._table is not None
+        number = self._table.properties.get(PROPERTY + publication.identity)
+        return number is not None and int(number) >= publication.number
+
+    def append(self, publication: Publication, staged: Sequence[Staged]) -> None:
+        """Append files that are there under their final names, in one transaction. Raises SinkError, UnavailableError."""
+        table = self._table
+        assert table is not None
+        with self._explained("read the new files of"), ThreadPoolExecutor(min(FOOTERS_AT_ONCE, len(staged))) as pool:
+            footers = list(pool.map(lambda each: _footer(table, self._path(each)), staged))
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                with self._explained("commit to"):
+                    self._append(table, publication, staged, footers)
+                break
+            except CommitFailedException as conflict:
+                self.open()
+                if self.has(publication):  # another driver's transaction, of the same results
+                    return
+                with self._explained("read"):
+                    self._check(table)
+                if attempt == ATTEMPTS:
+                    message = f"others changed it each time ({' '.join(str(conflict).split())})"
+                    raise UnavailableError(f"iceberg.table: {self.config.table}: {message}") from conflict
+                pause = min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * 2 ** (attempt - 1))
+                time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - nothing secret about it
+        self._flush(table)
+
+    def _append(self, table: Table, publication: Publication, staged: Sequence[Staged], footers: Sequence[pq.FileMetaData]) -> None:
+        # NB: PyIceberg would itself begin again after a conflict, without asking whether the publication is there by then.
+        once = {**table.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": once})
+        number = str(publication.number)
+        summary = {f"{PROPERTY}query": self.config.query, f"{PROPERTY}checkpoint": publication.identity, f"{PROPERTY}publication": number}
+        with table.transaction() as transaction:
+            if table.metadata.name_mapping() is None:  # files have names for their columns, and no identifiers
+                mapping = table.schema().name_mapping.model_dump_json()
+                transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+            transaction.set_properties({PROPERTY + publication.identity: number})
+            with transaction.update_snapshot(snapshot_properties=summary).merge_append() as snapshot:
+                for each, footer in zip(staged, footers, strict=True):
+                    snapshot.append_data_file(self._data_file(table, each, footer))
+
+    def _data_file(self, table: Table, staged: Staged, footer: pq.FileMetaData) -> DataFile:
+        schema = table.schema()
+        statistics = data_file_statistics_from_parquet_metadata(
+            parquet_metadata=footer,
+            stats_columns=compute_statistics_plan(schema, table.properties),
+            parquet_column_mapping=parquet_path_to_id_mapping(schema),
+        )
+        values = json.loads(staged.text)["partition"]
+        fields = [self._files.stored.field(name) for name in self._files.partition_by]
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self._path(staged),
+            file_format=FileFormat.PARQUET,
+            partition=Record(*(_partition_value(values[field.name], field.type) for field in fields)),
+            file_size_in_bytes=staged.nbytes,
+            sort_order_id=None,
+            spec_id=table.metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+
+    def _path(self, staged: Staged) -> str:
+        root = self._root if is_url(self._root) else f"file://{os.path.abspath(self._root)}"
+        return f"{root}/{staged.final}"
+
+    def _made(self, catalog: Catalog) -> Table:
+        with contextlib.suppress(NoSuchTableError):
+            return catalog.load_table(self.config.table)
+        with contextlib.suppress(NamespaceAlreadyExistsError):
+            catalog.create_namespace_if_not_exists(self.config.table.rsplit(".", 1)[0])
+        fields = [
+            NestedField(number, field.name, iceberg_type(field.type), required=False) for number, field in enumerate(self._files.stored, 1)
+        ]
+        sources = {field.name: field.field_id for field in fields}
+        partitions = [
+            PartitionField(sources[name], FIRST_PARTITION_FIELD + number, IdentityTransform(), name)
+            for number, name in enumerate(self._files.partition_by)
+        ]
+        spec = PartitionSpec(*partitions)
+        try:
+            made = catalog.create_table(self.config.table, Schema(*fields), partition_spec=spec, properties=_MADE_WITH)
+        except TableAlreadyExistsError:  # somebody else has made it just now
+            return catalog.load_table(self.config.table)
+        self._flush(made)
+        return made
+
+    def _check(self, table: Table) -> None:
+        """Raises SinkError where the table cannot take the sink's files."""
+        where = f"iceberg.table: {self.config.table}"
+        fields = {field.name: field for field in table.schema().fields}
+        sources = {field.field_id: field.name for field in table.schema().fields}
+        has = [
+            sources.get(field.source_id, "?") if isinstance(field.transform, IdentityTransform) else f"{field.name} ({field.transform})"
+            for field in table.spec().fields
+        ]
+        if has != list(self._files.partition_by):
+            given, found = (", ".join(names) or "nothing" for names in (self._files.partition_by, has))
+            remedy = f"which is partitioned by {found}; give that, as far as it is of columns as they are, or another table"
+            raise SinkError(f"iceberg.partitionBy: {given} does not fit {self.config.table}, {remedy}")
+        for field in self._files.stored:
+            wanted = iceberg_type(field.type)
+            if field.name not in fields:
+                remedy = "add it to the table (ALTER TABLE ... ADD COLUMN), remove it from output.select, or give another table"
+                raise SinkError(f"{where}: has no column {field.name} of type {_sql(wanted)}, and results have; {remedy}")
+            if fields[field.name].field_type != wanted:
+                found = _sql(fields[field.name].field_type)
+                remedy = f"write CAST(... AS {found}) AS {field.name} in output.select, or give another table"
+                raise SinkError(f"{where}: column {field.name} is {found}, and results have {_sql(wanted)}; {remedy}")
+        for name, column in fields.items():
+            if column.required:
+                remedy = "drop NOT NULL (ALTER TABLE ... ALTER COLUMN), or give another table"
+                raise SinkError(f"{where}: column {name} is NOT NULL, and results may have nulls; {remedy}")
+
+    def _flush(self, table: Table) -> None:
+        """What the catalog points at survives a power loss once the sink has said that results are published."""
+        if is_url(self._root):
+            return
+        snapshot = table.current_snapshot()
+        paths = [table.metadata_location]
+        if snapshot is not None:
+            paths.append(snapshot.manifest_list)
+            paths += [file.manifest_path for file in snapshot.manifests(table.io) if file.added_snapshot_id == snapshot.snapshot_id]
+        for path in paths:
+            if path.startswith(("/", "file:")):
+                with contextlib.suppress(FileNotFoundError):
+                    durable.flush_file(Path(place(path)))
+
+    @contextlib.contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        """Errors of ``pyiceberg`` and of catalogs' clients as the sink's own. Conflicts are let through."""
+        where = f"iceberg.table: {self.config.table}: cannot {what} it"
+        try:
+            yield
+        except (CommitFailedException, SinkError, UnavailableError):
+            raise
+        except (CommitStateUnknownException, ServerError, ServiceUnavailableError, TooManyRequestsError) as error:
+            raise UnavailableError(f"{where} ({_brief(error)}); see whether the catalog is up") from error
+        except Exception as error:
+            if _may_pass(error):
+                raise UnavailableError(f"{where} ({_brief(error)}); see whether the catalog and the store are up") from error
+            remedy = "correct iceberg.catalog, or the access to it" if not isinstance(error, RESTError) else "see what the catalog wants"
+            raise SinkError(f"{where} ({_brief(error)}); {remedy}") from error
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the way to a catalog or a store broke, whose clients have errors of their own."""
+    names = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(error).__mro__}
+    return bool(names & {"requests.ConnectionError", "requests.Timeout", "builtins.ConnectionError", "builtins.TimeoutError"}) or (
+        "NETWORK_CONNECTION" in str(error)
+    )
+
+
+def _data_place(table: Table) -> str:
+    """Where the table's data files go."""
+    given = table.properties.get(TableProperties.WRITE_DATA_PATH)
+    where = given or f"{table.location().rstrip('/')}/data"
+    try:
+        return place(where)
+    except ValueError as error:
+        raise SinkError(f"iceberg.table: the location of {table.name()}, {where}, {error}") from None
+
+
+def _footer(table: Table, path: str) -> pq.FileMetaData:
+    with table.io.new_input(path).open() as stream:
+        return pq.read_metadata(stream)
+
+
+def _partition_value(text: str | None, kind: pa.DataType) -> Any:
+    """As a record of a manifest has it: dates are days since 1970."""
+    if text is None or pa.types.is_string(kind):
+        return text
+    if pa.types.is_date(kind):
+        return (date.fromisoformat(text) - date(1970, 1, 1)).days
+    return text == "true" if pa.types.is_boolean(kind) else int(text)
+
+
+def _sql(kind: IcebergType) -> str:
+    return _SQL.get(str(kind), str(kind).upper())
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
