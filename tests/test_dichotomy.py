@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate
-from streamjoin.scheme import dichotomy
+from streamjoin.scheme import all_dichotomies, dichotomy
+from streamjoin.scheme.cuts import Dichotomy, lower_bound
 from streamjoin.scheme.matrix import Matrix
 from streamjoin.scheme.models import plan_for_capacity
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics, loads
@@ -139,24 +140,24 @@ def test_no_area_dichotomy_needs_fewer_tasks(monkeypatch: pytest.MonkeyPatch) ->
         message = f"seed 20, case {case}: {rows=} {columns=} {volumes=} {low=} {high=} {capacity=}"
         assert found.tasks == expected, message
         assert sum(tasks_of(matrix, capacity, found)) == expected, message
-        assert dichotomy.lower_bound(matrix, capacity) <= expected, message
+        assert lower_bound(matrix, capacity) <= expected, message
         assert dichotomy.fits(matrix, capacity, expected - 1) is None, message
         fitting = dichotomy.fits(matrix, capacity, expected)
         assert fitting is not None, message
         assert fitting.tasks == expected, message
         better_than_whole += expected < partition(matrix.left, matrix.right, capacity).tasks
         with monkeypatch.context() as peeling_only:
-            peeling_only.setattr(dichotomy, "EXACT_CELLS", 0)
+            peeling_only.setattr(all_dichotomies, "EXACT_CELLS", 0)
             inner += dichotomy.partition(matrix, capacity).tasks > expected
     assert better_than_whole > 50
     assert inner > 0, "no case needed a cut that ends at another, so that all dichotomies were tried in vain"
 
 
-def tasks_of(matrix: Matrix, capacity: float, found: dichotomy.Dichotomy) -> list[int]:
+def tasks_of(matrix: Matrix, capacity: float, found: Dichotomy) -> list[int]:
     return [partition(*area.volumes(matrix), capacity).tasks for area in found.areas]
 
 
-def covers_every_result_once(matrix: Matrix, found: dichotomy.Dichotomy) -> bool:
+def covers_every_result_once(matrix: Matrix, found: Dichotomy) -> bool:
     times = np.zeros((matrix.rows, matrix.columns), np.int64)
     for area in found.areas:
         times[area.top : area.bottom, area.begin : area.end] += 1

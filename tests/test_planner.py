@@ -15,7 +15,7 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned, follow, make_plan, prospects
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
-from streamjoin.scheme import dichotomy, models
+from streamjoin.scheme import models, peeling
 from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import HANDSHAKE, INTERCHANGEABLE, MODELS, MOST_TASKS, Options, plan_for_tasks
 from streamjoin.scheme.region import held, volume
@@ -405,6 +405,6 @@ def test_the_search_for_many_tasks_comes_as_near_as_bisection(monkeypatch: pytes
             found.check(main)
             with monkeypatch.context() as few:
                 few.setattr(models, "MANY_TASKS", 10**6)
-                few.setattr(dichotomy, "MANY_TASKS", 10**6)
+                few.setattr(peeling, "MANY_TASKS", 10**6)
                 bisected = plan_for_tasks("adsp", statistics, main, 300)
             assert loads(found, statistics).max() <= loads(bisected, statistics).max() * 1.004

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from streamjoin.elastic.factors import Factors, Holders
 from streamjoin.scheme.ranges import expanded
 from streamjoin.scheme.region import Region, held, meetings
 from streamjoin.scheme.statistics import SideStatistics, Statistics
@@ -96,6 +97,9 @@ def kept_by(overlap: Array | Overlap, keep: Keep) -> float:
     """The tuples that need not move under this map."""
     if isinstance(overlap, Overlap):
         going_on = np.array([-1 if worker is None else worker for worker in keep])
+        if overlap.factors is not None:
+            tasks = np.flatnonzero(going_on >= 0)
+            return math.fsum(overlap.factors.of_pairs(going_on[tasks], tasks).tolist())
         return math.fsum(overlap.tuples[going_on[overlap.new] == overlap.old].tolist())
     return math.fsum(float(overlap[worker, task]) for task, worker in enumerate(keep) if worker is not None)
 
@@ -123,7 +127,7 @@ def _numbers(keep: Keep) -> list[int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Overlap:
-    """lambda without its zeros: the tuples that an old and a new task share, of each pair once."""
+    """lambda without its zeros: the tuples that an old and a new task share, of each pair once; of more than ``MOST_PAIRS`` the best."""
 
     shape: tuple[int, int]
     """How many old and new tasks there are."""
@@ -132,9 +136,14 @@ class Overlap:
     new: Array
     tuples: Array
     """float64, positive."""
+    factors: Factors | None = None
+    """Where these are only the best pairs: all of them."""
 
     def by_number(self) -> float:
         """The tuples that stay where every worker goes on under its number."""
+        if self.factors is not None:
+            numbers = np.arange(min(self.shape))
+            return math.fsum(self.factors.of_pairs(numbers, numbers).tolist())
         return math.fsum(self.tuples[self.old == self.new].tolist())
 
     def array(self) -> Array:
@@ -146,15 +155,28 @@ class Overlap:
 
 def overlaps(before: Scheme, after: Scheme, statistics: Statistics) -> Array:
     """lambda: the tuples that each old task (rows) holds and each new one (columns) needs. float64."""
-    return shared(before, after, statistics).array()
+    one, other, expected = _in_common(before, after, statistics)
+    return _listed(before, after, one, other, expected).array()
 
 
 def shared(before: Scheme, after: Scheme, statistics: Statistics) -> Overlap:
-    """The same for those pairs that share any.
+    """The same for those pairs that share any, or of very many the best ones.
 
     What a task holds through several areas counts once. Tasks that hold the same region are looked at together: O(pairs of tasks that
-    share any * log of these).
+    share any * log of these, or of very many O(pairs)).
     """
+    one, other, expected = _in_common(before, after, statistics)
+    old, new = _members(before), _members(after)
+    if int(np.diff(old.starts)[one] @ np.diff(new.starts)[other]) > MOST_PAIRS:
+        factors = Factors.of(old, new, one, other, expected)
+        workers, tasks, tuples, pairs = factors.best(KEPT_PAIRS)
+        if pairs > MOST_PAIRS:
+            return Overlap((before.tasks, after.tasks), workers, tasks, tuples, factors)
+    return _listed(before, after, one, other, expected)
+
+
+def _in_common(before: Scheme, after: Scheme, statistics: Statistics) -> tuple[Array, Array, Array]:
+    """Which held and needed regions have tuples in common, by their numbers, and how many: int64, int64, float64."""
     old, new = _holders(before), _holders(after)
     one, other = meetings(list(old), list(new))
     expected = np.zeros(len(one))
@@ -166,14 +188,16 @@ def shared(before: Scheme, after: Scheme, statistics: Statistics) -> Overlap:
         )
         expected += np.where(of_side, np.maximum(high - low, 0.0) * ((unit_high - unit_low) / UNITS), 0.0)
     some = expected > 0
-    one, other, expected = one[some], other[some], expected[some]
-    # Every worker with one region against every task with the other.
-    starts, workers = _members(old)
-    many, place = expanded(starts[one], starts[one + 1])
-    workers = workers[place]
-    starts, tasks = _members(new)
-    more, place = expanded(starts[other[many]], starts[other[many] + 1])
-    found, same = np.unique(workers[more] * after.tasks + tasks[place], return_inverse=True)
+    return one[some], other[some], expected[some]
+
+
+def _listed(before: Scheme, after: Scheme, one: Array, other: Array, expected: Array) -> Overlap:
+    """All pairs of tasks: every worker with one region against every task with the other."""
+    old, new = _members(before), _members(after)
+    many, place = expanded(old.starts[one], old.starts[one + 1])
+    workers = old.tasks[place]
+    more, place = expanded(new.starts[other[many]], new.starts[other[many] + 1])
+    found, same = np.unique(workers[more] * after.tasks + new.tasks[place], return_inverse=True)
     tuples = np.bincount(same, expected[many][more], len(found))
     return Overlap((before.tasks, after.tasks), found // after.tasks, found % after.tasks, tuples)
 
@@ -188,10 +212,12 @@ def _holders(scheme: Scheme) -> Mapping[Region, list[int]]:
     return found
 
 
-def _members(holders: Mapping[Region, list[int]]) -> tuple[Array, Array]:
-    """Where each region's tasks begin, and at last their number; all tasks."""
-    tasks = [task for of_region in holders.values() for task in of_region]
-    return np.cumsum([0, *map(len, holders.values())]), np.array(tasks, np.int64)
+@lru_cache(maxsize=8)
+def _members(scheme: Scheme) -> Holders:
+    """The same in arrays, by the regions' numbers."""
+    holders = _holders(scheme).values()
+    tasks = [task for of_region in holders for task in of_region]
+    return Holders(scheme.tasks, np.cumsum([0, *map(len, holders)]), np.array(tasks, np.int64))
 
 
 def _ends(regions: list[Region], statistic: SideStatistics) -> tuple[Array, Array, Array, Array]:
@@ -204,21 +230,8 @@ def _ends(regions: list[Region], statistic: SideStatistics) -> tuple[Array, Arra
     )
 
 
-def _best(overlap: Overlap, count: int = KEPT_PAIRS) -> Overlap:
-    """Of each worker and of each task, the pairs that share most, ``count`` of them. O(pairs * log pairs)."""
-    chosen = np.zeros(len(overlap.tuples), bool)
-    for of_one in (overlap.old, overlap.new):
-        order = np.lexsort((-overlap.tuples, of_one))
-        begins = np.flatnonzero(np.diff(of_one[order], prepend=-1))
-        rank = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
-        chosen[order[rank < count]] = True
-    return Overlap(overlap.shape, overlap.old[chosen], overlap.new[chosen], overlap.tuples[chosen])
-
-
 def _assigned(overlap: Overlap) -> Keep:
     """As :func:`assign`."""
-    if len(overlap.tuples) > MOST_PAIRS:
-        overlap = _best(overlap)
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 

@@ -16,9 +16,12 @@ the old one: what it keeps and what it deletes are together exactly what it hold
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import pairwise
+
+import numpy as np
 
 from streamjoin.elastic.bound import least_moved
 from streamjoin.elastic.mapping import Keep, shared
@@ -26,7 +29,7 @@ from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.scheme.region import (
     Region,
-    common_part,
+    common_parts,
     difference,
     held,
     intersection,
@@ -62,12 +65,13 @@ class Delete:
     expected_tuples: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Migration:
     """See the module. All volumes are expected tuples, replicas counted."""
 
-    moves: tuple[Move, ...]
-    """By receiver, then by sender."""
+    list_moves: Callable[[], tuple[Move, ...]] = field(repr=False, compare=False)
+    """Makes ``moves``, when they are asked for: carrying a plan out takes but its scheme, and thousands of tasks may lack hundreds of
+    thousands of regions."""
     deletes: tuple[Delete, ...]
     """By worker."""
     kept: tuple[tuple[Region, ...], ...]
@@ -82,6 +86,10 @@ class Migration:
     identity_tuples: float
     """Every worker goes on under its number, as if nobody had mapped or aligned anything."""
 
+    @cached_property
+    def moves(self) -> tuple[Move, ...]:
+        """By receiver, then by sender."""
+        return self.list_moves()
 
 
 def plan_migration(
@@ -105,10 +113,8 @@ def plan_migration(
     statistics = statistics.counted  # what moves is told in tuples, however they were weighed to decide it
     naive = volume([region for need in needs for region in need], statistics)
     if before is None:
-        coming = [(task, region) for task, need in enumerate(needs) for region in need]
-        expected = volumes((region for _, region in coming), statistics)
-        moves = tuple(Move(None, task, region, tuples) for (task, region), tuples in zip(coming, expected, strict=True))
-        return Migration(moves, (), ((),) * after.tasks, naive, 0.0, 0.0, least, naive, naive)
+        coming = [(task, None, region) for task, need in enumerate(needs) for region in need]
+        return Migration(partial(_moves, coming, statistics), (), ((),) * after.tasks, naive, 0.0, 0.0, least, naive, naive)
 
     holds = held(before)
     kept: list[tuple[Region, ...]] = []
@@ -117,9 +123,6 @@ def plan_migration(
         has = () if worker is None else holds[worker]
         kept.append(intersection(need, has))
         lacking += [(task, region) for region in difference(need, has)]
-    sent = _senders(before, lacking)
-    expected = volumes((region for _, _, region in sent), statistics)
-    moves = tuple(Move(sender, task, region, tuples) for (task, sender, region), tuples in zip(sent, expected, strict=True))
     goes_on_as = {worker: task for task, worker in enumerate(keep) if worker is not None}
     gone = [
         (worker, region)
@@ -131,10 +134,10 @@ def plan_migration(
 
     by_number = shared(before, after, statistics).by_number() if kept_by_number is None else kept_by_number
     return Migration(
-        moves=moves,
+        list_moves=partial(_sent, before, lacking, statistics),
         deletes=deletes,
         kept=tuple(kept),
-        moved_tuples=math.fsum(move.expected_tuples for move in moves),
+        moved_tuples=volume((region for _, region in lacking), statistics),
         deleted_tuples=math.fsum(delete.expected_tuples for delete in deletes),
         kept_tuples=volume([region for regions in kept for region in regions], statistics),
         lower_bound_tuples=least,
@@ -157,17 +160,35 @@ def _along_a_chain(before: Scheme, after: Scheme, statistics: Statistics) -> Mig
             deletes += [Delete(task, region, tuples) for region, tuples in zip(has, expected, strict=True)]
     moved = math.fsum(move.expected_tuples for move in moves)
     total = volume([region for regions in holds for region in regions], statistics)
-    return Migration(tuple(moves), tuple(deletes), tuple(kept), moved, moved, total - moved, moved, total, moved)
+    return Migration(partial(tuple, moves), tuple(deletes), tuple(kept), moved, moved, total - moved, moved, total, moved)
+
+
+def _sent(before: Scheme, lacking: Sequence[tuple[int, Region]], statistics: Statistics) -> tuple[Move, ...]:
+    return _moves(_senders(before, lacking), statistics)
+
+
+def _moves(sent: Sequence[tuple[int, int | None, Region]], statistics: Statistics) -> tuple[Move, ...]:
+    """``sent``: receivers, senders and what they send."""
+    expected = volumes((region for _, _, region in sent), statistics)
+    return tuple(Move(sender, task, region, tuples) for (task, sender, region), tuples in zip(sent, expected, strict=True))
 
 
 def _senders(scheme: Scheme, lacking: Sequence[tuple[int, Region]]) -> list[tuple[int, int, Region]]:
     """What a task lacks, by who wrote it: (task, sender, region), ascending. Every tuple was written by one task."""
     written = [(area.task, region) for area in scheme.areas for region in written_by(area)]
-    found: dict[tuple[int, int], list[Region]] = defaultdict(list)
-    pairs = meetings([region for _, region in lacking], [region for _, region in written])
-    for one, other in zip(*(numbers.tolist() for numbers in pairs), strict=True):
-        (task, region), (sender, of_sender) = lacking[one], written[other]
-        part = common_part(region, of_sender)
-        assert part is not None
-        found[task, sender].append(part)
-    return [(*between, region) for between, parts in sorted(found.items()) for region in merged(parts)]
+    lacked, found = ([region for _, region in regions] for regions in (lacking, written))
+    one, other = meetings(lacked, found)
+    task, sender = np.array([task for task, _ in lacking], np.int64)[one], np.array([task for task, _ in written], np.int64)[other]
+    order = np.lexsort((sender, task))
+    parts = common_parts(lacked, found, one[order], other[order])
+    # Between one sender and one receiver, what can be one region becomes one.
+    between = task[order] * scheme.tasks + sender[order]
+    begins = np.flatnonzero(np.diff(between, prepend=-1)).tolist()
+    sent: list[tuple[int, int, Region]] = []
+    for begin, end in pairwise([*begins, len(parts)]):
+        receiver, giver = divmod(int(between[begin]), scheme.tasks)
+        if end == begin + 1:
+            sent.append((receiver, giver, parts[begin]))
+        else:
+            sent += [(receiver, giver, region) for region in merged(parts[begin:end])]
+    return sent

@@ -118,12 +118,13 @@ def follow(current: Plan | None, scheme: Scheme, statistics: Statistics, main: M
         keep = chain_keep(before.tasks, scheme.tasks)
         migration = plan_migration(before, scheme, keep, statistics, main)
         return Planned(Plan(current.generation + 1, scheme, keep), migration, loads(scheme, statistics), changed=True)
-    by_number = shared(before, scheme, statistics.counted).by_number()
-    chosen, _, keep = _least_moved(before, scheme, statistics, main)
+    overlap = shared(before, scheme, statistics)
+    counted = overlap if statistics.counted is statistics else shared(before, scheme, statistics.counted)
+    chosen, _, keep = _least_moved(before, scheme, statistics, main, overlap)
     if chosen is not scheme:
         chosen.check(main)
     after, keep = relabelled(chosen, keep)
-    migration = plan_migration(before, after, keep, statistics, main, kept_by_number=by_number)
+    migration = plan_migration(before, after, keep, statistics, main, kept_by_number=counted.by_number())
     return Planned(Plan(current.generation + 1, after, keep), migration, loads(after, statistics), changed=True)
 
 
@@ -154,7 +155,7 @@ def prospects(
         elif before is not None and model == HANDSHAKE:
             moved = least = plan_migration(before, scheme, chain_keep(before.tasks, scheme.tasks), statistics, main).moved_tuples
         elif before is not None:
-            scheme, overlap, keep = _least_moved(before, scheme, statistics, main)
+            scheme, overlap, keep = _least_moved(before, scheme, statistics, main, shared(before, scheme, statistics))
             if counted is not statistics:
                 overlap = shared(before, scheme, counted)
             moved = max(0.0, needed - kept_by(overlap, keep))
@@ -194,9 +195,10 @@ def _fewest(
     return plan_for_tasks(model, statistics, main, tasks, options=options, current=before)
 
 
-def _least_moved(before: Scheme, scheme: Scheme, statistics: Statistics, main: MainPredicate) -> tuple[Scheme, Overlap, Keep]:
-    """The scheme as it is cut, or aligned, whichever keeps most; with its overlaps and the best map."""
-    overlap = shared(before, scheme, statistics)
+def _least_moved(
+    before: Scheme, scheme: Scheme, statistics: Statistics, main: MainPredicate, overlap: Overlap
+) -> tuple[Scheme, Overlap, Keep]:
+    """The scheme as it is cut, whose overlaps these are, or aligned, whichever keeps most; with its overlaps and the best map."""
     best = scheme, overlap, assign(overlap)
     for aligned in (align(before, scheme, statistics), align_keys(before, scheme, statistics, main)):
         if aligned is None or aligned == scheme:

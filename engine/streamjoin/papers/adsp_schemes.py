@@ -10,7 +10,7 @@ from streamjoin.papers.loads import band, plan, toy
 from streamjoin.papers.optimum import Band, band_of, fewest_tasks, matrix_of
 from streamjoin.papers.rows import Kind, Lines, Ours, Row, Tiling, equal, figures, holds, number
 from streamjoin.scheme import dichotomy, printed, varietal
-from streamjoin.scheme.dichotomy import Rectangle
+from streamjoin.scheme.cuts import Rectangle
 from streamjoin.scheme.matrix import Matrix
 from streamjoin.scheme.models import plan_for_capacity
 from streamjoin.scheme.printed import Needed, by_algorithm_1, by_equation_9

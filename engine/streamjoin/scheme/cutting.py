@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from streamjoin.language.sides import LEFT, RIGHT
-from streamjoin.scheme.dichotomy import Rectangle
+from streamjoin.scheme.cuts import Rectangle
 from streamjoin.scheme.matrix import Matrix
 from streamjoin.scheme.tiling import Area, KeyRange, Scheme
 from streamjoin.scheme.varietal import Shape

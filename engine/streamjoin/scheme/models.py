@@ -25,10 +25,13 @@ import numpy as np
 
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme import biclique, dichotomy, dynamic, readj, varietal
+from streamjoin.scheme.cuts import Dichotomy
 from streamjoin.scheme.cutting import Cutting
-from streamjoin.scheme.dichotomy import MANY_TASKS, MOST_TASKS, TooManyTasksError
+from streamjoin.scheme.dichotomy import MOST_TASKS, TooManyTasksError
 from streamjoin.scheme.keyed import Run, Strip, cuts_of, owners_of
 from streamjoin.scheme.matrix import Matrix, hashed
+from streamjoin.scheme.peeled import Peeled
+from streamjoin.scheme.peeling import MANY_TASKS, peel
 from streamjoin.scheme.statistics import DEFAULT_BUCKETS, Statistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.scheme.varietal import Shape
@@ -213,7 +216,7 @@ def _squarest(matrix: Matrix, tasks: int) -> Shape:
     return min(grids, key=lambda grid: (grid.largest_load(matrix.left, matrix.right), grid.tasks))
 
 
-def _adsp(matrix: Matrix, found: dichotomy.Dichotomy, capacity: float) -> Cutting:
+def _adsp(matrix: Matrix, found: Dichotomy, capacity: float) -> Cutting:
     cut = []
     for area in found.areas:
         left, right = area.volumes(matrix)
@@ -250,12 +253,12 @@ def _searched(start: Cutting, tasks: int) -> Cutting:
     matrix = start.matrix
     low = _least_capacity(matrix, tasks)
     high, capacity = start.largest_load, 1.02 * low
-    best: dichotomy.Peeled | None = None
+    best: Peeled | None = None
     seen: tuple[float, float] | None = None
     power = 1.6
     while high - low > PRECISION * high:
         capacity = min(max(capacity, low * (1 + PRECISION / 2)), high * (1 - PRECISION / 2))
-        peeled, needed = dichotomy.peel(matrix, capacity, tasks + tasks // 64 + 2)
+        peeled, needed = peel(matrix, capacity, tasks + tasks // 64 + 2)
         if peeled is not None and seen is not None and seen[0] != needed and seen[1] != capacity:
             slope = math.log(needed / seen[0]) / math.log(seen[1] / capacity)
             power = min(max(slope, 1.0), 2.2)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.scheme.dichotomy import Dichotomy, Rectangle
+from streamjoin.scheme.cuts import Dichotomy, Rectangle
 from streamjoin.scheme.matrix import Matrix
 from streamjoin.scheme.varietal import EPSILON, Shape, square, varietal
 

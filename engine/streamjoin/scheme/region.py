@@ -198,6 +198,40 @@ def common_part(a: Region, b: Region) -> Region | None:
     return Region(a.side, KeyRange(key_low, key_high), UnitRange(low, high))
 
 
+def common_parts(one: Sequence[Region], other: Sequence[Region], first: Array, second: Array) -> list[Region]:
+    """What region ``first[i]`` of ``one`` and ``second[i]`` of ``other`` both hold, which have something in common (:func:`meetings`).
+
+    O((regions + pairs) * log regions).
+    """
+    bounds = sorted({bound for region in (*one, *other) for bound in (region.keys.low, region.keys.high) if bound is not None})
+    number = {bound: index for index, bound in enumerate(bounds, 1)}
+    ends = [None, *bounds, None]
+    edges = []
+    for regions, chosen in ((one, first), (other, second)):
+        of_region = [
+            (
+                0 if region.keys.low is None else number[region.keys.low],
+                len(bounds) + 1 if region.keys.high is None else number[region.keys.high],
+                region.units.low,
+                region.units.high,
+            )
+            for region in regions
+        ]
+        edges.append(np.array(of_region, np.int64).reshape(-1, 4)[chosen])
+    (low, other_low), (high, other_high), (begin, other_begin), (end, other_end) = zip(*(edge.T for edge in edges), strict=True)
+    # Each pair of ends once, as few differ.
+    codes, key = np.unique(np.maximum(low, other_low) * len(ends) + np.minimum(high, other_high), return_inverse=True)
+    keys = [KeyRange(ends[code // len(ends)], ends[code % len(ends)]) for code in codes.tolist()]
+    begin, end = np.maximum(begin, other_begin), np.minimum(end, other_end)
+    order = np.lexsort((end, begin))
+    new = (np.diff(begin[order], prepend=-1) != 0) | (np.diff(end[order], prepend=-1) != 0)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.cumsum(new) - 1
+    units = [UnitRange(*span) for span in zip(begin[order][new].tolist(), end[order][new].tolist(), strict=True)]
+    sides = [one[index].side for index in first.tolist()]
+    return [Region(side, keys[at], units[span]) for side, at, span in zip(sides, key.tolist(), place.tolist(), strict=True)]
+
+
 def _without(region: Region, taken: Region) -> Iterable[Region]:
     common = common_part(region, taken)
     if common is None:
