@@ -10,6 +10,7 @@ Always holds: both processes end with this one, however it ends; nothing listens
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import http.client
 import itertools
@@ -22,6 +23,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -190,7 +192,18 @@ class ApiServer:
         self.ca_file = directory / "certificates" / "apiserver.crt"
         self.admin_token = secrets.token_hex(16)
         self.admin = Client(self.url, self.ca_file, self.admin_token)
+        self.storage = ""
+        """The address of its etcd."""
         self._numbers = itertools.count()
+
+    def stored(self, prefix: str) -> dict[str, Object]:
+        """By key, the objects whose keys begin so, as they are in etcd: those of definitions' kinds, which are JSON there."""
+        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        asked = {name: base64.b64encode(text.encode()).decode() for name, text in (("key", prefix), ("range_end", end))}
+        request = urllib.request.Request(f"{self.storage}/v3/kv/range", json.dumps(asked).encode())
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+            found = json.load(answer).get("kvs", [])
+        return {base64.b64decode(each["key"]).decode(): json.loads(base64.b64decode(each["value"])) for each in found}
 
     @cached_property
     def kubeconfig(self) -> Path:
@@ -329,7 +342,8 @@ def _started(directory: Path, etcd: Path, apiserver: Path, plugins: str) -> tupl
     server = ApiServer(directory, port)
     (directory / "tokens.csv").write_text(f'{server.admin_token},admin,admin,"system:masters"\n')
     _write_key(directory / "accounts.key")
-    storage, member, key = f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}", str(directory / "accounts.key")
+    server.storage = f"http://127.0.0.1:{client}"
+    storage, member, key = server.storage, f"http://127.0.0.1:{peer}", str(directory / "accounts.key")
     etcd_options = {
         "data-dir": directory / "etcd",
         "unsafe-no-fsync": "true",

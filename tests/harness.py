@@ -169,7 +169,7 @@ def manifest_text(
         "shedding": {"model": "off"},
     } | spec
     return yaml.safe_dump(
-        {"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "metadata": {"name": "test"}, "spec": body}, sort_keys=False
+        {"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "metadata": {"name": "test"}, "spec": body}, sort_keys=False
     )
 
 

@@ -100,7 +100,7 @@ def consumed(broker: KafkaBroker, name: str) -> list[tuple[str, bytes | None, by
 
 
 JOIN = """
-apiVersion: streamjoin.dev/v1alpha1
+apiVersion: streamjoin.dev/v1beta1
 kind: StreamJoin
 metadata: {{name: pairs}}
 spec:

@@ -17,6 +17,7 @@ import yaml
 
 from apiserver import ApiError, ApiServer
 from chart import of_kind, rendered
+from converting import Converting
 from operator_parts import FakeDriver, Object, streamjoin, trial_status
 from streamjoin_operator import names
 from streamjoin_operator.access import Access, from_kubeconfig
@@ -39,7 +40,7 @@ PATHS = {
     "PersistentVolumeClaim": "/api/v1/namespaces/{}/persistentvolumeclaims",
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
 }
-STREAMJOINS = "/apis/streamjoin.dev/v1alpha1/namespaces/{}/streamjoins"
+STREAMJOINS = "/apis/streamjoin.dev/v1beta1/namespaces/{}/streamjoins"
 def operator_rules() -> list[Object]:
     """What the chart gives the operator in a namespace that it watches: tests run it with these rights and no others."""
     roles = of_kind(rendered({"watch": {"namespaces": ["watched"]}}), "Role")
@@ -119,6 +120,8 @@ class Cluster:
     """Whom the operator is: a namespace, and a service account in it."""
     lacks_rights = False
     """Whether a test has it do without some."""
+    version = "v1beta1"
+    """Of StreamJoins, as tests ask for them."""
 
     def __init__(self, server: ApiServer, driver: FakeDriver) -> None:
         self.server, self.driver, self.admin = server, driver, server.admin
@@ -156,19 +159,25 @@ class Cluster:
             kubelet.close()
             running.close()
 
+    @property
+    def streamjoins(self) -> str:
+        """The path of the namespace's StreamJoins."""
+        return STREAMJOINS.format(self.namespace).replace("/v1beta1/", f"/{self.version}/")
+
     def submit(self, name: str = "one", **spec: Any) -> Object:
         body = streamjoin(name, **spec)
         body["metadata"] = {"name": name, "namespace": self.namespace}
-        return self.admin.create(STREAMJOINS.format(self.namespace), body)
+        body["apiVersion"] = f"streamjoin.dev/{self.version}"
+        return self.admin.create(self.streamjoins, body)
 
     def get(self, name: str = "one") -> Object:
-        return self.admin.get(f"{STREAMJOINS.format(self.namespace)}/{name}")
+        return self.admin.get(f"{self.streamjoins}/{name}")
 
     def status(self, name: str = "one") -> Object:
         return dict(self.get(name).get("status") or {})
 
     def change(self, spec: Object, name: str = "one") -> None:
-        self.admin.patch(f"{STREAMJOINS.format(self.namespace)}/{name}", {"spec": spec})
+        self.admin.patch(f"{self.streamjoins}/{name}", {"spec": spec})
 
     def condition(self, kind: str, name: str = "one") -> tuple[str, str] | None:
         found = [condition for condition in self.status(name).get("conditions") or [] if condition["type"] == kind]
@@ -230,5 +239,15 @@ class Cluster:
 
 
 def install(server: ApiServer) -> None:
-    """StreamJoins as the cluster knows them."""
-    server.install_crd(yaml.safe_load((ROOT / "crds" / "streamjoins.streamjoin.dev.yaml").read_text()))
+    """StreamJoins as the cluster knows them, in both versions."""
+    server.install_crd(converted(server, yaml.safe_load((ROOT / "crds" / "streamjoins.streamjoin.dev.yaml").read_text())))
+
+
+_CONVERTING: dict[str, Converting] = {}
+
+
+def converted(server: ApiServer, definition: Object) -> Object:
+    """A definition whose versions are converted by this process, until it ends."""
+    if server.url not in _CONVERTING:
+        _CONVERTING[server.url] = Converting(server.directory)
+    return _CONVERTING[server.url].definition(definition)

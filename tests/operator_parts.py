@@ -49,7 +49,7 @@ SPEC: Object = {
 def streamjoin(name: str = "one", namespace: str = "default", **spec: Any) -> Object:
     """A StreamJoin with these parts of the spec replaced."""
     return {
-        "apiVersion": "streamjoin.dev/v1alpha1",
+        "apiVersion": "streamjoin.dev/v1beta1",
         "kind": "StreamJoin",
         "metadata": {"name": name, "namespace": namespace, "uid": "00000000-0000-0000-0000-000000000001", "generation": 1},
         "spec": {**copy.deepcopy(SPEC), **spec},
@@ -70,7 +70,7 @@ def three_streams() -> Object:
 
 
 def joins_of_before() -> list[Object]:
-    """Those of a StreamJoin, with the condition under its former name."""
+    """Those of a StreamJoin of v1alpha1, with the condition under its former name."""
     return [{"on" if name == "condition" else name: value for name, value in join.items()} for join in copy.deepcopy(SPEC["joins"])]
 
 

@@ -47,7 +47,7 @@ def manifest(model: str = "adsp", condition: str = "abs(l.k - r.k) <= 1", **spec
         for part in parts:
             here = here[int(part)] if part.isdecimal() else here[part]
         here[last] = value
-    return {"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "metadata": {"name": "full"}, "spec": whole}
+    return {"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "metadata": {"name": "full"}, "spec": whole}
 
 
 def job(body: dict[str, Any]) -> Job:

@@ -9,7 +9,7 @@ import pytest
 from streamjoin.manifest import parse
 
 GOOD = """\
-apiVersion: streamjoin.dev/v1alpha1
+apiVersion: streamjoin.dev/v1beta1
 kind: StreamJoin
 metadata:
   name: good
@@ -56,7 +56,7 @@ spec:
 """
 
 THREE = """\
-apiVersion: streamjoin.dev/v1alpha1
+apiVersion: streamjoin.dev/v1beta1
 kind: StreamJoin
 metadata:
   name: three
@@ -108,7 +108,7 @@ OF_THREE = (
 )
 
 CHAIN = """\
-apiVersion: streamjoin.dev/v1alpha1
+apiVersion: streamjoin.dev/v1beta1
 kind: StreamJoin
 metadata:
   name: chain
@@ -182,7 +182,7 @@ def stored_in(store: str) -> str:
 
 CASES = [
     # The document and its text.
-    bad("another version", "/v1alpha1", "/v1", 'apiVersion: "streamjoin.dev/v1" must be streamjoin.dev/v1alpha1'),
+    bad("another version", "/v1beta1", "/v1", 'apiVersion: "streamjoin.dev/v1" must be streamjoin.dev/v1beta1'),
     bad("a slip in the kind", "StreamJoin", "StreamJion", 'kind: "StreamJion" must be StreamJoin'),
     bad("no kind", "kind: StreamJoin\n", "", "kind: is missing; give StreamJoin"),
     bad("no spec", "spec:", "status:", "spec: is missing; give what to join and how"),
@@ -271,6 +271,13 @@ CASES = [
         "condition:",
         'true: "orders.id = payments.id"\n      "on":',
         'spec.joins[0].true: "orders.id = payments.id" is what kubectl makes of a bare on, which is given too; keep one, as condition',
+        "spec.joins[0].on: is the former name of condition, and v1beta1 does not read it; rename it to condition",
+    ),
+    bad(
+        "a condition by its former name alone",
+        "condition:",
+        '"on":',
+        "spec.joins[0].on: is the former name of condition, and v1beta1 does not read it; rename it to condition",
     ),
     bad(
         "a condition, and the same by its former name",

@@ -171,7 +171,7 @@ def job_of(root: Path, **workers: object) -> Job:
         "epoch": {"maxTuples": 2200},
         "checkpoint": {"location": str(root / "state")},
     }
-    document = {"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "metadata": {"name": "test"}, "spec": spec}
+    document = {"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "metadata": {"name": "test"}, "spec": spec}
     return compile_job(load(yaml.safe_dump(document)))
 
 

@@ -86,7 +86,7 @@ def manifest_at(root: Path, *, rows: int | None = 2000, real_time: bool = False,
         "epoch": {"interval": "50ms", "maxTuples": 1000},
         "checkpoint": {"location": str(root / "state")},
     } | changes
-    document = {"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "metadata": {"name": "small"}, "spec": spec}
+    document = {"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "metadata": {"name": "small"}, "spec": spec}
     path = root / "join.yaml"
     path.write_text(yaml.safe_dump(document, sort_keys=False))
     return path

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from apiserver import DEADLINE_SECONDS, JSON_PATCH, MERGE, TABLE, ApiError, ApiServer, Client
+from operator_cluster import converted, install
 from streamjoin.manifest import check, parse
 from streamjoin.manifest.model import Manifest
 from streamjoin_operator import crd
@@ -103,10 +104,13 @@ MORE_STREAMS = [
 ]
 LABELLED = "\n  metrics: {podMonitor: {labels: {release: a b}}}"
 
+FORMERLY = ("streamjoin.dev/v1beta1", "streamjoin.dev/v1alpha1")
+
 ACCEPTED = [
     accepted("the good one"),
-    accepted("on, the former name of condition", ("condition:", '"on":')),
-    accepted("on without quotes", ("condition:", "on:")),
+    accepted("on, the former name of condition", FORMERLY, ("condition:", '"on":')),
+    accepted("on without quotes", FORMERLY, ("condition:", "on:")),
+    accepted("the version before", FORMERLY),
     accepted("quotes in a condition may hold dots", (CONDITION, 'condition: "orders.currency = \'x.y\' AND orders.id < payments.id"')),
     accepted("case does not count in a condition", (CONDITION, 'condition: "ORDERS.id = Payments.id"')),
     accepted("a budget", ("tau2: 0.8", "tau2: 0.8, budget: {completeness: 99.95%, over: 30d}")),
@@ -333,10 +337,17 @@ REFUSED = [
     ),
     refused("a seed below 0", "seed: 7", "seed: -1", "spec.streams[1].source.generator.seed", "greater than or equal to 0"),
     refused("another field for the condition", "condition:", '"where":', "", 'unknown field "spec.joins[0].where"'),
-    refused("no condition", CONDITION, "type: inner", "spec.joins[0].condition", "must be given: when tuples match"),
+    refused("no condition", CONDITION, "type: inner", "spec.joins[0].condition", "Required value"),
+    refused("the former name of condition", "condition:", '"on":', "", 'unknown field "spec.joins[0].on"'),
+    Case(
+        "no condition in the version before",
+        (FORMERLY, (CONDITION, "type: inner")),
+        *("spec.joins[0].condition", "must be given: when tuples match"),
+    ),
     *(
-        refused(
-            *(name, "condition:", f'{first}: "orders.id = payments.id"\n      {second}:'),
+        Case(
+            name,
+            (FORMERLY, ("condition:", f'{first}: "orders.id = payments.id"\n      {second}:')),
             *("spec.joins[0].condition", "and on, its former name, must not be given too"),
         )
         for name, first, second in (
@@ -576,7 +587,7 @@ BEYOND = {
 @pytest.fixture(scope="session")
 def defined(api_server: ApiServer) -> ApiServer:
     """The API server with the definition."""
-    api_server.install_crd(yaml.safe_load(FILE.read_text()))
+    install(api_server)
     return api_server
 
 
@@ -614,10 +625,15 @@ def test_every_field_of_the_manifest_and_of_the_status_is_described() -> None:
     assert undescribed(schema["properties"]["status"], "status") == []
 
 
+def in_version(path: str, version: str) -> str:
+    """The path of StreamJoins in another version."""
+    return path.replace(GROUP, f"/apis/{version}")
+
+
 def sent(client: Client, path: str, body: Object) -> list[str]:
     """What the API server finds wrong with a manifest, as "field: message"; nothing is kept."""
     try:
-        client.create(path, body, dryRun="All", fieldValidation="Strict")
+        client.create(in_version(path, body["apiVersion"]), body, dryRun="All", fieldValidation="Strict")
     except ApiError as error:
         if error.status not in (400, 422):
             raise
@@ -660,7 +676,7 @@ def resource_of(case: Bad) -> Object | None:
         resource = as_kubectl(case.text)
     except (yaml.YAMLError, TypeError, ValueError):
         return None
-    ours = isinstance(resource, dict) and (resource.get("apiVersion"), resource.get("kind")) == ("streamjoin.dev/v1alpha1", "StreamJoin")
+    ours = isinstance(resource, dict) and (resource.get("apiVersion"), resource.get("kind")) == ("streamjoin.dev/v1beta1", "StreamJoin")
     return resource if ours and isinstance(resource.get("metadata"), dict) and resource["metadata"].get("name") else None
 
 
@@ -674,12 +690,12 @@ def test_the_examples_are_accepted_by_kubectl(path: Path, defined: ApiServer) ->
 @pytest.mark.apiserver
 def test_kubectl_makes_true_of_a_bare_on_and_all_readers_take_it(defined: ApiServer) -> None:
     namespace = defined.namespace("bare")
-    defined.kubectl("apply", "--validate=strict", "-n", namespace, "-f", "-", stdin=changed(("condition:", "on:")))
-    kept = defined.admin.get(f"{GROUP}/namespaces/{namespace}/streamjoins/good")
+    defined.kubectl("apply", "--validate=strict", "-n", namespace, "-f", "-", stdin=changed(FORMERLY, ("condition:", "on:")))
+    kept = defined.admin.get(in_version(f"{GROUP}/namespaces/{namespace}/streamjoins/good", FORMERLY[1]))
     assert "on" not in kept["spec"]["joins"][0]
     manifest = check(kept).manifest
     assert manifest is not None
-    assert manifest.spec.joins[0].condition_text == kept["spec"]["joins"][0]["true"]
+    assert manifest.spec.joins[0].condition == kept["spec"]["joins"][0]["true"]
 
 
 @pytest.mark.apiserver
@@ -1022,7 +1038,8 @@ def test_what_is_not_in_the_state_may_change(defined: ApiServer, joins: str) -> 
 
 @pytest.mark.apiserver
 def test_a_condition_may_be_renamed_and_not_changed_meanwhile(defined: ApiServer, joins: str) -> None:
-    defined.admin.create(joins, as_kubectl(changed(("condition:", "on:"))))
+    joins = in_version(joins, FORMERLY[1])
+    defined.admin.create(joins, as_kubectl(changed(FORMERLY, ("condition:", "on:"))))
     for before, after in (("true", "on"), ("on", "condition")):
         patch = [{"op": "move", "from": f"/spec/joins/0/{before}", "path": f"/spec/joins/0/{after}"}]
         other = {"op": "replace", "path": f"/spec/joins/0/{after}", "value": "orders.id = payments.id"}
@@ -1037,7 +1054,8 @@ def test_kubectl_applies_a_manifest_whose_condition_is_renamed(defined: ApiServe
     for way in ((), ("--server-side",)):
         namespace = defined.namespace("renamed")
         for name in ('"on":', "condition:"):
-            defined.kubectl("apply", "--validate=strict", *way, "-n", namespace, "-f", "-", stdin=changed(("condition:", name)))
+            text = changed(FORMERLY, ("condition:", name))
+            defined.kubectl("apply", "--validate=strict", *way, "-n", namespace, "-f", "-", stdin=text)
         kept = defined.admin.get(f"{GROUP}/namespaces/{namespace}/streamjoins/good")["spec"]["joins"][0]
         assert "condition" in kept
         assert "on" not in kept
@@ -1055,7 +1073,7 @@ def test_what_may_not_change_is_what_the_engine_keeps_in_the_checkpoint() -> Non
 @pytest.mark.apiserver
 def test_a_new_definition_keeps_the_objects_of_the_old_one(defined: ApiServer, joins: str) -> None:
     """The old one lacks what a later version brought: a field, its rules, a column; and an object uses all that it has."""
-    new = yaml.safe_load(FILE.read_text())
+    new = converted(defined, yaml.safe_load(FILE.read_text()))
     old = copy.deepcopy(new)
     version = old["spec"]["versions"][0]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]

@@ -168,7 +168,7 @@ def manifest(root: Path) -> Path:
     }
     path = root / "join.yaml"
     metadata = {"name": LABELS["name"]}
-    path.write_text(yaml.safe_dump({"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "metadata": metadata, "spec": spec}))
+    path.write_text(yaml.safe_dump({"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "metadata": metadata, "spec": spec}))
     return path
 
 

@@ -872,7 +872,7 @@ def test_the_floor_is_the_first_number_of_workers_where_that_is_asked_for() -> N
 
 
 MANIFEST = """
-apiVersion: streamjoin.dev/v1alpha1
+apiVersion: streamjoin.dev/v1beta1
 kind: StreamJoin
 metadata: {name: near}
 spec:

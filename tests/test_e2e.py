@@ -389,7 +389,7 @@ def test_a_join_runs_is_scaled_and_deleted(join: Join, tmp_path: Path) -> None:
 def test_a_horizontal_pod_autoscaler_gives_orders_to_a_join_that_has_no_floor(join: Join) -> None:
     join.apply()
     join.until_running(workers=1)
-    target = {"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "name": join.name}
+    target = {"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "name": join.name}
     spec = {"scaleTargetRef": target, "minReplicas": 2, "maxReplicas": 3}
     body = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "near"}, "spec": spec}
     join.kubectl("apply", "-f", "-", stdin=json.dumps(body))

@@ -275,7 +275,7 @@ def test_shedding_is_the_same_for_every_attempt() -> None:
 
 
 FILES = """
-apiVersion: streamjoin.dev/v1alpha1
+apiVersion: streamjoin.dev/v1beta1
 kind: StreamJoin
 metadata: {{name: files}}
 spec:

@@ -20,7 +20,7 @@ from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import MODELS, Options
 
 BASE = """\
-apiVersion: streamjoin.dev/v1alpha1
+apiVersion: streamjoin.dev/v1beta1
 kind: StreamJoin
 metadata: {name: orders-payments}
 spec:

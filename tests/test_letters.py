@@ -121,7 +121,7 @@ def manifest_at(root: Path, sources: tuple[Any, Any], records: int, *, late: boo
         "checkpoint": {"location": str(root / "state")},
         "deadLetter": {"late": late},
     }
-    document = {"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "metadata": {"name": "bad"}, "spec": spec}
+    document = {"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "metadata": {"name": "bad"}, "spec": spec}
     path = root / "join.yaml"
     path.write_text(yaml.safe_dump(document))
     return path

@@ -27,7 +27,7 @@ from test_bad_manifests import CONDITION_OF_THREE, THREE
 ROOT = Path(__file__).parent.parent
 
 SMALL = """\
-apiVersion: streamjoin.dev/v1alpha1
+apiVersion: streamjoin.dev/v1beta1
 kind: StreamJoin
 metadata: {name: small}
 spec:
@@ -154,13 +154,13 @@ def test_a_file_may_hold_several_manifests_and_other_resources() -> None:
 @pytest.mark.parametrize("text", ["", "# nothing\n", "apiVersion: v1\nkind: Pod\n"])
 def test_a_file_without_a_manifest_says_so(text: str) -> None:
     assert problems(text) == [
-        "the file holds no StreamJoin; begin it with apiVersion: streamjoin.dev/v1alpha1 and kind: StreamJoin"
+        "the file holds no StreamJoin; begin it with apiVersion: streamjoin.dev/v1beta1 and kind: StreamJoin"
     ]
 
 
 def test_a_document_that_is_no_mapping_says_so() -> None:
     assert problems("- a\n- b\n") == [
-        "the document is not a mapping; begin it with apiVersion: streamjoin.dev/v1alpha1 and kind: StreamJoin"
+        "the document is not a mapping; begin it with apiVersion: streamjoin.dev/v1beta1 and kind: StreamJoin"
     ]
 
 
@@ -189,12 +189,23 @@ def test_anchors_that_would_unfold_without_end_are_refused() -> None:
     assert problems("\n".join(levels)) == ["the document has more than 50000 values; use fewer anchors (&, *)"]
 
 
+FORMER_VERSION = (
+    "apiVersion: streamjoin.dev/v1alpha1 is deprecated, and read until 0.3.0; write streamjoin.dev/v1beta1 (streamjoin convert does so)"
+)
+
+
+def former(text: str) -> str:
+    """A manifest in the version before."""
+    return text.replace("streamjoin.dev/v1beta1", "streamjoin.dev/v1alpha1")
+
+
 def test_bare_words_that_kubernetes_takes_for_booleans_are_remarked_upon() -> None:
-    (document,) = parse(SMALL.replace("condition:", "on:") + "  scaling: {mode: Off}\n")
+    (document,) = parse(former(SMALL).replace("condition:", "on:") + "  scaling: {mode: Off}\n")
     assert document.manifest is not None
     assert [str(remark) for remark in document.remarks] == [
+        FORMER_VERSION,
         'spec.joins[0].on: is read by kubectl as the name true, because it has no quotes; write "on":',
-        "spec.joins[0].on: is the former name of condition, and v1beta1 will not read it; rename it to condition",
+        "spec.joins[0].on: is the former name of condition, and v1beta1 does not read it; rename it to condition",
         'spec.scaling.mode: is read by kubectl as false, because it has no quotes; write "Off"',
     ]
 
@@ -202,21 +213,22 @@ def test_bare_words_that_kubernetes_takes_for_booleans_are_remarked_upon() -> No
 @pytest.mark.parametrize("name", ["on", "true"])
 def test_a_condition_by_its_former_name_is_read_and_remarked_upon(name: str) -> None:
     """The API server gives a bare on as true."""
-    resource = yaml.safe_load(SMALL)
+    resource = yaml.safe_load(former(SMALL))
     (join,) = resource["spec"]["joins"]
     join[name] = join.pop("condition")
     document = check(resource)
     assert document.manifest is not None
-    assert document.manifest.spec.joins[0].condition_text == load(SMALL).spec.joins[0].condition_text
+    assert document.manifest.spec.joins[0].condition == load(SMALL).spec.joins[0].condition
     assert compile_job(document.manifest).joins == compile_job(load(SMALL)).joins
     assert [str(remark) for remark in document.remarks] == [
-        "spec.joins[0].on: is the former name of condition, and v1beta1 will not read it; rename it to condition"
+        FORMER_VERSION,
+        "spec.joins[0].on: is the former name of condition, and v1beta1 does not read it; rename it to condition",
     ]
 
 
 def test_a_condition_that_is_wrong_is_found_on_its_line_by_either_name() -> None:
     for name in ("condition", "on"):
-        (problem,) = parse(SMALL.replace("condition:", f'"{name}":').replace("a.k < b.k", "a.k < b.q"))[0].problems
+        (problem,) = parse(former(SMALL).replace("condition:", f'"{name}":').replace("a.k < b.k", "a.k < b.q"))[0].problems
         assert (problem.field, problem.line) == (f"spec.joins[0].{name}", 13)
 
 

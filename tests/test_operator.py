@@ -157,11 +157,13 @@ class TestChanges:
         assert classify(compared(manifest_of(streamjoin())), compared(manifest_of(body))) == ()
 
     def test_a_condition_that_is_renamed_is_no_change_also_for_engines_that_know_its_former_name_alone(self) -> None:
-        before, after = manifest_of(streamjoin(joins=joins_of_before())), manifest_of(streamjoin())
+        former = {**streamjoin(joins=joins_of_before()), "apiVersion": "streamjoin.dev/v1alpha1"}
+        before, after = manifest_of(former), manifest_of(streamjoin())
         assert classify(compared(before), compared(after)) == ()
         assert revision(compared(before), "") == revision(compared(after), "")
         assert engine_manifest(before) == engine_manifest(after)
         assert engine_manifest(after)["spec"]["joins"][0]["on"] == streamjoin()["spec"]["joins"][0]["condition"]
+        assert engine_manifest(after)["apiVersion"] == "streamjoin.dev/v1alpha1"
 
     def test_a_condition_that_changes_is_named_as_manifests_name_it(self) -> None:
         before, after = manifest_of(streamjoin()), manifest_of(changed("joins.0.condition", "orders.id = payments.id"))

@@ -248,7 +248,7 @@ def test_orders_are_followed_and_the_ledger_says_who_gave_them(
         at = next(entry["time"] for entry in cluster.get()["metadata"]["managedFields"] if entry["manager"] == "ann")
         assert noted()[-1] == f"workers.max 8 -> 12, workers.floor 4 -> 1, scheme.model adsp -> square, by ann at {at}"
         cluster.driver.switch()
-        part: Object = {"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "spec": {"workers": {"max": 10}}}
+        part: Object = {"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "spec": {"workers": {"max": 10}}}
         cluster.admin.apply(join, part, "gitops", force=True)
         wait_for("the ledger", lambda: len(noted()) == 4)
         assert noted()[-1].startswith("workers.max 12 -> 10, by gitops at 20")

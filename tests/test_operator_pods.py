@@ -167,7 +167,7 @@ def test_a_cleanup_whose_pod_is_refused_is_said(cluster: Cluster) -> None:
     with cluster.operator():
         cluster.run(checkpoint={"location": "s3://bucket/state", "onDelete": "Delete"})
         quota(cluster, pods="0")
-        cluster.admin.delete(f"/apis/streamjoin.dev/v1alpha1/namespaces/{cluster.namespace}/streamjoins/one")
+        cluster.admin.delete(f"/apis/streamjoin.dev/v1beta1/namespaces/{cluster.namespace}/streamjoins/one")
         is_degraded(cluster, "CleanupBlocked", "exceeded quota: small")
         assert "set spec.checkpoint.onDelete to Retain" in message(cluster)
 

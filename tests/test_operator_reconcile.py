@@ -741,11 +741,11 @@ def test_a_change_that_does_not_fit_the_checkpoint_is_not_made_and_what_runs_goe
 def test_a_condition_by_its_former_name_is_told_of_and_to_rename_it_changes_nothing_that_runs() -> None:
     async def story() -> None:
         world = World()
-        world.submit(streamjoin(joins=joins_of_before()))
+        world.submit({**streamjoin(joins=joins_of_before()), "apiVersion": "streamjoin.dev/v1alpha1"})
         await world.settle()
         assert world.condition("Ready") == ("True", "JoinRunning")
         assert world.condition("Degraded") == ("False", "FormerName")
-        said = "spec.joins[0].on: is the former name of condition, and v1beta1 will not read it; rename it to condition"
+        said = "spec.joins[0].on: is the former name of condition, and v1beta1 does not read it; rename it to condition"
         assert [found["message"] for found in world.status["conditions"] if found["type"] == "Degraded"] == [said]
         (event,) = [event for event in world.cluster.events if event["reason"] == "FormerName"]
         assert (event["type"], event["message"]) == ("Normal", said)

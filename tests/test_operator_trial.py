@@ -290,7 +290,7 @@ def test_a_restart_of_what_runs_is_not_tried(cluster: Cluster) -> None:
         cluster.run()
         before = generation(cluster)
         cluster.trial = UNPULLABLE
-        path = f"/apis/streamjoin.dev/v1alpha1/namespaces/{cluster.namespace}/streamjoins/one"
+        path = f"/apis/streamjoin.dev/v1beta1/namespaces/{cluster.namespace}/streamjoins/one"
         cluster.admin.patch(path, {"metadata": {"annotations": {names.RESTART: "now"}}})
         wait_for("it restarts", lambda: generation(cluster) == before + 1)
 
@@ -304,7 +304,7 @@ def test_another_release_of_the_operator_tries_nothing_until_the_join_restarts(c
     with cluster.operator(engine_image="engine:of-another-release", resync_seconds=0.1) as running:
         wait_for("some checks", lambda: running.requests("list") > 40)
         assert not cluster.trials()
-        path = f"/apis/streamjoin.dev/v1alpha1/namespaces/{cluster.namespace}/streamjoins/one"
+        path = f"/apis/streamjoin.dev/v1beta1/namespaces/{cluster.namespace}/streamjoins/one"
         cluster.admin.patch(path, {"metadata": {"annotations": {names.RESTART: "now"}}})
         assert "engine:of-another-release" in is_degraded(cluster)
         assert generation(cluster) == before

@@ -48,7 +48,7 @@ def join_manifest(root: Path) -> Path:
     }
     path = root / "join.yaml"
     path.write_text(
-        yaml.safe_dump({"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "metadata": {"name": "watched"}, "spec": spec})
+        yaml.safe_dump({"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "metadata": {"name": "watched"}, "spec": spec})
     )
     return path
 

@@ -384,7 +384,7 @@ def test_results_that_are_not_kept_are_refused_with_the_remedy(inputs: Path) -> 
 
 def test_a_checkpoint_of_the_command_is_gone_on_with_and_back(inputs: Path) -> None:
     join = join_in(inputs)
-    data = {"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin"}
+    data = {"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin"}
     data |= yaml.safe_load(join.manifest.model_dump_json(by_alias=True, exclude_unset=True))
     with join.run(runner="inline") as run:
         first = next(run)

@@ -57,7 +57,7 @@ def manifest_in(root: Path, **snapshots: Any) -> str:
     joins = [{"name": "near", "condition": "l.k = r.k", "window": {"within": "10m"}, "output": output}]
     spec = {"streams": streams, "joins": joins, "checkpoint": {"location": str(root / "state")}}
     spec |= {"epoch": {"interval": "10ms", "maxTuples": 100}, "workers": {"min": 1, "max": 1}}
-    return yaml.safe_dump({"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "metadata": {"name": "pairs"}, "spec": spec})
+    return yaml.safe_dump({"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "metadata": {"name": "pairs"}, "spec": spec})
 
 
 def feed(root: Path, part: int) -> None:

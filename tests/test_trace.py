@@ -326,7 +326,7 @@ def manifest(root: Path) -> Path:
     }
     path = root / "join.yaml"
     path.write_text(
-        yaml.safe_dump({"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "metadata": {"name": "seen"}, "spec": spec})
+        yaml.safe_dump({"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "metadata": {"name": "seen"}, "spec": spec})
     )
     return path
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from apiserver import DEADLINE_SECONDS, ApiError, ApiServer, program, running
-from operator_cluster import PATHS, STREAMJOINS, Cluster
+from operator_cluster import PATHS, STREAMJOINS, Cluster, converted
 from operator_parts import FakeDriver, Object, joins_of_before, streamjoin
 from streamjoin.manifest import check
 from streamjoin_operator import definition, names
@@ -30,6 +30,8 @@ NAME = "streamjoins.streamjoin.dev.yaml"
 RELEASES = sorted(path for path in (ROOT / "tests" / "releases").iterdir() if path.is_dir())
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NAMESPACE = "operators"
+FORMER = STREAMJOINS.replace("v1beta1", "v1alpha1")
+"""Where releases that are kept have their StreamJoins."""
 NEWER = {"perExecutor": 2}
 """Of spec.workers, what no release knows that is kept."""
 
@@ -61,6 +63,14 @@ def defined(chart: Path) -> Object:
     return dict(yaml.safe_load((chart / "files" / NAME).read_text()))
 
 
+def upgraded(server: ApiServer) -> Object:
+    """This release's, as an upgrade leaves it until StreamJoins are stored in its own version: tests/test_stored_versions.py goes on."""
+    definition = converted(server, defined(CHART))
+    for version in definition["spec"]["versions"]:
+        version["storage"] = version["name"] == "v1alpha1"
+    return definition
+
+
 def examples(release: Path) -> list[Object]:
     found = [yaml.safe_load(path.read_text()) for path in sorted((release / "examples").glob("*.yaml"))]
     assert found
@@ -77,7 +87,7 @@ def is_newer(server: ApiServer) -> bool:
     body["metadata"]["name"] = "probe"
     body["spec"]["workers"] = {**body["spec"].get("workers", {}), **NEWER}
     try:
-        patiently(lambda: server.admin.create(STREAMJOINS.format("joins"), body, dryRun="All", fieldValidation="Strict"))
+        patiently(lambda: server.admin.create(FORMER.format("joins"), body, dryRun="All", fieldValidation="Strict"))
     except ApiError as error:
         if error.status not in (400, 404):
             raise
@@ -102,7 +112,7 @@ def patiently(ask: Callable[[], Any]) -> Any:
 
 
 def objects(server: ApiServer) -> dict[str, Object]:
-    found = patiently(lambda: server.admin.get(STREAMJOINS.format("joins"))["items"])
+    found = patiently(lambda: server.admin.get(FORMER.format("joins"))["items"])
     return {body["metadata"]["name"]: body for body in found}
 
 
@@ -125,21 +135,21 @@ def contained(part: Any, whole: Any) -> bool:
 def revalidated(server: ApiServer) -> None:
     """The definition of the moment takes each object as it is stored."""
     for name, body in objects(server).items():
-        path = f"{STREAMJOINS.format('joins')}/{name}"
+        path = f"{FORMER.format('joins')}/{name}"
         patiently(lambda path=path, body=body: server.admin.replace(path, body, dryRun="All", fieldValidation="Strict"))
 
 
 def test_helm_upgrades_and_rolls_back_with_every_streamjoin_there_and_valid(server: ApiServer, release: Path) -> None:
     helm(server, "install", "sj", str(release / "chart"))
-    wait_for("StreamJoins are served", lambda: server.admin.serves(STREAMJOINS.format("joins")), DEADLINE_SECONDS)
+    wait_for("StreamJoins are served", lambda: server.admin.serves(FORMER.format("joins")), DEADLINE_SECONDS)
     assert not is_newer(server)
     given = {body["metadata"]["name"]: body for body in examples(release)}
     for body in given.values():
-        server.admin.create(STREAMJOINS.format("joins"), body, fieldValidation="Strict")
+        server.admin.create(FORMER.format("joins"), body, fieldValidation="Strict")
     status = {"phase": "Running", "workers": 2, "cost": {"at": "2026-01-01T00:00:00Z", "spent": "1.5"}}
     made = objects(server)
     for name in made:
-        server.admin.patch(f"{STREAMJOINS.format('joins')}/{name}/status", {"status": status})
+        server.admin.patch(f"{FORMER.format('joins')}/{name}/status", {"status": status})
 
     helm(server, "upgrade", "sj", str(CHART))
     wait_for("the new definition is served", lambda: is_newer(server), DEADLINE_SECONDS)
@@ -152,7 +162,7 @@ def test_helm_upgrades_and_rolls_back_with_every_streamjoin_there_and_valid(serv
     newer = copy.deepcopy(next(iter(given.values())))
     newer["metadata"]["name"] = "newer"
     newer["spec"]["workers"] = {**newer["spec"].get("workers", {}), **NEWER}
-    server.admin.create(STREAMJOINS.format("joins"), newer, fieldValidation="Strict")
+    server.admin.create(FORMER.format("joins"), newer, fieldValidation="Strict")
 
     helm(server, "rollback", "sj", "1")
     wait_for("the old definition is served", lambda: not is_newer(server), DEADLINE_SECONDS)
@@ -167,8 +177,8 @@ def test_helm_upgrades_and_rolls_back_with_every_streamjoin_there_and_valid(serv
 
 
 def test_objects_of_this_release_are_valid_under_the_older_definition_in_what_both_know(server: ApiServer, release: Path) -> None:
-    server.install_crd(defined(CHART))
-    made = [server.admin.create(STREAMJOINS.format("joins"), body, fieldValidation="Strict") for body in examples(release)]
+    server.install_crd(upgraded(server))
+    made = [server.admin.create(FORMER.format("joins"), body, fieldValidation="Strict") for body in examples(release)]
     server.install_crd(defined(release / "chart"))
     wait_for("the old definition is served", lambda: not is_newer(server), DEADLINE_SECONDS)
     for body in made:
@@ -189,6 +199,7 @@ def test_an_operator_that_is_newer_than_the_definition_says_so_and_works(
     monkeypatch.setattr(definition, "SECONDS", 0.2)
     server.install_crd(defined(release / "chart"))
     cluster = Cluster(server, driver)
+    cluster.version = "v1alpha1"
     with cluster.operator() as running:
         cluster.run(joins=joins_of_before())
         assert condition(cluster, "Degraded")["reason"] == "DefinitionOlder", "which does not know the name that is to be given instead"
@@ -205,16 +216,16 @@ def test_an_operator_that_is_newer_than_the_definition_says_so_and_works(
         assert cluster.get()["metadata"]["resourceVersion"] == version
         cluster.change({"checkpoint": {"onDelete": "Delete"}})
         wait_for("its finalizer", lambda: cluster.get()["metadata"].get("finalizers"), DEADLINE_SECONDS)
-        cluster.admin.delete(f"{STREAMJOINS.format(cluster.namespace)}/one")
+        cluster.admin.delete(f"{cluster.streamjoins}/one")
         removing = ("True", "StateRemoving")
         wait_for("its phase is not known, and it goes", lambda: cluster.condition("Progressing") == removing, DEADLINE_SECONDS)
         cluster.change({"checkpoint": {"onDelete": "Retain"}})
-        wait_for("it is gone", lambda: not cluster.admin.exists(f"{STREAMJOINS.format(cluster.namespace)}/one"), DEADLINE_SECONDS)
+        wait_for("it is gone", lambda: not cluster.admin.exists(f"{cluster.streamjoins}/one"), DEADLINE_SECONDS)
 
         cluster.submit("two", joins=joins_of_before())
         cluster.ready("sj-two")
         wait_for("another runs", lambda: cluster.condition("Ready", "two") == ("True", "JoinRunning"), DEADLINE_SECONDS)
-        server.install_crd(defined(CHART))
+        server.install_crd(upgraded(server))
         wait_for("nothing is lacking", lambda: cluster.condition("Degraded", "two") == ("False", "FormerName"), DEADLINE_SECONDS)
         before = cluster.child("Deployment", "sj-two")["spec"]
         cluster.change({"joins": streamjoin()["spec"]["joins"]}, "two")
@@ -225,11 +236,11 @@ def test_an_operator_that_is_newer_than_the_definition_says_so_and_works(
 def test_a_driver_of_an_older_operator_runs_on_until_its_successor_has_come_up(
     server: ApiServer, release: Path, driver: FakeDriver
 ) -> None:
-    server.install_crd(defined(CHART))
+    server.install_crd(upgraded(server))
     cluster = Cluster(server, driver)
     body = yaml.safe_load((release / "examples" / "generator.yaml").read_text())
     body["metadata"]["name"] = "one"
-    made = cluster.admin.create(STREAMJOINS.format(cluster.namespace), body)
+    made = cluster.admin.create(FORMER.format(cluster.namespace), body)
     text = (release / "children.json").read_text()
     text = text.replace('"made-up"', '"one"').replace("sj-made-up", "sj-one").replace('"default"', json.dumps(cluster.namespace))
     for child in json.loads(text):
@@ -261,7 +272,7 @@ def test_an_engine_of_an_older_release_can_read_what_the_operator_gives_it_where
     server: ApiServer, release: Path
 ) -> None:
     """The older definition, beside this one under a group of its own, tells what that engine knows; defaults of this one are filled in."""
-    server.install_crd(defined(CHART))
+    server.install_crd(upgraded(server))
     older = defined(release / "chart")
     older["metadata"]["name"] = f"streamjoins.{OLD_GROUP}"
     older["spec"]["group"] = OLD_GROUP
@@ -271,7 +282,7 @@ def test_an_engine_of_an_older_release_can_read_what_the_operator_gives_it_where
 
     def given(body: Object) -> Object:
         """What the driver reads, as the older engine's own kind."""
-        found = server.admin.create(STREAMJOINS.format("joins"), body, fieldValidation="Strict", dryRun="All")
+        found = server.admin.create(FORMER.format("joins"), body, fieldValidation="Strict", dryRun="All")
         assert found["spec"]["workers"]["perExecutor"], "the API server has filled this release's defaults in"
         return {**meaning(found), "apiVersion": f"{OLD_GROUP}/v1alpha1"}
 

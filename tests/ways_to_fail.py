@@ -1487,7 +1487,7 @@ def cleanup_blocked(world: SteppedCluster) -> Iterator[None]:
     world.runs(checkpoint={"location": "s3://bucket/state/one", "onDelete": "Delete"})
     quota(world, pods="0")
     await_refusal(world, "exceeded quota")
-    world.admin.delete(f"/apis/streamjoin.dev/v1alpha1/namespaces/{world.namespace}/streamjoins/one")
+    world.admin.delete(f"/apis/streamjoin.dev/v1beta1/namespaces/{world.namespace}/streamjoins/one")
     yield
 
 

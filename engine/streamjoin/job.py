@@ -432,7 +432,7 @@ class Job:
         """What may not change of a join, by field."""
         join, written = next(each for each in zip(self.joins, self.manifest.spec.joins, strict=True) if each[0].name == name)
         return {
-            "condition": " ".join(written.condition_text.split()),
+            "condition": " ".join(written.condition.split()),
             "window": _window_text(join.window, [self.streams[stream].name for stream in join.streams]),
             "type": join.type,
         }
@@ -497,7 +497,7 @@ def _join_job(index: int, spec: Spec, schemas: Mapping[str, Schema]) -> JoinJob:
         name=join.name,
         type=JoinType(join.type),
         streams=tuple(names.index(name) for name in own),
-        condition=resolve.condition(join.condition_text, own) if len(own) == 2 else None,
+        condition=resolve.condition(join.condition, own) if len(own) == 2 else None,
         window=resolve.window(join.window, tuple(own)),
         output=output,
         where=None if join.output.where is None else parse_boolean(join.output.where, own),

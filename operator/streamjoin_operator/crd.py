@@ -1,4 +1,5 @@
-"""The CustomResourceDefinition, from the manifest's models: ``make crds`` writes it.
+"""The CustomResourceDefinition, from the manifest's models: ``make crds`` writes it. What its former version differs in is in
+``crd_former``.
 
 Fields, types, bounds, defaults and descriptions are the models'. What fields must be together is said here in CEL, beside
 the checks in ``manifest.together`` that it mirrors. SQL, places and what depends on the types of columns are beyond CEL:
@@ -20,15 +21,31 @@ import yaml
 from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import model, sinks, snapshots, sources
 from streamjoin.manifest.cel import Rule, seconds
-from streamjoin.manifest.model import API_VERSION, KIND
+from streamjoin.manifest.model import API_VERSION
 from streamjoin.manifest.part import Part, SchemaGenerator
 from streamjoin.manifest.problem import listed
+from streamjoin.manifest.versions import KIND
+from streamjoin_operator.crd_former import former
 from streamjoin_operator.status_model import Status
 
 Json = dict[str, Any]
 
 GROUP, VERSION = API_VERSION.split("/")
 PLURAL = "streamjoins"
+
+PATH = "/convert"
+CONVERSION: Json = {
+    "strategy": "Webhook",
+    "webhook": {
+        "conversionReviewVersions": ["v1"],
+        "clientConfig": {
+            "service": {"namespace": "streamjoin", "name": "streamjoin-streamjoin-operator-convert", "path": PATH, "port": 443}
+        },
+    },
+}
+"""Who converts one version to the other: the Service of a release ``streamjoin`` in the namespace ``streamjoin``. The chart writes its own
+in, and whom to trust. Without anybody to ask, only what is in the stored version can be read and written; to convert by another
+``apiVersion`` alone (``strategy: None``) would lose conditions by their former name in silence."""
 
 COLUMNS = (
     ("Phase", "string", ".status.phase", "Where the join is in its life", 0),
@@ -105,12 +122,9 @@ _OF_TWO = ("before", "after", "slide")
 _UNBOUNDED = "(has({0}.unbounded) && {0}.unbounded)"
 _FORMS = ("has(self.within)", _has_one("self", "before", "after"), "has(self.each)", "has(self.rows)", _UNBOUNDED.format("self"))
 
-_CONDITION = "(has({0}.condition) ? {0}.condition : has({0}.on) ? {0}.on : {0}.__true__)"
-_HAS_CONDITION = "(has({0}.condition) || has({0}.on) || has({0}.__true__))"
 _QUALIFIER = r"'\\b[a-z_][a-z0-9_]*\\.'"
 _WITHOUT_STREAMS = (
-    _CONDITION.format("j")
-    + ".lowerAscii()"
+    "j.condition.lowerAscii()"
     + "".join(
         f".replace(self.streams[{number if number < 2 else f'self.streams.size() > {number} ? {number} : 0'}].name.lowerAscii() + '.', '')"
         for number in range(MOST_STREAMS)
@@ -118,7 +132,7 @@ _WITHOUT_STREAMS = (
 )
 """A condition less the names of streams. To look each name up would cost more, of 16 joins, than an API server takes; so a name that ends
 in a stream's is let through, and the operator refuses it."""
-_PLAIN = f"{_CONDITION.format('j')}.matches('[\\'\"`]|--|/[*]')"
+_PLAIN = "j.condition.matches('[\\'\"`]|--|/[*]')"
 
 
 _OF_PAIRS = "(self.streams.size() > 2 && (self.joins.size() > 1 || self.streams.exists(s, has(s.source.join))))"
@@ -243,13 +257,6 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             for name in ("within", "before", "after")
         ),
     ),
-    model.Join: (
-        Rule(
-            one_of("has(self.condition)", "has(self.on)", "has(self.__true__)"),
-            "must be given: when tuples match (SQL over the columns of all streams); and on, its former name, must not be given too",
-            field="condition",
-        ),
-    ),
     model.SchemeSpec: tuple(
         Rule(
             f"!has(self.{name}) || self.model == '{owner}'",
@@ -341,8 +348,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         ),
         # Where the text has quotes or comments, a dot in it may be anything.
         Rule(
-            f"self.joins.all(j, !{_HAS_CONDITION.format('j')} || {_PLAIN}"
-            f" || !{_WITHOUT_STREAMS}.matches({_QUALIFIER}))",
+            f"self.joins.all(j, {_PLAIN} || !{_WITHOUT_STREAMS}.matches({_QUALIFIER}))",
             "condition refers to a stream that is not there; write stream.column with the names of streams",
             field="joins",
         ),
@@ -391,7 +397,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         _fixed("a stream's schema", "streams", same("schema")),
         _fixed("a stream's eventTime", "streams", same("eventTime")),
         _fixed("a stream's select", "streams", f"{same('select')} || self.joins.map(j, j.name) != oldSelf.joins.map(j, j.name)"),
-        _fixed("a join's condition", "joins", f"{_CONDITION.format('s')} == {_CONDITION.format('o')}"),
+        _fixed("a join's condition", "joins", "s.condition == o.condition"),
         _fixed("a join's type", "joins", same("type")),
         _fixed("a join's window", "joins", " && ".join(same("window." + name) for name in _names(model.Window))),
     ),
@@ -451,7 +457,13 @@ def definition() -> Json:
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": f"{PLURAL}.{GROUP}"},
-        "spec": {"group": GROUP, "scope": "Namespaced", "names": names, "versions": [version]},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": names,
+            "conversion": CONVERSION,
+            "versions": [version, former(version)],
+        },
     }
 
 
@@ -505,8 +517,6 @@ def _structural(part: type[Part]) -> Json:
         default = _written(given.get("default"))
         if default is not None:
             made["default"] = default
-        if name == model.Join.__name__:
-            _also_true(made)
         if name == sources.ColumnGenerator.__name__:
             # One of the fields, which CEL cannot count: values of any type are invisible to it.
             made.update(minProperties=1, maxProperties=1)
@@ -528,14 +538,6 @@ def _written(default: Any) -> Any:
     if not isinstance(default, dict):
         return default
     return {name: written for name, value in default.items() if (written := _written(value)) is not None} or None
-
-
-def _also_true(join: Json) -> None:
-    """``on``, the former name of ``condition``, may come under the name that kubectl gives it."""
-    join["properties"]["true"] = {
-        **join["properties"]["on"],
-        "description": "What kubectl makes of on where it is not in quotes, since YAML 1.1 reads a bare on as true. Means the same.",
-    }
 
 
 def _bounded(schema: Json, field: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from streamjoin.elastic.admission import FirstPlan
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest import Manifest, check
-from streamjoin.manifest.together import former_names
+from streamjoin.manifest.deprecations import VERSION, kept
 from streamjoin_operator.changes import CLAIM_PATH
 from streamjoin_operator.drift import Object
 from streamjoin_operator.memory import WorkerMemory, worker_memory
@@ -27,7 +27,7 @@ class Derived:
     first: FirstPlan | None = None
     """What is promised of it."""
     former_names: str | None = None
-    """Fields that the manifest gives by a former name, and what they are called."""
+    """What of the manifest is deprecated, and what to write instead."""
 
 
 def derive(body: Object) -> Derived:
@@ -49,5 +49,7 @@ def derive(body: Object) -> Derived:
     lying = job.cheapest()
     deployment = lying.foreseen()
     problem = None if memory.fits else (Reason.InsufficientMemory, memory.refusal())
-    former = "; ".join(map(str, former_names(manifest))) or None
+    # Which version the API server shows it in is not its author's doing.
+    given = [each for each in document.deprecated if each.field != VERSION.field]
+    former = "; ".join(map(str, [*given, *kept(body)])) or None
     return Derived(manifest, problem, replace(job, manifest=manifest), memory, deployment.workers, lying.first_plan(deployment), former)

@@ -141,7 +141,7 @@ class Reporter:
             "kind": "Event",
             "metadata": {"generateName": f"{resource.base}.", "namespace": resource.namespace},
             "involvedObject": {
-                "apiVersion": api.STREAM_JOIN.version,
+                "apiVersion": resource.version,
                 "kind": api.STREAM_JOIN.kind,
                 "name": resource.name,
                 "namespace": resource.namespace,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from streamjoin.manifest.model import API_VERSION, KIND
+from streamjoin.manifest.versions import KIND, NEWEST
 from streamjoin_operator import names
 from streamjoin_operator.drift import Object, our_entries, stamped
 
@@ -28,6 +28,8 @@ class Resource:
     """Its annotation ``streamjoin.dev/pause-scaling``."""
     begins_anyhow: bool = False
     """Whether its annotation ``streamjoin.dev/admission`` is Warn."""
+    version: str = NEWEST
+    """The version that the API server has shown it in, which that serves for certain."""
     mounted: str = ""
     """A hash of the Secrets that all of its pods mount: with others, they start anew together."""
 
@@ -43,6 +45,7 @@ class Resource:
             annotations.get(names.RESTART, ""),
             annotations.get(names.PAUSE, ""),
             annotations.get(names.ADMISSION, "") == "Warn",
+            body.get("apiVersion") or NEWEST,
         )
 
     @property
@@ -65,7 +68,7 @@ class Resource:
 
     def owner(self, *, controlled: bool = True) -> Object:
         return {
-            "apiVersion": API_VERSION,
+            "apiVersion": self.version,
             "kind": KIND,
             "name": self.name,
             "uid": self.uid,

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from streamjoin.manifest.field_types import LABEL_NAME, LABEL_VALUE
+from streamjoin.manifest.versions import SHORT
 
 PREFIX = "STREAMJOIN_"
 LABEL = re.compile(f"({LABEL_NAME})=({LABEL_VALUE})")
@@ -73,6 +74,13 @@ class Settings:
         "", "The Lease (coordination.k8s.io) by which one of several operators is active; none: this one is, whoever else runs."
     )
     lease_namespace: str = _setting("default", "The namespace of that Lease.")
+    conversion_tls_directory: str = _setting(
+        "", "Holds tls.crt and tls.key, by which conversions of one version of a StreamJoin to another are served; none: they are not."
+    )
+    conversion_port: int = _setting(8443, "Where they are served, to the API server.")
+    storage_version: str = _setting(
+        "", "v1beta1 or v1alpha1: all StreamJoins of the cluster are to be stored so, and are rewritten; none: nothing is done about it."
+    )
     log_level: str = _setting("info", "debug, info, warning or error.")
 
     @property
@@ -125,7 +133,9 @@ def _parsed(setting: dataclasses.Field[Any], text: str) -> Any:
         raise SettingError(f"{name}: {text!r} must be the name of a label")
     if setting.name == "watch_namespace_selector" and not re.fullmatch(rf"\s*{_REQUIREMENT}(\s*,\s*{_REQUIREMENT})*\s*", text):
         raise SettingError(f"{name}: {text!r} must be a label selector, as team=a,tier in (gold, silver)")
-    choices = {"pod_monitor": ("auto", "off"), "log_level": ("debug", "info", "warning", "error")}.get(setting.name)
+    choices = {"pod_monitor": ("auto", "off"), "log_level": ("debug", "info", "warning", "error"), "storage_version": SHORT}.get(
+        setting.name
+    )
     if choices and text not in choices:
         raise SettingError(f"{name}: {text!r} must be one of {', '.join(choices)}")
     return text

@@ -138,7 +138,7 @@ def manifest(ends: Ends, interval: str, workers: int) -> str:
         "epoch": {"interval": interval},
         "checkpoint": {"location": str(ends.root / "state")},
     }
-    head = {"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "metadata": {"name": "latency"}}
+    head = {"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "metadata": {"name": "latency"}}
     return yaml.safe_dump(head | {"spec": spec}, sort_keys=False)
 
 

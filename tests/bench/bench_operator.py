@@ -29,7 +29,7 @@ from bench.report import options, table  # noqa: E402
 from operator_parts import FakeDriver, streamjoin  # noqa: E402
 
 PORT = 18080
-PATH = "/apis/streamjoin.dev/v1alpha1/namespaces/{}/streamjoins"
+PATH = "/apis/streamjoin.dev/v1beta1/namespaces/{}/streamjoins"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/{}/deployments"
 CHANGES = 10
 """Whose notice is timed, at each number of StreamJoins, one after the other."""

@@ -155,7 +155,7 @@ def running_manifest(root: Path) -> Path:
     }
     path = root / "join.yaml"
     path.write_text(
-        yaml.safe_dump({"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "metadata": {"name": "asked"}, "spec": spec})
+        yaml.safe_dump({"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "metadata": {"name": "asked"}, "spec": spec})
     )
     return path
 

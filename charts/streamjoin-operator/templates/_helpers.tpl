@@ -72,6 +72,73 @@ matchExpressions:
 {{- join "," $all }}
 {{- end }}
 
+{{/* The Service by which conversions are asked for, and the Secret with its certificate. */}}
+{{- define "operator.converter" -}}
+{{ include "operator.fullname" . }}-convert
+{{- end }}
+
+{{- define "operator.converterNames" -}}
+{{- $name := printf "%s.%s.svc" (include "operator.converter" .) .Release.Namespace }}
+- {{ $name }}
+- {{ $name }}.cluster.local
+{{- end }}
+
+{{/* A certificate for conversions as JSON: {certificate, key, authority, serial}. It is kept over upgrades, until another serial is asked for; made once for all templates, as each time it would be another one. */}}
+{{- define "operator.conversionCertificate" -}}
+{{- if not (hasKey .Values.conversion "made") }}
+{{- $serial := toString .Values.conversion.serial }}
+{{- $kept := lookup "v1" "Secret" .Release.Namespace (include "operator.converter" .) | default dict }}
+{{- $data := get $kept "data" | default dict }}
+{{- $before := get $data "ca.crt" | b64dec }}
+{{- $made := dict "serial" $serial }}
+{{- $isKept := and (hasKey $data "tls.crt") (hasKey $data "tls.key") $before (eq (dig "metadata" "annotations" "streamjoin.dev/serial" "" $kept) $serial) }}
+{{- if $isKept }}
+{{- $_ := set $made "certificate" (get $data "tls.crt" | b64dec) }}
+{{- $_ := set $made "key" (get $data "tls.key" | b64dec) }}
+{{- $_ := set $made "authority" $before }}
+{{- else }}
+{{- $names := include "operator.converterNames" . | fromYamlArray }}
+{{- $authority := genCA (printf "%s-%s" (include "operator.converter" .) $serial) 3650 }}
+{{- $pair := genSignedCert (first $names) nil $names 3650 $authority }}
+{{- $_ := set $made "certificate" $pair.Cert }}
+{{- $_ := set $made "key" $pair.Key }}
+{{- /* The pod has the certificate before for some time more. */}}
+{{- $last := regexFind "(?s)-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----" $before }}
+{{- $_ := set $made "authority" (printf "%s\n%s" (trim $authority.Cert) $last | trim) }}
+{{- end }}
+{{- $_ := set .Values.conversion "made" $made }}
+{{- end }}
+{{- toJson .Values.conversion.made }}
+{{- end }}
+
+{{/* Whom the API server trusts for conversions, as PEM; empty: cert-manager writes it into the definition, or the machine's authorities do. */}}
+{{- define "operator.conversionAuthority" -}}
+{{- if .Values.conversion.certManager.enabled }}
+{{- else if .Values.conversion.secretName }}
+{{- .Values.conversion.authority }}
+{{- else }}
+{{- (include "operator.conversionCertificate" . | fromJson).authority }}
+{{- end }}
+{{- end }}
+
+{{/* The version in which the definition is to store StreamJoins: as it does now. */}}
+{{- define "operator.storedVersion" -}}
+{{- $stored := .Values.crds.storageVersion }}
+{{- if eq $stored "auto" }}
+{{- $stored = "v1beta1" }}
+{{- $definition := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "streamjoins.streamjoin.dev" | default dict }}
+{{- range dig "spec" "versions" list $definition }}
+{{- if .storage }}{{ $stored = .name }}{{ end }}
+{{- end }}
+{{- end }}
+{{- $stored }}
+{{- end }}
+
+{{/* Whether this release's operator sees to it that all are stored in one version: only who may see all can. */}}
+{{- define "operator.migrates" -}}
+{{- if and .Values.crds.install .Values.crds.migrate (not .Values.watch.namespaces) }}true{{ end }}
+{{- end }}
+
 {{/* What the operator may do where StreamJoins are: with their resources, and with the children that it makes of them. */}}
 {{- define "operator.rules" -}}
 - apiGroups: [streamjoin.dev]

@@ -44,7 +44,7 @@ class Join:
 
     >>> join = Join.parse("kind: StreamJoin")
     >>> print(join.validate()[0])
-    apiVersion: is missing; give streamjoin.dev/v1alpha1
+    apiVersion: is missing; give streamjoin.dev/v1beta1
     """
 
     def __init__(self, manifest: Mapping[str, Any]) -> None:
@@ -122,6 +122,11 @@ class Join:
     def remarks(self) -> list[Problem]:
         """What is allowed, but perhaps not meant."""
         return list(self._document.remarks)
+
+    @property
+    def deprecated(self) -> list[Problem]:
+        """Of the remarks, what a later release will not read, each with what to write instead."""
+        return list(self._document.deprecated)
 
     @property
     def manifest(self) -> Manifest:

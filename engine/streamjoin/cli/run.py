@@ -94,7 +94,8 @@ def run_manifest(options: Options) -> int:
     """Carry the command out. Returns the exit code."""
     os.environ |= {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
     try:
-        job = read_job(options.manifest)
+        # A driver is given its manifest by the operator, as engines of earlier releases read it too.
+        job = read_job(options.manifest, warns=options.pods is None)
         if job is None:
             return Exit.DONE
         if options.pods is None:
@@ -110,9 +111,12 @@ def run_manifest(options: Options) -> int:
         return failure.code
 
 
-def read_job(path: Path) -> Job | None:
-    """The manifest's job, or None when it is suspended. Raises Failure with all that is wrong with it."""
-    join = join_at(path)
+def read_job(path: Path, *, warns: bool = False) -> Job | None:
+    """The manifest's job, or None when it is suspended. Raises Failure with all that is wrong with it.
+
+    ``warns``: whether to say on standard error what of the manifest is deprecated.
+    """
+    join = join_at(path, warns=warns)
     if join.manifest.spec.suspend:
         click.echo(f"{path}: spec.suspend is true: nothing is run, and the state is kept; set it to false to go on", err=True)
         return None

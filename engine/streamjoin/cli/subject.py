@@ -46,7 +46,7 @@ class Subject:
     @property
     def conditions(self) -> list[str]:
         """That of each join, on one line."""
-        return [" ".join(join.condition_text.split()) for join in self.job.manifest.spec.joins]
+        return [" ".join(join.condition.split()) for join in self.job.manifest.spec.joins]
 
     @property
     def window(self) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from streamjoin.language.graph import MOST_STREAMS
+from streamjoin.manifest import versions
 from streamjoin.manifest.cel import Rule
 from streamjoin.manifest.field_types import (
     BudgetSpan,
@@ -37,14 +38,14 @@ from streamjoin.manifest.field_types import (
     TimeOfDay,
     TimeZone,
 )
-from streamjoin.manifest.part import Part, UnparsedError
+from streamjoin.manifest.part import Part
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
 from streamjoin.manifest.sinks import Sink
 from streamjoin.manifest.snapshots import Snapshots
 from streamjoin.manifest.sources import Source
 
-API_VERSION = "streamjoin.dev/v1alpha1"
-KIND = "StreamJoin"
+API_VERSION = versions.NEWEST
+KIND = versions.KIND
 MOST_JOINS = 16
 """Of one resource."""
 
@@ -127,10 +128,8 @@ class Join(Part):
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=63)] = "join"
     """A name for the join, in metrics and plans."""
-    condition: Sql | None = None
-    """When tuples match (SQL over the columns of all streams): any predicate. Required, unless it is given as on."""
-    on: Sql | None = None
-    """The former name of condition, read until v1beta1: rename it. Where it has no quotes, YAML 1.1, and so kubectl, reads it as true."""
+    condition: Sql
+    """When tuples match (SQL over the columns of all streams): any predicate."""
     type: Literal["inner", "left", "right", "full", "semi", "anti"] = "inner"
     """inner: all tuples that match one another, one of each stream; left, right, full: also every tuple of the first, the second or both
     streams that matches nothing, once nothing can match it any more; semi: every tuple of the first stream that matches, once; anti: every
@@ -139,19 +138,6 @@ class Join(Part):
     """Which tuples are close enough in time or in number."""
     output: Output
     """What becomes of results."""
-
-    @property
-    def condition_text(self) -> str:
-        """The condition, under whichever name it was given. Raises UnparsedError where there is none, which is a problem of its own."""
-        text = self.on if self.condition is None else self.condition
-        if text is None:
-            raise UnparsedError("condition")
-        return text
-
-    @property
-    def condition_field(self) -> str:
-        """The name under which it was given."""
-        return "on" if self.condition is None and self.on is not None else "condition"
 
 
 class SchemeSpec(Part):
@@ -463,8 +449,8 @@ class Metadata(Part):
 class Manifest(Part):
     """One StreamJoin resource."""
 
-    api_version: Literal["streamjoin.dev/v1alpha1"]
-    """streamjoin.dev/v1alpha1"""
+    api_version: Literal["streamjoin.dev/v1beta1"]
+    """streamjoin.dev/v1beta1"""
     kind: Literal["StreamJoin"]
     """StreamJoin"""
     metadata: Metadata

@@ -95,7 +95,7 @@ def names_over(spec: model.Spec, index: int) -> tuple[str, ...]:
 
 def named_by(join: model.Join, names: Iterable[str]) -> tuple[str, ...]:
     """Those of these streams that a join's condition names. Raises SqlError."""
-    named = {name.casefold() for name in streams_named(join.condition_text)}
+    named = {name.casefold() for name in streams_named(join.condition)}
     return tuple(name for name in names if name.casefold() in named)
 
 
@@ -143,8 +143,8 @@ def layouts_of(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Layout,
     if is_of_pairs(spec):
         return layouts_of_pairs(spec, schemas, range(len(spec.joins)))
     if len(schemas) > 2:
-        return tuple(map(Layout.of_graph, join_graphs(spec.joins[0].condition_text, dict(schemas))))
-    return layouts([condition(join.condition_text, schemas) for join in spec.joins])
+        return tuple(map(Layout.of_graph, join_graphs(spec.joins[0].condition, dict(schemas))))
+    return layouts([condition(join.condition, schemas) for join in spec.joins])
 
 
 def layouts_of_pairs(spec: model.Spec, schemas: Mapping[str, Schema], numbers: Iterable[int]) -> tuple[Layout, ...]:
@@ -156,7 +156,7 @@ def layouts_of_pairs(spec: model.Spec, schemas: Mapping[str, Schema], numbers: I
         joins.setdefault((names.index(left), names.index(right)), []).append(index)
     parts = []
     for pair, of_pair in joins.items():
-        found = layouts([condition(spec.joins[index].condition_text, over(spec, index, schemas)) for index in of_pair])
+        found = layouts([condition(spec.joins[index].condition, over(spec, index, schemas)) for index in of_pair])
         ways = tuple(layout for layout in found if layout.floors) or found
         parts.append([(pair, tuple(of_pair), layout) for layout in ways])
     return tuple(beside(each) for each in itertools.islice(itertools.product(*parts), MOST_LAYOUTS))
@@ -224,11 +224,11 @@ def all_needs(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Need, ..
     """What ``needs_of`` says of all joins, and the columns of keys that joins find their pairs by where tuples do not lie by them."""
     found: list[Need] = []
     found_layouts = layouts_of(spec, schemas)
-    for index, join in enumerate(spec.joins):
+    for index in range(len(spec.joins)):
         found += needs_of(spec, index, schemas)
         own = over(spec, index, schemas)
         columns = dict.fromkeys(column for layout in found_layouts for column in indexed_by(layout, index, own))
-        found += [Need(stream, column, f"spec.joins[{index}].{join.condition_field}") for stream, column in columns]
+        found += [Need(stream, column, f"spec.joins[{index}].condition") for stream, column in columns]
     return tuple(found)
 
 
@@ -237,7 +237,7 @@ def needs_of(spec: model.Spec, index: int, schemas: Mapping[str, Schema]) -> tup
     join = spec.joins[index]
     own = over(spec, index, schemas)
     where = None if join.output.where is None else parse_boolean(join.output.where, own)
-    found = needs(_checked(join.condition_text, own), where, output(join, spec, own))
+    found = needs(_checked(join.condition, own), where, output(join, spec, own))
     return tuple(replace(need, field=f"spec.joins[{index}].{need.field}") for need in found)
 
 

@@ -69,7 +69,7 @@ def problems(manifest: Manifest) -> list[Problem]:
         is_read = any(_given(stream, "source", "join") == _given(join, "name") for stream in streams)
         checks += [_sink(f"{field}.output.sink", join, is_read), kafka_client_problems(f"{field}.output.sink.kafka", kafka)]
         checks.append(catalog_problems(f"{field}.output.sink.iceberg", _given(join, "output", "sink", "iceberg")))
-        checks += [_condition_given(field, join), _shedding(field, join, manifest), _snapshots_end(f"{field}.output.snapshots", join)]
+        checks += [_shedding(field, join, manifest), _snapshots_end(f"{field}.output.snapshots", join)]
         numbers = _over(manifest, index, streams) if of_pairs else range(len(streams))
         if numbers is None:
             checks.append(_pair(field, manifest, index))
@@ -95,7 +95,7 @@ def problems(manifest: Manifest) -> list[Problem]:
 
 def remarks(manifest: Manifest) -> list[Problem]:
     """What is allowed but perhaps not meant, of a manifest without problems."""
-    found = former_names(manifest)
+    found: list[Problem] = []
     spec = manifest.spec
     if spec.checkpoint.location is None:
         found.append(Problem("spec.checkpoint", None, "has no location, which a run outside Kubernetes needs"))
@@ -109,7 +109,7 @@ def remarks(manifest: Manifest) -> list[Problem]:
     schemas = resolve.schemas_of(spec)
     for index, join in enumerate(spec.joins):
         own = resolve.over(spec, index, schemas)
-        found += _index_remarks(f"spec.joins[{index}].{join.condition_field}", join.condition_text, own)
+        found += _index_remarks(f"spec.joins[{index}].condition", join.condition, own)
         found += _join_remarks(f"spec.joins[{index}]", join, spec)
     if len(spec.joins) > 1 and resolve.layouts_of(spec, schemas)[0].main.kind is MainKind.ALL:
         message = (
@@ -149,12 +149,6 @@ def _join_remarks(field: str, join: model.Join, spec: model.Spec) -> Check:
     yield from catalog_remarks(f"{field}.output.sink.iceberg", _given(join, "output", "sink", "iceberg"))
     if join.output.snapshots is not None:
         yield from store_remarks(f"{field}.output.snapshots.store", join.output.snapshots.store)
-
-
-def former_names(manifest: Manifest) -> list[Problem]:
-    """The fields that were given by a former name, of a manifest without problems."""
-    message = "is the former name of condition, and v1beta1 will not read it; rename it to condition"
-    return [Problem(f"spec.joins[{index}].on", None, message) for index, join in enumerate(manifest.spec.joins) if join.on is not None]
 
 
 def _given(part: Part, *names: str) -> Any:
@@ -281,7 +275,7 @@ def _pair(field: str, manifest: Manifest, index: int) -> Check:
     try:
         resolve.names_over(manifest.spec, index)
     except SqlError as error:
-        yield _sql_problem(f"{field}.{join.condition_field}", join.condition_text, error)
+        yield _sql_problem(f"{field}.condition", join.condition, error)
 
 
 def _in_no_join(manifest: Manifest, streams: Sequence[model.Stream], joins: Sequence[model.Join]) -> Check:
@@ -524,14 +518,6 @@ def _sink(field: str, join: model.Join, is_read: bool) -> Check:
         yield Problem(f"{field}.files.compression", files.compression, message)
 
 
-def _condition_given(field: str, join: model.Join) -> Check:
-    if join.condition is None and join.on is None:
-        message = "is missing; give when tuples match (SQL over the columns of all streams)"
-        yield Problem(f"{field}.condition", None, message)
-    elif join.condition is not None and join.on is not None:
-        yield Problem(f"{field}.on", join.on, "is the former name of condition, which is given too; remove on")
-
-
 def _join_names(joins: Sequence[model.Join]) -> Check:
     first: dict[str, int] = {}
     for index, join in enumerate(joins):
@@ -559,11 +545,11 @@ def _window_kinds(joins: Sequence[model.Join]) -> Check:
 def _condition(field: str, join: model.Join, schemas: Mapping[str, Schema]) -> Check:
     try:
         if len(schemas) > 2:
-            join_graph(join.condition_text, dict(schemas))
+            join_graph(join.condition, dict(schemas))
         else:
-            resolve.condition(join.condition_text, schemas)
+            resolve.condition(join.condition, schemas)
     except SqlError as error:
-        yield _sql_problem(f"{field}.{join.condition_field}", join.condition_text, error)
+        yield _sql_problem(f"{field}.condition", join.condition, error)
 
 
 def _model(manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:

@@ -27,7 +27,7 @@ from streamjoin.state.storage import ObjectStorage
 EXIT_SECONDS = 300
 """Java writes the archive when it ends."""
 JOIN = """
-apiVersion: streamjoin.dev/v1alpha1
+apiVersion: streamjoin.dev/v1beta1
 kind: StreamJoin
 metadata: {{name: classes}}
 spec:

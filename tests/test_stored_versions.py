@@ -1,0 +1,290 @@
+"""In which version StreamJoins are stored: an upgrade from a release that knew v1alpha1 alone, the way back, and crashes in between.
+
+On a real API server, whose etcd is looked into; with the chart's own objects, and an operator that has no more rights than they give.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from apiserver import DEADLINE_SECONDS, ApiError, ApiServer, free_ports, program, running
+from converting import Converting, asking, authority, converting
+from operator_cluster import Running
+from streamjoin.manifest.versions import FORMER, NEWEST
+from streamjoin_operator import storage_version
+from streamjoin_operator.access import from_kubeconfig
+from streamjoin_operator.api import Api
+from streamjoin_operator.api import ApiError as Refused
+from streamjoin_operator.settings import Settings
+from streamjoin_operator.storage_version import NotMigratedError, StorageVersion
+from waiting import wait_for
+
+pytestmark = pytest.mark.apiserver
+
+ROOT = Path(__file__).resolve().parent.parent
+CHART = ROOT / "charts" / "streamjoin-operator"
+RELEASE = max(path for path in (ROOT / "tests" / "releases").iterdir() if path.is_dir())
+NAME = "streamjoins.streamjoin.dev"
+DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{NAME}"
+OPERATORS, JOINS = "operators", "joins"
+ACCOUNT = "sj-streamjoin-operator"
+PATHS = {version: f"/apis/{version}/namespaces/{JOINS}/streamjoins" for version in (FORMER, NEWEST)}
+SHORT = {version: version.split("/")[1] for version in PATHS}
+Object = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    program("helm")
+    with running(tmp_path_factory.mktemp("stored")) as started:
+        for name in (OPERATORS, JOINS):
+            started.admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def _without_definitions(server: ApiServer) -> Iterator[None]:
+    yield
+    server.admin.delete(DEFINITION)
+    wait_for("the definition is gone", lambda: not server.admin.exists(DEFINITION), DEADLINE_SECONDS)
+
+
+def released(chart: Path = CHART) -> Object:
+    return dict(yaml.safe_load((chart / "files" / f"{NAME}.yaml").read_text()))
+
+
+def examples() -> dict[str, Object]:
+    found = [yaml.safe_load(path.read_text()) for path in sorted((RELEASE / "examples").glob("*.yaml"))]
+    return {body["metadata"]["name"]: body for body in found}
+
+
+def versions_in_etcd(server: ApiServer) -> dict[str, str]:
+    return {body["metadata"]["name"]: body["apiVersion"] for body in server.stored("/registry/streamjoin.dev/").values()}
+
+
+def stored_versions(server: ApiServer) -> list[str]:
+    return list(server.admin.get(DEFINITION)["status"]["storedVersions"])
+
+
+def specs(server: ApiServer, version: str) -> dict[str, Object]:
+    return {body["metadata"]["name"]: body["spec"] for body in server.admin.get(PATHS[version])["items"]}
+
+
+class Reader:
+    """Reads all objects in v1alpha1, as an operator of the release before and its users do, from its construction to ``close``."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server, self._stop = server, threading.Event()
+        self._before = specs(server, FORMER)
+        self.failures: list[str] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.02):
+            try:
+                found = specs(self._server, FORMER)
+            except ApiError as error:
+                self.failures.append(str(error))
+                continue
+            if not all(contained(spec, found.get(name)) for name, spec in self._before.items()):
+                self.failures.append(f"another content: {found}")
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self.failures[:3] == []
+
+
+def contained(part: Any, whole: Any) -> bool:
+    """Whether all that is given is there; defaults of another release may have been added."""
+    if isinstance(part, dict):
+        return isinstance(whole, dict) and all(name in whole and contained(value, whole[name]) for name, value in part.items())
+    if isinstance(part, list):
+        return isinstance(whole, list) and len(part) == len(whole) and all(map(contained, part, whole))
+    return bool(part == whole)
+
+
+@contextlib.contextmanager
+def operating(server: ApiServer, directory: Path, port: int, wanted: str) -> Iterator[Running]:
+    """An operator of this release, as the chart's service account, that converts and migrates."""
+    way = from_kubeconfig(server.kubeconfig_for("released", server.token(OPERATORS, ACCOUNT)))
+    operator = Running(
+        way, Settings(port=0, conversion_tls_directory=str(directory), conversion_port=port, storage_version=wanted, network_policy=False)
+    )
+    try:
+        yield operator
+        assert operator.failure is None
+    finally:
+        operator.close()
+
+
+def helm(server: ApiServer, *arguments: str, check: bool = True) -> Any:
+    return server.helm(*arguments, "--namespace", OPERATORS, check=check)
+
+
+def redirect(server: ApiServer, directory: Path, port: int) -> None:
+    """Nothing routes Services here: the API server asks this machine instead."""
+    spec = asking(released(), directory, port)["spec"]["conversion"]
+    spec["webhook"]["clientConfig"]["service"] = None
+    server.admin.patch(DEFINITION, {"spec": {"conversion": spec}})
+
+
+def test_from_the_release_before_to_this_one_and_back_all_stay_readable(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_version, "SETTLE_SECONDS", 0.2)
+    authority(tmp_path)
+    (port,) = free_ports(1)
+    helm(server, "install", "sj", str(RELEASE / "chart"))
+    wait_for("StreamJoins are served", lambda: server.admin.serves(PATHS[FORMER]), DEADLINE_SECONDS)
+    for body in examples().values():
+        server.admin.create(PATHS[FORMER], body, fieldValidation="Strict")
+    before = specs(server, FORMER)
+    reader = Reader(server)
+
+    helm(server, "upgrade", "sj", str(CHART))
+    wait_for("the new definition is there", lambda: "conversion" in server.admin.get(DEFINITION)["spec"], DEADLINE_SECONDS)
+    webhook = server.admin.get(DEFINITION)["spec"]["conversion"]["webhook"]["clientConfig"]
+    assert webhook["service"] == {"namespace": OPERATORS, "name": f"{ACCOUNT}-convert", "path": "/convert", "port": 443}
+    # Nobody converts yet. The operator of the release before and its users need nobody to.
+    assert stored_versions(server) == ["v1alpha1"]
+    name = next(iter(before))
+    server.admin.patch(f"{PATHS[FORMER]}/{name}/status", {"status": {"workers": 2}})
+    server.admin.patch(f"{PATHS[FORMER]}/{name}", {"metadata": {"labels": {"written": "meanwhile"}}})
+    redirect(server, tmp_path, port)
+
+    with operating(server, tmp_path, port, "v1beta1") as operator:
+        operator.await_ready()
+        wait_for("all are stored anew", lambda: stored_versions(server) == ["v1beta1"], DEADLINE_SECONDS)
+        assert set(versions_in_etcd(server).values()) == {NEWEST}
+        shown = specs(server, NEWEST)
+        for each, spec in before.items():
+            assert shown[each]["joins"][0]["condition"] == spec["joins"][0]["on"]
+            assert "on" not in shown[each]["joins"][0]
+        helm(server, "upgrade", "sj", str(CHART))
+        assert stored_versions(server) == ["v1beta1"], "another upgrade leaves it so"
+        redirect(server, tmp_path, port)
+        assert server.admin.get(f"{PATHS[NEWEST]}/{name}")["status"]["workers"] is not None
+        refused = helm(server, "rollback", "sj", "1", check=False)
+        assert "status.storedVersions" in refused.stderr, "the API server does not let objects be lost"
+        redirect(server, tmp_path, port)
+    reader.close()
+
+    # The operator is gone: what is stored so is there, and nothing else.
+    assert specs(server, NEWEST).keys() == before.keys()
+    with pytest.raises(ApiError, match="conversion webhook"):
+        specs(server, FORMER)
+
+    helm(server, "upgrade", "sj", str(CHART), "--set", "crds.storageVersion=v1alpha1")
+    redirect(server, tmp_path, port)
+    with operating(server, tmp_path, port, "v1alpha1") as operator:
+        wait_for("all are stored as before", lambda: stored_versions(server) == ["v1alpha1"], DEADLINE_SECONDS)
+    assert set(versions_in_etcd(server).values()) == {FORMER}
+    helm(server, "rollback", "sj", "1")
+    wait_for("the old definition is served", lambda: len(server.admin.get(DEFINITION)["spec"]["versions"]) == 1, DEADLINE_SECONDS)
+    wait_for("and alone", lambda: not server.admin.serves(PATHS[NEWEST]), DEADLINE_SECONDS)
+    after = specs(server, FORMER)
+    for each, spec in before.items():
+        assert after[each] == spec
+    helm(server, "uninstall", "sj")
+
+
+class CrashError(Exception):
+    pass
+
+
+def migrate(server: ApiServer, wanted: str, crash_at: int | None = None) -> list[str]:
+    """The steps of a migration; the one of that number is not taken, nor any after it."""
+    steps: list[str] = []
+
+    def on_step(step: str) -> None:
+        if len(steps) == crash_at:
+            raise CrashError
+        steps.append(step)
+
+    async def run() -> None:
+        api = Api(from_kubeconfig(server.kubeconfig))
+        try:
+            await StorageVersion(api, wanted, settle_seconds=0, on_step=on_step).migrate()
+        finally:
+            await api.close()
+
+    with contextlib.suppress(CrashError):
+        asyncio.run(run())
+    return steps
+
+
+def install(server: ApiServer, webhook: Converting, stored: str) -> None:
+    definition = webhook.definition(released())
+    for version in definition["spec"]["versions"]:
+        version["storage"] = version["name"] == stored
+    server.install_crd(definition)
+
+
+def settled(server: ApiServer, stored: str) -> None:
+    """The API server has taken the change of the definition up."""
+    body = next(iter(examples().values()))
+
+    def is_stored_so() -> bool:
+        name = body["metadata"]["name"]
+        server.admin.patch(f"{PATHS[NEWEST]}/{name}", {"metadata": {"annotations": {"looked": None}}})
+        return SHORT[versions_in_etcd(server)[name]] == stored
+
+    wait_for("it is stored so", is_stored_so, DEADLINE_SECONDS)
+
+
+@pytest.mark.parametrize(("stored", "wanted"), [("v1alpha1", "v1beta1"), ("v1beta1", "v1alpha1")])
+def test_a_crash_at_any_step_forgets_no_version_that_is_stored_and_the_next_attempt_ends_it(
+    server: ApiServer, tmp_path: Path, stored: str, wanted: str
+) -> None:
+    with converting(tmp_path) as webhook:
+        install(server, webhook, stored)
+        for body in examples().values():
+            server.admin.create(PATHS[FORMER], body, fieldValidation="Strict")
+        before = specs(server, FORMER)
+        crash_at = 0
+        while True:
+            steps = migrate(server, wanted, crash_at)
+            in_etcd = {SHORT[version] for version in versions_in_etcd(server).values()}
+            assert in_etcd <= set(stored_versions(server)), steps
+            assert specs(server, FORMER) == before
+            if steps[-1:] == ["store the wanted version"]:
+                settled(server, wanted)
+            if len(steps) < crash_at or stored_versions(server) == [wanted]:
+                break
+            crash_at = crash_at + 1 if len(steps) == crash_at else crash_at
+        assert stored_versions(server) == [wanted]
+        assert {SHORT[version] for version in versions_in_etcd(server).values()} == {wanted}
+        assert crash_at >= len(before) + 1
+        assert migrate(server, wanted) == [], "nothing is left to do"
+
+
+def test_while_nobody_converts_nothing_is_changed(server: ApiServer) -> None:
+    definition = released()
+    for version in definition["spec"]["versions"]:
+        version["storage"] = version["name"] == "v1alpha1"
+    server.install_crd(definition)
+    for body in examples().values():
+        server.admin.create(PATHS[FORMER], body, fieldValidation="Strict")
+    with pytest.raises(Refused, match="conversion webhook"):
+        migrate(server, "v1beta1")
+    assert [(version["name"], version["storage"]) for version in server.admin.get(DEFINITION)["spec"]["versions"]] == [
+        ("v1beta1", False),
+        ("v1alpha1", True),
+    ]
+    assert stored_versions(server) == ["v1alpha1"]
+
+
+def test_a_definition_that_lacks_the_version_is_left_alone(server: ApiServer) -> None:
+    server.install_crd(released(RELEASE / "chart"))
+    with pytest.raises(NotMigratedError, match="the definition does not serve v1beta1; apply that of the operator's release"):
+        migrate(server, "v1beta1")
