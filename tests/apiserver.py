@@ -192,6 +192,8 @@ class ApiServer:
         self.ca_file = directory / "certificates" / "apiserver.crt"
         self.admin_token = secrets.token_hex(16)
         self.admin = Client(self.url, self.ca_file, self.admin_token)
+        self.proxy: Any = None
+        """How it reaches Services, where a test has it."""
         self.storage = ""
         """The address of its etcd."""
         self._numbers = itertools.count()
@@ -306,14 +308,17 @@ def _established(definition: Object) -> bool:
 
 
 @contextmanager
-def running(directory: Path, plugins: str = "") -> Iterator[ApiServer]:
-    """etcd and kube-apiserver, until this ends. Their files and output are in ``directory``. ``plugins``: more of admission."""
+def running(directory: Path, plugins: str = "", egress: Path | None = None) -> Iterator[ApiServer]:
+    """etcd and kube-apiserver, until this ends. Their files and output are in ``directory``. ``plugins``: more of admission.
+
+    ``egress``: how it reaches Services (``service_proxy``).
+    """
     apiserver, etcd = program("kube-apiserver"), program("etcd")
     for attempt in itertools.count():
         where = directory / f"attempt-{attempt}"
         where.mkdir()
         try:
-            started = _started(where, etcd, apiserver, plugins)
+            started = _started(where, etcd, apiserver, plugins, egress)
         except _EndedError:
             # Another process may have taken a port between the choice and the start.
             if attempt == 2:
@@ -337,7 +342,9 @@ class _EndedError(Exception):
     """A program that should run has ended."""
 
 
-def _started(directory: Path, etcd: Path, apiserver: Path, plugins: str) -> tuple[ApiServer, list[subprocess.Popen[bytes]]]:
+def _started(
+    directory: Path, etcd: Path, apiserver: Path, plugins: str, egress: Path | None
+) -> tuple[ApiServer, list[subprocess.Popen[bytes]]]:
     client, peer, port = free_ports(3)
     server = ApiServer(directory, port)
     (directory / "tokens.csv").write_text(f'{server.admin_token},admin,admin,"system:masters"\n')
@@ -373,6 +380,8 @@ def _started(directory: Path, etcd: Path, apiserver: Path, plugins: str) -> tupl
         "audit-policy-file": directory / "audit.yaml",
         "audit-log-path": directory / "audit.log",
     }
+    if egress is not None:
+        apiserver_options["egress-selector-config-file"] = egress
     (directory / "audit.yaml").write_text(yaml.safe_dump(AUDITED))
     processes: list[subprocess.Popen[bytes]] = []
     try:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from apiserver import free_ports
 from certificates import Authority
 from streamjoin_operator.conversion import serving
 from waiting import wait_for
@@ -57,7 +58,8 @@ class Converting:
     def _run(self) -> None:
         async def main() -> None:
             self._stop = asyncio.Event()
-            async with serving(str(self.directory), 0) as port:
+            (port,) = free_ports(1)
+            async with serving(str(self.directory), port):
                 self.port = port
                 await self._stop.wait()
 

@@ -26,6 +26,7 @@ UNWRITTEN = "nobody ever wrote it"
 OPTIONAL = "the field had to be given before"
 RENAMED = "what is stored is counted on from zero: a count of executors is not one of workers"
 ACCEPTED: dict[str, str] = {
+    "v1alpha1: storage became False": "v1beta1 is stored; both are served and converted, and an upgrade stores them as it found them",
     "spec: rule: the budget has nothing to spend, as nothing is shed; set shedding.model, or remove it": NEW_FIELD,
     "spec: rule: the budget is of the results of inner joins, and there are none; remove it": NEW_FIELD,
     "spec.streams[]: rule: needs eventTime; name the column of event times there, or remove maxAhead": NEW_FIELD,
@@ -115,10 +116,10 @@ MUTATIONS: list[tuple[Callable[[Object], Any], str]] = [
     (lambda body: body["spec"].update(group="other.dev"), "group: streamjoin.dev became other.dev"),
     (lambda body: body["spec"].update(scope="Cluster"), "scope: Namespaced became Cluster"),
     (lambda body: body["spec"]["names"].update(shortNames=[]), "names.shortNames: sj is gone"),
-    (lambda body: body["spec"]["versions"][0].update(served=False), "v1alpha1: is served no more"),
-    (lambda body: body["spec"]["versions"][0].update(name="v1"), "v1alpha1: is served no more"),
-    (lambda body: body["spec"]["versions"][0].update(storage=False), "v1alpha1: storage became False"),
-    (lambda body: body["spec"]["versions"][0]["subresources"].pop("scale"), "v1alpha1: subresource scale changed"),
+    (lambda body: body["spec"]["versions"][0].update(served=False), "v1beta1: is served no more"),
+    (lambda body: body["spec"]["versions"][0].update(name="v1"), "v1beta1: is served no more"),
+    (lambda body: body["spec"]["versions"][0].update(storage=False), "v1beta1: storage became False"),
+    (lambda body: body["spec"]["versions"][0]["subresources"].pop("scale"), "v1beta1: subresource scale changed"),
     (lambda body: workers(body)["properties"].pop("floor"), "spec.workers.floor: is gone"),
     (lambda body: schema(body)["status"]["properties"].pop("image"), "status.image: is gone"),
     (lambda body: workers(body)["properties"]["min"].update(type="number"), "spec.workers.min: type integer became number"),

@@ -6,6 +6,7 @@ On a real API server, whose etcd is looked into; with the chart's own objects, a
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import threading
 from collections.abc import Iterator
@@ -16,8 +17,9 @@ import pytest
 import yaml
 
 from apiserver import DEADLINE_SECONDS, ApiError, ApiServer, free_ports, program, running
-from converting import Converting, asking, authority, converting
+from converting import Converting, converting
 from operator_cluster import Running
+from service_proxy import ServiceProxy
 from streamjoin.manifest.versions import FORMER, NEWEST
 from streamjoin_operator import storage_version
 from streamjoin_operator.access import from_kubeconfig
@@ -44,15 +46,25 @@ Object = dict[str, Any]
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     program("helm")
-    with running(tmp_path_factory.mktemp("stored")) as started:
+    directory = tmp_path_factory.mktemp("stored")
+    with ServiceProxy(directory) as proxy, running(directory, egress=proxy.configuration) as started:
+        started.proxy = proxy
         for name in (OPERATORS, JOINS):
             started.admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
         yield started
 
 
 @pytest.fixture(autouse=True)
+def _one_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which need not wait for others to notice."""
+    monkeypatch.setattr(storage_version, "SETTLE_SECONDS", 0.2)
+
+
+@pytest.fixture(autouse=True)
 def _without_definitions(server: ApiServer) -> Iterator[None]:
     yield
+    # To delete what is stored in another version, the API server would ask for a conversion.
+    server.admin.patch(DEFINITION, {"spec": {"conversion": {"strategy": "None", "webhook": None}}})
     server.admin.delete(DEFINITION)
     wait_for("the definition is gone", lambda: not server.admin.exists(DEFINITION), DEADLINE_SECONDS)
 
@@ -63,7 +75,7 @@ def released(chart: Path = CHART) -> Object:
 
 def examples() -> dict[str, Object]:
     found = [yaml.safe_load(path.read_text()) for path in sorted((RELEASE / "examples").glob("*.yaml"))]
-    return {body["metadata"]["name"]: body for body in found}
+    return {body["metadata"]["name"]: body for body in found[:4]}
 
 
 def versions_in_etcd(server: ApiServer) -> dict[str, str]:
@@ -75,11 +87,24 @@ def stored_versions(server: ApiServer) -> list[str]:
 
 
 def specs(server: ApiServer, version: str) -> dict[str, Object]:
-    return {body["metadata"]["name"]: body["spec"] for body in server.admin.get(PATHS[version])["items"]}
+    """By name; as soon as the API server has taken a change of the definition up."""
+    answers: list[list[Object]] = []
+
+    def is_answered() -> bool:
+        try:
+            answers.append(server.admin.get(PATHS[version])["items"])
+        except ApiError as error:
+            # So any API server answers for a moment, and clients ask again by themselves.
+            if str(error) != "429 TooManyRequests: storage is (re)initializing":
+                raise
+        return bool(answers)
+
+    wait_for("an answer", is_answered, DEADLINE_SECONDS)
+    return {body["metadata"]["name"]: body["spec"] for body in answers[0]}
 
 
 class Reader:
-    """Reads all objects in v1alpha1, as an operator of the release before and its users do, from its construction to ``close``."""
+    """Reads all objects in v1alpha1 all the while, as an operator of the release before and its users do."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server, self._stop = server, threading.Event()
@@ -98,10 +123,13 @@ class Reader:
             if not all(contained(spec, found.get(name)) for name, spec in self._before.items()):
                 self.failures.append(f"another content: {found}")
 
-    def close(self) -> None:
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        assert self.failures[:3] == []
+        assert kind is not None or self.failures[:3] == []
 
 
 def contained(part: Any, whole: Any) -> bool:
@@ -114,12 +142,11 @@ def contained(part: Any, whole: Any) -> bool:
 
 
 @contextlib.contextmanager
-def operating(server: ApiServer, directory: Path, port: int, wanted: str) -> Iterator[Running]:
+def operating(server: ApiServer, directory: Path, wanted: str) -> Iterator[Running]:
     """An operator of this release, as the chart's service account, that converts and migrates."""
     way = from_kubeconfig(server.kubeconfig_for("released", server.token(OPERATORS, ACCOUNT)))
-    operator = Running(
-        way, Settings(port=0, conversion_tls_directory=str(directory), conversion_port=port, storage_version=wanted, network_policy=False)
-    )
+    conversions = {"conversion_tls_directory": str(directory), "conversion_port": server.proxy.port}
+    operator = Running(way, Settings(port=0, storage_version=wanted, **conversions))
     try:
         yield operator
         assert operator.failure is None
@@ -131,62 +158,68 @@ def helm(server: ApiServer, *arguments: str, check: bool = True) -> Any:
     return server.helm(*arguments, "--namespace", OPERATORS, check=check)
 
 
-def redirect(server: ApiServer, directory: Path, port: int) -> None:
-    """Nothing routes Services here: the API server asks this machine instead."""
-    spec = asking(released(), directory, port)["spec"]["conversion"]
-    spec["webhook"]["clientConfig"]["service"] = None
-    server.admin.patch(DEFINITION, {"spec": {"conversion": spec}})
+def secret(server: ApiServer) -> dict[str, bytes]:
+    """The chart's, with its certificate."""
+    data = server.admin.get(f"/api/v1/namespaces/{OPERATORS}/secrets/{ACCOUNT}-convert")["data"]
+    return {name: base64.b64decode(value) for name, value in data.items()}
 
 
-def test_from_the_release_before_to_this_one_and_back_all_stay_readable(
-    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage_version, "SETTLE_SECONDS", 0.2)
-    authority(tmp_path)
-    (port,) = free_ports(1)
+def mounted(server: ApiServer, directory: Path) -> None:
+    """What the operator's pod would have of it."""
+    for name in ("tls.crt", "tls.key"):
+        (directory / name).write_bytes(secret(server)[name])
+
+
+def test_from_the_release_before_to_this_one_and_back_all_stay_readable(server: ApiServer, tmp_path: Path) -> None:
+    (server.proxy.port,) = free_ports(1)
     helm(server, "install", "sj", str(RELEASE / "chart"))
     wait_for("StreamJoins are served", lambda: server.admin.serves(PATHS[FORMER]), DEADLINE_SECONDS)
     for body in examples().values():
         server.admin.create(PATHS[FORMER], body, fieldValidation="Strict")
     before = specs(server, FORMER)
-    reader = Reader(server)
-
-    helm(server, "upgrade", "sj", str(CHART))
-    wait_for("the new definition is there", lambda: "conversion" in server.admin.get(DEFINITION)["spec"], DEADLINE_SECONDS)
-    webhook = server.admin.get(DEFINITION)["spec"]["conversion"]["webhook"]["clientConfig"]
-    assert webhook["service"] == {"namespace": OPERATORS, "name": f"{ACCOUNT}-convert", "path": "/convert", "port": 443}
-    # Nobody converts yet. The operator of the release before and its users need nobody to.
-    assert stored_versions(server) == ["v1alpha1"]
-    name = next(iter(before))
-    server.admin.patch(f"{PATHS[FORMER]}/{name}/status", {"status": {"workers": 2}})
-    server.admin.patch(f"{PATHS[FORMER]}/{name}", {"metadata": {"labels": {"written": "meanwhile"}}})
-    redirect(server, tmp_path, port)
-
-    with operating(server, tmp_path, port, "v1beta1") as operator:
-        operator.await_ready()
-        wait_for("all are stored anew", lambda: stored_versions(server) == ["v1beta1"], DEADLINE_SECONDS)
-        assert set(versions_in_etcd(server).values()) == {NEWEST}
-        shown = specs(server, NEWEST)
-        for each, spec in before.items():
-            assert shown[each]["joins"][0]["condition"] == spec["joins"][0]["on"]
-            assert "on" not in shown[each]["joins"][0]
+    with Reader(server):
         helm(server, "upgrade", "sj", str(CHART))
-        assert stored_versions(server) == ["v1beta1"], "another upgrade leaves it so"
-        redirect(server, tmp_path, port)
-        assert server.admin.get(f"{PATHS[NEWEST]}/{name}")["status"]["workers"] is not None
-        refused = helm(server, "rollback", "sj", "1", check=False)
-        assert "status.storedVersions" in refused.stderr, "the API server does not let objects be lost"
-        redirect(server, tmp_path, port)
-    reader.close()
+        wait_for("the new definition is there", lambda: "conversion" in server.admin.get(DEFINITION)["spec"], DEADLINE_SECONDS)
+        webhook = server.admin.get(DEFINITION)["spec"]["conversion"]["webhook"]["clientConfig"]
+        assert webhook["service"] == {"namespace": OPERATORS, "name": f"{ACCOUNT}-convert", "path": "/convert", "port": 443}
+        # Nobody converts yet. The operator of the release before and its users need nobody to.
+        assert stored_versions(server) == ["v1alpha1"]
+        name = next(iter(before))
+        server.admin.patch(f"{PATHS[FORMER]}/{name}/status", {"status": {"workers": 2}})
+        server.admin.patch(f"{PATHS[FORMER]}/{name}", {"metadata": {"labels": {"written": "meanwhile"}}})
+        with pytest.raises(ApiError, match="conversion webhook"):
+            specs(server, NEWEST)
+        mounted(server, tmp_path)
 
-    # The operator is gone: what is stored so is there, and nothing else.
+        with operating(server, tmp_path, "v1beta1") as operator:
+            operator.await_ready()
+            wait_for("all are stored anew", lambda: stored_versions(server) == ["v1beta1"], DEADLINE_SECONDS)
+            assert set(versions_in_etcd(server).values()) == {NEWEST}
+            shown = specs(server, NEWEST)
+            for each, spec in before.items():
+                assert shown[each]["joins"][0]["condition"] == spec["joins"][0]["on"]
+                assert "on" not in shown[each]["joins"][0]
+            certificate = secret(server)
+            helm(server, "upgrade", "sj", str(CHART))
+            assert stored_versions(server) == ["v1beta1"], "another upgrade leaves it so"
+            assert secret(server) == certificate, "and keeps the certificate"
+            assert server.admin.get(f"{PATHS[NEWEST]}/{name}")["status"]["workers"] is not None
+            refused = helm(server, "rollback", "sj", "1", check=False)
+            assert "status.storedVersions" in refused.stderr, "the API server does not let objects be lost"
+
+    # The operator is gone: what is stored so can be read and written. What is asked for otherwise may be read from the API server's cache.
     assert specs(server, NEWEST).keys() == before.keys()
+    server.admin.patch(f"{PATHS[NEWEST]}/{name}", {"metadata": {"labels": {"written": "later"}}})
     with pytest.raises(ApiError, match="conversion webhook"):
-        specs(server, FORMER)
+        server.admin.patch(f"{PATHS[FORMER]}/{name}", {"metadata": {"labels": {"written": "never"}}})
 
-    helm(server, "upgrade", "sj", str(CHART), "--set", "crds.storageVersion=v1alpha1")
-    redirect(server, tmp_path, port)
-    with operating(server, tmp_path, port, "v1alpha1") as operator:
+    helm(server, "upgrade", "sj", str(CHART), "--set", "crds.storageVersion=v1alpha1", "--set", "conversion.serial=2")
+    another = secret(server)
+    assert another["tls.crt"] != certificate["tls.crt"]
+    trusted = server.admin.get(DEFINITION)["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"]
+    assert base64.b64decode(trusted) == another["ca.crt"]
+    assert another["ca.crt"].endswith(certificate["ca.crt"].strip()), "the pod has the certificate before for some time"
+    with operating(server, tmp_path, "v1alpha1"):
         wait_for("all are stored as before", lambda: stored_versions(server) == ["v1alpha1"], DEADLINE_SECONDS)
     assert set(versions_in_etcd(server).values()) == {FORMER}
     helm(server, "rollback", "sj", "1")
@@ -214,7 +247,7 @@ def migrate(server: ApiServer, wanted: str, crash_at: int | None = None) -> list
     async def run() -> None:
         api = Api(from_kubeconfig(server.kubeconfig))
         try:
-            await StorageVersion(api, wanted, settle_seconds=0, on_step=on_step).migrate()
+            await StorageVersion(api, wanted, on_step=on_step).migrate()
         finally:
             await api.close()
 

@@ -106,9 +106,8 @@ class Certificate:
 
 
 @contextlib.asynccontextmanager
-async def serving(directory: str, port: int) -> AsyncIterator[int]:
-    """Serve conversions until this ends, by the certificate in ``directory``; gives the port, of which 0 is any free one. Raises OSError
-    where the certificate or the port cannot be had."""
+async def serving(directory: str, port: int) -> AsyncIterator[None]:
+    """Serve conversions until this ends, by the certificate in ``directory``. Raises OSError where that or the port cannot be had."""
     certificate = await asyncio.to_thread(Certificate, Path(directory))
     app = web.Application(client_max_size=MOST_BYTES)
     app.router.add_post(PATH, _convert)
@@ -118,7 +117,7 @@ async def serving(directory: str, port: int) -> AsyncIterator[int]:
     try:
         site = web.TCPSite(runner, port=port, ssl_context=certificate.context)
         await site.start()
-        yield runner.addresses[0][1]
+        yield
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)

@@ -134,8 +134,6 @@ class Operator:
     health: Health | None = None
     port: int = 0
     """Of health and metrics, once it runs."""
-    conversion_port: int = 0
-    """Of conversions, once they are served."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until ``stop`` is set. Raises LeaseLostError, and what kopf or a worker raises."""
@@ -154,7 +152,7 @@ class Operator:
                 servers.enter_context(self._page(reconciler.seen, health))
                 self.port = server.port
                 if directory := self.settings.conversion_tls_directory:
-                    self.conversion_port = await servers.enter_async_context(conversion.serving(directory, self.settings.conversion_port))
+                    await servers.enter_async_context(conversion.serving(directory, self.settings.conversion_port))
                 if lease is None:
                     await self._work(stop, api)
                 elif await lease.acquire(stop, health.waits):

@@ -39,11 +39,9 @@ class NotMigratedError(RuntimeError):
 class StorageVersion:
     """See the module."""
 
-    def __init__(
-        self, api: Api, wanted: str, *, settle_seconds: float = SETTLE_SECONDS, on_step: Callable[[str], None] = lambda step: None
-    ) -> None:
+    def __init__(self, api: Api, wanted: str, *, on_step: Callable[[str], None] = lambda step: None) -> None:
         """``wanted``: ``v1beta1`` or ``v1alpha1``. ``on_step`` hears the name of each step before it is taken; tests raise there."""
-        self._api, self._wanted, self._settle_seconds, self._on_step = api, wanted, settle_seconds, on_step
+        self._api, self._wanted, self._on_step = api, wanted, on_step
 
     async def keep(self) -> None:
         """Until it is done: again and again, as long as something is in the way."""
@@ -68,6 +66,8 @@ class StorageVersion:
             return None
         if self._stored(definition) != self._wanted:
             await self._store(definition)
+        # Whoever has changed it, an API server that has not noticed would still store the other version, behind what is rewritten.
+        await asyncio.sleep(SETTLE_SECONDS)
         rewritten = await self._rewrite()
         await self._forget()
         return rewritten
@@ -95,7 +95,6 @@ class StorageVersion:
                 patch.append({"op": "replace", "path": f"/spec/versions/{index}/storage", "value": is_wanted})
         self._on_step("store the wanted version")
         await self._api.patch_list(DEFINITION, NAME, patch)
-        await asyncio.sleep(self._settle_seconds)
 
     async def _rewrite(self) -> int:
         """Write each object as it is."""

@@ -42,6 +42,7 @@ from streamjoin.elastic.completeness import Losses
 from streamjoin.elastic.sequences import Way, Ways
 from streamjoin.snapshots.punctuation import Pending
 from streamjoin.snapshots.timeline import Timeline
+from streamjoin.state import version
 from streamjoin.state.blocks import Block
 from streamjoin.state.extent import Extent
 from streamjoin.state.fed import Fed
@@ -53,7 +54,6 @@ RETAIN_SECONDS = 600.0
 TRIM_ENTRIES = 16
 """So many are removed at once, in one request."""
 ATTEMPTS = 4
-FORMAT = 3
 END = struct.Struct("<QI")
 """How an entry ends: the length of the JSON before it, and the CRC-32 of all before that."""
 
@@ -204,7 +204,8 @@ class Checkpoint:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Checkpoint:
-        read = dict(values)
+        """Fields that are not known here are left out: ``state.version`` says why that is right."""
+        read = {name: value for name, value in values.items() if name in cls.__slots__}
         for name in ("positions", "records", "watermarks", "effective", "widths", "expired"):
             if name in read:
                 read[name] = tuple(read[name])
@@ -276,7 +277,7 @@ class Entry:
     def encode(self, segment: bytes = b"", known: Texts | None = None) -> bytes:
         """``segment``: what else the entry is to hold, at its beginning; ``known``: blocks that were written before."""
         values = {name: getattr(self, name) for name in Entry.__slots__ if name != "checkpoint"}
-        head = json.dumps({"format": FORMAT, **values})[:-1]
+        head = json.dumps(version.head(self.checkpoint) | values)[:-1]
         text = f'{head}, "checkpoint": {self.checkpoint.encode(known or Texts())}}}'.encode()
         return segment + text + END.pack(len(text), zlib.crc32(text, zlib.crc32(segment)))
 
@@ -289,14 +290,8 @@ class Entry:
         if length > len(data) - END.size or zlib.crc32(memoryview(data)[: -END.size]) != checksum:
             raise Damaged(f"its {len(data)} bytes are not those that were written")
         values = json.loads(data[-END.size - length : -END.size])
-        found = values.pop("format", None)
-        if found != FORMAT:
-            raise _other_format(found)
-        return cls(**{**values, "checkpoint": Checkpoint.from_json(values["checkpoint"])})
-
-
-def _other_format(found: object) -> StorageError:
-    return StorageError(f"the log's format is {found!r}, this version reads {FORMAT}; use the version that wrote it")
+        known = version.checked(values, cls.__slots__)
+        return cls(**{**known, "checkpoint": Checkpoint.from_json(known["checkpoint"])})
 
 
 def path_of(sequence: int) -> str:
@@ -317,7 +312,7 @@ def read_latest(storage: Storage) -> Entry | None:
         if not paths:
             return None
         if paths[-1].endswith(".json"):
-            raise _other_format(2)
+            raise version.other_format(2)
         try:
             return Entry.decode(storage.get(paths[-1]))
         except Damaged as error:
