@@ -888,7 +888,7 @@ CASES = [
         "no source",
         "        files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}\n",
         "          {}\n",
-        "spec.streams[0].source: is empty; give one of files, generator, kafka or join",
+        "spec.streams[0].source: is empty; give one of files, generator, kafka, delta, iceberg or join",
     ),
     bad(
         "two sources",
@@ -1171,7 +1171,7 @@ CASES = [
         "source: {join: settle}",
         "source: {join: settel}",
         'spec.streams[3].source.join: "settel" is not a join of this resource; did you mean settle?',
-        'spec.joins[0].output.sink: is missing, and no stream reads the results; give files, delta, iceberg, kafka or console',
+        'spec.joins[0].output.sink: is missing, and no stream reads the results; give files, delta, iceberg, postgres, kafka or console',
         good=CHAIN,
     ),
     bad(
@@ -1511,7 +1511,7 @@ CASES = [
         "no sink",
         "sink: {files: {path: out/matches, format: parquet}}",
         "sink: {}",
-        "spec.joins[0].output.sink: is empty; give one of files, console, kafka, delta or iceberg",
+        "spec.joins[0].output.sink: is empty; give one of files, console, kafka, delta, iceberg or postgres",
     ),
     bad(
         "two sinks",
@@ -1547,6 +1547,21 @@ CASES = [
         'spec.joins[0].output.sink.delta.compact.targetSize: "1Ki" must be at least 1Mi and at most 16Gi',
     ),
     bad(
+        "a Delta source from a version that cannot be",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        "delta: {path: in/orders, startingVersion: -1, onChange: ignore}",
+        "spec.streams[0].source.delta.startingVersion: -1 must be at least 0",
+        'spec.streams[0].source.delta.onChange: "ignore" must be fail or skip',
+    ),
+    bad(
+        "an Iceberg source in no namespace",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        "iceberg: {table: ord ers, catalog: {type: rest, uri: 'file:token'}}",
+        'spec.streams[0].source.iceberg.table: "ord ers" is not a table in a namespace; write namespace.table',
+        'spec.streams[0].source.iceberg.catalog.uri: "file:token" is not an absolute path, and workers have working directories of their'
+        " own; write file:/path",
+    ),
+    bad(
         "an Iceberg table in no namespace, of a catalog in memory",
         "sink: {files: {path: out/matches, format: parquet}}",
         "sink: {iceberg: {table: matches, catalog: {type: in-memory, uri: 'env:MY-URI'}, partitionBy: [order_id]}}",
@@ -1560,6 +1575,21 @@ CASES = [
         "sink: {files: {path: out/matches, format: parquet}}",
         "sink: {iceberg: {table: a.b, catalog: {warehouse: out/matches}}}",
         "spec.joins[0].output.sink.iceberg.catalog: says neither type nor uri; give type (rest, sql, glue, hive) and uri",
+    ),
+    bad(
+        "a table of PostgreSQL with a key that is not written",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {postgres: {host: h, database: d, table: t, key: [orderid, payment_id, PAYMENT_ID], options: {dbname: d}}}",
+        'spec.joins[0].output.sink.postgres.options.dbname: "d" is database here; remove it',
+        'spec.joins[0].output.sink.postgres.key[0]: "orderid" is not a column of the output; did you mean order_id?',
+        'spec.joins[0].output.sink.postgres.key[2]: "PAYMENT_ID" is given twice; remove it',
+    ),
+    bad(
+        "a table of PostgreSQL without a key",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {postgres: {host: h, database: d, table: t, key: []}}",
+        "spec.joins[0].output.sink.postgres.key: [] must have at least 1 entry; give the output's columns by which a result replaces"
+        " another, all together",
     ),
     # Numbers in order.
     bad("more at least than at most", "min: 2", "min: 7", "spec.workers.min: 7 must be at most max (6)"),

@@ -220,8 +220,8 @@ REFUSED = [
     refused("no checkpoint", CHECKPOINT, "suspend: true", "spec.checkpoint", "Required value"),
     refused("a name that is too long", "name: good", f"name: {'a' * 64}", "metadata.name", "Too long"),
     refused("a name with a dot", "name: good", "name: a.b", "", "is not a name for a resource"),
-    refused("two sources", FILES, f"{FILES}\n        {KAFKA}", "spec.streams[0].source", "exactly one of files, generator, kafka and join"),
-    refused("no source", f"source:\n        {FILES}", "source: {}", "spec.streams[0].source", "exactly one of files, generator, kafka and"),
+    refused("two sources", FILES, f"{FILES}\n        {KAFKA}", "spec.streams[0].source", "one of files, generator, kafka, delta, iceberg"),
+    refused("no source", f"source:\n        {FILES}", "source: {}", "spec.streams[0].source", "exactly one of files, generator, kafka"),
     refused("a source without a format", ", format: csv", "", "spec.streams[0].source.files.format", "Required value"),
     refused(
         "an unknown format",
@@ -395,7 +395,7 @@ REFUSED = [
         SINK,
         "sink: {console: {}, files: {path: out/m}}",
         "spec.joins[0].output.sink",
-        "give exactly one of files, console, kafka, delta and iceberg",
+        "give exactly one of files, console, kafka, delta, iceberg and postgres",
     ),
     refused(
         "snapshots that never end",
@@ -559,6 +559,8 @@ BEYOND = {
     "an output column that is ambiguous",
     "an output where with an unknown column",
     "a key that is not written",
+    "a table of PostgreSQL with a key that is not written",
+    "an Iceberg source in no namespace",
     "an Iceberg table in no namespace, of a catalog in memory",
     "a catalog that is nowhere",
     "a table partitioned by a column that is not there",

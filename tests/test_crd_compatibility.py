@@ -53,7 +53,7 @@ ACCEPTED: dict[str, str] = {
     "spec: rule: the name of a join of three and more streams may not change; make another StreamJoin": TWO_STREAMS,
     "spec: rule: a stream reads the results of a join that is not there; name one of joins": NEW_FIELD,
     "spec: rule: a stream of results needs the two streams of that join beside it, and one to join its results with; give them": NEW_FIELD,
-    "spec: rule: a join has no sink, and no stream reads its results; give files, delta, iceberg, kafka or console": OPTIONAL,
+    "spec: rule: a join has no sink, and no stream reads its results; give files, delta, iceberg, postgres, kafka or console": OPTIONAL,
     "spec: rule: a stream's source (its kind, directory or topic, and format) may not change under the same checkpoint; give another"
     " checkpoint, or make another StreamJoin": NEW_FIELD,
     "spec: rule: a stream's schema may not change under the same checkpoint; give another checkpoint, or make another StreamJoin": OPTIONAL,
@@ -61,8 +61,8 @@ ACCEPTED: dict[str, str] = {
         "it may now, where joins come or go"
     ),
     "spec.streams[]: rule: must be given, but where the source is a join, whose output it follows from": OPTIONAL,
-    "spec.streams[].source: rule: give exactly one of files, generator, kafka and join": NEW_FIELD,
-    "spec.joins[].output.sink: rule: give exactly one of files, console, kafka, delta and iceberg": NEW_FIELD,
+    "spec.streams[].source: rule: give exactly one of files, generator, kafka, delta, iceberg and join": NEW_FIELD,
+    "spec.joins[].output.sink: rule: give exactly one of files, console, kafka, delta, iceberg and postgres": NEW_FIELD,
     "spec: rule: a type other than inner is for two streams; remove it, for inner": TWO_STREAMS,
     "spec: rule: before, after and slide of a window are for two streams; give within, or each, or rows, or unbounded: true": TWO_STREAMS,
     "spec: rule: each of a window must name every stream and no other; say how long before the newest tuple of a result the stream's may"

@@ -131,11 +131,13 @@ def test_small_results_that_are_gathered_after_their_epoch_are_another_publicati
     assert ids(tmp_path) == [1, 5, 6, 7, 8, 9]
 
 
-def test_drivers_that_publish_the_same_at_once_publish_it_once(tmp_path: Path) -> None:
-    sink(tmp_path).publish([], again=True)
-    for epoch in range(8):
-        staged = stage(sink(tmp_path), epoch, batch(epoch))
-        drivers = [sink(tmp_path) for _ in range(3)]
+@pytest.mark.parametrize("where", ["local", "store"])
+def test_drivers_that_publish_the_same_at_once_publish_it_once(where: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    root: Root = tmp_path if where == "local" else request.getfixturevalue("s3").bucket()
+    sink(root).publish([], again=True)
+    for epoch in range(5 if where == "local" else 2):
+        staged = stage(sink(root), epoch, batch(epoch))
+        drivers = [sink(root) for _ in range(3)]
         for driver in drivers:
             driver.publish([], again=True)
         together, failures = threading.Barrier(3), []
@@ -153,7 +155,7 @@ def test_drivers_that_publish_the_same_at_once_publish_it_once(tmp_path: Path) -
         for thread in threads:
             thread.join()
         assert not failures
-        assert ids(tmp_path) == list(range(epoch + 1))
+        assert ids(root) == list(range(epoch + 1))
 
 
 def test_others_may_write_to_the_table_and_optimize_it_meanwhile(tmp_path: Path) -> None:

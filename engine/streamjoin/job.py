@@ -30,9 +30,9 @@ from streamjoin.manifest import resolve
 from streamjoin.manifest.capacity import capacity_of
 from streamjoin.manifest.model import Checkpoint, Manifest, SchemeSpec, Spec, Stream
 from streamjoin.manifest.quantity import Duration
-from streamjoin.manifest.sinks import ConsoleSink, DeltaSink, FilesSink, IcebergSink, KafkaSink, Sink
+from streamjoin.manifest.sinks import ConsoleSink, DeltaSink, FilesSink, IcebergSink, KafkaSink, PostgresSink, Sink
 from streamjoin.manifest.snapshots import CassandraStore, PostgresStore, Snapshots
-from streamjoin.manifest.sources import FilesSource, GeneratorSource, KafkaSource, Source
+from streamjoin.manifest.sources import DeltaSource, FilesSource, GeneratorSource, IcebergSource, KafkaSource, Source
 from streamjoin.manifest.validate import ManifestError, Problem
 from streamjoin.scheme.capacity import Capacity, column_bytes, tuple_bytes
 from streamjoin.scheme.models import DEFAULTS, HANDSHAKE, KEYED
@@ -73,8 +73,8 @@ class Inbox:
         return Inbox, ()
 
 
-SourceModel = FilesSource | GeneratorSource | KafkaSource | JoinSource
-SinkModel = FilesSink | ConsoleSink | KafkaSink | DeltaSink | IcebergSink | Inbox
+SourceModel = FilesSource | GeneratorSource | KafkaSource | DeltaSource | IcebergSource | JoinSource
+SinkModel = FilesSink | ConsoleSink | KafkaSink | DeltaSink | IcebergSink | PostgresSink | Inbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -572,6 +572,10 @@ def _source(source: Source) -> SourceModel:
         return source.generator
     if source.kafka is not None:
         return source.kafka
+    if source.iceberg is not None:
+        return source.iceberg
+    if source.delta is not None:
+        return source.delta.model_copy(update={"path": place(source.delta.path)})
     assert source.files is not None, "a valid manifest has one source"
     return source.files.model_copy(update={"path": place(source.files.path)})
 
@@ -583,6 +587,8 @@ def _sink(sink: Sink) -> SinkModel:
         return sink.kafka
     if sink.iceberg is not None:
         return sink.iceberg
+    if sink.postgres is not None:
+        return sink.postgres
     if sink.delta is not None:
         return sink.delta.model_copy(update={"path": place(sink.delta.path)})
     assert sink.files is not None, "a valid manifest has one sink"
@@ -598,6 +604,10 @@ def _source_identity(source: SourceModel) -> str:
         return "results of a join"
     if isinstance(source, KafkaSource):
         return f"{source.format} records of Kafka topic {source.topic}"
+    if isinstance(source, DeltaSource):
+        return f"Delta table {source.path}"
+    if isinstance(source, IcebergSource):
+        return f"Iceberg table {source.table}"
     return f"{source.format} files in {source.path}" if isinstance(source, FilesSource) else "generator"
 
 

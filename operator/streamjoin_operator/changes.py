@@ -72,6 +72,8 @@ RULES = (
     _rule(r"spec\.scheme\.model", Class.LIVE, "the driver is asked for a plan of the model"),
     _rule(r"spec\.streams\[\d+\]\.(name|schema|eventTime|select)\b.*", Class.REFUSED, IDENTITY),
     _rule(r"spec\.streams\[\d+\]\.source\.files\.(path|format)", Class.REFUSED, IDENTITY),
+    _rule(r"spec\.streams\[\d+\]\.source\.delta\.path", Class.REFUSED, IDENTITY),
+    _rule(r"spec\.streams\[\d+\]\.source\.iceberg\.table", Class.REFUSED, IDENTITY),
     _rule(r"spec\.streams\[\d+\]\.source\.kafka\.(topic|format)", Class.REFUSED, IDENTITY),
     _rule(r"spec\.joins\[\d+\]\.(name|condition|type|window)\b.*", Class.REFUSED, IDENTITY),
     _rule(r"spec\.scaling\.tau\d", Class.RESTART, "load shedding and the metrics' thresholds rest on it"),

@@ -337,7 +337,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         ),
         Rule(
             "self.joins.all(j, has(j.output.sink) || self.streams.exists(s, has(s.source.join) && s.source.join == j.name))",
-            "a join has no sink, and no stream reads its results; give files, delta, iceberg, kafka or console",
+            "a join has no sink, and no stream reads its results; give files, delta, iceberg, postgres, kafka or console",
             field="joins",
         ),
         Rule(
@@ -388,9 +388,14 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             " && ".join(
                 [f"has(s.source.{kind}) == has(o.source.{kind})" for kind in _names(sources.Source)]
                 + [
-                    f"(!has(s.source.{kind}) || !has(o.source.{kind}) || (s.source.{kind}.{name} == o.source.{kind}.{name}"
-                    f" && s.source.{kind}.format == o.source.{kind}.format))"
-                    for kind, name in (("files", "path"), ("kafka", "topic"))
+                    f"(!has(s.source.{kind}) || !has(o.source.{kind})"
+                    f" || ({' && '.join(f's.source.{kind}.{name} == o.source.{kind}.{name}' for name in names)}))"
+                    for kind, names in (
+                        ("files", ("path", "format")),
+                        ("kafka", ("topic", "format")),
+                        ("delta", ("path",)),
+                        ("iceberg", ("table",)),
+                    )
                 ]
             ),
         ),

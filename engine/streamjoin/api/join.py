@@ -23,7 +23,7 @@ from streamjoin.manifest.model import API_VERSION, KIND, Manifest
 from streamjoin.manifest.problem import ManifestError, Problem
 from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.sinks import DeltaSink, FilesSink
-from streamjoin.manifest.sources import FilesSource
+from streamjoin.manifest.sources import DeltaSource, FilesSource
 from streamjoin.manifest.validate import Document, check, parse, the_one
 
 if TYPE_CHECKING:
@@ -263,7 +263,8 @@ def anchored(job: Job) -> Job:
         return where if is_url(where) else os.path.abspath(where)
 
     def absolute(part: Any) -> Any:
-        return part.model_copy(update={"path": anchor(part.path)}) if isinstance(part, FilesSource | FilesSink | DeltaSink) else part
+        has_path = isinstance(part, FilesSource | FilesSink | DeltaSource | DeltaSink)
+        return part.model_copy(update={"path": anchor(part.path)}) if has_path else part
 
     return replace(
         job,

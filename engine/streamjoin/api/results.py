@@ -100,10 +100,11 @@ def _of_iceberg(sink: IcebergSink, schema: pa.Schema) -> Iterator[pa.RecordBatch
     assert isinstance(target, Target)
     stored = stored_schema(schema, least_integer=pa.int32())
     try:
-        scan = catalog_of(target.config).load_table(sink.table).scan(selected_fields=tuple(schema.names))
+        table = catalog_of(target.config.catalog_name, target.config.catalog).load_table(sink.table)
     except NoSuchTableError:
         return iter(())
-    return (batch.select(schema.names).cast(stored).cast(schema) for batch in scan.to_arrow_batch_reader())
+    batches = table.scan(selected_fields=tuple(schema.names)).to_arrow_batch_reader()
+    return (batch.select(schema.names).cast(stored).cast(schema) for batch in batches)
 
 
 def _of_snapshots(join: Join, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

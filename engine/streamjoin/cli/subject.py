@@ -10,7 +10,7 @@ from streamjoin.cli import wording
 from streamjoin.job import Inbox, Job, SinkModel
 from streamjoin.language.layout import Layout
 from streamjoin.language.window import Window, WindowKind
-from streamjoin.manifest.sinks import ConsoleSink, DeltaSink, IcebergSink, KafkaSink
+from streamjoin.manifest.sinks import ConsoleSink, DeltaSink, IcebergSink, KafkaSink, PostgresSink
 from streamjoin.scheme.tiling import Scheme
 
 
@@ -96,6 +96,8 @@ def _sink(sink: SinkModel | None) -> str:
         return "streams of this resource"
     if isinstance(sink, KafkaSink):
         return f"Kafka topic {sink.topic}"
+    if isinstance(sink, PostgresSink):
+        return f"PostgreSQL table {sink.database}.{sink.namespace}.{sink.table}"
     if isinstance(sink, IcebergSink):
         return f"Iceberg table {sink.table}"
     if isinstance(sink, DeltaSink):

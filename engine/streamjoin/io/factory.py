@@ -30,7 +30,7 @@ SECOND = 1_000_000
 
 
 def make_source(
-    source: sources.FilesSource | sources.GeneratorSource | sources.KafkaSource,
+    source: sources.FilesSource | sources.GeneratorSource | sources.KafkaSource | sources.DeltaSource | sources.IcebergSource,
     schema: Schema,
     event_time: str | None,
     *,
@@ -65,6 +65,18 @@ def make_source(
             _kafka_client(source), group, source.format, source.starting_offsets, source.on_data_loss, _registry(source)
         )
         return KafkaSource(kafka, declared)
+    if isinstance(source, sources.DeltaSource):
+        from streamjoin.io.delta_changes import DeltaChanges, DeltaSourceConfig
+        from streamjoin.io.table_source import TableSource
+
+        changes = DeltaChanges(DeltaSourceConfig(place(source.path), source.starting_version, source.on_change))
+        return TableSource(changes, declared, f"delta.path: {source.path}", source.max_files_per_epoch)
+    if isinstance(source, sources.IcebergSource):
+        from streamjoin.io.iceberg_changes import IcebergChanges, IcebergSourceConfig
+        from streamjoin.io.table_source import TableSource
+
+        iceberg = IcebergSourceConfig(source.table, _properties(source), source.catalog_name, source.starting_snapshot, source.on_change)
+        return TableSource(IcebergChanges(iceberg), declared, f"iceberg.table: {source.table}", source.max_files_per_epoch)
     generator = GeneratorConfig(
         rate=_rate(source.rate),
         columns={name: _values(column) for name, column in source.columns.items()},
@@ -78,7 +90,7 @@ def make_source(
 
 
 def make_sink(
-    sink: sinks.FilesSink | sinks.ConsoleSink | sinks.KafkaSink | sinks.DeltaSink | sinks.IcebergSink | Inbox,
+    sink: sinks.FilesSink | sinks.ConsoleSink | sinks.KafkaSink | sinks.DeltaSink | sinks.IcebergSink | sinks.PostgresSink | Inbox,
     schema: pa.Schema,
     *,
     storage: Storage | None = None,
@@ -98,6 +110,13 @@ def make_sink(
         return InboxSink(sink, schema)
     if isinstance(sink, sinks.ConsoleSink):
         return ConsoleSink(ConsoleSinkConfig(sink.limit), schema)
+    if isinstance(sink, sinks.PostgresSink):
+        from streamjoin.io.postgres_sink import PostgresSink, PostgresSinkConfig
+
+        assert storage is not None, "a PostgreSQL sink stages its rows in the checkpoint"
+        options = tuple(sorted((name, _setting(value)) for name, value in sink.options.items()))
+        where = (sink.host, sink.port, sink.database, sink.namespace, sink.table)
+        return PostgresSink(PostgresSinkConfig(*where, sink.key, sink.timeout.micros / SECOND, options, join), schema, storage)
     gather = sink.gather.micros / SECOND
     if isinstance(sink, sinks.DeltaSink):
         from streamjoin.io.delta_sink import DeltaSink, DeltaSinkConfig
@@ -107,8 +126,7 @@ def make_sink(
     if isinstance(sink, sinks.IcebergSink):
         from streamjoin.io.iceberg_sink import IcebergSink, IcebergSinkConfig
 
-        catalog = tuple(sorted((name, _setting(value)) for name, value in sink.catalog.items()))
-        iceberg = IcebergSinkConfig(sink.table, catalog, sink.catalog_name, query, sink.partition_by, sink.compression, gather)
+        iceberg = IcebergSinkConfig(sink.table, _properties(sink), sink.catalog_name, query, sink.partition_by, sink.compression, gather)
         return IcebergSink(iceberg, schema)
     return FilesSink(FilesSinkConfig(place(sink.path), sink.format, sink.compression, gather_seconds=gather), schema)
 
@@ -137,6 +155,10 @@ def _registry(kafka: sources.KafkaSource) -> RegistryConfig | None:
         return None
     options = tuple(sorted((name, str(value)) for name, value in given.options.items()))
     return RegistryConfig(given.url, options, kafka.timeout.micros / SECOND)
+
+
+def _properties(table: sources.IcebergSource | sinks.IcebergSink) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, _setting(value)) for name, value in table.catalog.items()))
 
 
 def _setting(value: str | float | bool) -> str:

@@ -167,14 +167,15 @@ class FilesReader:
             opened = folder.parquet(part.name, part.size, planning=False)
             with opened, pq.ParquetFile(opened, coerce_int96_timestamp_unit="us", pre_buffer=not folder.grows) as file:
                 columns = self.columns(part.name, file.schema_arrow)
+                there = [column for column in columns if column is not None]
                 last = file.metadata.num_row_groups
                 groups = range(min(part.start, last), min(part.end, last))
                 row = sum(file.metadata.row_group(group).num_rows for group in range(groups.start))
                 taken = [file.metadata.row_group(group) for group in groups]
                 row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in taken), default=0)
                 rows = max(1, min(READ_ROWS, READ_BYTES // (row_bytes + 1)))
-                for batch in file.iter_batches(rows, row_groups=groups, columns=columns, use_threads=False):
-                    yield batch.num_rows, [self._conform(batch, columns, f"{printable(part.name)} row", row)]
+                for batch in file.iter_batches(rows, row_groups=groups, columns=there, use_threads=False):
+                    yield batch.num_rows, [self._conform(batch, columns, part, row)]
                     row += batch.num_rows
         except FileNotFoundError:
             raise gone(path) from None
@@ -183,9 +184,13 @@ class FilesReader:
         except (pa.ArrowException, OSError) as error:
             raise SourceError(f"{path}: cannot be read as Parquet ({str(error)[:300]}); remove or repair the file") from None
 
-    def _conform(self, batch: pa.RecordBatch, names: Sequence[str], place: str, row: int) -> Records:
+    def _conform(self, batch: pa.RecordBatch, names: Sequence[str | None], part: FileRange, row: int) -> Records:
         problems: dict[int, str] = {}
-        columns = [from_arrow(batch.column(name), item.type, item.name, problems) for name, item in zip(names, self.schema, strict=True)]
+        place = f"{printable(part.name)} row"
+        columns = [
+            self.filled(part, item, batch.num_rows) if name is None else from_arrow(batch.column(name), item.type, item.name, problems)
+            for name, item in zip(names, self.schema, strict=True)
+        ]
         typed = pa.record_batch(columns, schema=self.schema)
         if not problems:
             return Records(typed)
@@ -196,12 +201,16 @@ class FilesReader:
         ]
         return Records(typed.filter(pa.array(good)), np.flatnonzero(good), rejected)
 
-    def columns(self, name: str, found: pa.Schema) -> list[str]:
+    def filled(self, part: FileRange, column: pa.Field, rows: int) -> pa.Array:
+        """The values of a declared column that a file need not have (:meth:`columns` gave None for it)."""
+        raise NotImplementedError
+
+    def columns(self, name: str, found: pa.Schema) -> list[str | None]:
         """A file's names for the declared columns. Raises SourceError where it lacks one, or has another type."""
         by_name: dict[str, list[pa.Field]] = {}
         for item in found:
             by_name.setdefault(item.name.casefold(), []).append(item)
-        names = []
+        names: list[str | None] = []
         for declared in self.schema:
             matches = by_name.get(declared.name.casefold(), [])
             exact = [item for item in matches if item.name == declared.name]

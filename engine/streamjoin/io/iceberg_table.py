@@ -54,7 +54,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from streamjoin.io.base import SinkError, Staged, UnavailableError
+from streamjoin.io.base import SinkError, SourceError, Staged, UnavailableError
 from streamjoin.io.iceberg_sink import IcebergSinkConfig
 from streamjoin.io.references import resolved
 from streamjoin.io.table_files import Publication, TableFiles
@@ -88,13 +88,13 @@ _ENVIRONMENT = {"s3.endpoint": "AWS_ENDPOINT_URL", "s3.region": "AWS_REGION"}
 """What the other stores take from the environment, and PyArrow's S3 client does not by itself."""
 
 
-def catalog_of(config: IcebergSinkConfig) -> Catalog:
-    """The catalog, connected to. Raises SinkError where an option's value cannot be had, and what ``pyiceberg`` raises."""
-    urls = {name: value for name, value in config.catalog if value.startswith("file://")}  # which are no references
-    references = [(name, value) for name, value in config.catalog if name not in urls]
-    options = {**urls, **resolved(references, "iceberg.catalog", "the driver runs", SinkError)}
+def catalog_of(name: str, properties: Sequence[tuple[str, str]], refusal: type[Exception] = SinkError) -> Catalog:
+    """The catalog, connected to. Raises ``refusal`` where a property's value cannot be had, and what ``pyiceberg`` raises."""
+    urls = {name: value for name, value in properties if value.startswith("file://")}  # which are no references
+    references = [(name, value) for name, value in properties if name not in urls]
+    options = {**urls, **resolved(references, "iceberg.catalog", "the driver runs", refusal)}
     defaults = {option: os.environ[name] for option, name in _ENVIRONMENT.items() if os.environ.get(name)}
-    return load_catalog(config.catalog_name, **{**defaults, **options})
+    return load_catalog(name, **{**defaults, **options})
 
 
 def iceberg_type(kind: pa.DataType) -> IcebergType:
@@ -120,7 +120,7 @@ class IcebergTable:
             if self._table is not None:
                 self._table.refresh()
             else:
-                table = self._made(catalog_of(self.config))
+                table = self._made(catalog_of(self.config.catalog_name, self.config.catalog))
                 self._check(table)
                 self._table = table
                 self._root = _data_place(table)
@@ -259,21 +259,25 @@ class IcebergTable:
                 with contextlib.suppress(FileNotFoundError):
                     durable.flush_file(Path(place(path)))
 
-    @contextlib.contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
-        """Errors of ``pyiceberg`` and of catalogs' clients as the sink's own. Conflicts are let through."""
-        where = f"iceberg.table: {self.config.table}: cannot {what} it"
-        try:
-            yield
-        except (CommitFailedException, SinkError, UnavailableError):
-            raise
-        except (CommitStateUnknownException, ServerError, ServiceUnavailableError, TooManyRequestsError) as error:
-            raise UnavailableError(f"{where} ({_brief(error)}); see whether the catalog is up") from error
-        except Exception as error:
-            if _may_pass(error):
-                raise UnavailableError(f"{where} ({_brief(error)}); see whether the catalog and the store are up") from error
-            remedy = "correct iceberg.catalog, or the access to it" if not isinstance(error, RESTError) else "see what the catalog wants"
-            raise SinkError(f"{where} ({_brief(error)}); {remedy}") from error
+    def _explained(self, what: str) -> contextlib.AbstractContextManager[None]:
+        return explained(self.config.table, what, SinkError)
+
+
+@contextlib.contextmanager
+def explained(table: str, what: str, refusal: type[Exception]) -> Iterator[None]:
+    """Errors of ``pyiceberg`` and of catalogs' clients as those of a sink or source. Conflicts are let through."""
+    where = f"iceberg.table: {table}: cannot {what} it"
+    try:
+        yield
+    except (CommitFailedException, SinkError, SourceError, UnavailableError):
+        raise
+    except (CommitStateUnknownException, ServerError, ServiceUnavailableError, TooManyRequestsError) as error:
+        raise UnavailableError(f"{where} ({_brief(error)}); see whether the catalog is up") from error
+    except Exception as error:
+        if _may_pass(error):
+            raise UnavailableError(f"{where} ({_brief(error)}); see whether the catalog and the store are up") from error
+        remedy = "correct iceberg.catalog, or the access to it" if not isinstance(error, RESTError) else "see what the catalog wants"
+        raise refusal(f"{where} ({_brief(error)}); {remedy}") from error
 
 
 def _may_pass(error: Exception) -> bool:

@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints
 from streamjoin.manifest.field_types import FileAmount, Location, Name, Names, Options, PositiveSpan, Span
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.quantity import Duration, Memory
+from streamjoin.manifest.snapshots import DatabaseName, Port, TableName
 
 
 class FilesSink(Part):
@@ -90,6 +91,27 @@ class IcebergSink(Part):
     """How long the results of small epochs may wait for more, so that there are fewer files and snapshots; 0s: each epoch's at once."""
 
 
+class PostgresSink(Part):
+    """A table of PostgreSQL: a result replaces the one with the same key; each epoch's come once, in one transaction."""
+
+    host: Annotated[str, StringConstraints(min_length=1, max_length=253)]
+    """Where the server is."""
+    port: Port = 5432
+    """Its port."""
+    database: DatabaseName
+    """The database, which must exist."""
+    namespace: Annotated[DatabaseName, Field(alias="schema")] = "public"
+    """The schema in it, which must exist."""
+    table: TableName
+    """The table, which is made when missing; beside it one with _published at its end says what is published."""
+    key: Annotated[Names, Field(min_length=1, max_length=32)]
+    """The output's columns by which a result replaces another, all together; the table has a unique constraint on them."""
+    timeout: PositiveSpan = Duration.parse("60s")
+    """How long a statement may take."""
+    options: Options = Field(default={})
+    """Settings of libpq, such as user, password and sslmode; a value file:/path is that file's content, env:NAME that variable's."""
+
+
 class Sink(Part):
     """Where results go: exactly one of the fields."""
 
@@ -103,3 +125,5 @@ class Sink(Part):
     """A Delta table: each result exactly once."""
     iceberg: IcebergSink | None = None
     """An Iceberg table: each result exactly once."""
+    postgres: PostgresSink | None = None
+    """A table of PostgreSQL: each result once, in place of the one with the same key."""

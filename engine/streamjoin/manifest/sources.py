@@ -198,6 +198,37 @@ class KafkaSource(Part):
     """Settings of librdkafka, such as security.protocol; a value file:/path is that file's content, env:NAME that variable's."""
 
 
+class DeltaSource(Part):
+    """The rows that are added to a Delta table, version by version."""
+
+    path: Location
+    """The table's root, as a local path or a URL (file, s3, gs, abfss, az)."""
+    starting_version: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    """Where a new checkpoint begins: with the rows that this version of the table added. By default with all that it has then."""
+    on_change: Literal["fail", "skip"] = "fail"
+    """What to do about a version that deletes or changes rows: fail, or read nothing of it, with a warning."""
+    max_files_per_epoch: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """How many files one epoch may take from."""
+
+
+class IcebergSource(Part):
+    """The rows that are appended to an Iceberg table, snapshot by snapshot."""
+
+    table: Annotated[str, StringConstraints(min_length=3, max_length=500)]
+    """The table, with its namespace: namespace.table."""
+    catalog: Options
+    """Properties of PyIceberg's catalog: type (rest, sql, glue, hive, ...), uri, warehouse and others; a value file:/path is that file's
+    content, env:NAME that variable's."""
+    catalog_name: Name = "default"
+    """The catalog's name, which SQL catalogs keep with each table."""
+    starting_snapshot: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    """Where a new checkpoint begins: with the rows that this snapshot added. By default with all that the table has then."""
+    on_change: Literal["fail", "skip"] = "fail"
+    """What to do about a snapshot that deletes or changes rows: fail, or read nothing of it, with a warning."""
+    max_files_per_epoch: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """How many files one epoch may take from."""
+
+
 class Source(Part):
     """Where a stream's tuples come from: exactly one of the fields."""
 
@@ -207,5 +238,9 @@ class Source(Part):
     """Made-up tuples, to try things and to measure."""
     kafka: KafkaSource | None = None
     """A Kafka topic."""
+    delta: DeltaSource | None = None
+    """What is added to a Delta table."""
+    iceberg: IcebergSource | None = None
+    """What is appended to an Iceberg table."""
     join: Annotated[str, StringConstraints(min_length=1, max_length=63)] | None = None
     """The results of another join of this resource, by its name."""

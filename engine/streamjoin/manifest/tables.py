@@ -9,6 +9,7 @@ from streamjoin.language.types import DataType, TypeName
 from streamjoin.manifest.kafka import reference_problems, secret_remarks
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.sinks import DeltaSink, IcebergSink
+from streamjoin.manifest.sources import IcebergSource
 from streamjoin.manifest.text import field_name
 
 TABLES = ("delta", "iceberg")
@@ -51,26 +52,26 @@ def table_problems(field: str, table: DeltaSink | IcebergSink, columns: Mapping[
         yield Problem(f"{field}.partitionBy", None, "are all columns of the output, and files need one at least; remove one")
 
 
-def catalog_problems(field: str, sink: IcebergSink | None) -> Iterator[Problem]:
+def catalog_problems(field: str, table: IcebergSink | IcebergSource | None) -> Iterator[Problem]:
     """The table's name and the catalog's properties. Raises UnparsedError."""
-    if sink is None:
+    if table is None:
         return
-    if not re.fullmatch(r"[^.\s]+(\.[^.\s]+)+", sink.table):
-        yield Problem(f"{field}.table", sink.table, "is not a table in a namespace; write namespace.table")
-    kind = sink.catalog.get("type")
-    if kind is None and "uri" not in sink.catalog and "py-catalog-impl" not in sink.catalog:
+    if not re.fullmatch(r"[^.\s]+(\.[^.\s]+)+", table.table):
+        yield Problem(f"{field}.table", table.table, "is not a table in a namespace; write namespace.table")
+    kind = table.catalog.get("type")
+    if kind is None and "uri" not in table.catalog and "py-catalog-impl" not in table.catalog:
         yield Problem(f"{field}.catalog", None, "says neither type nor uri; give type (rest, sql, glue, hive) and uri")
     elif kind is not None and kind not in CATALOGS:
         remedy = f"give {listed(CATALOGS, 'or')}"
         yield Problem(property_field(field, "type"), kind, f"is no kind of catalog that lasts and is known; {remedy}")
-    for name, value in sink.catalog.items():
+    for name, value in table.catalog.items():
         if isinstance(value, str):
             yield from reference_problems(property_field(field, name), name, value)
 
 
-def catalog_remarks(field: str, sink: IcebergSink | None) -> Iterator[Problem]:
+def catalog_remarks(field: str, table: IcebergSink | IcebergSource | None) -> Iterator[Problem]:
     """Secrets that everybody can read who can read the manifest."""
-    for name, value in () if sink is None else sink.catalog.items():
+    for name, value in () if table is None else table.catalog.items():
         if isinstance(value, str) and re.search("://[^/@]+:[^/@]+@", value):
             remedy = "write file:/path of a file with it, or env: and the name of a variable"
             yield Problem(property_field(field, name), None, f"has a password, for all to see who see the manifest; {remedy}")

@@ -32,8 +32,8 @@ from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.part import Part, UnparsedError
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.quantity import Duration
-from streamjoin.manifest.sinks import Sink
-from streamjoin.manifest.stores import store_problems, store_remarks
+from streamjoin.manifest.sinks import PostgresSink, Sink
+from streamjoin.manifest.stores import postgres_sink_problems, postgres_sink_remarks, store_problems, store_remarks
 from streamjoin.manifest.tables import TABLES, catalog_problems, catalog_remarks, table_problems
 from streamjoin.manifest.text import field_name
 from streamjoin.scheme.models import HANDSHAKE, KEYED
@@ -56,6 +56,7 @@ def problems(manifest: Manifest) -> list[Problem]:
         kafka = _given(stream, "source", "kafka")
         checks += [_source(f"{field}.source", stream), kafka_client_problems(f"{field}.source.kafka", kafka)]
         checks.append(registry_problems(f"{field}.source.kafka", kafka))
+        checks.append(catalog_problems(f"{field}.source.iceberg", _given(stream, "source", "iceberg")))
         if schema is not None:
             checks += [_event_time(field, stream, schema), _stream_where(field, stream, schema), _punctuation(field, stream, schema)]
             checks += [_select(field, stream, schema), _generator(f"{field}.source", stream, schema)]
@@ -119,6 +120,7 @@ def remarks(manifest: Manifest) -> list[Problem]:
         found.append(Problem("spec.joins", None, message))
     for index, stream in enumerate(spec.streams):
         found += kafka_client_remarks(f"spec.streams[{index}].source.kafka", stream.source.kafka)
+        found += catalog_remarks(f"spec.streams[{index}].source.iceberg", stream.source.iceberg)
     return found
 
 
@@ -146,6 +148,7 @@ def _join_remarks(field: str, join: model.Join, spec: model.Spec) -> Check:
         message = "never ends, so tuples without a match come only when the input has ended (streamjoin run --until-idle)"
         yield Problem(f"{field}.window.unbounded", None, message)
     yield from kafka_client_remarks(f"{field}.output.sink.kafka", _given(join, "output", "sink", "kafka"))
+    yield from postgres_sink_remarks(f"{field}.output.sink.postgres", _given(join, "output", "sink", "postgres"))
     yield from catalog_remarks(f"{field}.output.sink.iceberg", _given(join, "output", "sink", "iceberg"))
     if join.output.snapshots is not None:
         yield from store_remarks(f"{field}.output.snapshots.store", join.output.snapshots.store)
@@ -389,7 +392,7 @@ def _one_of(field: str, part: Part, names: Sequence[str]) -> Check:
 
 def _source(field: str, stream: model.Stream) -> Check:
     source = stream.source
-    yield from _one_of(field, source, ("files", "generator", "kafka", "join"))
+    yield from _one_of(field, source, tuple(sources.Source.model_fields))
     files = _given(source, "files")
     if isinstance(files, sources.FilesSource):
         yield from _files_source(f"{field}.files", files)
@@ -509,7 +512,8 @@ def _sink(field: str, join: model.Join, is_read: bool) -> Check:
     sink = join.output.sink
     if sink is None:
         if not is_read:
-            yield Problem(field, None, "is missing, and no stream reads the results; give files, delta, iceberg, kafka or console")
+            message = "is missing, and no stream reads the results; give files, delta, iceberg, postgres, kafka or console"
+            yield Problem(field, None, message)
         return
     yield from _one_of(field, sink, tuple(Sink.model_fields))
     files = sink.files
@@ -630,13 +634,15 @@ def _record_key(field: str, join: model.Join, manifest: Manifest, schemas: Mappi
 
 
 def _table_columns(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
+    postgres: PostgresSink | None = _given(join, "output", "sink", "postgres")
     tables = [name for name in TABLES if _given(join, "output", "sink", name) is not None]
-    if not tables:
+    if not tables and postgres is None:
         return
     try:
         columns = resolve.output(join, manifest.spec, schemas)
     except (SqlError, KeyError):
         return
+    yield from postgres_sink_problems(f"{field}.postgres", postgres, [name for name, _ in columns])
     for name in tables:
         types = {column: expression.type for column, expression in columns}
         yield from table_problems(f"{field}.{name}", _given(join, "output", "sink", name), types)
@@ -805,7 +811,8 @@ def _places(manifest: Manifest) -> Check:
     streams: tuple[model.Stream, ...] = _given(manifest, "spec", "streams") or ()
     joins: tuple[model.Join, ...] = _given(manifest, "spec", "joins") or ()
     for index, stream in enumerate(streams):
-        places.append((f"spec.streams[{index}].source.files.path", _given(stream, "source", "files", "path")))
+        for kind in ("files", "delta"):
+            places.append((f"spec.streams[{index}].source.{kind}.path", _given(stream, "source", kind, "path")))
     for index, join in enumerate(joins):
         for kind in ("files", "delta"):
             places.append((f"spec.joins[{index}].output.sink.{kind}.path", _given(join, "output", "sink", kind, "path")))

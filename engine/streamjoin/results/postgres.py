@@ -10,22 +10,16 @@ one that it has no more stays, with nulls.
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
-import socket
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 import pyarrow as pa
-import pyarrow.compute as pc
 from psycopg import sql
-from pyarrow import csv
 
+from streamjoin.io.postgres_client import Connection, connected, csv_of, remedy_for, severed_after, type_of
 from streamjoin.io.references import resolved
 from streamjoin.results.reader import KEY, SNAPSHOT, Snapshot
 from streamjoin.results.store import StoreError
@@ -36,25 +30,7 @@ CHECKPOINT = "_checkpoint"
 SNAPSHOTS = "_snapshots"
 """How the name of the table of snapshots ends."""
 
-Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 Answer = TypeVar("Answer")
-
-_TYPES: dict[pa.DataType, str] = {
-    pa.bool_(): "boolean",
-    pa.int8(): "smallint",
-    pa.int16(): "smallint",
-    pa.int32(): "integer",
-    pa.int64(): "bigint",
-    pa.float32(): "real",
-    pa.float64(): "double precision",
-    pa.string(): "text",
-    pa.binary(): "bytea",
-    pa.date32(): "date",
-    pa.timestamp("us", "UTC"): "timestamp with time zone",
-    pa.timestamp("us"): "timestamp without time zone",
-    pa.duration("us"): "bigint",
-}
-
 
 @dataclass(frozen=True)
 class PostgresConfig:
@@ -147,7 +123,7 @@ class PostgresStore:
         try:
             if self._connection is None:
                 self._connection = self._connected()
-            with _severed_after(self._connection, self.config.timeout_seconds + MARGIN_SECONDS):
+            with severed_after(self._connection, self.config.timeout_seconds + MARGIN_SECONDS):
                 return once(self._connection)
         except psycopg.Error as error:
             self._prepared = None
@@ -156,27 +132,12 @@ class PostgresStore:
             if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
                 remedy = "see whether it is up, and whether its options fit it"
                 raise StoreError(f"{self.config}: cannot be reached ({text}); {remedy}") from error
-            raise StoreError(f"{self.config}: refuses ({text}); {_remedy(error)}") from error
+            raise StoreError(f"{self.config}: refuses ({text}); {remedy_for(error, 'postgres')}") from error
 
     def _connected(self) -> Connection:
-        config, seconds = self.config, max(1, round(self.config.timeout_seconds))
-        own = {
-            "host": config.host,
-            "port": str(config.port),
-            "dbname": config.database,
-            "connect_timeout": str(seconds),
-            "tcp_user_timeout": str(1000 * seconds),
-            "keepalives_idle": "10",
-            "keepalives_interval": "5",
-            "keepalives_count": "3",
-            "application_name": "streamjoin",
-            "client_encoding": "utf8",
-        }
+        config = self.config
         options = resolved(config.options.items(), config.where, "the driver runs", StoreError)
-        connection = psycopg.connect("", autocommit=True, **{**options, **own})  # type: ignore[arg-type, unused-ignore]
-        connection.execute(sql.SQL("SET statement_timeout = {}").format(sql.Literal(1000 * seconds)))
-        connection.execute("SET timezone = 'UTC'")
-        return connection
+        return connected(config.host, config.port, config.database, config.timeout_seconds, options)
 
     def _is_made(self, connection: Connection) -> bool:
         named = self._snapshots.as_string(connection)
@@ -240,56 +201,4 @@ class PostgresStore:
 
     def _csv(self, batch: pa.RecordBatch) -> bytes:
         checkpoint = pa.repeat(self.config.checkpoint, batch.num_rows)
-        columns = [checkpoint, *map(_plain, batch.columns)]
-        out = io.BytesIO()
-        table = pa.table(columns, names=[CHECKPOINT, *batch.schema.names])
-        csv.write_csv(table, out, csv.WriteOptions(include_header=False, quoting_style="needed"))
-        return out.getvalue()
-
-
-@contextlib.contextmanager
-def _severed_after(connection: Connection, seconds: float) -> Iterator[None]:
-    """Break the connection off if this takes so long: a server that hangs would be waited for without end."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as end:
-
-        def sever() -> None:
-            with contextlib.suppress(OSError):  # it is broken already
-                end.shutdown(socket.SHUT_RDWR)
-
-        timer = threading.Timer(seconds, sever)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            timer.join()
-
-
-def type_of(kind: pa.DataType) -> str:
-    """PostgreSQL's type of a column's values, as it writes it."""
-    return f"numeric({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else _TYPES[kind]
-
-
-def _plain(column: pa.Array) -> pa.Array:
-    """As CSV can say it to PostgreSQL, whose text has no NUL."""
-    if pa.types.is_string(column.type):
-        return pc.replace_substring(column, "\0", "\ufffd")
-    if pa.types.is_binary(column.type):
-        return pa.array([None if value is None else "\\x" + value.hex() for value in column.to_pylist()], pa.string())
-    if pa.types.is_duration(column.type):
-        return column.cast(pa.int64())
-    return column
-
-
-def _remedy(error: psycopg.Error) -> str:
-    state = error.sqlstate or ""
-    if state.startswith("28"):
-        return "correct user and password in postgres.options, or let it in"
-    if state.startswith("53"):
-        return "give it more room"
-    if state.startswith("42501"):
-        return "grant the user CREATE in the schema, and the tables if others own them"
-    if state.startswith(("3D", "3F")):
-        return "create it, or correct postgres.database and postgres.schema"
-    return "mend what it says"
+        return csv_of(pa.table([checkpoint, *batch.columns], names=[CHECKPOINT, *batch.schema.names]))

@@ -1,0 +1,188 @@
+"""What is added to a Delta table, version by version, from its log (``_delta_log``, Delta's protocol).
+
+A version's transaction is read from its JSON file, one request. The table as a whole, from which reading begins, is ``deltalake``'s. Files
+that say that they change no data (OPTIMIZE) are passed over; a version that removes data was an update, a delete or an overwrite.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from streamjoin.io.base import SourceError, UnavailableError
+from streamjoin.io.delta_table import LOG, table_uri
+from streamjoin.io.table_source import Change, Mark, TableFile
+from streamjoin.location import is_url
+from streamjoin.state.storage import Missing, ObjectStorage
+
+KNOWN_FEATURES = {
+    *("appendOnly", "deletionVectors", "domainMetadata", "invariants"),
+    *("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"),
+}
+"""What a table's protocol may ask of readers; files with deletion vectors are refused one by one."""
+KEPT_CHANGES = 200
+LOOK_SECONDS = 600.0
+"""How often it is looked whether a version that is not there was removed."""
+
+
+@dataclass(frozen=True)
+class DeltaSourceConfig:
+    """A Delta source as the manifest describes it."""
+
+    path: str
+    """The table's root: a place, as ``location`` writes it."""
+    starting_version: int | None = None
+    """Read the changes from this version on; None: the table as it is, and then its changes."""
+    on_change: str = "fail"
+    """A version that does not only add rows: fail, or skip."""
+
+
+class DeltaChanges:
+    """See the module, and :class:`streamjoin.io.table_source.TableLog`. A mark is ``[version, whether as a whole]``."""
+
+    def __init__(self, config: DeltaSourceConfig) -> None:
+        self.config = config
+        self.root = config.path
+        self._storage = ObjectStorage(config.path)
+        self._looked_at: float | None = None
+        self._kept: dict[int, Change] = {}
+
+    def begin(self) -> tuple[Mark, bool]:
+        start = self.config.starting_version
+        return ([start, False] if start is not None else [self._table().version(), True]), True
+
+    def columns(self) -> Mapping[str, int | None]:
+        table = self._table()
+        self._check(table.protocol().reader_features or (), table.metadata().configuration, table.version())
+        return {field.name: None for field in table.schema().fields}
+
+    def changes(self, mark: Mark, *, itself: bool) -> Iterator[Change]:
+        version, is_whole = mark
+        if itself and is_whole:
+            yield Change(mark, self._whole(version))
+            itself = False
+        version = version if itself else version + 1
+        while (change := self._kept.get(version) or self._change(version)) is not None:
+            self._kept[version] = change  # which never changes
+            if len(self._kept) > KEPT_CHANGES:
+                self._kept.pop(next(iter(self._kept)))
+            yield change
+            version += 1
+
+    def _change(self, version: int) -> Change | None:
+        try:
+            text = self._storage.get(f"{LOG}/{version:020d}.json")
+        except Missing:
+            self._look(version)
+            return None
+        actions = [json.loads(line) for line in text.splitlines() if line.strip()]
+        for action in actions:
+            if "protocol" in action:
+                self._check(action["protocol"].get("readerFeatures") or (), {}, version)
+            if "metaData" in action:
+                self._check((), action["metaData"].get("configuration") or {}, version)
+        added = [action["add"] for action in actions if "add" in action and action["add"].get("dataChange", True)]
+        removed = [action["remove"] for action in actions if "remove" in action and action["remove"].get("dataChange", True)]
+        if removed:
+            what = next((action["commitInfo"].get("operation") for action in actions if "commitInfo" in action), None) or "a transaction"
+            told = f"delta.path: {self.root}: version {version} ({what}) deletes or changes rows, which a join cannot take back"
+            if self.config.on_change == "fail":
+                remedy = "give onChange: skip to read nothing of such versions, or begin after it with startingVersion and a new checkpoint"
+                raise SourceError(f"{told}; {remedy}")
+            return Change([version, False], (), f"{told}; its files are skipped")
+        return Change([version, False], [self._file(add, version) for add in added])
+
+    def _look(self, version: int) -> None:
+        """Raises SourceError where the version was removed from the log, rather than not written yet."""
+        now = time.monotonic()
+        if self._looked_at is not None and now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        there = [path.rsplit("/", 1)[1].partition(".") for path in self._storage.list(LOG)]
+        found = [int(name) for name, _, ending in there if ending == "json" and name.isdecimal()]
+        if not found:
+            raise SourceError(f"delta.path: {self.root}: there is no Delta table; make it, or correct the path")
+        if max(found) > version:
+            if self._exists(version):  # written between the two looks
+                return
+            remedy = "to begin again from the table as it is, choose a new checkpoint; keep the log for longer (delta.logRetentionDuration)"
+            raise SourceError(f"delta.path: {self.root}: version {version} was not read yet, and is no more in the log; {remedy}")
+        if max(found) < version - 1:
+            raise SourceError(f"delta.path: {self.root}: has no version {version - 1}; the newest is {max(found)}. Was it made anew?")
+
+    def _exists(self, version: int) -> bool:
+        return self._storage.size(f"{LOG}/{version:020d}.json") is not None
+
+    def _whole(self, version: int) -> list[TableFile]:
+        """The files of a version, in an order that is always the same. O(files)."""
+        table = self._table(version)
+        with_deleted = pa.table(table.deletion_vectors()).num_rows
+        if with_deleted:
+            raise self._deleted(version)
+        actions = pa.table(table.get_add_actions(flatten=False)).select(["path", "size_bytes"]).to_pylist()
+        partitions = {action["path"]: action for action in self._partitions(table)}
+        return sorted(
+            (TableFile(unquote(action["path"]), action["size_bytes"], partitions.get(action["path"], {})) for action in actions),
+            key=lambda file: file.path,
+        )
+
+    def _partitions(self, table: DeltaTable) -> list[dict[str, Any]]:
+        names = table.metadata().partition_columns
+        if not names:
+            return []
+        actions = pa.table(table.get_add_actions(flatten=True))
+        found = []
+        for row in actions.select(["path", *(f"partition.{name}" for name in names)]).to_pylist():
+            found.append({"path": row["path"]} | {name: _text(row[f"partition.{name}"]) for name in names})
+        return found
+
+    def _file(self, add: Mapping[str, Any], version: int) -> TableFile:
+        if add.get("deletionVector"):
+            raise self._deleted(version)
+        path = unquote(add["path"])
+        if path.startswith("/") or is_url(path):
+            where = f"version {version} has a file elsewhere ({path}), as shallow clones have"
+            raise SourceError(f"delta.path: {self.root}: {where}; read the table that it is a clone of")
+        values = {name: value or None for name, value in (add.get("partitionValues") or {}).items()}
+        return TableFile(path, int(add["size"]), values)
+
+    def _deleted(self, version: int) -> SourceError:
+        remedy = "rewrite them (REORG TABLE ... APPLY (PURGE)), and begin with a new checkpoint"
+        return SourceError(f"delta.path: {self.root}: version {version} has files with deletion vectors, which are not read; {remedy}")
+
+    def _check(self, features: Any, configuration: Mapping[str, str], version: int) -> None:
+        unknown = sorted(set(features) - KNOWN_FEATURES)
+        if configuration.get("delta.columnMapping.mode", "none") != "none":
+            unknown.append("columnMapping")
+        if unknown:
+            remedy = "read a table without, such as a copy"
+            raise SourceError(f"delta.path: {self.root}: version {version} asks readers for {unknown[0]}, not known here; {remedy}")
+
+    def _table(self, version: int | None = None) -> DeltaTable:
+        if is_url(self.root):
+            self._storage.list(f"{LOG}/_")  # says better what is wrong with a store
+        try:
+            return DeltaTable(table_uri(self.root), version=version)
+        except TableNotFoundError:
+            raise SourceError(f"delta.path: {self.root}: there is no Delta table; make it, or correct the path") from None
+        except DeltaError as error:
+            remedy = "to begin again from the table as it is, choose a new checkpoint" if version is not None else "mend it"
+            raise SourceError(f"delta.path: {self.root}: cannot be read ({' '.join(str(error).split())[:300]}); {remedy}") from error
+        except OSError as error:
+            kind = UnavailableError if is_url(self.root) else SourceError
+            raise kind(f"delta.path: {self.root}: cannot be read ({' '.join(str(error).split())[:300]})") from error
+
+
+def _text(value: Any) -> str | None:
+    """A partition's value as text that columns are read from."""
+    if value is None or value == "":
+        return None
+    return str(value).lower() if isinstance(value, bool) else value.isoformat() if hasattr(value, "isoformat") else str(value)

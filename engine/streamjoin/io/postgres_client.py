@@ -1,0 +1,113 @@
+"""PostgreSQL, as sinks and stores of results talk to it: connections that end in time, types, and values as COPY takes them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import sql
+from pyarrow import csv
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+_TYPES: dict[pa.DataType, str] = {
+    pa.bool_(): "boolean",
+    pa.int8(): "smallint",
+    pa.int16(): "smallint",
+    pa.int32(): "integer",
+    pa.int64(): "bigint",
+    pa.float32(): "real",
+    pa.float64(): "double precision",
+    pa.string(): "text",
+    pa.binary(): "bytea",
+    pa.date32(): "date",
+    pa.timestamp("us", "UTC"): "timestamp with time zone",
+    pa.timestamp("us"): "timestamp without time zone",
+    pa.duration("us"): "bigint",
+}
+
+
+def connected(host: str, port: int, database: str, timeout_seconds: float, options: Mapping[str, str]) -> Connection:
+    """A connection whose statements end after the timeout, with UTC. ``options``: others of libpq. Raises psycopg.Error."""
+    seconds = max(1, round(timeout_seconds))
+    own = {
+        "host": host,
+        "port": str(port),
+        "dbname": database,
+        "connect_timeout": str(seconds),
+        "tcp_user_timeout": str(1000 * seconds),
+        "keepalives_idle": "10",
+        "keepalives_interval": "5",
+        "keepalives_count": "3",
+        "application_name": "streamjoin",
+        "client_encoding": "utf8",
+    }
+    connection = psycopg.connect("", autocommit=True, **{**options, **own})  # type: ignore[arg-type, unused-ignore]
+    connection.execute(sql.SQL("SET statement_timeout = {}").format(sql.Literal(1000 * seconds)))
+    connection.execute("SET timezone = 'UTC'")
+    return connection
+
+
+@contextlib.contextmanager
+def severed_after(connection: Connection, seconds: float) -> Iterator[None]:
+    """Break the connection off if this takes so long: a server that hangs would be waited for without end."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+
+        def sever() -> None:
+            with contextlib.suppress(OSError):  # it is broken already
+                end.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(seconds, sever)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+
+
+def type_of(kind: pa.DataType) -> str:
+    """PostgreSQL's type of a column's values, as it writes it."""
+    return f"numeric({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else _TYPES[kind]
+
+
+def plain(column: Any) -> Any:
+    """As CSV can say it to PostgreSQL, whose text has no NUL."""
+    if pa.types.is_string(column.type):
+        return pc.replace_substring(column, "\0", "\ufffd")
+    if pa.types.is_binary(column.type):
+        return pa.array([None if value is None else "\\x" + value.hex() for value in column.to_pylist()], pa.string())
+    if pa.types.is_duration(column.type):
+        return column.cast(pa.int64())
+    return column
+
+
+def remedy_for(error: psycopg.Error, where: str) -> str:
+    """What to do about a refusal. ``where``: the manifest's field of the server."""
+    state = error.sqlstate or ""
+    if state.startswith("28"):
+        return f"correct user and password in {where}.options, or let it in"
+    if state.startswith("53"):
+        return "give it more room"
+    if state.startswith("42501"):
+        return "grant the user CREATE in the schema, and the tables if others own them"
+    if state.startswith(("3D", "3F")):
+        return f"create it, or correct {where}.database and {where}.schema"
+    return "mend what it says"
+
+
+def csv_of(batch: pa.RecordBatch | pa.Table) -> bytes:
+    """Rows as ``COPY ... FROM STDIN (FORMAT csv)`` takes them."""
+    out = io.BytesIO()
+    table = pa.table([plain(column) for column in batch.columns], names=[f"c{number}" for number in range(batch.num_columns)])
+    csv.write_csv(table, out, csv.WriteOptions(include_header=False, quoting_style="needed"))
+    return out.getvalue()

@@ -1,0 +1,173 @@
+"""A sink that is a table of PostgreSQL: each result replaces the one with the same key, and each epoch's come in one transaction.
+
+Tasks stage results as Arrow objects in the checkpoint's ``outbox``, or, where there are few, leave them to the commit. The driver copies
+an epoch's, once that is committed, into a temporary table (COPY) and from there into the table (``INSERT ... ON CONFLICT``).
+
+Always holds: the same transaction notes, in ``<table>_published``, the number of the checkpoint's newest publication, and does nothing
+where that is there already. So each epoch's results are applied once and in order, whoever dies: an older driver cannot bring older
+values back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from streamjoin.io.base import SinkError, Staged
+from streamjoin.io.table_files import Publication
+from streamjoin.state.storage import Missing, Storage
+
+if TYPE_CHECKING:
+    from streamjoin.io.postgres_table import PostgresTable
+
+OUTBOX = "outbox"
+OBJECT_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class PostgresSinkConfig:
+    """A PostgreSQL sink as the manifest describes it."""
+
+    host: str
+    port: int
+    database: str
+    namespace: str
+    """The schema."""
+    table: str
+    key: tuple[str, ...]
+    """The columns by which a result replaces another, without regard to case."""
+    timeout_seconds: float = 60.0
+    options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Settings of libpq; a value ``file:/path`` is that file's content, ``env:NAME`` that environment variable's."""
+    join: str = ""
+    """The join's name, where there are several: objects in the outbox say whose they are."""
+
+    def __str__(self) -> str:
+        return f"PostgreSQL at {self.host}:{self.port}, {self.database}, table {self.namespace}.{self.table}"
+
+
+class PostgresSink:
+    """See the module, and :class:`streamjoin.io.base.Sink`."""
+
+    def __init__(self, config: PostgresSinkConfig, schema: pa.Schema, storage: Storage) -> None:
+        """``storage``: the checkpoint's."""
+        self.config, self.schema, self._storage = config, schema, storage
+        self._opened: PostgresTable | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PostgresSink, (self.config, self.schema, self._storage)
+
+    @property
+    def gather_seconds(self) -> float:
+        return 0.0
+
+    @property
+    def _folder(self) -> str:
+        return f"{OUTBOX}/postgres-{quote(self.config.join, safe='')}"
+
+    def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> ArrowWriter:
+        """See :class:`streamjoin.io.base.Sink`. ``stem`` is ``<checkpoint>-<epoch>-<task>``, as ``epoch.spec.final_name`` makes it."""
+        return ArrowWriter(self._storage, self.schema, f"{self._folder}/{name}", stem if stem is not None else name, small_bytes)
+
+    def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
+        """The same results, which the commit keeps as they are, under names of their own."""
+        return [replace(each, final=f"part-{stem}-{number:05d}") for number, each in enumerate(small)]
+
+    def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
+        """Applies results in one transaction. O(rows log rows) for the server.
+
+        ``again`` with nothing to apply, as when a driver starts, looks at the table, or makes it. Raises SinkError, UnavailableError.
+        """
+        if not staged:
+            if again:
+                self._table().prepare()
+            return
+        publication = Publication.of(staged)
+        self._table().apply(publication.identity, publication.number, self._batches(staged))
+        self._storage.delete_many([each.path for each in staged if each.path])
+
+    def sweep(self, may_remove: Callable[[str], bool]) -> int:
+        """Removes staged objects whose name may be removed. O(staged objects)."""
+        stray = [path for path in self._storage.list(self._folder) if may_remove(path.rsplit("/", 1)[1])]
+        self._storage.delete_many(stray)
+        return len(stray)
+
+    def _batches(self, staged: Sequence[Staged]) -> Iterator[pa.RecordBatch]:
+        for each in staged:
+            try:
+                data = each.data or self._storage.get(each.path)
+            except Missing:
+                raise SinkError(
+                    f"{self._storage.url}/{each.path}: these {each.rows} committed results are gone, and {self.config} does not have them."
+                    " If another driver has taken over this checkpoint, it has; else they are lost. Keep other programs from deleting files"
+                    " in the checkpoint"
+                ) from None
+            with ipc.open_stream(data) as reader:
+                yield from reader
+
+    def _table(self) -> PostgresTable:
+        if self._opened is None:
+            from streamjoin.io.postgres_table import PostgresTable
+
+            self._opened = PostgresTable(self.config, self.schema)
+        return self._opened
+
+
+class ArrowWriter:
+    """Stages one task's results as Arrow objects of bounded size."""
+
+    def __init__(self, storage: Storage, schema: pa.Schema, path: str, stem: str, small_bytes: int) -> None:
+        self._storage, self._schema, self._path, self._stem, self._small_bytes = storage, schema, path, stem, small_bytes
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = 0
+        self._done: list[Staged] = []
+        self._finished = False
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Takes a batch; amortised O(bytes)."""
+        if self._finished:
+            raise SinkError(f"writer {self._path}: closed already; ask the sink for another")
+        if not batch.schema.equals(self._schema):
+            raise SinkError(f"writer {self._path}: a batch's columns {batch.schema.names} are not the sink's {self._schema.names}")
+        if batch.num_rows:
+            self._pending.append(batch)
+            self._pending_bytes += batch.nbytes
+        if self._pending_bytes >= OBJECT_BYTES:
+            self._put()
+
+    def close(self) -> list[Staged]:
+        """Finishes; what was staged, in order."""
+        if not self._finished:
+            self._put()
+            self._finished = True
+        return list(self._done)
+
+    def abort(self) -> None:
+        """Removes every object of this writer."""
+        self._finished = True
+        self._pending = []
+        self._storage.delete_many([staged.path for staged in self._done if staged.path])
+        self._done = []
+
+    def _put(self) -> None:
+        if not self._pending:
+            return
+        out = pa.BufferOutputStream()
+        with ipc.new_stream(out, self._schema, options=ipc.IpcWriteOptions(compression="lz4")) as stream:
+            for batch in self._pending:
+                stream.write_batch(batch)
+        data, rows = out.getvalue(), sum(batch.num_rows for batch in self._pending)
+        number = f"{len(self._done):03d}"
+        final = f"part-{self._stem}-{number}"
+        if not self._done and data.size <= self._small_bytes:
+            self._done.append(Staged("", final, rows, data.size, data=data.to_pybytes()))
+        else:
+            path = f"{self._path}-{number}.arrow"
+            self._storage.put(path, memoryview(data))
+            self._done.append(Staged(path, final, rows, data.size))
+        self._pending, self._pending_bytes = [], 0

@@ -1,0 +1,167 @@
+"""A table of PostgreSQL, as the driver of a sink sees it: made when missing, checked, and changed in one transaction for each epoch.
+
+Always holds: rows go through a temporary table, so that of several with one key the last of an epoch counts, and the statement that
+changes the table meets each key once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from streamjoin.io.base import SinkError, UnavailableError
+from streamjoin.io.postgres_client import Connection, connected, csv_of, remedy_for, severed_after, type_of
+from streamjoin.io.postgres_sink import PostgresSinkConfig
+from streamjoin.io.references import resolved
+
+PUBLISHED = "_published"
+"""How the name of the table ends that says what is published, by checkpoint."""
+ORDER = "_streamjoin_order"
+NULLS_ALIKE = 150000
+"""From this server on a unique constraint may take nulls for equal; before, a key has none."""
+MARGIN_SECONDS = 5.0
+"""The server itself ends a statement that takes too long; so much later it is not waited for any more."""
+
+Answer = TypeVar("Answer")
+
+
+class PostgresTable:
+    """See the module. For one thread."""
+
+    def __init__(self, config: PostgresSinkConfig, schema: pa.Schema) -> None:
+        self.config, self._schema = config, schema
+        known = {name.casefold(): name for name in schema.names}
+        self._key = [known.get(name.casefold(), name) for name in config.key]
+        self._table = sql.Identifier(config.namespace, config.table)
+        self._published = sql.Identifier(config.namespace, config.table + PUBLISHED)
+        self._connection: Connection | None = None
+        self._is_prepared = False
+
+    def prepare(self) -> None:
+        """Have a table that takes the results. Raises SinkError, UnavailableError."""
+        self._asked(self._prepare)
+
+    def apply(self, checkpoint: str, number: int, batches: Iterator[pa.RecordBatch]) -> None:
+        """Insert or update these rows, unless this publication of the checkpoint, or a later one, was applied.
+
+        Raises SinkError, UnavailableError.
+        """
+
+        def once(connection: Connection) -> None:
+            if not self._is_prepared:
+                self._prepare(connection)
+            with connection.transaction():
+                noted = sql.SQL(
+                    "INSERT INTO {0} VALUES (%s, %s) ON CONFLICT (checkpoint) DO UPDATE SET number = EXCLUDED.number WHERE {0}.number < %s"
+                ).format(self._published)
+                # Another driver that publishes the same waits here for this one's transaction.
+                if connection.execute(noted, [checkpoint, number, number]).rowcount == 1:
+                    self._copy(connection, batches)
+                    self._upsert(connection)
+
+        self._asked(once)
+
+    def _copy(self, connection: Connection, batches: Iterator[pa.RecordBatch]) -> None:
+        columns = sql.SQL(", ").join(map(sql.Identifier, self._schema.names))
+        make = "CREATE TEMPORARY TABLE _staged ON COMMIT DROP AS SELECT {}, NULL::bigint AS {} FROM {} WITH NO DATA"
+        connection.execute(sql.SQL(make).format(columns, sql.Identifier(ORDER), self._table))
+        with connection.cursor().copy(sql.SQL("COPY _staged FROM STDIN (FORMAT csv)")) as copy:
+            row = 0
+            for batch in batches:
+                order = pa.array(range(row, row + batch.num_rows), pa.int64())
+                row += batch.num_rows
+                copy.write(csv_of(pa.table([*batch.columns, order], names=[*self._schema.names, ORDER])))
+
+    def _upsert(self, connection: Connection) -> None:
+        names = list(map(sql.Identifier, self._schema.names))
+        key = sql.SQL(", ").join(map(sql.Identifier, self._key))
+        others = [name for name in self._schema.names if name not in self._key]
+        assignments = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in others)
+        action = sql.SQL("UPDATE SET {}").format(assignments) if others else sql.SQL("NOTHING")
+        connection.execute(
+            sql.SQL(
+                "INSERT INTO {} ({}) SELECT DISTINCT ON ({}) {} FROM _staged ORDER BY {}, {} DESC ON CONFLICT ({}) DO {}"
+            ).format(self._table, sql.SQL(", ").join(names), key, sql.SQL(", ").join(names), key, sql.Identifier(ORDER), key, action)
+        )  # fmt: skip
+
+    def _prepare(self, connection: Connection) -> None:
+        """Several drivers may do so at once."""
+        with connection.transaction():
+            lock = f"{self.config.namespace}.{self.config.table}"
+            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock])
+            columns = [
+                sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(type_of(field.type)))  # type: ignore[arg-type, unused-ignore]
+                for field in self._schema
+            ]
+            alike = sql.SQL("NULLS NOT DISTINCT " if connection.info.server_version >= NULLS_ALIKE else "")
+            key = sql.SQL(", ").join(map(sql.Identifier, self._key))
+            table = sql.SQL("{}, UNIQUE {}({})").format(sql.SQL(", ").join(columns), alike, key)
+            for name, parts in ((self._table, table), (self._published, sql.SQL("checkpoint text PRIMARY KEY, number bigint NOT NULL"))):
+                # Asked first, as who may not make tables may not say IF NOT EXISTS either.
+                is_there = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [name.as_string(connection)]).fetchall()
+                if is_there == [(False,)]:
+                    connection.execute(sql.SQL("CREATE TABLE {} ({})").format(name, parts))
+            self._check(connection)
+        self._is_prepared = True
+
+    def _check(self, connection: Connection) -> None:
+        """Raises SinkError where the table cannot take the results."""
+        found = connection.execute(
+            "SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = '' FROM pg_attribute"
+            " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped",
+            [self._table.as_string(connection)],
+        ).fetchall()
+        has = {name: kind for name, kind, _ in found}
+        for field in self._schema:
+            wanted = type_of(field.type)
+            if field.name not in has:
+                remedy = "add it (ALTER TABLE ... ADD COLUMN), remove it from output.select, or give another table"
+                raise SinkError(f"{self.config}: has no column {field.name} of type {wanted}, and results have; {remedy}")
+            if has[field.name] != wanted:
+                remedy = "CAST it in output.select, or give another table"
+                raise SinkError(f"{self.config}: column {field.name} is {has[field.name]}, and results have {wanted}; {remedy}")
+        needed = [name for name, _, is_needed in found if is_needed and name not in self._schema.names]
+        if needed:
+            remedy = "give it a default, or another table"
+            raise SinkError(f"{self.config}: column {needed[0]} is NOT NULL, and no column of the results; {remedy}")
+        unique = connection.execute(
+            "SELECT array_agg(attname::text ORDER BY attname::text) FROM pg_index JOIN pg_attribute ON attrelid = indrelid"
+            " AND attnum = ANY(indkey) WHERE indrelid = %s::regclass AND indisunique AND indpred IS NULL AND indexprs IS NULL"
+            " GROUP BY indexrelid",
+            [self._table.as_string(connection)],
+        ).fetchall()
+        if sorted(self._key) not in [names for (names,) in unique]:
+            key = ", ".join(self._key)
+            remedy = f"add one (ALTER TABLE ... ADD UNIQUE ({key})), or give another table"
+            raise SinkError(f"{self.config}: has no unique constraint on {key}, the key; {remedy}")
+
+    def _asked(self, once: Callable[[Connection], Answer]) -> Answer:
+        """What ``once`` answers. The next call connects anew after an error."""
+        config = self.config
+        try:
+            if self._connection is None:
+                options = resolved(config.options, "postgres.options", "the driver runs", SinkError)
+                self._connection = connected(config.host, config.port, config.database, config.timeout_seconds, options)
+            with severed_after(self._connection, config.timeout_seconds + MARGIN_SECONDS):
+                return once(self._connection)
+        except psycopg.Error as error:
+            self._close()
+            text = " ".join(str(error).split()) or type(error).__name__
+            state = error.sqlstate or ""
+            # Without a state there is no answer; 57 and 40: it is shut down, or the transaction met another; 53: no room for now.
+            if (isinstance(error, psycopg.OperationalError) and not state) or state[:2] in ("08", "40", "53", "57"):
+                remedy = "see whether it is up, and whether its options fit it"
+                raise UnavailableError(f"{config}: does not take results now ({text}); {remedy}") from error
+            raise SinkError(f"{config}: refuses ({text}); {remedy_for(error, 'postgres')}") from error
+        except BaseException:
+            self._close()
+            raise
+
+    def _close(self) -> None:
+        connection, self._connection, self._is_prepared = self._connection, None, False
+        if connection is not None:
+            connection.close()

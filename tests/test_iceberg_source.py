@@ -1,0 +1,174 @@
+"""The Iceberg source: every row that was appended exactly once, in the order of snapshots, whatever else happens to the table."""
+
+from __future__ import annotations
+
+import json
+import random
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table import Table
+from pyiceberg.types import StringType
+
+from harness import MemorySnapshots
+from streamjoin.io.base import Position, SourceError
+from streamjoin.io.factory import make_source
+from streamjoin.io.iceberg_changes import IcebergChanges, IcebergSourceConfig
+from streamjoin.io.table_source import TableSource
+from streamjoin.language.ddl import parse_schema
+from streamjoin.manifest import sources
+from tables import ALL_TYPES, normal, texts, typed_rows
+from test_delta_source import SCHEMA, drained, read, rows
+from test_iceberg_sink import TABLE, catalog_at, sink, stage
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    warnings.filterwarnings("ignore", "Delete operation did not match")
+
+
+def source(root: Path, schema: pa.Schema = SCHEMA, *, files: int = 1000, **config: Any) -> TableSource:
+    changes = IcebergChanges(IcebergSourceConfig(TABLE, tuple(catalog_at(root).items()), **config))
+    return TableSource(changes, schema, f"iceberg.table: {TABLE}", files)
+
+
+def catalog(root: Path) -> Catalog:
+    return load_catalog("default", **catalog_at(root))
+
+
+def table_of(root: Path, schema: pa.Schema = SCHEMA, *, partition: str | None = None) -> Table:
+    of = catalog(root)
+    of.create_namespace_if_not_exists("results")
+    made = of.create_table_if_not_exists(TABLE, schema)
+    if partition is not None:
+        with made.update_spec() as update:
+            update.add_identity(partition)
+    return made
+
+
+@pytest.mark.parametrize("partition", [None, "part"])
+@pytest.mark.parametrize("limit", [1, 3, 1000])
+def test_the_table_as_it_is_and_then_what_is_appended(partition: str | None, limit: int, tmp_path: Path) -> None:
+    table = table_of(tmp_path, partition=partition)
+    made = source(tmp_path)
+    assert made.plan(None, 10, 4e9).splits == ()
+    for first in (0, 10):
+        table.append(rows(*range(first, first + 10)))
+    assert sorted(drained(made, None, limit)[0]) == list(range(20)), "an empty table is where it began"
+    found, position = drained(source(tmp_path), None, limit)
+    assert sorted(found) == list(range(20))
+    table.append(rows(30, 31))
+    table.append(rows(32))
+    found, position = drained(source(tmp_path), position, limit)
+    assert sorted(found[:2]) == [30, 31]
+    assert found[2:] == [32]
+    assert drained(source(tmp_path), position)[0] == []
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_is_planned_where_each_row_comes_once(seed: int, tmp_path: Path) -> None:
+    rng, written, made = random.Random(seed), 0, source(tmp_path, files=3)
+    table, target = table_of(tmp_path), sink(tmp_path, pa.schema([("id", pa.int64()), ("part", pa.string())]))
+    position: Position | None = None
+    found: list[int] = []
+    for _ in range(15):
+        for _ in range(rng.randrange(3) if written else 1):
+            count = rng.randrange(1, 8)
+            new = rows(*range(written, written + count))
+            if rng.random() < 0.5:  # by a sink, whose files have no identifiers of columns, and whose manifests are merged
+                target.publish(stage(target, written, new.combine_chunks().to_batches()[0]))
+            else:
+                table.refresh()
+                table.append(new)
+            written += count
+        if rng.random() < 0.4:
+            made = source(tmp_path, files=3)
+        plan = made.plan(position, rng.randrange(1, 20), 4e9)
+        if rng.random() < 0.8:
+            found += read(made, plan).column("id").to_pylist()
+            position = json.loads(json.dumps(plan.position))
+    found += drained(made, position)[0]
+    assert sorted(found) == list(range(written)), f"seed {seed}"
+
+
+def test_from_a_snapshot_on(tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    for number in range(4):
+        table.append(rows(number))
+    assert drained(source(tmp_path, starting_snapshot=table.snapshots()[2].snapshot_id), None)[0] == [2, 3]
+    with pytest.raises(SourceError, match="its newest snapshot does not lead back to 17, which was read last or is to be first"):
+        source(tmp_path, starting_snapshot=17).plan(None, 10, 4e9)
+
+
+def test_every_type_is_read_and_partitions_too(tmp_path: Path) -> None:
+    schema = parse_schema(
+        "flag BOOLEAN, tiny TINYINT, small SMALLINT, whole INT, big BIGINT, real FLOAT, double DOUBLE, text STRING, bytes BINARY, day DATE,"
+        " instant TIMESTAMP, local TIMESTAMP_NTZ, price DECIMAL(9,2), wide DECIMAL(38,10), took BIGINT"
+    )
+    values = typed_rows(40)
+    target = sink(tmp_path, ALL_TYPES, partition_by=("day",))
+    target.publish(stage(target, 0, pa.RecordBatch.from_pylist(values, ALL_TYPES)))
+    model = sources.IcebergSource(table=TABLE, catalog=dict(catalog_at(tmp_path)))
+    made: Any = make_source(model, schema, None, snapshots=MemorySnapshots(), exact_counts=True)
+    assert texts(read(made, made.plan(None, 1000, 4e9))) == normal(values)
+
+
+def test_a_column_that_was_renamed_or_came_later_is_known_by_its_identifier(tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    table.append(rows(1))
+    with table.update_schema() as update:
+        update.rename_column("part", "piece")
+        update.add_column("note", StringType())
+    other = pa.schema([("id", pa.int64()), ("piece", pa.string()), ("note", pa.string())])
+    table.append(pa.table([[2], ["p2"], ["new"]], schema=other))
+    made = source(tmp_path, other)
+    found = sorted(read(made, made.plan(None, 10, 4e9)).to_pylist(), key=lambda row: row["id"])
+    assert found == [{"id": 1, "piece": "p1", "note": None}, {"id": 2, "piece": "p2", "note": "new"}]
+
+
+@pytest.mark.parametrize("change", ["delete", "overwrite"])
+def test_a_snapshot_that_changes_rows_fails_or_is_skipped(change: str, tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    table.append(rows(1, 2, 3))
+    made = source(tmp_path)
+    _, position = drained(made, None)
+    if change == "delete":
+        table.delete("id = 2")
+    else:
+        table.overwrite(rows(7))
+    table.append(rows(9))
+    with pytest.raises(SourceError, match=r"snapshot \d+ \((delete|overwrite)\) deletes or changes rows, .*; give onChange: skip"):
+        made.plan(position, 10, 4e9)
+    skipping = source(tmp_path, on_change="skip")
+    plan = skipping.plan(position, 10, 4e9)
+    assert plan.warnings
+    found = drained(skipping, position)[0]
+    assert 9 in found
+    assert set(found) <= {7, 9}, "an overwrite may be a delete and an append"
+
+
+def test_expired_snapshots_are_missed_where_they_were_not_read(tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    table.append(rows(1))
+    _, position = drained(source(tmp_path), None)
+    for number in (2, 3, 4):
+        table.append(rows(number))
+    first, second = (snapshot.snapshot_id for snapshot in table.snapshots()[:2])
+    table.maintenance.expire_snapshots().by_id(first).commit()
+    assert sorted(drained(source(tmp_path), position)[0]) == [2, 3, 4], "what was read may expire"
+    table.refresh()
+    table.maintenance.expire_snapshots().by_id(second).commit()
+    with pytest.raises(SourceError, match=r"does not lead back to \d+, .*; keep snapshots until they are read"):
+        source(tmp_path).plan(position, 10, 4e9)
+
+
+def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"iceberg\.table: results\.pairs: there is no such table in the catalog"):
+        source(tmp_path).plan(None, 10, 4e9)
+    table_of(tmp_path)
+    with pytest.raises(SourceError, match=r"has no column price, which the schema declares as DOUBLE"):
+        source(tmp_path, pa.schema([("price", pa.float64())])).plan(None, 10, 4e9)
