@@ -6,13 +6,18 @@ import contextlib
 import io
 import json
 import struct
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from harness import SECOND, START
 from kafka_broker import KafkaBroker
@@ -41,6 +46,20 @@ def avro(schema: Any, record: Any) -> bytes:
     buffer = io.BytesIO()
     fastavro.schemaless_writer(buffer, fastavro.parse_schema(schema), record)
     return buffer.getvalue()
+
+
+@cache
+def message_class(text: str, name: str) -> Any:
+    """google.protobuf's class of a message of a .proto text, which protoc compiles."""
+    with tempfile.TemporaryDirectory() as root:
+        (Path(root) / "it.proto").write_text(text)
+        options = [f"-I{root}", f"--descriptor_set_out={root}/set", "--include_imports"]
+        subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *options, "it.proto"], check=True, timeout=60)
+        files = descriptor_pb2.FileDescriptorSet.FromString((Path(root) / "set").read_bytes())
+    pool = descriptor_pool.DescriptorPool()
+    for file in files.file:
+        pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
 
 
 def record_of(*fields: tuple[str, Any], name: str = "Row") -> dict[str, Any]:

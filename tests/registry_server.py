@@ -94,10 +94,10 @@ class RegistryServer:
         return True
 
 
-def asked(url: str, body: Any = None) -> Any:
+def asked(url: str, body: Any = None, method: str | None = None) -> Any:
     """What a GET, or with a body a POST, answers."""
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": CONTENT}), timeout=30) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": CONTENT}, method=method), timeout=30) as answer:
         return json.loads(answer.read())
 
 

@@ -18,7 +18,9 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.io.avro_schema import AvroReader, avro_reader
+from streamjoin.io.base import SinkError
 from streamjoin.io.decoded import UnreadableError
+from streamjoin.io.encoded import _avro, avro_schema
 
 INSTANT = pa.timestamp("us", "UTC")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -278,6 +280,60 @@ def test_names_of_other_schemas_and_a_union_of_records_at_the_top() -> None:
         values.append(buffer.getvalue())
     reader = reader_of([first, second], ("id", pa.int64()), references=[json.dumps(price)])
     assert read(reader, values) == ([{"id": 0}, {"id": 1}, {"id": 1}], {})
+
+
+TYPES = (
+    *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary()),
+    *(pa.date32(), INSTANT, pa.timestamp("us"), pa.decimal128(38, 10), pa.decimal128(5, 0), pa.duration("us")),
+)
+
+
+def made_value(rng: random.Random, kind: pa.DataType) -> Any:
+    if rng.random() < 0.2:
+        return None
+    if pa.types.is_boolean(kind):
+        return rng.random() < 0.5
+    if pa.types.is_integer(kind):
+        bits = kind.bit_width - 1
+        return rng.choice([0, -1, 2**bits - 1, -(2**bits), rng.randint(-100, 100)])
+    if pa.types.is_floating(kind):
+        return rng.choice([0.0, -1.5, float("inf"), 0.25])
+    if pa.types.is_string(kind):
+        return rng.choice(["", "x" * 200, "süß€"])
+    if pa.types.is_binary(kind):
+        return rng.randbytes(rng.randint(0, 3))
+    if pa.types.is_decimal(kind):
+        most = 10**kind.precision - 1
+        numbers = [0, 1, -1, 127, 128, -128, -129, 255, 256, most, -most]
+        return decimal.Context(prec=60).scaleb(decimal.Decimal(rng.choice([n for n in numbers if abs(n) <= most])), -kind.scale)
+    if pa.types.is_date(kind):
+        return date(1970, 1, 1) + timedelta(days=rng.randint(-10_000, 10_000))
+    if pa.types.is_duration(kind):
+        return timedelta(microseconds=rng.randint(-(10**12), 10**12))
+    moment = EPOCH + timedelta(microseconds=rng.randint(-(10**15), 10**15))
+    return moment if kind.tz else moment.replace(tzinfo=None)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_results_are_written_as_fastavro_reads_them(seed: int) -> None:
+    rng = random.Random(seed)
+    schema = pa.schema([(f"c{at}", kind) for at, kind in enumerate(rng.sample(TYPES, rng.randint(1, len(TYPES))))])
+    rows = [{item.name: made_value(rng, item.type) for item in schema} for _ in range(200)]
+    batch = pa.RecordBatch.from_pylist(rows, schema=schema).slice(rng.randint(0, 9))
+    parsed = fastavro.parse_schema(avro_schema(schema))
+    found = [fastavro.schemaless_reader(io.BytesIO(value[5:]), parsed, None) for value in _avro(batch, b"\0\0\0\1\2").to_pylist()]
+    for row, wanted in zip(found, rows[-batch.num_rows :], strict=True):
+        for item in schema:
+            value = wanted[item.name]
+            if isinstance(value, timedelta):
+                value //= timedelta(microseconds=1)
+            assert row[item.name] == value, (seed, item)
+    assert all(value.startswith(b"\0\0\0\1\2") for value in _avro(batch, b"\0\0\0\1\2").to_pylist())
+
+
+def test_a_name_that_avro_does_not_have() -> None:
+    with pytest.raises(SinkError, match=r"output.select: a-b is no name in Avro; give the column another one \(AS\)"):
+        avro_schema(pa.schema([("a-b", pa.int64())]))
 
 
 def test_what_never_ends_is_given_up() -> None:

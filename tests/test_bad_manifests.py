@@ -817,7 +817,8 @@ CASES = [
         'kafka: {bootstrapServers: "b:9092", topic: orders, sasl.password: sesame, options: "sasl.password=sesame"}',
         "spec.streams[0].source.kafka.options: must be a mapping",
         'spec.streams[0].source.kafka["sasl.password"]: is given to a field that does not exist; the fields here are bootstrapServers,'
-        " topic, format, schemaRegistry, startingOffsets, onDataLoss, groupId, idleTimeout, timeout and options",
+        " topic, format, schemaRegistry, startingOffsets, startingTimestamp, metadata, onDataLoss, groupId, idleTimeout, timeout and"
+        " options",
     ),
     bad(
         "a secret's place",
@@ -841,16 +842,35 @@ CASES = [
         also=('currency STRING, at TIMESTAMP"', 'currency STRING, at TIMESTAMP, offset INT"'),
     ),
     bad(
+        "columns of keys and headers that are not there, of another type, twice, and two places to begin",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, startingOffsets: latest, startingTimestamp: "2026-01-01T00:00:00Z",'
+        " metadata: {key: curency, timestamp: amount, headers: {trace-id: currency, b: currency}}}",
+        'spec.streams[0].source.kafka.startingTimestamp: "2026-01-01T00:00:00Z" and startingOffsets both say where to begin; remove one',
+        'spec.streams[0].source.kafka.metadata.key: "curency" is not a column of the stream; did you mean currency?',
+        'spec.streams[0].source.kafka.metadata.timestamp: "amount" is DOUBLE, and must be TIMESTAMP',
+        'spec.streams[0].source.kafka.metadata.headers.b: "currency" is the column for headers.trace-id already; give it another',
+    ),
+    bad(
+        "columns of keys and places, and none of the value",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, metadata: {key: currency, partition: id, offset: amount, timestamp: at}}',
+        'spec.streams[0].source.kafka.metadata.partition: "id" is BIGINT, and must be INT',
+        'spec.streams[0].source.kafka.metadata.offset: "amount" is DOUBLE, and must be BIGINT',
+        "spec.streams[0].source.kafka.metadata: takes all columns, and leaves none for the value; use format raw for that",
+    ),
+    bad(
         "a format whose schemas are in a registry that is not given",
         "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
         'kafka: {bootstrapServers: "b:9092", topic: orders, format: avro}',
-        "spec.streams[0].source.kafka.schemaRegistry: is missing, and format avro finds its schemas there; give its url",
+        "spec.streams[0].source.kafka.schemaRegistry: is missing, and format avro has its schemas there; give its url",
     ),
     bad(
         "a registry for a format that has no schemas there",
         "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
         'kafka: {bootstrapServers: "b:9092", topic: orders, schemaRegistry: {url: "https://r"}}',
-        "spec.streams[0].source.kafka.schemaRegistry: has no use with format json; remove it, or let format be avro or jsonSchema",
+        "spec.streams[0].source.kafka.schemaRegistry: has no use with format json; remove it, or let format be avro, protobuf or"
+        " jsonSchema",
     ),
     bad(
         "a registry that is no server, with a password in its address",
@@ -1512,6 +1532,26 @@ CASES = [
         "sink: {files: {path: out/matches, format: parquet}}",
         "sink: {}",
         "spec.joins[0].output.sink: is empty; give one of files, console, kafka, delta, iceberg or postgres",
+    ),
+    bad(
+        "a kafka sink of a format whose registry is not given",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        'sink: {kafka: {bootstrapServers: "b:9092", topic: matches, format: avro}}',
+        "spec.joins[0].output.sink.kafka.schemaRegistry: is missing, and format avro has its schemas there; give its url",
+    ),
+    bad(
+        "a registry for a kafka sink of JSON",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        'sink: {kafka: {bootstrapServers: "b:9092", topic: matches, schemaRegistry: {url: "https://r"}}}',
+        "spec.joins[0].output.sink.kafka.schemaRegistry: has no use with format json; remove it, or let format be avro or jsonSchema",
+    ),
+    bad(
+        "results of Avro whose names Avro does not have",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        'sink: {kafka: {bootstrapServers: "b:9092", topic: matches, format: avro, schemaRegistry: {url: "https://r"}}}',
+        'spec.joins[0].output.select: "order-id" is no name of a field of Avro, as which the sink writes it; give it another (AS), of'
+        " letters, digits and _",
+        also=("orders.id AS order_id", "orders.id AS `order-id`"),
     ),
     bad(
         "two sinks",

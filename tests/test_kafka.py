@@ -293,6 +293,59 @@ def test_open_transactions_are_left_for_later(broker: KafkaBroker, topic: Callab
     assert ids(read_plan(source, rest)[0]) == [10, 20, 21, 22, 23, 24]
 
 
+@pytest.mark.parametrize("form", ["json", "raw"])
+def test_a_checkpoint_begins_at_a_time(form: str, broker: KafkaBroker, topic: Callable[..., str]) -> None:
+    name = topic(3)
+    producer = Producer({"bootstrap.servers": broker.servers, "linger.ms": 0})
+    for row in rows(0, 90):  # a record a second in turns, the last of them long ago in partition 2
+        if row["id"] % 3 != 2 or row["id"] < 30:
+            producer.produce(name, json.dumps(row).encode(), partition=row["id"] % 3, timestamp=1_700_000_000_000 + row["id"] * 1000)
+    assert producer.flush(30) == 0
+    schema = DECLARED if form == "json" else pa.schema([("value", pa.string())])
+    source = source_of(broker, name, schema, format=form, starting_millis=1_700_000_040_500)
+    plan = source.plan(None, 1000, 0.0)
+    found, _ = read_plan(source, plan)
+    numbers = [row["id"] if form == "json" else json.loads(row["value"])["id"] for row in found]
+    assert sorted(numbers) == [at for at in range(41, 90) if at % 3 != 2]
+    produce(broker, name, rows(1000, 1), 2)
+    assert source.plan(None, 1000, 0.0).records == plan.records + 1, "where it begins is looked up once"
+    assert source.plan(plan.position, 1000, 0.0).records == 1
+
+
+def test_keys_headers_and_times_are_columns_beside_those_of_the_value(broker: KafkaBroker, topic: Callable[..., str]) -> None:
+    name = topic(2)
+    producer = Producer({"bootstrap.servers": broker.servers, "linger.ms": 0})
+    headers: list[Any] = [[("trace", b"t0")], None, [("trace", b"no"), ("trace", b"t2"), ("x", b"\xff")], [("trace", b"\xff")], [], []]
+    values = [b'{"id": %d}' % at for at in range(5)] + [b"bad"]
+    for at, (value, given) in enumerate(zip(values, headers, strict=True)):
+        key = None if at == 1 else b"k%d" % at if at < 5 else b"\xff"
+        producer.produce(name, value, key, 1, headers=given, timestamp=1_700_000_000_000 + at)
+    assert producer.flush(30) == 0
+    instant = pa.timestamp("us", "UTC")
+    columns: dict[str, pa.DataType] = {"k": pa.string(), "id": pa.int64(), "sent": instant, "trace": pa.string(), "x": pa.binary()}
+    columns |= {"p": pa.int32(), "o": pa.int64()}
+    metadata = {"k": "key", "sent": "timestamp", "trace": "header:trace", "x": "header:x", "p": "partition", "o": "offset"}
+    source = source_of(broker, name, pa.schema(list(columns.items())), metadata=tuple(metadata.items()))
+    found, rejected = read_plan(source, source.plan(None, 100, 0.0))
+    assert [(row["o"], row["p"], row["k"], row["id"], row["trace"], row["x"]) for row in found] == [
+        (0, 1, "k0", 0, "t0", None),
+        (1, 1, None, 1, None, None),
+        (2, 1, "k2", 2, "t2", b"\xff"),
+        (4, 1, "k4", 4, None, None),
+    ]
+    assert [row["sent"].timestamp() for row in found] == pytest.approx([1_700_000_000 + at / 1000 for at in (0, 1, 2, 4)])
+    assert sorted((item.position, item.error[:40]) for item in rejected) == [
+        (3, "column trace: is not UTF-8 (byte 0)"),
+        (5, "is not a JSON object on one line: Expect"),
+    ]
+    without = {name: kind for name, kind in columns.items() if name not in ("trace", "x")}
+    kept = tuple((name, kind) for name, kind in metadata.items() if name in without)
+    source = source_of(broker, name, pa.schema(list(without.items())), metadata=kept)
+    found, rejected = read_plan(source, source.plan(None, 100, 0.0))
+    assert [(row["id"], row["k"]) for row in found] == [(0, "k0"), (1, None), (2, "k2"), (3, "k3"), (4, "k4")]
+    assert len(rejected) == 1
+
+
 def test_latest_begins_with_what_comes_and_new_partitions_are_read_from_their_start(broker: KafkaBroker, topic: Callable[..., str]) -> None:
     name = topic(1)
     produce(broker, name, rows(0, 10))

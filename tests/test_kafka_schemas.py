@@ -6,21 +6,26 @@ Broker and registry are real ones; logins and faults are those of a gate before 
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
 import ssl
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fastavro
+import jsonschema
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from harness import run_all
 from kafka_broker import KafkaBroker, free_ports, make_certificate
-from kafka_join import finish, finish_despite_failures, produce
-from kafka_schemas import MICROS, MILLIS, RegisteredJoin, avro, framed, record_of, running_registry
-from registry_server import Gate, RegistryServer
+from kafka_join import consumed, finish, finish_despite_failures, produce
+from kafka_schemas import MICROS, MILLIS, RegisteredJoin, avro, framed, message_class, record_of, running_registry
+from registry_server import Gate, RegistryServer, asked
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.epoch.ports import EpochFailed
@@ -114,6 +119,32 @@ def test_records_of_several_schemas_come_in_order_and_bad_ones_are_rejected_with
     assert len(rejected) == len(values) - good
 
 
+def test_protobuf_messages_are_read_by_their_descriptors(broker: KafkaBroker, topic: Callable[..., str], registry: RegistryServer) -> None:
+    """What google.protobuf writes, of two versions of a schema and of two messages; the text is the registry's."""
+    name = topic()
+    head = 'syntax = "proto3"; package shop; import "google/protobuf/timestamp.proto"; '
+    first = head + "message Row { int64 id = 1; google.protobuf.Timestamp at = 2; } message Odd { string no = 1; }"
+    second = head + "message Row { reserved 5; double price = 3; sint32 id = 4; google.protobuf.Timestamp at = 2; }"
+    numbers = [registry.register(f"{name}-{at}", text, "PROTOBUF") for at, text in enumerate((first, second))]
+    values = []
+    for at in range(300):
+        kind = message_class((first, second)[at % 2], "shop.Row")
+        row = kind(id=at, price=at / 2) if at % 2 else kind(id=at)
+        row.at.FromSeconds(at)
+        values.append(framed(numbers[at % 2], b"\0" + row.SerializeToString()))
+    values += [framed(numbers[0], b"\2\2\x0a\1x"), framed(numbers[1], b"\0\xff"), framed(numbers[1], b"")]
+    produce(broker, name, values)
+    found, rejected = read(source_of(broker, name, RegistryConfig(registry.url), "protobuf"))
+    assert [(at, row["id"], row["price"], row["at"].timestamp()) for at, row in found] == [
+        (at, at, at / 2 if at % 2 else None, at) for at in range(300)
+    ]
+    assert {at: item.error for at, item in rejected.items()} == {
+        300: f"schema {numbers[0]}: has none of the stream's columns in message shop.Odd; its fields are no",
+        301: f"schema {numbers[1]}: ends before the schema does",
+        302: f"schema {numbers[1]}: does not say which message of the schema it is",
+    }
+
+
 def test_json_of_a_registered_schema_is_read_by_name(broker: KafkaBroker, topic: Callable[..., str], registry: RegistryServer) -> None:
     name = topic()
     number = registry.register(f"{name}-value", json.dumps({"type": "object", "properties": {"id": {"type": "integer"}}}), "JSON")
@@ -152,6 +183,41 @@ def test_a_schema_evolves_while_the_join_runs_and_what_cannot_be_read_is_a_dead_
     (letter,) = [json.loads(line) for path in (tmp_path / "letters").glob("*.json") for line in path.read_text().splitlines()]
     assert letter["error"].startswith("schema 4000000 is not in the schema registry")
     assert join.found() == (join.expected(), 0)
+
+
+@pytest.mark.parametrize(("form", "key"), [("avro", None), ("avro", "a"), ("jsonSchema", None)])
+def test_results_name_the_schema_that_is_registered_for_the_topic(
+    form: str, key: str | None, broker: KafkaBroker, registry: RegistryServer, tmp_path: Path
+) -> None:
+    sink = {"format": form, "schemaRegistry": {"url": registry.url}} | ({} if key is None else {"key": key})
+    join = RegisteredJoin(broker, tmp_path, registry, sink=sink)
+    join.feed(80)
+    run_all(join.driver())
+    (text,) = registry.schemas(f"{join.topics[2]}-value")
+    number = registry.register(f"{join.topics[2]}-value", text, "AVRO" if form == "avro" else "JSON")
+    found = []
+    for _, _, value in consumed(broker, join.topics[2]):
+        assert value[:5] == framed(number, b"")
+        if form == "avro":
+            found.append(fastavro.schemaless_reader(io.BytesIO(value[5:]), fastavro.parse_schema(json.loads(text)), None))
+        else:
+            found.append(json.loads(value[5:]))
+            jsonschema.validate(found[-1], json.loads(text))
+    assert Counter((row["a"], row["b"]) for row in found) == join.expected()
+
+
+def test_a_subject_that_refuses_the_results_schema_ends_the_run_before_there_are_results(
+    broker: KafkaBroker, registry: RegistryServer, tmp_path: Path
+) -> None:
+    join = RegisteredJoin(broker, tmp_path, registry, sink={"format": "avro", "schemaRegistry": {"url": registry.url}})
+    subject = f"{join.topics[2]}-value"
+    registry.register(subject, json.dumps(record_of(("a", "string"), name="Result")))
+    asked(f"{registry.url}/config/{subject}", {"compatibility": "FULL"}, "PUT")
+    join.feed(5)
+    done = CliRunner().invoke(main, ["run", str(join.manifest), "--runner", "inline", "--until-idle"])
+    assert done.exit_code == Exit.STORAGE, done.output
+    told = rf"schema registry .*: subject {subject} does not take the schema of the results \(409: .*; change output.select"
+    assert re.search(told, done.stderr)
 
 
 def test_names_of_another_subject_are_found(broker: KafkaBroker, topic: Callable[..., str], registry: RegistryServer) -> None:

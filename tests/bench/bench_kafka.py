@@ -11,27 +11,36 @@ and the CPU time of the broker, which shares the machine.
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import fastavro
+import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition, libversion
 
 from bench.report import machine, options, table
 from kafka_broker import KafkaBroker, NoBroker
+from kafka_schemas import message_class
 from streamjoin.io import librdkafka
+from streamjoin.io.avro_schema import avro_reader
 from streamjoin.io.base import Staged
 from streamjoin.io.kafka_client import KafkaClient
 from streamjoin.io.kafka_session import FETCHING, close_idle
 from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
 from streamjoin.io.kafka_source import KafkaSource, KafkaSourceConfig
+from streamjoin.io.protobuf_schema import protobuf_reader
+from streamjoin.io.text import JsonFormat
 from streamjoin.state.storage import ObjectStorage
 
 PARTITIONS = 2
@@ -134,6 +143,58 @@ def results(rows: int) -> pa.RecordBatch:
     return pa.record_batch([numbers, numbers, prices, numbers.cast(SCHEMA.field("at").type)], schema=SCHEMA)
 
 
+def decoders(rounds: int, rows: int) -> None:
+    """What bytes of a record cost as columns, without the broker: our machine code beside the libraries of each format."""
+    declared = pa.schema([*SCHEMA.remove(2), ("price", pa.float64())])
+    at = {"type": "long", "logicalType": "timestamp-micros"}
+    fields = [("id", "long"), ("k", ["null", "long"]), ("price", "double"), ("at", at)]
+    avro = {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in fields]}
+    parsed = fastavro.parse_schema(avro)
+    stamp = 'import "google/protobuf/timestamp.proto"; '
+    proto = f'syntax = "proto3"; {stamp}message R {{ int64 id = 1; int64 k = 2; double price = 3; google.protobuf.Timestamp at = 4; }}'
+    kind = message_class(proto, "R")
+    records = [{"id": i, "k": i % 9973, "price": i % 1000 + 0.5, "at": datetime.fromtimestamp(1_767_225_600 + i, UTC)} for i in range(rows)]
+    buffer = io.BytesIO()
+    avros, protos, texts = [], [], []
+    for record in records:
+        buffer.seek(0)
+        buffer.truncate()
+        fastavro.schemaless_writer(buffer, parsed, record)
+        avros.append(buffer.getvalue())
+        message = kind(id=record["id"], k=record["k"], price=record["price"])
+        message.at.FromDatetime(record["at"])
+        protos.append(message.SerializeToString())
+        texts.append(json.dumps(record | {"at": record["at"].isoformat()}).encode())
+    json_reader, avro_columns = JsonFormat(declared), avro_reader(json.dumps(avro), [], declared)
+    proto_columns = protobuf_reader(proto, (), declared)
+
+    def cells(values: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        sizes = np.array([len(value) for value in values])
+        return np.frombuffer(b"".join(values), np.uint8), np.cumsum(sizes) - sizes, np.cumsum(sizes)
+
+    lines, of_avro, of_proto = b"\n".join([*texts, b""]), cells(avros), cells([b"\0" + value for value in protos])
+
+    def by_fastavro() -> None:
+        rows = [fastavro.schemaless_reader(io.BytesIO(value), parsed, None) for value in avros]
+        pa.RecordBatch.from_pylist(rows, schema=declared)
+
+    def by_protobuf() -> None:
+        found = [kind.FromString(value) for value in protos]
+        columns = [[getattr(row, name) for row in found] for name in ("id", "k", "price")]
+        pa.record_batch([pa.array(column) for column in columns] + [pa.array([row.at.ToMicroseconds() for row in found])], list("abcd"))
+
+    Board(rows, rounds).compare(
+        "decoding: bytes in memory to four columns",
+        {
+            "JSON": lambda: json_reader.parse(lines, rows),
+            "Avro": lambda: avro_columns(*of_avro),
+            "Avro by fastavro": by_fastavro,
+            "Protobuf": lambda: proto_columns(*of_proto),
+            "Protobuf by google.protobuf": by_protobuf,
+        },
+    )
+
+
 def sinks(board: Board, broker: KafkaBroker, rows: int, rounds: int, root: Path) -> None:
     topic = broker.create_topic("sink", PARTITIONS)
     values, batch = make_values(rows), results(rows)
@@ -192,6 +253,7 @@ def main() -> None:
     print(machine())
     values = make_values(rows)
     sent = rows // 4
+    decoders(rounds, 20_000)
     try:
         with KafkaBroker(heap_mib=1024, fast=True) as broker, tempfile.TemporaryDirectory() as root:
             print(f"{rows:,} records of {len(values[-1])} bytes in {PARTITIONS} partitions, librdkafka {libversion()[0]}, {rounds} rounds")

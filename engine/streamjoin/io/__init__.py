@@ -13,7 +13,7 @@ from a manifest's models.
 ``kafka_source``, ``kafka_sink``  Kafka; records move in bulk (``kafka_bulk``, by ``librdkafka`` itself) or one by one
 ``schema_registry``               which schema an id means
 ``registered``, ``decoded``       Kafka records that name their schema, as columns
-``avro_schema``, ``avro_native``  Avro, by machine code
+``avro_*``, ``protobuf_*``        Avro and Protobuf, by machine code
 ``sinks``, ``staging``            files and standard output; results that are not published yet
 ``deadletter``                    records that do not parse
 ================================  ==================================================================================

@@ -85,6 +85,19 @@ def columns_of(
     return [pa.nulls(rows, item.type) if column is None else column for item, column in zip(schema, found, strict=True)]
 
 
+def in_order(found: list[tuple[Array, list[pa.Array]]], schema: pa.Schema) -> tuple[Array, list[pa.Array]]:
+    """Parts of the same columns, each with the numbers of its rows, as one, in the order of these numbers. O(n log n)."""
+    if len(found) == 1:
+        return found[0]
+    rows = np.concatenate([rows for rows, _ in found]) if found else np.empty(0, np.int64)
+    order = np.argsort(rows)
+    columns = [
+        pa.concat_arrays([columns[index] for _, columns in found]).take(pa.array(order)) if found else pa.nulls(0, item.type)
+        for index, item in enumerate(schema)
+    ]
+    return rows[order], columns
+
+
 def _converted(slot: Slot, item: pa.Field, data: Array, cells: Array, given: Array, problems: Problems) -> pa.Array:
     if slot.form is Form.WRONG:
         for row in np.flatnonzero(given).tolist():

@@ -62,7 +62,9 @@ def make_source(
 
         group = source.group_id or f"streamjoin-{query}"
         kafka = KafkaSourceConfig(
-            _kafka_client(source), group, source.format, source.starting_offsets, source.on_data_loss, _registry(source)
+            *(_kafka_client(source), group, source.format, source.starting_offsets, source.on_data_loss, _registry(source)),
+            metadata=_metadata(source, declared),
+            starting_millis=None if source.starting_timestamp is None else -(-source.starting_micros // 1000),
         )
         return KafkaSource(kafka, declared)
     if isinstance(source, sources.DeltaSource):
@@ -102,10 +104,13 @@ def make_sink(
     ``storage`` is the checkpoint's, where a sink without files stages; ``query`` the resource's name, ``join`` the join's among several.
     """
     if isinstance(sink, sinks.KafkaSink):
+        from streamjoin.io.encoded import Encoding
         from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
 
         assert storage is not None, "a Kafka sink stages its records in the checkpoint"
-        return KafkaSink(KafkaSinkConfig(_kafka_client(sink), query, sink.key, join), schema, storage)
+        client, once = _kafka_client(sink), sink.delivery == "exactlyOnce"
+        encoding = Encoding(sink.format, _registry(sink), f"{sink.topic}-value")
+        return KafkaSink(KafkaSinkConfig(client, query, sink.key, join, encoding, once), schema, storage)
     if isinstance(sink, Inbox):
         return InboxSink(sink, schema)
     if isinstance(sink, sinks.ConsoleSink):
@@ -147,7 +152,13 @@ def _kafka_client(kafka: sources.KafkaSource | sinks.KafkaSink) -> KafkaClient:
     return KafkaClient(kafka.bootstrap_servers, kafka.topic, tuple(sorted(options.items())), kafka.timeout.micros / SECOND)
 
 
-def _registry(kafka: sources.KafkaSource) -> RegistryConfig | None:
+def _metadata(kafka: sources.KafkaSource, schema: pa.Schema) -> tuple[tuple[str, str], ...]:
+    """(column as it is declared, what it has)."""
+    names = {name.casefold(): name for name in schema.names}
+    return () if kafka.metadata is None else tuple((names[column.casefold()], kind) for kind, column in kafka.metadata.columns())
+
+
+def _registry(kafka: sources.KafkaSource | sinks.KafkaSink) -> RegistryConfig | None:
     from streamjoin.io.schema_registry import RegistryConfig
 
     given = kafka.schema_registry

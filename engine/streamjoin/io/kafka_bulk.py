@@ -304,6 +304,35 @@ class BulkProducer(_Client):
             self._library.metadata_destroy(found)
         return self._library.error(code) if code else None
 
+    def init_transactions(self, timeout_seconds: float) -> None:
+        """This and the next three: see ``kafka_transactions.Committing``."""
+        self._raise(self._library.init_transactions(self._handle, int(timeout_seconds * 1000)))
+
+    def begin_transaction(self) -> None:
+        self._raise(self._library.begin_transaction(self._handle))
+
+    def send_offset(self, group: str, offset: int, consumer: Any, timeout_seconds: float) -> None:
+        library = self._library
+        place, member = library.topic_partition_list_new(1), library.consumer_group_metadata_new(group.encode())
+        try:
+            library.topic_partition_list_add(place, self._name, 0)
+            library.topic_partition_list_set_offset(place, self._name, 0, offset)
+            self._raise(library.send_offsets_to_transaction(self._handle, place, member, int(timeout_seconds * 1000)))
+        finally:
+            library.topic_partition_list_destroy(place)
+            library.consumer_group_metadata_destroy(member)
+
+    def commit_transaction(self, timeout_seconds: float) -> None:
+        self._raise(self._library.commit_transaction(self._handle, int(timeout_seconds * 1000)))
+
+    def _raise(self, failure: int | None) -> None:
+        """Raises KafkaException of an error that librdkafka has made, if there is one."""
+        if failure:
+            library = self._library
+            code, text, retriable = library.error_code(failure), library.error_string(failure), library.error_is_retriable(failure)
+            library.error_destroy(failure)
+            raise KafkaException(KafkaError(code, text.decode(errors="replace"), retriable=bool(retriable)))
+
     def abandon(self, timeout_seconds: float) -> None:
         """End it, whatever it has not sent yet; a second call does nothing."""
         if self._end.alive:

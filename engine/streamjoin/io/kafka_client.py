@@ -37,6 +37,8 @@ _MENDABLE = {
     KafkaError.POLICY_VIOLATION: "change what is written, or the topic's policy",
     KafkaError.INVALID_RECORD: "change what is written (a compacted topic needs a key), or the topic's settings",
     KafkaError._INVALID_ARG: "correct the options",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "allow the client to use the transactional ids that begin with streamjoin-",
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: "lower kafka.timeout, or raise the brokers' transaction.max.timeout.ms",
 }
 """Errors that waiting does not mend, and what does."""
 

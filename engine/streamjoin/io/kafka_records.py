@@ -6,8 +6,8 @@ rejected included, is done here once for both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +21,8 @@ from streamjoin.io.text import JsonFormat, parse_block, raw_text
 
 HEADER = "streamjoin-id"
 """The header with a record's identity, where another column is its key."""
+HEADER_OF = "header:"
+"""With what the name begins that says that a column is a header."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,8 @@ class Wanted:
     """Each value is followed by a newline, so that all of them are one text."""
     keys: bool = False
     timestamps: bool = False
+    headers: tuple[str, ...] = ()
+    """Their names. Only ``confluent_kafka`` reads them."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,8 @@ class Fetched:
     passed: bool = False
     """A record at the split's end or after it has come, so all before it have."""
     events: list[Event] = field(default_factory=list)
+    headers: tuple[Cells, ...] = ()
+    """In the order of ``Wanted.headers``; of several of one name the last."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -206,7 +212,7 @@ class RawDecoder:
     def __call__(self, split: KafkaSplit, fetched: Fetched) -> Iterator[Records]:
         """All that were fetched; O(bytes)."""
         problems: dict[int, str] = {}
-        columns = [self._column(item, split, fetched, problems) for item in self._schema]
+        columns = [record_column(item.name.casefold(), item, split, fetched, fetched.values, problems) for item in self._schema]
         batch = pa.record_batch(columns, schema=self._schema)
         positions = fetched.offsets - split.start
         if not problems:
@@ -217,38 +223,77 @@ class RawDecoder:
         rejected = [fetched.rejected(split, index, error) for index, error in sorted(problems.items())]
         yield Records(batch.filter(pa.array(good)), positions[good], rejected)
 
-    def _column(self, item: pa.Field, split: KafkaSplit, fetched: Fetched, problems: dict[int, str]) -> pa.Array:
-        name = item.name.casefold()
-        if name == "topic":
-            return pa.repeat(split.topic, len(fetched))
-        if name == "partition":
-            return pa.repeat(pa.scalar(split.partition, pa.int32()), len(fetched))
-        if name == "offset":
-            return pa.array(fetched.offsets)
-        if name == "timestamp":
-            millis = pa.array(fetched.timestamps)
-            known = pc.greater_equal(millis, 0)  # -1 where a record has none
-            return pc.if_else(known, pc.multiply(millis, 1000), None).cast(item.type)
-        cells = fetched.keys if name == "key" else fetched.values
-        assert cells is not None, "asked for by Wanted"
-        column = cells.binary()
-        if not pa.types.is_string(item.type):
-            return column
-        try:
-            return column.cast(pa.string())
-        except pa.ArrowInvalid:
-            return self._text(column, item.name, problems)
 
-    @staticmethod
-    def _text(column: pa.Array, name: str, problems: dict[int, str]) -> pa.Array:
-        texts: list[str | None] = []
-        for index, value in enumerate(column.to_pylist()):
-            try:
-                texts.append(None if value is None else value.decode())
-            except UnicodeDecodeError as error:
-                problems.setdefault(index, f"column {name}: is not UTF-8 (byte {error.start})")
-                texts.append(None)
-        return pa.array(texts, pa.string())
+class WithMetadata:
+    """A decoder of values, and columns of what else a record has: key, topic, partition, offset, timestamp and headers."""
+
+    def __init__(self, make: Callable[[pa.Schema], Decoder], schema: pa.Schema, metadata: Mapping[str, str]) -> None:
+        """``metadata``: by column, what it has, ``header:NAME`` for a header; ``make`` makes the decoder for the other columns."""
+        self._schema = schema
+        self._metadata = metadata
+        self._values = make(pa.schema([item for item in schema if item.name not in metadata]))
+        kinds = metadata.values()
+        self._headers = tuple(sorted({kind.removeprefix(HEADER_OF) for kind in kinds if kind.startswith(HEADER_OF)}))
+        self.wanted = replace(self._values.wanted, keys="key" in kinds, timestamps="timestamp" in kinds, headers=self._headers)
+
+    def __call__(self, split: KafkaSplit, fetched: Fetched) -> Iterator[Records]:
+        """As the decoder of values; text that is not UTF-8 is rejected."""
+        problems: dict[int, str] = {}
+        whole: dict[str, pa.Array] = {}
+        for column, kind in self._metadata.items():
+            header = kind.startswith(HEADER_OF)
+            cells = fetched.headers[self._headers.index(kind.removeprefix(HEADER_OF))] if header else None
+            item = self._schema.field(column)
+            whole[column] = record_column("header" if header else kind, item, split, fetched, cells, problems)
+        for records in self._values(split, fetched):
+            rows = np.searchsorted(fetched.offsets, split.start + records.offsets())
+            taken = pa.array(rows)
+            columns = [whole[item.name].take(taken) if item.name in whole else records.batch.column(item.name) for item in self._schema]
+            batch = pa.record_batch(columns, schema=self._schema)
+            bad = np.flatnonzero(np.isin(rows, np.fromiter(problems, np.int64, len(problems)))) if problems else np.empty(0, np.int64)
+            if not len(bad):
+                yield Records(batch, records.positions, records.rejected, records.first)
+                continue
+            good = np.ones(len(rows), dtype=bool)
+            good[bad] = False
+            rejected = [fetched.rejected(split, int(rows[at]), problems[int(rows[at])]) for at in bad]
+            yield Records(batch.filter(pa.array(good)), records.offsets()[good], records.rejected + rejected)
+
+
+def record_column(
+    kind: str, item: pa.Field, split: KafkaSplit, fetched: Fetched, cells: Cells | None, problems: dict[int, str]
+) -> pa.Array:
+    """A column of what records have: topic, partition, offset, timestamp, key, or ``cells``. Bad rows go to ``problems``."""
+    if kind == "topic":
+        return pa.repeat(split.topic, len(fetched))
+    if kind == "partition":
+        return pa.repeat(pa.scalar(split.partition, pa.int32()), len(fetched))
+    if kind == "offset":
+        return pa.array(fetched.offsets)
+    if kind == "timestamp":
+        millis = pa.array(fetched.timestamps)
+        known = pc.greater_equal(millis, 0)  # -1 where a record has none
+        return pc.if_else(known, pc.multiply(millis, 1000), None).cast(item.type)
+    cells = fetched.keys if kind == "key" else cells
+    assert cells is not None, "asked for by Wanted"
+    column = cells.binary()
+    if not pa.types.is_string(item.type):
+        return column
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return _text(column, item.name, problems)
+
+
+def _text(column: pa.Array, name: str, problems: dict[int, str]) -> pa.Array:
+    texts: list[str | None] = []
+    for index, value in enumerate(column.to_pylist()):
+        try:
+            texts.append(None if value is None else value.decode())
+        except UnicodeDecodeError as error:
+            problems.setdefault(index, f"column {name}: is not UTF-8 (byte {error.start})")
+            texts.append(None)
+    return pa.array(texts, pa.string())
 
 
 def no_records(schema: pa.Schema) -> pa.RecordBatch:

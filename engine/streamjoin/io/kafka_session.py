@@ -89,10 +89,20 @@ class RecordByRecord:
             np.fromiter((message.timestamp()[1] for message in records), np.int64, count) if wanted.timestamps else None,
             passed,
             events,
+            tuple(_cells([_header(message, name) for message in records], lines=False) for name in wanted.headers),
         )
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def _header(message: Any, name: str) -> bytes | None:
+    """The last one of that name."""
+    found: bytes | None = None
+    for key, value in message.headers() or ():
+        if key == name:
+            found = value.encode() if isinstance(value, str) else value
+    return found
 
 
 def _cells(values: Sequence[bytes | None], lines: bool) -> Cells:
@@ -111,8 +121,8 @@ def _cells(values: Sequence[bytes | None], lines: bool) -> Cells:
 class Session:
     """A consumer, and where it stands."""
 
-    def __init__(self, client: KafkaClient, group: str) -> None:
-        """Raises SourceError where the options are refused."""
+    def __init__(self, client: KafkaClient, group: str, *, headers: bool = False) -> None:
+        """``headers``: for a reader that wants them. Raises SourceError where the options are refused."""
         self._client = client
         self._complaints = Complaints()
         own = {
@@ -126,7 +136,7 @@ class Session:
         }
         kinds: list[Callable[[dict[str, Any]], Fetcher]] = [lambda settings: RecordByRecord(Consumer(FETCHING | settings))]
         library = librdkafka.load()
-        if library is not None:
+        if library is not None and not headers:
             kinds.insert(0, lambda settings: BulkConsumer(library, FETCHING | settings))
         self.fetcher: Fetcher = client.make_first(kinds, own, SourceError)
         self._counted = 0
@@ -191,8 +201,8 @@ class Session:
             self.fetcher.close()
 
 
-_idle: dict[tuple[int, KafkaClient, str], list[Session]] = {}
-"""By process (a fork must not use its parent's), topic and group, consumers that nobody reads from."""
+_idle: dict[tuple[int, KafkaClient, str, bool], list[Session]] = {}
+"""By process (a fork must not use its parent's), topic, group, and whether they read headers, consumers that nobody reads from."""
 
 
 def close_idle() -> None:
@@ -205,20 +215,21 @@ def close_idle() -> None:
 
 def close_kept(client: KafkaClient, group: str) -> None:
     """The same, of one topic and group."""
-    for session in _idle.pop((os.getpid(), client, group), []):
-        session.close()
+    for headers in (False, True):
+        for session in _idle.pop((os.getpid(), client, group, headers), []):
+            session.close()
 
 
 @contextlib.contextmanager
-def borrowed(client: KafkaClient, group: str, split: KafkaSplit) -> Iterator[Session]:
-    """A consumer of this process, if possible one that stands where the split begins."""
-    kept = _idle.setdefault((os.getpid(), client, group), [])
+def borrowed(client: KafkaClient, group: str, split: KafkaSplit, *, headers: bool = False) -> Iterator[Session]:
+    """A consumer of this process, if possible one that stands where the split begins; ``headers``: one that reads them."""
+    kept = _idle.setdefault((os.getpid(), client, group, headers), [])
     ready = next((session for session in kept if session.stands_at == (split.partition, split.start)), None)
     if ready is None and len(kept) >= SESSIONS:
         ready = kept[0]
     if ready is not None:
         kept.remove(ready)
-    session = ready or Session(client, group)
+    session = ready or Session(client, group, headers=headers)
     try:
         yield session
     except GeneratorExit:

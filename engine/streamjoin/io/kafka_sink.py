@@ -1,4 +1,4 @@
-"""A sink of one Kafka topic: each result is a record with a JSON object, sent by the driver once its epoch is committed.
+"""A sink of one Kafka topic: each result is a record, of JSON or Avro, sent by the driver once its epoch is committed.
 
 Tasks stage encoded records as objects in the checkpoint's ``outbox``, or, where there are few, leave them to the commit; no result is on
 the topic before that. The driver sends them by an idempotent producer, waits for all acknowledgements, and notes in the outbox which
@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -29,9 +28,12 @@ from pyarrow import ipc
 
 from streamjoin.io import librdkafka
 from streamjoin.io.base import SinkError, Staged, Traffic, UnavailableError
+from streamjoin.io.encoded import Encoding
 from streamjoin.io.kafka_bulk import BulkProducer
 from streamjoin.io.kafka_client import Complaints, KafkaClient, error_of, reason_of
-from streamjoin.io.kafka_records import HEADER, Outgoing
+from streamjoin.io.kafka_records import Outgoing
+from streamjoin.io.kafka_sender import RecordByRecord, Sender
+from streamjoin.io.kafka_transactions import Transactions, passing_of, place_of, settings
 from streamjoin.io.sinks import json_texts
 from streamjoin.state.storage import Missing, Storage
 
@@ -65,6 +67,10 @@ class KafkaSinkConfig:
     """The column that becomes the records' key, without regard to case."""
     join: str = ""
     """The join's name, where there are several: each has identities and a note of its own."""
+    encoding: Encoding = field(default_factory=Encoding)
+    """How results become values."""
+    exactly_once: bool = False
+    """Whether each epoch's records are one transaction (``kafka_transactions``)."""
 
     @property
     def origin(self) -> str:
@@ -77,70 +83,6 @@ class KafkaSinkConfig:
         return f"{NOTE}-{quote(self.join, safe='')}" if self.join else NOTE
 
 
-class Sender(Protocol):
-    """A producer of one topic's records."""
-
-    def send(self, records: Outgoing, start: int) -> tuple[int, KafkaError | None]:
-        """Puts records from ``start`` on into the queue, in order, until one is refused, as by ``_QUEUE_FULL`` where there is no room.
-
-        Returns the number of records before that one, and its error; all, and None.
-        """
-
-    def poll(self, timeout_seconds: float) -> None:
-        """Hears of errors and of records that could not be delivered, for as long as none comes."""
-
-    def flush(self, timeout_seconds: float) -> int:
-        """How many records are not acknowledged when all are, or the time is over."""
-
-    def topic_error(self, timeout_seconds: float) -> KafkaError | None:
-        """What the brokers say is wrong with the topic. Raises KafkaException where they do not answer in time."""
-
-    def abandon(self, timeout_seconds: float) -> None:
-        """End it, whatever it has not sent yet."""
-
-
-class RecordByRecord:
-    """A Sender by ``confluent_kafka``, where the library cannot be used by itself (``librdkafka.load``)."""
-
-    def __init__(self, topic: str, producer: Any) -> None:
-        self._topic = topic
-        self._producer = producer
-
-    def send(self, records: Outgoing, start: int) -> tuple[int, KafkaError | None]:
-        """O(bytes), with Python objects for each record."""
-        produce, topic = self._producer.produce, self._topic
-        columns = [column.slice(start).to_pylist() for column in (records.values, records.keys)]
-        headers = itertools.repeat(None) if records.headers is None else records.headers.slice(start).to_pylist()
-        for at, (value, key, header) in enumerate(zip(*columns, headers, strict=False), start):
-            try:
-                if header is None:
-                    produce(topic, value, key)
-                else:
-                    produce(topic, value, key, headers=[(HEADER, header)])
-            except BufferError:
-                return at, KafkaError(KafkaError._QUEUE_FULL)
-            except KafkaException as error:
-                refusal = error_of(error)
-                if refusal is None:
-                    raise
-                return at, refusal
-        return len(records.values), None
-
-    def poll(self, timeout_seconds: float) -> None:
-        self._producer.poll(timeout_seconds)
-
-    def flush(self, timeout_seconds: float) -> int:
-        return int(self._producer.flush(timeout_seconds))
-
-    def topic_error(self, timeout_seconds: float) -> KafkaError | None:
-        found: KafkaError | None = self._producer.list_topics(self._topic, timeout=timeout_seconds).topics[self._topic].error
-        return found
-
-    def abandon(self, timeout_seconds: float) -> None:
-        self._producer.purge()
-        self._producer.flush(timeout_seconds)
-
-
 class KafkaSink:
     """See the module. Pickles without its producer."""
 
@@ -150,6 +92,8 @@ class KafkaSink:
         self.schema = schema
         self._storage = storage
         self._producer: Sender | None = None
+        self._transactions: Transactions | None = None
+        """Of the producer, where it has them."""
         self._failed: list[KafkaError] = []
         self._complaints = Complaints()
         self._sent_records = self._sent_bytes = self._failures = 0
@@ -161,7 +105,7 @@ class KafkaSink:
         self._key = None if config.key is None else names.index(config.key.casefold())
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_producer": None, "_failed": [], "_complaints": Complaints()}
+        return self.__dict__ | {"_producer": None, "_transactions": None, "_failed": [], "_complaints": Complaints()}
 
     @property
     def gather_seconds(self) -> float:
@@ -174,16 +118,18 @@ class KafkaSink:
         """See :class:`streamjoin.io.base.Sink`. ``stem`` is ``<checkpoint>-<epoch>-<task>``, as ``epoch.spec.final_name`` makes it."""
         checkpoint, epoch, task = (stem if stem is not None else name).rsplit("-", 2)
         prefix = f"{self.config.origin}/{checkpoint}/{int(epoch)}/{int(task)}"
-        return KafkaWriter(self._storage, self.schema, self._key, name, prefix, small_bytes)
+        return KafkaWriter(self._storage, self.schema, self._key, self.config.encoding, name, prefix, small_bytes)
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
         """Sends what is staged, ``again`` only unless it is noted that it was sent. Returns when the brokers have it all; O(records).
 
-        ``again`` with nothing to send, as when a driver starts, asks for the topic: what is wrong with the options or the topic is to show
-        before there are results. Raises SinkError, UnavailableError.
+        ``again`` with nothing to send, as when a driver starts, asks for the topic, and registers the results' schema: what is wrong with
+        the options, the topic or the schema is to show before there are results. Raises SinkError, UnavailableError.
         """
         if not staged:
             if again:
+                if self.config.encoding.registry is not None:
+                    self.config.encoding.register(self.schema)
                 self._require_topic()
             return
         note = staged[0].final.encode()
@@ -213,7 +159,12 @@ class KafkaSink:
     def _send(self, staged: Sequence[Staged]) -> None:
         nbytes = 0
         try:
-            producer = self._connected()
+            origin, epoch = place_of(staged[0].final)
+            producer = self._connected(origin if self.config.exactly_once else None)
+            if self._transactions is not None:
+                if epoch < self._transactions.sent:
+                    return
+                self._settled("no transaction could be begun", lambda seconds: producer.begin_transaction())
             for file in staged:
                 for records in self._batches(file):
                     self._enqueue(producer, records)
@@ -222,6 +173,8 @@ class KafkaSink:
             while producer.flush(FLUSH_SECONDS):
                 self._keep_waiting(deadline)
             self._raise_failed()
+            if self._transactions is not None:
+                self._transactions.commit(epoch)
         except BaseException:
             self._failures += 1
             self._abandon()
@@ -232,7 +185,7 @@ class KafkaSink:
     def _require_topic(self) -> None:
         """Raises SinkError for what waiting does not mend, UnavailableError when the brokers do not answer in time."""
         try:
-            producer, began = self._connected(), time.monotonic()
+            producer, began = self._connected(None), time.monotonic()
             while (failure := self._topic_failure(producer)) is not None:
                 patience = self.config.client.timeout_seconds if isinstance(failure, UnavailableError) else MADE_SECONDS
                 if time.monotonic() - began + WAIT_SECONDS > patience:
@@ -241,6 +194,8 @@ class KafkaSink:
         except BaseException:
             self._abandon()
             raise
+        if self.config.exactly_once:
+            self._abandon()  # the one that sends has a transactional id, of the checkpoint
 
     def _topic_failure(self, producer: Sender) -> Exception | None:
         """What keeps the topic from being written to, at one look."""
@@ -253,7 +208,8 @@ class KafkaSink:
             return refusal or client.unavailable("no answer", self._complaints.text or reason_of(unanswered))
         return None if error is None else client.failure(error, SinkError, "no leader")
 
-    def _connected(self) -> Sender:
+    def _connected(self, origin: str | None) -> Sender:
+        """The producer; ``origin``: one with transactions, of this sink and checkpoint. Raises SinkError, UnavailableError."""
         self._complaints.forget()
         if self._producer is None:
             self._failed = []
@@ -265,19 +221,45 @@ class KafkaSink:
                 "on_delivery": functools.partial(_delivered, self._failed),
                 "error_cb": self._complaints,
             }
+            identity = None if origin is None else f"streamjoin-{origin.replace('/', '-')}"
+            own |= {} if identity is None else settings(identity, self.config.client.timeout_seconds)
             defaults = {"linger.ms": 5, "queue.buffering.max.messages": QUEUE_RECORDS, "queue.buffering.max.kbytes": QUEUE_KIB}
             topic, library = self.config.client.topic, librdkafka.load()
             kinds: list[Callable[[dict[str, Any]], Sender]] = [lambda settings: RecordByRecord(topic, Producer(defaults | settings))]
             if library is not None:
                 kinds.insert(0, lambda settings: BulkProducer(library, topic, defaults | settings))
             self._producer = self.config.client.make_first(kinds, own, SinkError)
+            if identity is not None:
+                self._transactions = Transactions(self.config.client, identity, self._producer, self._settled)
+                self._transactions.begin()
+        assert self._producer is not None
         return self._producer
+
+    def _settled(self, what: str, call: Callable[[float], object]) -> None:
+        """Makes a call until it succeeds. Raises SinkError for what waiting does not mend, UnavailableError after the deadline."""
+        deadline = self._deadline()
+        while True:
+            try:
+                call(LOOK_SECONDS)
+                return
+            except KafkaException as error:
+                inner = error_of(error)
+                if inner is None:
+                    raise
+                if passing_of(error) is None:
+                    raise self.config.client.failure(inner, SinkError, what) from None
+            assert self._producer is not None
+            self._producer.poll(WAIT_SECONDS)
+            self._keep_waiting(deadline, what)
 
     def _abandon(self) -> None:
         """A producer that has failed may hold records still; the next one starts without, and hears nothing of what becomes of those."""
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            with contextlib.suppress(KafkaException):
+        producer, transactions = self._producer, self._transactions
+        self._producer = self._transactions = None
+        with contextlib.suppress(KafkaException):
+            if transactions is not None:
+                transactions.close()
+            if producer is not None:
                 producer.abandon(WAIT_SECONDS)
 
     def _batches(self, file: Staged) -> Iterator[Outgoing]:
@@ -322,14 +304,14 @@ class KafkaSink:
     def _deadline(self) -> float:
         return time.monotonic() + self.config.client.timeout_seconds + MARGIN_SECONDS
 
-    def _keep_waiting(self, deadline: float) -> None:
+    def _keep_waiting(self, deadline: float, what: str = "not all records were acknowledged") -> None:
         """Raises what keeps records from being acknowledged: at once where waiting does not help, else after the deadline."""
         self._raise_failed()
         refusal = self._complaints.refusal(self.config.client, SinkError)
         if refusal is not None:
             raise refusal
         if time.monotonic() > deadline:
-            raise self._silent()
+            raise self.config.client.unavailable(what, self._complaints.text)
 
     def _refused(self, error: KafkaError, nbytes: int) -> Exception:
         return self.config.client.failure(error, SinkError, f"no record of {nbytes} bytes could be sent")
@@ -354,8 +336,9 @@ class KafkaWriter:
     """Stages one task's results as Arrow files of (value) or (value, key), each of bounded size."""
 
     def __init__(
-        self, storage: Storage, schema: pa.Schema, key: int | None, name: str, prefix: str, small_bytes: int
+        self, storage: Storage, schema: pa.Schema, key: int | None, encoding: Encoding, name: str, prefix: str, small_bytes: int
     ) -> None:
+        self._encoding = encoding
         self._storage = storage
         self._small_bytes = small_bytes
         self._schema = schema
@@ -379,7 +362,7 @@ class KafkaWriter:
             raise SinkError(f"writer {self._name}: a batch's columns {batch.schema.names} are not the sink's {self._schema.names}")
         for start in range(0, batch.num_rows, CHUNK_ROWS):
             chunk = batch.slice(start, CHUNK_ROWS)
-            columns = [json_texts(chunk).cast(pa.binary())]
+            columns = [self._encoding.values(chunk)]
             if self._key is not None:
                 columns.append(_key_bytes(chunk.column(self._key)))
             encoded = pa.record_batch(columns, schema=self._staged_schema)

@@ -22,7 +22,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +31,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from streamjoin.io.base import Position, Reader, Records, SourceError, SourcePlan, Traffic
 from streamjoin.io.kafka_client import Complaints, KafkaClient, error_of, log, reason_of
-from streamjoin.io.kafka_records import Decoder, JsonDecoder, KafkaSplit, RawDecoder
+from streamjoin.io.kafka_records import Decoder, JsonDecoder, KafkaSplit, RawDecoder, WithMetadata
 from streamjoin.io.kafka_session import borrowed, close_kept
 from streamjoin.io.schema_registry import RegistryConfig
 
@@ -60,6 +60,10 @@ class KafkaSourceConfig:
     """fail or skip."""
     registry: RegistryConfig | None = None
     """Where the schemas of avro, protobuf and jsonSchema are."""
+    metadata: tuple[tuple[str, str], ...] = ()
+    """(column, what of the record it has), as ``kafka_records.WithMetadata`` takes it."""
+    starting_millis: int | None = None
+    """Instead of ``starting_offsets``: milliseconds since 1970, from which on records are read."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,8 @@ class Topic:
     """Its id; None where the brokers know none."""
     extents: Mapping[int, Extent]
     """By partition."""
+    since: Mapping[int, int] = field(default_factory=dict)
+    """By partition, the first offset from the time on at which reading is to begin; none where no record is as late."""
 
     def replaces(self, identity: str | None) -> bool:
         """Whether the topic that had this id is gone, as far as can be told."""
@@ -112,10 +118,10 @@ class KafkaSource:
         name = self.config.client.topic
         before: dict[int, int] = {int(number): offset for number, offset in position["offsets"].items()} if position else {}
         identity: str | None = position.get("id") if position else None
-        topic = self._broker.topic(before, identity)
+        topic = self._broker.topic(before, identity, at_start=position is None)
         extents, replaced = topic.extents, topic.replaces(identity)
-        if position is None and self.config.starting_offsets == "latest":
-            before = self._ends(topic)
+        if position is None and (self.config.starting_offsets == "latest" or self.config.starting_millis is not None):
+            before = self._begin(topic)
         offsets, lost = self._resume({} if replaced else before, extents)
         records = position["records"] if position else 0
         skipped = (position["skipped"] if position else 0) + sum(lost.values())
@@ -172,10 +178,11 @@ class KafkaSource:
         """Tells the group. Failures are logged only."""
         self._broker.group.tell(position["offsets"])
 
-    def _ends(self, topic: Topic) -> dict[int, int]:
-        """Where the partitions ended at the first look at this topic."""
+    def _begin(self, topic: Topic) -> dict[int, int]:
+        """Where the partitions ended at the first look at this topic, or where they had the first record from the time on."""
         if not self._latest or topic.replaces(self._latest_of):
-            self._latest = {partition: extent.high for partition, extent in topic.extents.items()}
+            ends = {partition: extent.high for partition, extent in topic.extents.items()}
+            self._latest = ends if self.config.starting_millis is None else {**ends, **topic.since}
             self._latest_of = topic.identity
         return self._latest
 
@@ -227,9 +234,9 @@ class _Broker:
         """Of both clients, so far."""
         return self._complaints.count + self.group.complaints.count
 
-    def topic(self, read: Mapping[int, int], identity: str | None) -> Topic:
-        """The topic as it is. ``read`` says what has been seen of it: it must be there still; and ``identity``, which topic that was: with
-        ``onDataLoss: skip`` another one may be there now.
+    def topic(self, read: Mapping[int, int], identity: str | None, *, at_start: bool = False) -> Topic:
+        """The topic as it is, ``at_start`` with where reading is to begin. ``read`` says what has been seen of it: it must be there still;
+        and ``identity``, which topic that was: with ``onDataLoss: skip`` another one may be there now.
 
         Waits for brokers that are out of reach, for as long as the timeout, and a while for some that may be behind. Raises SourceError,
         UnavailableError.
@@ -240,7 +247,8 @@ class _Broker:
         failure: Exception
         while True:
             try:
-                found = self._look(max(1.0, began + client.timeout_seconds - time.monotonic()))
+                millis = self._config.starting_millis if at_start else None
+                found = self._look(max(1.0, began + client.timeout_seconds - time.monotonic()), millis)
                 replaced = found.replaces(identity)
                 if replaced and self._is_certain(found, began):
                     return found
@@ -280,7 +288,7 @@ class _Broker:
             return f"{text}, and the new one is read from its start"
         return f"{text}. Set kafka.onDataLoss: skip to read the new one from its start, or choose a new checkpoint.location"
 
-    def _look(self, timeout: float) -> Topic:
+    def _look(self, timeout: float, millis: int | None) -> Topic:
         client = self._config.client
         if self._admin is None:
             self._admin = client.make(AdminClient, {"error_cb": self._complaints}, SourceError)
@@ -288,17 +296,19 @@ class _Broker:
         described: Future[Any] = self._admin.describe_topics(TopicCollection([client.topic]), request_timeout=timeout)[client.topic]
         description = self._answer(described)
         partitions = [TopicPartition(client.topic, partition.id) for partition in description.partitions]
+        wanted = [OffsetSpec.earliest(), OffsetSpec.latest(), *([] if millis is None else [OffsetSpec.for_timestamp(millis)])]
         asked = [
             self._admin.list_offsets(
                 dict.fromkeys(partitions, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout
             )
-            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+            for spec in wanted
         ]
-        lows, highs = ({at.partition: self._answer(future).offset for at, future in answers.items()} for answers in asked)
+        lows, highs, *times = ({at.partition: self._answer(future).offset for at, future in answers.items()} for answers in asked)
+        since = {partition: offset for found in times for partition, offset in found.items() if offset >= 0}
         identity = description.topic_id
         known = identity is not None and (identity.get_most_significant_bits(), identity.get_least_significant_bits()) != (0, 0)
         extents = {partition: Extent(lows[partition], max(lows[partition], highs[partition])) for partition in lows}
-        return Topic(str(identity) if known else None, extents)
+        return Topic(str(identity) if known else None, extents, since)
 
     def _answer(self, asked: Future[Any]) -> Any:
         """What librdkafka answers when it has the answer or gives up. Raises KafkaException, and SourceError where waiting is no use."""
@@ -375,22 +385,26 @@ class KafkaReader:
     def read(self, split: KafkaSplit) -> Iterator[Records]:
         """See :class:`streamjoin.io.base.Reader`. Memory: what ``kafka_session`` takes at once."""
         decode = self._decoder()
-        with borrowed(self.config.client, self.config.group, split) as session:
+        with borrowed(self.config.client, self.config.group, split, headers=bool(decode.wanted.headers)) as session:
             for fetched in session.read(split, decode.wanted):
                 for records in decode(split, fetched):
                     records.errors = session.new_errors()
                     yield records
 
     def _decoder(self) -> Decoder:
+        metadata = dict(self.config.metadata)
+        return WithMetadata(self._of_values, self.schema, metadata) if metadata else self._of_values(self.schema)
+
+    def _of_values(self, schema: pa.Schema) -> Decoder:
         form, registry = self.config.format, self.config.registry
         if form == "json":
-            return JsonDecoder(self.schema)
+            return JsonDecoder(schema)
         if form == "raw":
-            return RawDecoder(self.schema)
+            return RawDecoder(schema)
         from streamjoin.io.registered import RegisteredDecoder, RegisteredJsonDecoder
 
         assert registry is not None, "the manifest demands one for these formats"
-        return RegisteredJsonDecoder(self.schema, registry) if form == "jsonSchema" else RegisteredDecoder(self.schema, form, registry)
+        return RegisteredJsonDecoder(schema, registry) if form == "jsonSchema" else RegisteredDecoder(schema, form, registry)
 
     def close(self) -> None:
         """See :class:`streamjoin.io.base.Keeping`."""

@@ -117,6 +117,13 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "error_code": (ctypes.c_int, (_Pointer,)),
     "error_string": (ctypes.c_char_p, (_Pointer,)),
     "error_destroy": (None, (_Pointer,)),
+    "error_is_retriable": (ctypes.c_int, (_Pointer,)),
+    "init_transactions": (_Pointer, (_Pointer, ctypes.c_int)),
+    "begin_transaction": (_Pointer, (_Pointer,)),
+    "send_offsets_to_transaction": (_Pointer, (_Pointer, _Pointer, _Pointer, ctypes.c_int)),
+    "commit_transaction": (_Pointer, (_Pointer, ctypes.c_int)),
+    "consumer_group_metadata_new": (_Pointer, (ctypes.c_char_p,)),
+    "consumer_group_metadata_destroy": (None, (_Pointer,)),
     "metadata": (ctypes.c_int, (_Pointer, ctypes.c_int, _Pointer, ctypes.POINTER(ctypes.POINTER(Metadata)), ctypes.c_int)),
     "metadata_destroy": (None, (_Pointer,)),
 }

@@ -1,4 +1,4 @@
-"""Kafka records that name their schema by its id in a registry, as Confluent's serializers write them: Avro and JSON.
+"""Kafka records that name their schema by its id in a registry, as Confluent's serializers write them: Avro, Protobuf and JSON.
 
 A value is a byte 0, four bytes of the id, and what was encoded. Records of one schema are read together, by a reader that is made once for
 each schema and process.
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.io.base import Records, Rejected, SourceError
-from streamjoin.io.decoded import UnreadableError
+from streamjoin.io.decoded import UnreadableError, in_order
 from streamjoin.io.kafka_records import Cells, Fetched, JsonDecoder, KafkaSplit, Wanted, no_records
 from streamjoin.io.lines import JSON_SPACE
 from streamjoin.io.schema_registry import Registered, RegistryConfig, SchemaRegistry, UnknownSchemaError, registry_of
@@ -26,7 +26,7 @@ from streamjoin.kernel.arrays import Array
 
 PREFIX = 5
 """Bytes before what was encoded."""
-KINDS = {"avro": "AVRO", "jsonSchema": "JSON"}
+KINDS = {"avro": "AVRO", "protobuf": "PROTOBUF", "jsonSchema": "JSON"}
 """By format of the manifest, what the registry calls the kind of schema."""
 
 Reader: TypeAlias = Callable[[Array, Array, Array], tuple[list[pa.Array], dict[int, str]]]
@@ -34,7 +34,7 @@ Reader: TypeAlias = Callable[[Array, Array, Array], tuple[list[pa.Array], dict[i
 
 
 class RegisteredDecoder:
-    """Avro."""
+    """Avro and Protobuf."""
 
     wanted = Wanted()
 
@@ -52,7 +52,7 @@ class RegisteredDecoder:
         for number in np.unique(numbers[numbers >= 0]).tolist():
             rows = np.flatnonzero(numbers == number)
             try:
-                read = self._registry.made((self._form, self._schema, number), partial(self._reader, number))
+                read = self._reader(number)
             except (UnknownSchemaError, UnreadableError) as error:
                 problems |= dict.fromkeys(rows.tolist(), refusal(number, self._registry, error))
                 continue
@@ -62,7 +62,25 @@ class RegisteredDecoder:
         yield self._records(split, fetched, found, problems)
 
     def _reader(self, number: int) -> Reader:
+        """Raises UnknownSchemaError, UnreadableError, SourceError, UnavailableError."""
+        found = self._registry.made((self._form, self._schema, number), partial(self._made, number))
+        if isinstance(found, UnreadableError):
+            raise UnreadableError(*found.args)
+        return found
+
+    def _made(self, number: int) -> Reader | UnreadableError:
+        """What cannot be read is known, too: to find that out again for each batch would take long."""
+        try:
+            return self._compiled(number)
+        except UnreadableError as error:
+            return error
+
+    def _compiled(self, number: int) -> Reader:
         registered = checked(self._registry.schema(number), self._form)
+        if self._form == "protobuf":
+            from streamjoin.io.protobuf_schema import protobuf_reader
+
+            return protobuf_reader(registered.text, registered.references, self._schema)
         from streamjoin.io.avro_schema import avro_reader
 
         return avro_reader(registered.text, [text for _, text in registered.references], self._schema)
@@ -72,16 +90,7 @@ class RegisteredDecoder:
     ) -> Records:
         """The records of all schemas in their order."""
         positions = fetched.offsets - split.start
-        if len(found) == 1:
-            rows, columns = found[0]
-        else:
-            rows = np.concatenate([rows for rows, _ in found]) if found else np.empty(0, np.int64)
-            order = np.argsort(rows)
-            rows, taken = rows[order], pa.array(order)
-            columns = [
-                pa.concat_arrays([columns[index] for _, columns in found]).take(taken) if found else pa.nulls(0, item.type)
-                for index, item in enumerate(self._schema)
-            ]
+        rows, columns = in_order(found, self._schema)
         batch = pa.record_batch(columns, schema=self._schema)
         if not problems:
             return Records(batch, None, [], int(positions[0])) if fetched.is_dense else Records(batch, positions)

@@ -55,7 +55,7 @@ _SINK: Mapping[str, str] = {
     "enable.gapless.guarantee": _DELIVERY,
     "message.timeout.ms": "is timeout here; remove it",
     "delivery.timeout.ms": "is timeout here; remove it",
-    "transactional.id": "has no meaning: records carry an identity by which readers drop repeats; remove it",
+    "transactional.id": "is the engine's own, with delivery: exactlyOnce; remove it",
 }
 FILE, VARIABLE = "file:", "env:"
 """How an option's value begins that says where the value is."""
@@ -79,7 +79,8 @@ def kafka_client_problems(field: str, kafka: KafkaSource | KafkaSink | None) -> 
             yield from reference_problems(here, name, value)
 
 
-_REGISTERED = ("avro", "jsonSchema")
+_REGISTERED = ("avro", "protobuf", "jsonSchema")
+_WRITTEN = ("avro", "jsonSchema")
 _NEEDS = {"password": "username", "ssl.key.location": "ssl.certificate.location", "ssl.key.password": "ssl.key.location"}
 _REGISTRY = (
     *("username", "password", "bearer.auth.token"),
@@ -87,17 +88,18 @@ _REGISTRY = (
 )
 
 
-def registry_problems(field: str, kafka: KafkaSource | None) -> Iterator[Problem]:
+def registry_problems(field: str, kafka: KafkaSource | KafkaSink | None) -> Iterator[Problem]:
     """Whether there is a registry where the format asks for one, and only there; and its options."""
     if kafka is None:
         return
     registry, here = kafka.schema_registry, f"{field}.schemaRegistry"
     if registry is None:
         if kafka.format in _REGISTERED:
-            yield Problem(here, None, f"is missing, and format {kafka.format} finds its schemas there; give its url")
+            yield Problem(here, None, f"is missing, and format {kafka.format} has its schemas there; give its url")
         return
     if kafka.format not in _REGISTERED:
-        yield Problem(here, None, f"has no use with format {kafka.format}; remove it, or let format be {listed(_REGISTERED)}")
+        formats = _REGISTERED if isinstance(kafka, KafkaSource) else _WRITTEN
+        yield Problem(here, None, f"has no use with format {kafka.format}; remove it, or let format be {listed(formats)}")
     options = registry.options
     for name, value in options.items():
         option = option_field(here, name)
@@ -135,8 +137,7 @@ def kafka_client_remarks(field: str, kafka: KafkaSource | KafkaSink | None) -> I
         return
     for name, value in kafka.options.items():
         yield from secret_remarks(field, name, value)
-    if isinstance(kafka, KafkaSource):
-        yield from registry_remarks(field, kafka.schema_registry)
+    yield from registry_remarks(field, kafka.schema_registry)
     protocol = str(kafka.options.get("security.protocol", "plaintext"))
     unused = next((name for name in kafka.options if name.startswith("sasl.")), None)
     if unused is not None and not protocol.upper().startswith("SASL_"):
@@ -164,6 +165,37 @@ def reference_problems(field: str, name: str, value: str) -> Iterator[Problem]:
         yield Problem(field, value, "is not an absolute path, and workers have working directories of their own; write file:/path")
     elif value.startswith(VARIABLE) and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value.removeprefix(VARIABLE)):
         yield Problem(field, value, "is not the name of an environment variable; write env:NAME")
+
+
+def metadata_problems(field: str, kafka: KafkaSource | None, schema: Schema) -> Iterator[Problem]:
+    """Columns of keys, times and headers, and where reading begins."""
+    if kafka is None:
+        return
+    here = f"{field}.source.kafka"
+    if kafka.starting_timestamp is not None and "starting_offsets" in kafka.model_fields_set:
+        yield Problem(f"{here}.startingTimestamp", kafka.starting_timestamp, "and startingOffsets both say where to begin; remove one")
+    if kafka.metadata is None:
+        return
+    if kafka.format == "raw":
+        yield Problem(f"{here}.metadata", None, "has no use with format raw, whose columns are those of the record; remove it")
+        return
+    types = {column.name.casefold(): column.type for column in schema.columns}
+    seen: dict[str, str] = {}
+    for kind, name in kafka.metadata.columns():
+        header = kind.startswith("header:")
+        at = field_name(("headers", kind.removeprefix("header:"))) if header else kind
+        found, allowed = types.get(name.casefold()), RAW_COLUMNS["key" if header else kind]
+        if found is None:
+            close = closest(name, [column.name for column in schema.columns])
+            remedy = f"did you mean {close}?" if close else f"add it to {field}.schema"
+            yield Problem(f"{here}.metadata.{at}", name, f"is not a column of the stream; {remedy}")
+        elif found.name not in allowed:
+            yield Problem(f"{here}.metadata.{at}", name, f"is {found}, and must be {listed([str(each) for each in allowed])}")
+        if name.casefold() in seen:
+            yield Problem(f"{here}.metadata.{at}", name, f"is the column for {seen[name.casefold()]} already; give it another")
+        seen.setdefault(name.casefold(), at)
+    if types and not set(types) - set(seen):
+        yield Problem(f"{here}.metadata", None, "takes all columns, and leaves none for the value; use format raw for that")
 
 
 def raw_problems(field: str, kafka: KafkaSource | None, schema: Schema) -> Iterator[Problem]:

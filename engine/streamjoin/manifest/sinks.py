@@ -10,6 +10,7 @@ from streamjoin.manifest.field_types import FileAmount, Location, Name, Names, O
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.quantity import Duration, Memory
 from streamjoin.manifest.snapshots import DatabaseName, Port, TableName
+from streamjoin.manifest.sources import SchemaRegistry
 
 
 class FilesSink(Part):
@@ -33,14 +34,22 @@ class ConsoleSink(Part):
 
 
 class KafkaSink(Part):
-    """One Kafka topic: each result as a JSON object, with an identity by which readers drop repeats."""
+    """One Kafka topic: each result as one record, with an identity by which readers drop repeats."""
 
     bootstrap_servers: Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
     """Where to find the brokers: host:port, more of them after commas."""
     topic: Annotated[str, StringConstraints(min_length=1, max_length=249)]
     """The topic."""
+    format: Literal["json", "avro", "jsonSchema"] = "json"
+    """How a result is written: json, a JSON object; avro, and jsonSchema, a JSON object too, name their schema by the id that a schema
+    registry gives it."""
+    schema_registry: SchemaRegistry | None = None
+    """avro and jsonSchema: the registry that takes the schema, under the topic's name and -value."""
     key: Name | None = None
     """The output's column that becomes the records' key, and so chooses their partition."""
+    delivery: Literal["atLeastOnce", "exactlyOnce"] = "atLeastOnce"
+    """atLeastOnce: a result may come again, under the same identity; exactlyOnce: each epoch's results are one transaction of Kafka, so
+    that readers of what is committed see each result once."""
     timeout: PositiveSpan = Duration.parse("30s")
     """How long brokers may be out of reach before an epoch fails; its results are sent when they are back."""
     options: Options = Field(default={})
@@ -120,7 +129,7 @@ class Sink(Part):
     console: ConsoleSink | None = None
     """Standard output."""
     kafka: KafkaSink | None = None
-    """A Kafka topic: each result at least once, with an identity that tells repeats."""
+    """A Kafka topic: each result at least once, with an identity that tells repeats; or exactly once, by transactions."""
     delta: DeltaSink | None = None
     """A Delta table: each result exactly once."""
     iceberg: IcebergSink | None = None

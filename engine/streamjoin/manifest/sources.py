@@ -171,6 +171,30 @@ class SchemaRegistry(Part):
     and ssl.key.password; a value file:/path is that file's content, env:NAME that variable's."""
 
 
+class KafkaMetadata(Part):
+    """Columns of what a record has besides its value."""
+
+    key: Name | None = None
+    """The column that has the key: BINARY or STRING."""
+    timestamp: Name | None = None
+    """The column that has the record's time, the producer's or the broker's: TIMESTAMP."""
+    topic: Name | None = None
+    """The column that has the topic: STRING."""
+    partition: Name | None = None
+    """The column that has the partition: INT."""
+    offset: Name | None = None
+    """The column that has the offset: BIGINT."""
+    headers: Annotated[dict[str, Name], Field(max_length=100)] = Field(default={})
+    """By header's name, the column that has its value, of several the last: BINARY or STRING."""
+
+    def columns(self) -> list[tuple[str, str]]:
+        """(what it has, column); a header is ``header:NAME``."""
+        given = {"key": self.key, "timestamp": self.timestamp, "topic": self.topic, "partition": self.partition, "offset": self.offset}
+        return [(kind, name) for kind, name in given.items() if name is not None] + [
+            (f"header:{header}", name) for header, name in self.headers.items()
+        ]
+
+
 class KafkaSource(Part):
     """Records of one Kafka topic, of all its partitions and those that are added."""
 
@@ -178,13 +202,18 @@ class KafkaSource(Part):
     """Where to find the brokers: host:port, more of them after commas."""
     topic: Annotated[str, StringConstraints(min_length=1, max_length=249)]
     """The topic."""
-    format: Literal["json", "raw", "avro", "jsonSchema"] = "json"
-    """json: a record's value is one JSON object; raw: the columns are those of the record, such as key, value, offset and timestamp; avro
-    and jsonSchema: a value names its schema by the id that a schema registry gave it."""
+    format: Literal["json", "raw", "avro", "protobuf", "jsonSchema"] = "json"
+    """json: a record's value is one JSON object; raw: the columns are those of the record, such as key, value, offset and timestamp; avro,
+    protobuf and jsonSchema: a value names its schema by the id that a schema registry gave it."""
     schema_registry: SchemaRegistry | None = None
-    """avro and jsonSchema: the registry that has the schemas."""
+    """avro, protobuf and jsonSchema: the registry that has the schemas."""
     starting_offsets: Literal["earliest", "latest"] = "earliest"
     """Where a new checkpoint begins; partitions that are added later are read from their start."""
+    starting_timestamp: Instant | None = None
+    """Where a new checkpoint begins instead: with each partition's first record of that time or later, as ISO 8601; without a zone it is
+    UTC."""
+    metadata: KafkaMetadata | None = None
+    """Columns of the record's key, time, headers and place, beside those of its value."""
     on_data_loss: Literal["fail", "skip"] = "fail"
     """When retention has removed records that were not read yet, or the topic was deleted and made anew: fail, or skip what is lost, with
     a warning."""
@@ -196,6 +225,12 @@ class KafkaSource(Part):
     """How long brokers may be out of reach before an epoch fails; a failed epoch is tried again."""
     options: Options = Field(default={})
     """Settings of librdkafka, such as security.protocol; a value file:/path is that file's content, env:NAME that variable's."""
+
+    @property
+    def starting_micros(self) -> int:
+        """``starting_timestamp``, which must be given, in microseconds since 1970 UTC."""
+        assert self.starting_timestamp is not None
+        return instant_micros(self.starting_timestamp)
 
 
 class DeltaSource(Part):

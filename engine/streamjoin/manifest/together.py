@@ -27,7 +27,7 @@ from streamjoin.location import place, within
 from streamjoin.manifest import model, resolve, sources
 from streamjoin.manifest.fields import until_refused
 from streamjoin.manifest.generated import generator_problems
-from streamjoin.manifest.kafka import kafka_client_problems, kafka_client_remarks, raw_problems, registry_problems
+from streamjoin.manifest.kafka import kafka_client_problems, kafka_client_remarks, metadata_problems, raw_problems, registry_problems
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.part import Part, UnparsedError
 from streamjoin.manifest.problem import Problem, closest, listed
@@ -60,7 +60,7 @@ def problems(manifest: Manifest) -> list[Problem]:
         if schema is not None:
             checks += [_event_time(field, stream, schema), _stream_where(field, stream, schema), _punctuation(field, stream, schema)]
             checks += [_select(field, stream, schema), _generator(f"{field}.source", stream, schema)]
-            checks.append(raw_problems(field, _given(stream, "source", "kafka"), schema))
+            checks += [raw_problems(field, kafka, schema), metadata_problems(field, kafka, schema)]
         checks += [_watermark(field, stream), _max_ahead(field, stream)]
     by_name = _schemas_by_name(streams, schemas)
     for index, join in enumerate(joins):
@@ -70,6 +70,7 @@ def problems(manifest: Manifest) -> list[Problem]:
         is_read = any(_given(stream, "source", "join") == _given(join, "name") for stream in streams)
         checks += [_sink(f"{field}.output.sink", join, is_read), kafka_client_problems(f"{field}.output.sink.kafka", kafka)]
         checks.append(catalog_problems(f"{field}.output.sink.iceberg", _given(join, "output", "sink", "iceberg")))
+        checks.append(registry_problems(f"{field}.output.sink.kafka", kafka))
         checks += [_shedding(field, join, manifest), _snapshots_end(f"{field}.output.snapshots", join)]
         numbers = _over(manifest, index, streams) if of_pairs else range(len(streams))
         if numbers is None:
@@ -84,6 +85,7 @@ def problems(manifest: Manifest) -> list[Problem]:
             checks += [_output_select(field, join, known), _columns(field, join, manifest, known)]
             checks.append(_record_key(f"{field}.output.sink.kafka.key", join, manifest, known))
             checks.append(_table_columns(f"{field}.output.sink", join, manifest, known))
+            checks.append(_avro_names(f"{field}.output.select", join, manifest, known))
             checks.append(_snapshots(f"{field}.output", join, manifest, known))
     if of_pairs:
         checks.append(_in_no_join(manifest, streams, joins))
@@ -646,6 +648,20 @@ def _table_columns(field: str, join: model.Join, manifest: Manifest, schemas: Ma
     for name in tables:
         types = {column: expression.type for column, expression in columns}
         yield from table_problems(f"{field}.{name}", _given(join, "output", "sink", name), types)
+
+
+def _avro_names(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
+    kafka = _given(join, "output", "sink", "kafka")
+    if kafka is None or kafka.format != "avro":
+        return
+    try:
+        columns = resolve.output(join, manifest.spec, schemas)
+    except (SqlError, KeyError):
+        return
+    for name, _ in columns:
+        if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+            message = "is no name of a field of Avro, as which the sink writes it; give it another (AS), of letters, digits and _"
+            yield Problem(field, name, message)
 
 
 def _snapshots_end(field: str, join: model.Join) -> Check:

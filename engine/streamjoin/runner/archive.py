@@ -69,7 +69,7 @@ def make() -> Path:
     java = str(java_home / "bin" / "java")
     if subprocess.run([java, "-Xshare:on", "-version"], capture_output=True, check=False).returncode:
         subprocess.run([java, "-Xshare:dump"], capture_output=True, check=False)  # a runtime that came without its own archive
-    for name in ("avro_native", "json_native", "kafka_native"):
+    for name in ("avro_native", "json_native", "kafka_native", "protobuf_native"):
         importlib.import_module(f"streamjoin.io.{name}")
     compile_all()
     unfinished = path.with_suffix(f".{os.getpid()}")
