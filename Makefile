@@ -9,7 +9,8 @@ PYTEST ?= $(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench crds docs docs-version diagrams monitoring kubernetes cluster-up cluster-down e2e lock packages images release scan workflows clean
+.PHONY: help setup demo test lint bench crds docs docs-version diagrams monitoring kubernetes cluster-up cluster-down e2e lock chart packages images release scan release-tag publish-images publish-python \
+	publish-page workflows clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,7 +53,7 @@ monitoring: setup ## Make Grafana's dashboard and the alerts of the documentatio
 
 # No error where they cannot be had: tests that need them are skipped then.
 kubernetes: setup ## Find or build (minutes, once) the Kubernetes programs that tests use
-	@$(BIN)/python tools/kubernetes_programs.py --optional etcd kube-apiserver kubectl helm
+	@$(BIN)/python tools/kubernetes_programs.py --optional etcd kube-apiserver kubectl helm actionlint crane
 
 test: lint ## Check style and types, and run all tests
 	$(PYTEST)
@@ -74,11 +75,14 @@ bench: setup ## Run the benchmarks (some minutes each)
 lock: setup ## Resolve locks/*.txt anew, after a change of pyproject.toml (UPGRADE=1: to the newest versions)
 	$(BIN)/python tools/release.py lock $(if $(UPGRADE),--upgrade)
 
+chart: kubernetes ## Lint, render and install the chart, and upgrade to it, at a real API server
+	STREAMJOIN_NO_SKIPS=1 $(BIN)/pytest -n 2 --dist loadgroup tests/test_chart.py tests/test_upgrade.py tests/test_release.py
+
 packages: setup ## Build wheel, source distribution and chart of the last commit into dist/VERSION, twice, and compare
 	$(BIN)/python tools/release.py packages
 
-images: setup ## Build both images of the last commit for amd64 and arm64 into dist/VERSION (needs buildah)
-	$(BIN)/python tools/release.py images
+images: setup ## Build both images of the last commit for amd64 and arm64 into dist/VERSION (needs buildah; TWICE=1: and compare)
+	$(BIN)/python tools/release.py images $(if $(TWICE),--twice)
 
 release: packages images ## All of a release of the last commit, in dist/VERSION: packages, images, what is in them, sums; verified
 	$(BIN)/python tools/release.py sums
@@ -86,6 +90,19 @@ release: packages images ## All of a release of the last commit, in dist/VERSION
 
 scan: setup ## Ask the vulnerability databases about that release
 	$(BIN)/python tools/release.py scan
+
+# Of .github/workflows/release.yml; docs/releasing.md.
+release-tag: setup
+	$(BIN)/python tools/release.py version --tag "$(TAG)"
+
+publish-images: setup
+	$(BIN)/python tools/release.py publish --registry "$(REGISTRY)"
+
+publish-python: setup
+	$(BIN)/python tools/release.py publish --python
+
+publish-page: setup
+	$(BIN)/python tools/release.py publish --page "$(TAG)"
 
 workflows: setup ## Check .github/workflows
 	$(BIN)/python tools/kubernetes_programs.py actionlint

@@ -45,7 +45,7 @@ done
 if [ -d pyspark ]; then
     grep -v '^#' /build/docker/unused-jars.txt | while read -r pattern; do rm -f pyspark/jars/$pattern; done
     rm -f pyspark/jars/*-linux-"$other".jar
-    rm -rf pyspark/examples pyspark/data pyspark/sbin pyspark/yarn pyspark/kubernetes pyspark/R
+    rm -rf pyspark/jars/connect-repl pyspark/examples pyspark/data pyspark/sbin pyspark/yarn pyspark/kubernetes pyspark/R
 fi
 # A wheel cannot hold links, so it holds the same library three times.
 for versioned in pyarrow/libarrow_python*.so.*.*.*; do

@@ -15,7 +15,8 @@ rm -rf usr/lib/*/gconv usr/lib/*/audit
 stdlib=usr/lib/python3.11
 rm -rf "$stdlib"/distutils "$stdlib"/lib2to3 "$stdlib"/ensurepip "$stdlib"/idlelib "$stdlib"/pydoc_data "$stdlib"/turtledemo "$stdlib"/tkinter \
     "$stdlib"/test "$stdlib"/config-*
-for module in _curses _curses_panel _dbm nis readline _sqlite3; do
+rm -f "$stdlib"/turtle.py "$stdlib"/lib-dynload/_codecs_*.so "$stdlib"/lib-dynload/*test*.so "$stdlib"/lib-dynload/xx*.so
+for module in _curses _curses_panel _dbm audioop nis ossaudiodev readline _sqlite3; do
     rm -f "$stdlib"/lib-dynload/"$module".*.so
 done
 

@@ -15,7 +15,7 @@ import os
 import posixpath
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,6 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-
-
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Links lead to where the site has the file, and diagrams are pictures."""
     source = ROOT / page.file.src_uri if page.file.generated_by else DOCS / page.file.src_uri
@@ -80,9 +78,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     return outside_of_code(DIAGRAM.sub(diagram, markdown), lambda text: LINK.sub(moved, text))
 
 
-def outside_of_code(markdown: str, change: Any) -> str:
+def outside_of_code(markdown: str, change: Callable[[str], str]) -> str:
     """The text with all but its fenced blocks changed."""
-    parts, at = [], 0
+    parts: list[str] = []
+    at = 0
     for match in CODE.finditer(markdown):
         parts += [change(markdown[at : match.start()]), match[0]]
         at = match.end()
@@ -95,17 +94,10 @@ def resolved(source: Path, path: str) -> Path | None:
     return target if target.is_relative_to(ROOT) and target.exists() else None
 
 
-def outside(source: Path, text: str) -> Iterator[Path]:
+def outside(source: Path, text: str) -> list[Path]:
     """The files outside of ``docs/`` that a page links to."""
-    found: list[Path] = []
-
-    def noted(part: str) -> str:
-        targets = (resolved(source, match["path"]) for match in LINK.finditer(part))
-        found.extend(target for target in targets if target is not None and not target.is_relative_to(DOCS))
-        return part
-
-    outside_of_code(text, noted)
-    yield from found
+    targets = [resolved(source, match["path"]) for match in LINK.finditer(CODE.sub("", text))]
+    return [target for target in targets if target is not None and not target.is_relative_to(DOCS)]
 
 
 def library() -> str:

@@ -24,7 +24,8 @@ if [[ -n ${PIP_CERT:-} ]]; then
     [[ $builder != docker ]] || { echo "images: docker build mounts no files; use podman or buildah with PIP_CERT" >&2; exit 1; }
     arguments+=(--volume "$(realpath "$PIP_CERT"):/run/certificates.crt:ro" --build-arg PIP_CERT=/run/certificates.crt)
 fi
-arguments+=(--platform "${PLATFORM:-linux/$(uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')}")
+machine=linux/$(uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')
+arguments+=(--platform "${PLATFORM:-$machine}")
 [[ -z ${START:-} ]] || arguments+=(--build-arg "START=$START")
 if [[ -n ${SOURCE_DATE_EPOCH:-} ]]; then
     arguments+=(--build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH")
@@ -34,9 +35,13 @@ fi
 [[ $builder != buildah ]] || arguments+=(--isolation chroot --layers)
 [[ -z ${AGAIN:-} ]] || arguments+=(--no-cache)
 
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
 (($#)) || set -- engine operator
 for image in "$@"; do
     tag="${REGISTRY:-}streamjoin-$image:${TAG:-$version}"
-    "$builder" build "${arguments[@]}" -f "${CONTEXT:-docker}/$image.Dockerfile" -t "$tag" "${CONTEXT:-.}"
+    # buildah before 1.30 knows this variable in no FROM.
+    sed "s|\${BUILDPLATFORM}|$machine|" "${CONTEXT:-docker}/$image.Dockerfile" > "$scratch/$image.Dockerfile"
+    "$builder" build "${arguments[@]}" -f "$scratch/$image.Dockerfile" -t "$tag" "${CONTEXT:-.}"
     echo "$tag"
 done

@@ -1,6 +1,7 @@
 """Makes a release of a commit: wheel, source distribution, chart and images with one version, and what is in them.
 
     python tools/release.py version [NEW]     shows the version, or writes a new one into every place that repeats it
+    python tools/release.py version --tag v1  whether this commit may be released under that tag
     python tools/release.py lock [--upgrade]  resolves locks/*.txt anew, which the images and the build install from
     python tools/release.py packages          wheel, source distribution and chart, built twice and compared
     python tools/release.py images            images for amd64 and arm64, what is in them and under which licences
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from release_steps import archives, debian, images, layout, locks, materials, packages, publishing, scanning, sums
 from release_steps.failure import ROOT, ReleaseError, say
-from release_steps.versions import differing, set_version, version
+from release_steps.versions import differing, notes, set_version, version
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     versions = commands.add_parser("version", help="show the version, or write a new one everywhere")
     versions.add_argument("new", nargs="?", metavar="NEW")
+    versions.add_argument("--tag", help="fail unless this is the version's tag, and CHANGELOG.md says what is in it")
     locking = commands.add_parser("lock", help="resolve the lock files")
     locking.add_argument("--upgrade", action="store_true", help="take the newest versions instead of those that are locked")
     locking.add_argument("--check", action="store_true", help="resolve nothing; fail where a lock does not fit pyproject.toml")
@@ -43,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     where = handing.add_mutually_exclusive_group(required=True)
     where.add_argument("--registry", help="registry.example.com/team")
     where.add_argument("--python", action="store_true", help="wheel and source distribution, to Python's index")
+    where.add_argument("--page", metavar="TAG", help="all but the images, to a page of GitHub's")
     handing.add_argument("--key", type=Path, help="sign with this key of cosign's; by default as the identity that CI gives")
     for each in (packing, imaging, asking, handing, summing):
         each.add_argument("--out", type=Path, help="the release's directory; by default dist/VERSION")
@@ -66,6 +69,8 @@ def show_version(chosen: argparse.Namespace) -> None:
             say(f"{path}: {chosen.new}")
     if problems := differing():
         raise ReleaseError("\n".join(problems))
+    if chosen.tag is not None:
+        notes(chosen.tag)
     print(version())
 
 
@@ -125,6 +130,8 @@ def publish(chosen: argparse.Namespace) -> None:
     out: Path = chosen.out or ROOT / "dist" / version()
     if chosen.python:
         publishing.publish_python(out)
+    elif chosen.page:
+        publishing.publish_page(out, chosen.page, notes(chosen.page))
     else:
         for reference, digest in publishing.publish(out, chosen.registry, chosen.key).items():
             print(f"{reference}@{digest}")

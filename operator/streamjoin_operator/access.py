@@ -1,7 +1,7 @@
 """Where the API server is and who we are: from the pod's service account, else from a kubeconfig, as the ``kubernetes`` package reads it.
 
 kopf and our own client log in with the same facts. A service account's token is read anew every minute, because Kubernetes replaces it. In
-a pod that package is not loaded, whose import takes half a second and 60 MB: the operator's image does without it.
+a pod that package is not loaded: it is large, and the operator's image does without it.
 
 Known limits: where a kubeconfig's user logs in by a program, the loop waits for that program when the token has expired; pods have none.
 """

@@ -8,7 +8,10 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import stat
 import tarfile
+import time
+import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +46,19 @@ def pack_again(source: Path, target: Path, epoch: int) -> None:
             content = old.extractfile(entry) if entry.isfile() else None
             _normalise(entry, epoch)
             new.addfile(entry, content)
+
+
+def zip_again(source: Path, target: Path, epoch: int) -> None:
+    """Packs what is in a zip anew, a wheel's: in its order, dated ``epoch``, and with permissions that no umask has changed."""
+    date = time.gmtime(epoch)[:6]
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as new:
+        for each in old.infolist():
+            entry = zipfile.ZipInfo(each.filename, date)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.create_system = 3  # Unix, to which permissions belong
+            mode = each.external_attr >> 16
+            entry.external_attr = (stat.S_IFREG | (0o755 if mode & 0o100 else 0o644)) << 16
+            new.writestr(entry, old.read(each))
 
 
 def unpack_source(archive: bytes, directory: Path) -> None:

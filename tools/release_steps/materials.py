@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from cyclonedx.factory.license import LicenseFactory
+from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model import HashAlgorithm, HashType, Property
 from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
@@ -57,9 +57,12 @@ def of_image(image: Image) -> list[Material]:
     """Sorted, each once."""
     found: dict[str, Material] = {}
     copyrights: dict[str, list[str]] = {}
+    shared: dict[str, str] = {}  # packages of one source may have one directory of documentation
     for entry, content in image.entries():
         name = entry.name.removeprefix("./")
         if content is None:
+            if entry.issym() and (directory := re.fullmatch(r"usr/share/doc/([^/]+)", name)):
+                shared[directory[1]] = entry.linkname.rpartition("/")[2]
             continue
         if name.startswith("var/lib/dpkg/status.d/"):
             each = _of_debian(content)
@@ -71,10 +74,10 @@ def of_image(image: Image) -> list[Material]:
             for each in _of_jar(Path(name).name, content):
                 found.setdefault(each.url.to_string(), each)
         elif match := re.fullmatch(r"usr/share/doc/([^/]+)/copyright", name):
-            copyrights[match[1]] = sorted(set(re.findall(r"^License: *(\S.*?) *$", content.read().decode(errors="replace"), re.MULTILINE)))
+            copyrights[match[1]] = _licences_of_debian(content.read().decode(errors="replace"))
     for each in found.values():
         if each.kind == "deb":
-            each.licences = copyrights.get(each.name, [])
+            each.licences = copyrights.get(shared.get(each.name, each.name), [])
     if not any(each.kind == "deb" for each in found.values()):
         raise ReleaseError(f"{image.layout}: {image.digest}: has no packages in var/lib/dpkg/status.d; build it by tools/release.py images")
     return sorted(found.values())
@@ -104,6 +107,7 @@ def bill(name: str, version: str, image: Image, materials: list[Material], epoch
     document.metadata.component = Component(
         name=name, version=version, type=ComponentType.CONTAINER, purl=url, bom_ref=url.to_string(), hashes=[digest]
     )
+    document.register_dependency(document.metadata.component, document.components)
     document.metadata.properties.add(Property(name="streamjoin:architecture", value=image.architecture))
     text = JsonV1Dot6(document).output_as_string(indent=1)
     if (problem := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)) is not None:
@@ -124,6 +128,12 @@ def _of_debian(content: IO[bytes]) -> Material:
     fields = email.parser.BytesParser().parsebytes(content.read(), headersonly=True)
     qualifiers = {"arch": fields["Architecture"], "distro": "debian-12"}
     return Material("deb", fields["Package"], fields["Version"], "debian", qualifiers=qualifiers)
+
+
+def _licences_of_debian(copyright_file: str) -> list[str]:
+    """As the machine-readable form says; of older forms, the licences of Debian's own collection that they refer to."""
+    said = re.findall(r"^License: *(\S.*?) *$", copyright_file, re.MULTILINE)
+    return sorted(set(said or re.findall(r"/usr/share/common-licenses/([A-Za-z]+(?:-[0-9.]*[0-9])?)", copyright_file)))
 
 
 def _of_python(content: IO[bytes]) -> Material:

@@ -89,9 +89,9 @@ def build_python(source: Source, target: Path) -> list[Path]:
         sdist, wheel = target / f"streamjoin-{of_index}.tar.gz", target / f"streamjoin-{of_index}-py3-none-any.whl"
         if {path.name for path in built.values()} != {sdist.name, wheel.name}:
             raise ReleaseError(f"uv build made {sorted(path.name for path in built.values())}, not {sdist.name} and {wheel.name}")
-        # Setuptools dates the wheel, but not what is in the source distribution.
+        # Setuptools dates the wheel alone, and has in both the permissions that the umask leaves.
         archives.pack_again(built[".gz"], sdist, source.epoch)
-        wheel.write_bytes(built[".whl"].read_bytes())
+        archives.zip_again(built[".whl"], wheel, source.epoch)
     return [sdist, wheel]
 
 

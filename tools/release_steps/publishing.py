@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import kubernetes_programs
@@ -25,17 +26,19 @@ def publish(release: Path, registry: str, key: Path | None = None) -> dict[str, 
         raise ReleaseError(f"--registry: {registry!r} is no registry; write it as registry.example.com/team, in small letters, without https://")
     sums.check(release)
     about = sums.description(release)
+    _log_in(registry)
     if not about.get("images"):
         raise ReleaseError(f"{release}: has no images; run tools/release.py images, and then sums")
     published = {}
     for name, digest in sorted(about["images"].items()):
         reference = f"{registry}/{name}:{about['version']}"
         say(f"pushing {reference}")
-        run(_program("crane"), "push", *_insecure(registry), "--index", release / images.DIRECTORY / name, reference)
+        run(_program("crane"), "push", *_insecure(registry), release / images.DIRECTORY / name, reference)
         pushed = output(_program("crane"), "digest", *_insecure(registry), reference).strip()
         if pushed != digest:
             raise ReleaseError(f"{reference}: the registry has {pushed}, and the release is {digest}")
         published[f"{registry}/{name}"] = digest
+    tell_workflow(published)
     published[f"{registry}/charts/streamjoin-operator"] = publish_chart(release, registry)
     for reference, digest in published.items():
         sign(f"{reference}@{digest}", key)
@@ -48,7 +51,7 @@ def publish_chart(release: Path, registry: str) -> str:
     if len(charts) != 1:
         raise ReleaseError(f"{release}: has {len(charts)} charts (streamjoin-operator-*.tgz), not one; run tools/release.py packages")
     plain = ["--plain-http"] if _insecure(registry) else []
-    run(_program("helm"), "push", charts[0], f"oci://{registry}/charts", *plain)
+    run(_program("helm"), "push", charts[0], f"oci://{registry}/charts", f"--registry-config={_credentials()}", *plain)
     version = charts[0].name.removeprefix("streamjoin-operator-").removesuffix(".tgz")
     return output(_program("crane"), "digest", *_insecure(registry), f"{registry}/charts/streamjoin-operator:{version}").strip()
 
@@ -69,6 +72,37 @@ def publish_python(release: Path) -> None:
     if len(found) != 2:
         raise ReleaseError(f"{release}: has {len(found)} of wheel and source distribution; run tools/release.py packages")
     run(program("uv"), "publish", "--trusted-publishing=always", *found, environment=os.environ)
+
+
+def publish_page(release: Path, tag: str, text: str) -> None:
+    """Makes a release of GitHub's with all but the images, by the program ``gh``. Raises ReleaseError."""
+    sums.check(release)
+    files = sorted(path for path in release.iterdir() if path.is_file())
+    before = ["--prerelease"] if "-" in tag else []
+    run("gh", "release", "create", tag, "--verify-tag", "--title", tag, "--notes", text, *before, *files)
+
+
+def tell_workflow(published: dict[str, str]) -> None:
+    """Gives GitHub's workflow the digests, as outputs by the last part of each name, for its statements of provenance."""
+    path = os.environ.get("GITHUB_OUTPUT")
+    if path:
+        with Path(path).open("a") as file:
+            file.writelines(f"{reference.rpartition('/')[2]}={digest}\n" for reference, digest in published.items())
+
+
+def _log_in(registry: str) -> None:
+    """With REGISTRY_USER and REGISTRY_PASSWORD, where they are set; else as whoever has logged in on this machine."""
+    user, password = os.environ.get("REGISTRY_USER"), os.environ.get("REGISTRY_PASSWORD")
+    if user and password:
+        command = [str(_program("crane")), "auth", "login", registry.partition("/")[0], f"--username={user}", "--password-stdin"]
+        done = subprocess.run(command, input=password, text=True, capture_output=True, check=False)
+        if done.returncode:
+            raise ReleaseError(f"REGISTRY_USER: {user}: {registry} does not let it in: {done.stderr.strip()}")
+
+
+def _credentials() -> Path:
+    """Where crane and cosign have them, too."""
+    return Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker", "config.json")
 
 
 def _insecure(registry: str) -> list[str]:

@@ -80,6 +80,18 @@ def set_version(new: str, root: Path = ROOT) -> list[str]:
     return changed
 
 
+def notes(tag: str, root: Path = ROOT) -> str:
+    """What CHANGELOG.md says of the version that a tag names. Raises ReleaseError where tag, version and changelog do not agree."""
+    expected = version(root)
+    if tag != f"v{expected}":
+        raise ReleaseError(f"tag {tag}: is not v{expected}, the version of pyproject.toml; run tools/release.py version NEW before you tag")
+    text = (root / "CHANGELOG.md").read_text()
+    found = re.search(rf"^## \[{re.escape(expected)}\] - \d{{4}}-\d\d-\d\d\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    if found is None or not found[1].strip():
+        raise ReleaseError(f"CHANGELOG.md: has no section '## [{expected}] - YYYY-MM-DD' with text; rename that of [Unreleased]")
+    return found[1].strip() + "\n"
+
+
 def of_python(semantic: str) -> str:
     """The same version as wheels have it (PEP 440): 1.2.0-rc.1 is 1.2.0rc1."""
     for word, letter in (("-alpha.", "a"), ("-beta.", "b"), ("-rc.", "rc")):

@@ -48,22 +48,22 @@ class Join:
     """
 
     def __init__(self, manifest: Mapping[str, Any]) -> None:
-        """``manifest``: as data, with the fields of a manifest file. Paths, tuples and timedeltas stand for what a file has for them."""
+        """``manifest``: a manifest's fields as data. ``Path``, tuple and ``timedelta`` are accepted for text, list and duration."""
         self._document = check(_plain(manifest), keep_unknown=True)
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> Join:
-        """From a manifest file with one StreamJoin; ``-``: standard input. Raises OSError where it cannot be read."""
+        """Read a manifest file with one StreamJoin; ``-`` is standard input. Raises OSError if it cannot be read."""
         return cls.parse(_text_of(path))
 
     @classmethod
     def parse(cls, text: str) -> Join:
-        """From a manifest's text, YAML or JSON. Its problems have lines."""
+        """Parse a manifest's text, YAML or JSON. Problems have line numbers."""
         return cls._of(the_one(parse(text)))
 
     @classmethod
     def parse_all(cls, text: str) -> list[Join]:
-        """Of a text with several documents, each StreamJoin; resources of other kinds are passed over."""
+        """All StreamJoins of a text with several documents. Resources of other kinds are skipped."""
         return [cls._of(document) for document in parse(text)]
 
     @classmethod
@@ -77,9 +77,11 @@ class Join:
         workers: int | Mapping[str, Any] | None = None,
         **spec: Any,
     ) -> Join:
-        """From its parts. ``streams`` and ``joins``: by name, their fields as in a manifest; a join that says nothing of its output gives
-        its results to whoever runs it. ``checkpoint``: where the state is; ``workers``: how many, or the manifest's fields; ``spec``: other
-        fields, such as ``scaling`` or ``dead_letter``.
+        """A join from its parts.
+
+        ``streams`` and ``joins``: by name, with the fields of a manifest. A join without an ``output`` gives its results to the program
+        that runs it. ``checkpoint``: where the state is. ``workers``: their number, or the manifest's fields. ``spec``: other fields, such
+        as ``scaling`` or ``dead_letter``.
 
         >>> numbers = {"generator": {"rows": 100, "rate": {"constant": 10}, "realTime": False, "columns": {"id": {"sequence": {}}}}}
         >>> stream = {"source": numbers, "schema": "id BIGINT, at TIMESTAMP", "eventTime": "at"}
@@ -115,12 +117,12 @@ class Join:
         return self._document.name
 
     def validate(self) -> list[Problem]:
-        """All that is wrong with it: each with its field, the value, and what to do about it. Empty: it can be run."""
+        """Everything that is wrong with the manifest, each with its field, its value and what to do. Empty if the join can be run."""
         return list(self._document.problems)
 
     @property
     def remarks(self) -> list[Problem]:
-        """What is allowed, but perhaps not meant."""
+        """What is allowed, but perhaps not what you meant."""
         return list(self._document.remarks)
 
     @property
@@ -141,15 +143,18 @@ class Join:
 
     @cached_property
     def job(self) -> Job:
-        """What runs, with relative paths taken from the directory that was the working directory at the first use. Raises ManifestError,
-        also where there is no ``spec.checkpoint.location``."""
+        """The manifest compiled to what the engine runs. Relative paths are resolved against the working directory of the first use.
+
+        Raises ManifestError, also if there is no ``spec.checkpoint.location``.
+        """
         from streamjoin.job import compile_job
 
         return anchored(compile_job(self.manifest))
 
     def expected(self) -> tuple[str | None, str | None]:
-        """Of a valid manifest: a warning where the workers that it allows would begin fuller than it wants them to be; and what a worker
-        may hold, where it does not say. Raises ManifestError."""
+        """Two sentences, or None for each: a warning, if the allowed workers would begin fuller than the manifest wants them to be; and
+        how much a worker may hold, if the manifest does not say so. Raises ManifestError.
+        """
         from streamjoin.job import compile_job, with_checkpoint
 
         job = compile_job(with_checkpoint(self.manifest))
@@ -163,11 +168,12 @@ class Join:
         capacity: float | None = None,
         current: Plan | Mapping[str, Any] | str | None = None,
     ) -> Outline:
-        """How it would be cut among workers: the data of ``streamjoin plan``. Nothing is read or written.
+        """How the join would be cut among workers: the data of ``streamjoin plan``. Nothing is read or written.
 
-        ``tasks``: for so many workers; ``capacity``: for as few as can hold all, each at most so many tuples; without either, as the first
-        deployment does, or for what ``stats`` says (as of ``--stats``: data, or JSON text). ``current``: from this plan on. Raises
-        ManifestError, PlanRefusal, and ValueError for statistics and plans that are none.
+        ``tasks``: the number of workers. ``capacity``: the most tuples that a worker may hold; the plan has as few workers as that allows.
+        Without both, the plan is the one that a run would begin with. ``stats``: what the streams look like, as data or JSON text of the
+        form that ``--stats`` takes. ``current``: the plan to go on from. Raises ManifestError, PlanRefusal, and ValueError for invalid
+        statistics or plans.
 
         >>> from pathlib import Path
         >>> outline = Join.read(Path("examples/band.yaml")).plan(tasks=4)
@@ -192,12 +198,12 @@ class Join:
         elastic: bool = False,
         log_directory: str | PathLike[str] | None = None,
     ) -> Run:
-        """Run it, epoch by epoch, going on after the last one that was committed. Nothing happens before the first epoch is asked for.
+        """Run the join epoch by epoch, from the last committed epoch on. Nothing happens before you ask for the first epoch.
 
-        ``runner``: ``spark`` brings a process for each worker, by a Spark of its own on this machine; ``inline`` joins in this process, and
-        needs no Java. It ends when all input is joined and no more can come (``until_idle``), ``for_seconds`` after the workers have
-        started, or when it is stopped. ``elastic``: workers come and go as ``spec.scaling`` says. ``log_directory``: of Spark's log and
-        traces; by default ``logs`` in the checkpoint. Raises ManifestError.
+        ``runner``: ``spark`` starts Spark on this machine, with a process for each worker; ``inline`` joins in this process and needs no
+        Java. The run ends when all input is joined and no more can come (``until_idle``), ``for_seconds`` after the workers have started,
+        or when it is stopped. ``elastic``: workers come and go as ``spec.scaling`` says. ``log_directory``: for Spark's log and traces; by
+        default ``logs`` in the checkpoint. Raises ManifestError.
         """
         from streamjoin.api.running import Run
 
@@ -213,12 +219,12 @@ class Join:
         memory_bytes: int = QUERY_MEMORY_BYTES,
         after: int | None = None,
     ) -> pa.Table:
-        """The answer to one SELECT over the streams, which have the tuples that are held, and over joins whose results are kept as
-        snapshots, by their names: of one committed epoch, which the table's metadata names (``streamjoin.epoch``,
-        ``streamjoin.committed-at``). Whether the join runs does not matter: its storage is read.
+        """The answer to one SELECT, from the storage of the join, whether it runs or not.
 
-        ``limit``: so many rows at most (``streamjoin.truncated`` says whether there are more). ``after``: of the results of one join, those
-        of later snapshots alone (``streamjoin.snapshot`` names the last one). Raises QueryError, ManifestError. In memory: the answer.
+        The tables are the streams, with the tuples that the join holds, and the joins that keep snapshots, with their results. The answer
+        is of one committed epoch, which the metadata of the table's schema names (``streamjoin.epoch``, ``streamjoin.committed-at``).
+        ``limit``: the most rows (``streamjoin.truncated`` says whether there are more). ``after``: of one join's results, only those of
+        later snapshots (``streamjoin.snapshot`` is the last one). Raises QueryError, ManifestError. The whole answer is in memory.
         """
         import pyarrow as pa
 
@@ -233,7 +239,7 @@ class Join:
 
     @contextlib.contextmanager
     def asked(self, sql: str, limits: Any, stop: Stop | None = None, *, after: int | None = None) -> Iterator[Answer]:
-        """The same as it comes, batch by batch, to be taken within. ``limits``: a ``query.messages.Limits``."""
+        """The same answer batch by batch, as a context manager. ``limits``: a ``query.messages.Limits``."""
         from streamjoin.query.catalog import Catalog
         from streamjoin.query.execution import asked
         from streamjoin.state.storage import ObjectStorage
@@ -242,10 +248,10 @@ class Join:
             yield answer
 
     def results(self, join: str | None = None) -> pa.RecordBatchReader:
-        """What a join has found and made visible, as Arrow: from its files sink, or else from its snapshots. ``join``: its name, where
-        there are several. Raises ValueError where they are kept in neither, ManifestError, and as read SourceError or StorageError.
+        """The visible results of a join as Arrow, from its files sink, or else from its snapshots.
 
-        Files that appear after the call are not read. In memory: one batch.
+        ``join``: its name, if there are several. Files that appear after the call are not read. One batch is in memory at a time. Raises
+        ManifestError; ValueError if results are kept in neither; while reading, SourceError or StorageError.
         """
         from streamjoin.api.results import results_of
 

@@ -43,7 +43,7 @@ class PlanRefusal(ValueError):  # noqa: N818 - an answer, with the remedy
 
 @dataclass(frozen=True, eq=False)
 class Outline:
-    """A plan, and what it comes to: the data of ``streamjoin plan``."""
+    """A plan and its figures: the data of ``streamjoin plan``."""
 
     job: Job
     """As its tuples would lie."""
@@ -66,7 +66,7 @@ class Outline:
 
     @property
     def plan(self) -> Plan:
-        """To be saved (``to_json``), put to a running join, or gone on from (``current``)."""
+        """The plan itself: save it (``to_json``), put it to a running join, or go on from it (``current``)."""
         return self.planned.plan
 
     @property
@@ -83,7 +83,7 @@ class Outline:
 
     @cached_property
     def loads(self) -> tuple[float, ...]:
-        """What each worker would hold, as the capacity is measured: in tuples, or in bytes."""
+        """What each worker would hold, in the unit of the capacity: tuples or bytes."""
         return tuple(map(float, loads(self.scheme, self.statistics)))
 
     @property
@@ -93,7 +93,7 @@ class Outline:
 
     @property
     def replication(self) -> float:
-        """By how many workers a tuple would be held, on average; 0 where nothing is."""
+        """How many workers would hold a tuple, on average; 0 if nothing is held."""
         tuples = sum(side.tuples for side in self.statistics.sides)
         return float(loads(self.scheme, self.statistics.counted).sum()) / tuples if tuples else 0.0
 
@@ -104,7 +104,7 @@ class Outline:
 
     @property
     def moved_tuples(self) -> float:
-        """What would move from the running plan to this one."""
+        """How many tuples would move from the running plan to this one."""
         return self.planned.migration.moved_tuples if self.running is not None and self.planned.changed else 0.0
 
     @property
@@ -115,7 +115,7 @@ class Outline:
         return tuple(dict.fromkeys(text for text in (fullest, of_first) if text is not None))
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, as ``json`` writes it."""
+        """Everything, as data that ``json`` can write."""
         return {
             "model": self.model,
             "workers": self.workers,

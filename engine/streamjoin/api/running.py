@@ -65,7 +65,7 @@ class Epoch:
 
     @property
     def seconds(self) -> float:
-        """That it took; to start workers is not counted."""
+        """How long it took, without the start of workers."""
         return self.detail.duration
 
     @cached_property
@@ -79,22 +79,22 @@ class Epoch:
 
     @property
     def output(self) -> int:
-        """Results, of all joins."""
+        """The number of results of all joins."""
         return self.detail.output
 
     @property
     def joins(self) -> Mapping[str, JoinWork]:
-        """By join: its results, and the pairs that were looked at for them."""
+        """By join: the number of results, and of the pairs that were checked for them."""
         return self.detail.joins
 
     @property
     def backlog(self) -> dict[str, int]:
-        """By stream, records that wait to be read, as far as it is known."""
+        """By stream: how many records wait to be read, as far as is known."""
         return dict(zip(self.streams, self.detail.backlog, strict=True))
 
     @property
     def watermarks(self) -> dict[str, datetime | None]:
-        """By stream: no tuple with an earlier event time is joined any more."""
+        """By stream: the watermark. Tuples with an earlier event time are late."""
         found = zip(self.streams, self.detail.watermarks, strict=True)
         return {stream: None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC) for stream, micros in found}
 
@@ -104,7 +104,7 @@ class Epoch:
 
     @property
     def utilization(self) -> Mapping[int, float]:
-        """tau by worker: what it holds / its capacity."""
+        """By worker: tau, what it holds / its capacity."""
         return self.detail.utilization
 
     @property
@@ -116,10 +116,10 @@ class Epoch:
 
 
 class Run(Iterator[Epoch]):
-    """See :meth:`streamjoin.api.join.Join.run`. To be used as a context manager, or closed, or taken to its end.
+    """An iterator of epochs, made by ``Join.run``. Use it as a context manager, or close it, or take it to its end.
 
-    The next epoch is begun when it is asked for: who takes longer for one than ``spec.epoch.interval`` holds the join back. Only ``stop``
-    may be called by other threads. What happens besides is told to the logger ``streamjoin``.
+    An epoch begins when you ask for it: a program that takes longer for an epoch than ``spec.epoch.interval`` slows the join down. Other
+    threads may call ``stop`` only. Retries and warnings go to the logger ``streamjoin``.
     """
 
     def __init__(
@@ -158,18 +158,18 @@ class Run(Iterator[Epoch]):
         return next(self._epochs)
 
     def wait(self) -> Reason:
-        """Run it to its end, and say why that came. Epochs are not kept. Raises Failure."""
+        """Run to the end and return the reason. Epochs are not kept. Raises Failure."""
         for _ in self:
             pass
         assert self.reason is not None, "an iterator that is taken to its end has ended"
         return self.reason
 
     def stop(self) -> None:
-        """Let the epoch end that is running, and no other begin. Returns at once; any thread may call this."""
+        """Let the running epoch end, and begin no other. Returns at once; any thread may call it."""
         self._stop.set()
 
     def close(self) -> None:
-        """End it: workers are stopped, and results that wait are made visible. Nothing happens where it has ended."""
+        """End the run: stop the workers, and make waiting results visible. Does nothing if the run has ended."""
         self._stop.set()
         self._epochs.close()
 
@@ -181,14 +181,16 @@ class Run(Iterator[Epoch]):
 
     @property
     def reason(self) -> Reason | None:
-        """Why it is over; None: it is not, or has not begun."""
+        """Why the run is over; None if it is not over, or has not begun."""
         return None if self._ended is None else self._ended.reason
 
     @property
     def recovered(self) -> Mapping[str, pa.Table]:
-        """Committed results, by join with a console sink, that are of no epoch of this run's. From the first epoch on: those of the last
-        commit before, if that process was killed before it handed them over, or after, which nobody can know. From the end on: also those
-        of an epoch that was committed, and then failed or was interrupted."""
+        """Committed results, by join with a console sink, that belong to no epoch of this run.
+
+        From the first epoch on: the results of the last commit before, if that process was killed; nobody can know whether it had handed
+        them over. After the end: also those of an epoch that was committed, and then failed or was interrupted.
+        """
         return self._recovered
 
     def _run(self) -> Generator[Epoch, None, None]:

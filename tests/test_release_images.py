@@ -1,0 +1,259 @@
+"""Images of a release: nothing misses the parts they leave out, what they hold is listed, and a real registry takes them as they are."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kubernetes_programs
+from release_steps import debian, images, layout, materials, publishing, sums
+from release_steps.failure import ReleaseError
+from release_steps.packages import Source, build_chart
+from skips import lacks
+from waiting import wait_for
+
+ROOT = Path(__file__).resolve().parent.parent
+
+WITHOUT = """
+import importlib.util, pkgutil, sys
+
+class Absent:
+    def __init__(self, names):
+        self.names = set(names)
+    def find_spec(self, name, path=None, target=None):
+        if name in self.names:
+            raise ModuleNotFoundError(f"No module named {name!r}, which the image leaves out", name=name)
+
+def import_all(package, but=()):
+    for each in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not each.name.endswith("__main__") and each.name not in but:
+            importlib.import_module(each.name)
+"""
+"""Makes this Python know as little as an image's."""
+
+
+def left_out(image: str) -> list[str]:
+    """Modules that docker/unused-python.txt removes from an image, as far as they are installed here."""
+    site = Path(sysconfig.get_path("platlib"))
+    found = set()
+    for line in (ROOT / "docker" / "unused-python.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            whose, pattern = line.split()
+            for path in site.glob(pattern) if whose in ("both", image) else ():
+                parts = [*path.relative_to(site).parts[:-1], path.name.split(".")[0]]
+                if all(part.isidentifier() for part in parts) and (path.is_dir() or path.suffix in (".py", ".so")):
+                    found.add(".".join(parts))
+    assert len(found) > 10
+    return sorted(found)
+
+
+def run_without(names: list[str], program: str, directory: Path, *paths: Path) -> subprocess.CompletedProcess[str]:
+    text = f"{WITHOUT}\nsys.meta_path.insert(0, Absent({names!r}))\n{program}"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    command = [sys.executable, "-c", text]
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def test_the_operator_does_without_what_its_image_leaves_out(tmp_path: Path) -> None:
+    script = (ROOT / "docker" / "install-python.sh").read_text()
+    [listed] = re.findall(r"for package in (api .*); do", script)
+    engine = tmp_path / "engine"
+    shutil.copytree(ROOT / "engine" / "streamjoin", engine / "streamjoin", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in listed.split():
+        shutil.rmtree(engine / "streamjoin" / package)
+    absent = [*left_out("operator"), "scipy", "pandas", "pyarrow", "numba", "kubernetes"]
+    program = "import streamjoin, streamjoin_operator\nimport_all(streamjoin)\nimport_all(streamjoin_operator)\nprint('imported')"
+    assert run_without(absent, program, tmp_path, engine, ROOT / "operator").stdout == "imported\n"
+
+
+def test_the_engine_does_without_what_its_image_leaves_out(tmp_path: Path) -> None:
+    draw = ["cli.draw", "cli.picture", "cli.frontier_picture", "cli.simulation_picture", "papers.picture"]
+    program = f"""
+import streamjoin
+import_all(streamjoin, {[f"streamjoin.{each}" for each in draw]!r})
+import numpy
+from streamjoin.elastic.mapping import assign
+print(assign(numpy.array([[1.0, 5.0], [4.0, 1.0]])))
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "matplotlib" else find(name, *more)    # as where it is not
+from streamjoin.cli import main
+try:
+    main(["run", {str(ROOT / "examples" / "demo.yaml")!r}, "--picture", "run.png"])
+except SystemExit as end:
+    print(end.code)
+"""
+    done = run_without(left_out("engine"), program, tmp_path, ROOT / "engine")
+    assert done.stdout == "(1, 0)\n2\n", done.stderr
+    assert "'run.png' cannot be drawn without matplotlib, which images leave out; pip install 'streamjoin[engine]'" in done.stderr
+
+
+def packed(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return gzip.compress(buffer.getvalue(), mtime=0)
+
+
+def jar(files: dict[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return buffer.getvalue()
+
+
+def put(directory: Path, content: bytes) -> dict[str, object]:
+    digest = hashlib.sha256(content).hexdigest()
+    (directory / "blobs" / "sha256" / digest).write_bytes(content)
+    return {"digest": f"sha256:{digest}", "size": len(content)}
+
+
+SITE = "opt/streamjoin/lib/python3.11/site-packages"
+CONTENT = {
+    "var/lib/dpkg/status.d/libc6": b"Package: libc6\nVersion: 2.36-9\nArchitecture: {arch}\nDescription: a\n b\n",
+    "usr/share/doc/libc6/copyright": b"Files: *\nLicense: LGPL-2.1+\n\nFiles: b\nLicense: BSD-3-clause\n",
+    "var/lib/dpkg/status.d/older": b"Package: older\nVersion: 1:3\nArchitecture: all\n",
+    "usr/share/doc/older/copyright": b"It is free; its terms are in `/usr/share/common-licenses/GPL-3'.\n",
+    f"{SITE}/numpy-2.4.0.dist-info/METADATA": b"Name: NumPy\nVersion: 2.4.0\nLicense-Expression: BSD-3-Clause\n\ntext",
+    f"{SITE}/old_one-1.dist-info/METADATA": b"Name: old_one\nVersion: 1\nClassifier: License :: OSI Approved :: MIT License\n",
+    f"{SITE}/silent-1.dist-info/METADATA": b"Name: silent\nVersion: 1\n",
+    f"{SITE}/pyspark/jars/both-1.0.jar": jar(
+        {
+            "META-INF/maven/org.a/both/pom.properties": "groupId=org.a\nartifactId=both\nversion=1.0\n",
+            "META-INF/maven/org.b/inside/pom.properties": "groupId=org.b\nartifactId=inside\nversion=7\n",
+            "META-INF/MANIFEST.MF": "Bundle-License: https://www.apache.org/licenses/LICE\r\n NSE-2.0\r\n",
+        }
+    ),
+    f"{SITE}/pyspark/jars/plain-2.13-4.3.jar": jar({"META-INF/LICENSE": "  Apache License\n  Version 2.0"}),
+}
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    """A release whose image has little in it, for two processors."""
+    directory = tmp_path / "release"
+    image = directory / images.DIRECTORY / "streamjoin-engine"
+    (image / "blobs" / "sha256").mkdir(parents=True)
+    (image / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    manifests = []
+    for architecture in debian.ARCHITECTURES:
+        files = {name: content.replace(b"{arch}", architecture.encode()) for name, content in CONTENT.items()}
+        layer = packed(files)
+        diff = f"sha256:{hashlib.sha256(gzip.decompress(layer)).hexdigest()}"
+        config = {"architecture": architecture, "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": [diff]}}
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": {"mediaType": "application/vnd.oci.image.config.v1+json", **put(image, json.dumps(config).encode())},
+            "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", **put(image, layer)}],
+        }
+        manifests.append({"mediaType": manifest["mediaType"], **put(image, json.dumps(manifest).encode())})
+    (image / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": manifests}))
+    digest = layout.join(image, "0.1.0")
+    source = Source(ROOT, "0" * 40, 1772366400)
+    build_chart(source, directory)
+    sums.describe(directory, source, images={"streamjoin-engine": digest})
+    sums.write(directory)
+    return directory
+
+
+def test_each_machine_takes_its_own_image_of_one_name(release: Path) -> None:
+    image = release / images.DIRECTORY / "streamjoin-engine"
+    assert [each.architecture for each in layout.images(image)] == ["amd64", "arm64"]
+    assert layout.problems(image) == []
+    [entry] = json.loads((image / "index.json").read_text())["manifests"]
+    inner = json.loads(layout.blob(image, entry["digest"]).read_bytes())
+    assert [each["platform"] for each in inner["manifests"]] == [{"architecture": each, "os": "linux"} for each in debian.ARCHITECTURES]
+    first = layout.images(image)[0]
+    assert first.unpacked_bytes() == sum(len(content.replace(b"{arch}", b"amd64")) for content in CONTENT.values())
+    assert dict(first.largest(depth=1)).keys() == {"var", "usr", "opt"}
+    blob = layout.blob(image, first.manifest["layers"][0]["digest"])
+    blob.write_bytes(blob.read_bytes() + b"\0")
+    assert layout.problems(image) == [f"{blob}: is not what its name says"]
+    blob.unlink()
+    assert layout.problems(image) == [f"{image}: sha256:{blob.name} is missing"]
+
+
+def test_what_an_image_is_made_of_and_under_which_licences(release: Path) -> None:
+    first, second = layout.images(release / images.DIRECTORY / "streamjoin-engine")
+    found = materials.of_image(first)
+    assert materials.licence_list(found).splitlines()[1:] == [
+        "deb\tdebian:libc6\t2.36-9\tBSD-3-clause; LGPL-2.1+",
+        "deb\tdebian:older\t1:3\tGPL-3",
+        "maven\torg.a:both\t1.0\thttps://www.apache.org/licenses/LICENSE-2.0",
+        "maven\torg.b:inside\t7\tunknown",
+        "maven\tplain\t2.13-4.3\tApache-2.0",
+        "pypi\tnumpy\t2.4.0\tBSD-3-Clause",
+        "pypi\told-one\t1\tMIT License",
+        "pypi\tsilent\t1\tunknown",
+    ]
+    text = materials.bill("streamjoin-engine", "0.1.0", first, found, 1772366400)
+    assert text == materials.bill("streamjoin-engine", "0.1.0", first, found, 1772366400)
+    document = json.loads(text)
+    assert document["metadata"]["timestamp"].startswith("2026-03-01T12:00:00")
+    assert document["metadata"]["component"]["hashes"] == [{"alg": "SHA-256", "content": first.digest.removeprefix("sha256:")}]
+    assert {each["purl"] for each in document["components"]} >= {
+        "pkg:deb/debian/libc6@2.36-9?arch=amd64&distro=debian-12",
+        "pkg:pypi/numpy@2.4.0",
+        "pkg:maven/org.b/inside@7",
+    }
+    assert document["serialNumber"] != json.loads(materials.bill("streamjoin-engine", "0.1.0", second, found, 0))["serialNumber"]
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    """A registry's address. It forgets all when it ends."""
+    crane = kubernetes_programs.find("crane")
+    if crane is None:
+        pytest.skip(lacks("crane", "make kubernetes"))
+    log = tmp_path / "registry.log"
+    with log.open("w") as file:
+        process = subprocess.Popen([crane, "registry", "serve", "--address=127.0.0.1:0"], stdout=file, stderr=file)
+    try:
+        port = wait_for("a registry", lambda: re.findall(r"serving on port (\d+)", log.read_text()), told=log.read_text)[0]
+        yield f"localhost:{port}"
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.mark.apiserver
+def test_a_registry_has_the_release_by_its_digests(release: Path, registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signed: list[str] = []
+    monkeypatch.setattr(publishing, "sign", lambda reference, key=None: signed.append(reference))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    published = publishing.publish(release, f"{registry}/team")
+    expected = sums.description(release)["images"]["streamjoin-engine"]
+    assert published[f"{registry}/team/streamjoin-engine"] == expected
+    assert published.keys() == {f"{registry}/team/streamjoin-engine", f"{registry}/team/charts/streamjoin-operator"}
+    assert signed == [f"{reference}@{digest}" for reference, digest in published.items()]
+    crane = str(kubernetes_programs.find("crane"))
+    for architecture in debian.ARCHITECTURES:
+        pull = [crane, "export", "--insecure", f"--platform=linux/{architecture}", f"{registry}/team/streamjoin-engine:0.1.0", "-"]
+        content = subprocess.run(pull, capture_output=True, check=True).stdout
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            status = archive.extractfile("var/lib/dpkg/status.d/libc6")
+            assert status is not None
+            assert f"Architecture: {architecture}" in status.read().decode()
+    (release / "more").write_text("")
+    with pytest.raises(ReleaseError, match="more: is not listed"):
+        publishing.publish(release, f"{registry}/team")
