@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate
-from streamjoin.scheme import all_dichotomies, dichotomy
+from streamjoin.scheme import all_dichotomies, dichotomy, peeling_many
 from streamjoin.scheme.cuts import Dichotomy, lower_bound
 from streamjoin.scheme.matrix import Matrix
 from streamjoin.scheme.models import plan_for_capacity
@@ -211,3 +211,29 @@ def test_a_thousand_buckets_a_side_are_planned_quickly() -> None:
     assert 8 <= scheme.tasks <= 16
     # About 0.03 s; the margin is for machines that are busy or slow.
     assert elapsed < 1.0
+
+
+def test_of_thousands_of_tasks_no_area_is_left_out_unasked_that_would_be_of_use() -> None:
+    rng = np.random.default_rng(76)
+    some = 0
+    for case in range(100):
+        capacity, count = float(rng.uniform(0.5, 20)), int(rng.integers(1, 60))
+        left, right = (np.cumsum(rng.exponential(rng.choice([0.1, 1, 10]), count)) for _ in range(2))
+        pairs = left * right * np.sort(rng.uniform(0, 1, count) ** rng.choice([0.2, 1, 3]))[::-1]
+        left_over, wasted = int(rng.integers(1, 2000)), float(rng.choice([0, 0.1, 0.5, 2]))
+        per_task = (capacity / 2) ** 2
+        behind = float(pairs.max() + rng.uniform(0, left_over) * per_task)
+        chosen, needed = peeling_many._useful(left, right, pairs, capacity, left_over, behind, wasted)
+        every = peeling_many._about_needed(left, right, capacity)
+        message = f"seed 76, case {case}"
+        expected = []
+        for number, (tasks, one, other, inside) in enumerate(zip(every, left, right, pairs, strict=True)):
+            assert tasks > 50 or tasks >= partition(one, other, capacity).tasks, message
+            waste = tasks - max(inside / per_task, (one + other) / capacity)
+            thrifty = waste <= 6 + wasted * tasks or inside >= 0.8 * one * other
+            if tasks <= left_over and behind - inside <= (left_over - tasks + 1e-6) * per_task:
+                expected += [number] if tasks <= 12 or (inside >= 0.3 * one * other and thrifty) else []
+        assert chosen.tolist() == expected, message
+        assert needed.tolist() == every[expected].tolist(), message
+        some += 0 < len(expected) < count
+    assert some > 10

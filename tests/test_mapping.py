@@ -9,7 +9,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from streamjoin.elastic.mapping import Overlap, assign, greedy, map_tasks, overlaps, relabelled
+from streamjoin.elastic import mapping
+from streamjoin.elastic.mapping import Overlap, assign, greedy, map_tasks, overlaps, relabelled, shared
 from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN
 from streamjoin.language.sides import LEFT, RIGHT
@@ -109,6 +110,33 @@ def test_the_map_by_what_is_shared_keeps_as_much_as_the_best_of_all_pairs() -> N
         assert kept_by(overlap, keep) == pytest.approx(kept_by(overlap, assign(overlap))), f"seed 58, case {case}"
         same = Overlap((9, 9), np.arange(9).repeat(9), np.tile(np.arange(9), 9), np.ones(81))
         assert assign(same) == tuple(range(9))
+
+
+def test_of_very_many_pairs_the_best_of_each_task_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where ten thousand tasks share something with two thousand others each, and nobody lists the pairs."""
+    rng = np.random.default_rng(59)
+    for case in range(25):
+        before, after, statistics, _ = random_pair(rng)
+        every = overlaps(before, after, statistics)
+        message = f"seed 59, case {case}, {before}, {after}"
+        with monkeypatch.context() as many:
+            many.setattr(mapping, "MOST_PAIRS", 0)
+            many.setattr(mapping, "KEPT_PAIRS", 2)
+            best = shared(before, after, statistics)
+        assert (best.factors is not None) == bool(every.any()), message
+        found = dict(zip(zip(best.old.tolist(), best.new.tolist(), strict=True), best.tuples.tolist(), strict=True))
+        assert list(found) == sorted(found), message
+        for (old, new), tuples in found.items():
+            assert tuples == pytest.approx(every[old, new]), message
+        for lines in (every, every.T):
+            for number, line in enumerate(lines):
+                chosen = sorted(pair[1] if lines is every else pair[0] for pair in found if pair[lines is not every] == number)
+                least = np.sort(line)[-2:]
+                assert sum(line[chosen] > 0) >= sum(least > 0), message
+                assert np.sort(line[chosen])[-2:].sum() == pytest.approx(least.sum()), message
+        assert best.by_number() == pytest.approx(every.diagonal().sum()), message
+        keep = greedy(every)
+        assert mapping.kept_by(best, keep) == pytest.approx(kept_by(every, keep)), message
 
 
 def test_an_unchanged_scheme_keeps_every_worker_in_its_place() -> None:

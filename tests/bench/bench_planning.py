@@ -1,10 +1,12 @@
 """Seconds to plan against the number of tasks, by kind of predicate: the first plan, and the next one for a fifth more tasks.
 
 Both are whole plans: scheme, proof that it is a tiling, and for the second alignment, map and migration. A thousand million tuples a side,
-of which the planner sees a histogram of 1,000 buckets; before the second plan all keys have grown by a tenth. Seconds are of the processor,
-so that what else runs on the machine counts little. It ends where the planner does, at 10,000 tasks (``MOST_TASKS``).
+of which the planner sees a histogram of 1,000 buckets; before the second plan all keys have grown by a tenth. Who sends what to whom is
+listed when it is asked for, and measured by itself. Seconds are of the processor, so that what else runs on the machine counts little.
+It ends where the planner does, at 10,000 tasks (``MOST_TASKS``).
 
-    python tests/bench/bench_planning.py [--tasks 10,100,1000,10000] [--kinds 'a band,all'] [--picture docs/images/bench-planning.png]
+    python tests/bench/bench_planning.py [--tasks 10,100,1000,10000] [--kinds 'a band,all'] [--model square]
+        [--picture docs/images/bench-planning.png]
 """
 
 from __future__ import annotations
@@ -48,47 +50,52 @@ def main() -> None:
     parser = options(__doc__ or "", picture="out/bench-planning.png")
     parser.add_argument("--tasks", type=counts, default=counts("10,30,100,300,1000,3000,10000"))
     parser.add_argument("--kinds", default="a", help="how the names of the kinds to measure begin")
+    parser.add_argument("--model", default="adsp")
     arguments = parser.parse_args()
     tasks = [10, 100] if arguments.quick else [count for count in arguments.tasks if count <= MOST_TASKS]
     kinds = {name: kind for name, kind in KINDS.items() if any(name.startswith(wanted.strip()) for wanted in arguments.kinds.split(","))}
     print(machine())
-    _plan(next(iter(KINDS.values())), 10)  # loads what planning loads
+    _plan(next(iter(KINDS.values())), 10, arguments.model)  # loads what planning loads
     seconds: dict[str, tuple[list[float], list[float]]] = {}
-    rows, moved = [], []
+    rows, moved, listed = [], [], []
     for name, kind in kinds.items():
         first, again = seconds.setdefault(name, ([], []))
-        moves = []
+        moves, lists = [], []
         for count in tasks:
-            took, then, result = _plan(kind, count)
+            took, then, result = _plan(kind, count, arguments.model)
             first.append(took)
             again.append(then)
+            started = time.process_time()
+            lists.append(f"{len(result.migration.moves):,} ({time.process_time() - started:.2f})")
             bound = result.migration.lower_bound_tuples
             share = result.migration.moved_tuples / result.migration.naive_tuples
             moves.append(f"{share:.0%}" + (f" ({bound / result.migration.naive_tuples:.0%})" if bound else ""))
         rows.append([name, *(f"{one:.2f} / {other:.2f}" for one, other in zip(first, again, strict=True))])
         moved.append([name, *moves])
+        listed.append([name, *lists])
         print(rows[-1], flush=True)
     header = ["tasks", *(f"{count:,}" for count in tasks)]
     print(f"\n**Seconds of one core: the first plan / the next, for {MORE - 1:.0%} more tasks**\n\n{table(header, rows)}")
     print(f"\n**Moved at the next plan, of what its tasks hold; in brackets what no plan can avoid**\n\n{table(header, moved)}")
+    print(f"\n**Regions that move at the next plan (seconds to list them)**\n\n{table(header, listed)}")
     if not arguments.quick:
         _draw(tasks, seconds, arguments.picture)
 
 
-def _plan(kind: tuple[str, MainPredicate], tasks: int) -> tuple[float, float, Planned]:
+def _plan(kind: tuple[str, MainPredicate], tasks: int, model: str) -> tuple[float, float, Planned]:
     spread, predicate = kind
     before, after = (_statistics(spread, growth) for growth in (1.0, GROWTH))
     started = time.process_time()
-    first = _planned(None, before, predicate, tasks)
+    first = _planned(None, before, predicate, tasks, model)
     between = time.process_time()
-    again = _planned(first, after, predicate, min(MOST_TASKS, round(tasks * MORE)) if tasks < MOST_TASKS else round(tasks / MORE))
+    again = _planned(first, after, predicate, min(MOST_TASKS, round(tasks * MORE)) if tasks < MOST_TASKS else round(tasks / MORE), model)
     return between - started, time.process_time() - between, again
 
 
-def _planned(current: Planned | None, statistics: Statistics, predicate: MainPredicate, tasks: int) -> Planned:
+def _planned(current: Planned | None, statistics: Statistics, predicate: MainPredicate, tasks: int, model: str) -> Planned:
     return make_plan(
         None if current is None else current.plan, statistics, predicate,
-        model="adsp", workers=tasks, capacity=Capacity(TUPLES), tau1=0.5, minimum=1, maximum=MOST_TASKS,
+        model=model, workers=tasks, capacity=Capacity(TUPLES), tau1=0.5, minimum=1, maximum=MOST_TASKS,
     )  # fmt: skip
 
 

@@ -142,15 +142,26 @@ def _about_needed(left: Array, right: Array, capacity: float) -> Array:
     secondary = primary[::-1]
     parts = np.floor(primary * (2 / capacity)) + _NEAR
     np.maximum(parts, 1, out=parts)
-    room = capacity - primary / parts
+    # In place, as thousands of areas are asked about at once.
     with np.errstate(divide="ignore", invalid="ignore"):
-        lines = np.floor(secondary / room + EPSILON)
-        rest = secondary - lines * room
-        extra = np.maximum(np.ceil(primary / (capacity - rest) - EPSILON), 1)
-        np.copyto(extra, 0, where=(lines > 0) & (rest <= EPSILON * secondary))
-        tasks = parts * lines + extra
-    np.copyto(tasks, APART, where=room <= EPSILON * capacity)
-    return np.asarray(tasks.min(axis=(0, 1)))
+        room = primary / parts
+        np.subtract(capacity, room, out=room)
+        lines = secondary / room
+        lines += EPSILON
+        np.floor(lines, out=lines)
+        rest = lines * room
+        np.subtract(secondary, rest, out=rest)
+        whole = (lines > 0) & (rest <= EPSILON * secondary)
+        extra = np.subtract(capacity, rest, out=rest)
+        np.divide(primary, extra, out=extra)
+        extra -= EPSILON
+        np.ceil(extra, out=extra)
+        np.maximum(extra, 1, out=extra)
+        extra[whole] = 0
+        lines *= parts
+        lines += extra
+    lines[room <= EPSILON * capacity] = APART
+    return np.asarray(lines.reshape(8, -1).min(axis=0))
 
 
 _NEAR = np.arange(-1.0, 3.0)[:, None]
