@@ -14,7 +14,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from skips import lacks
 
-SECONDS = 20
+SECONDS = 60
 """How long a test waits for what a page is to show."""
 
 

@@ -35,7 +35,8 @@ ORIGIN = 1_800_000_000.0
 class Shown:
     """A join whose epochs a test runs one by one, with its page."""
 
-    def __init__(self, root: Path, *, token: Token | None = None, steps: int = STEPS) -> None:
+    def __init__(self, root: Path, *, token: Token | None = None, steps: int = STEPS, near: str = "abs(l.k - r.k) <= 3") -> None:
+        """``near``: the condition of its first join."""
         rng = random.Random(11)
 
         def stream() -> Input:
@@ -47,10 +48,9 @@ class Shown:
                 batches.append(make_batch(rows, pa.int64()))
             return Input(batches, [1] * steps)
 
-        near = join_of(root, name="near", on="abs(l.k - r.k) <= 3", window={"within": "5s"})
-        far = join_of(root, name="far", on="abs(l.k - r.k) <= 3 AND l.v = r.v", window={"within": "2s"})
+        far = join_of(root, name="far", on=f"({near}) AND l.v + r.v < 9", window={"within": "2s"})
         far["output"] = {"select": ["l.rid AS a"], "sink": {"files": {"path": str(root / "far"), "format": "parquet"}}}
-        job = make_job(root, joins=[near, far], watermark="1s", capacity=1000)
+        job = make_job(root, joins=[join_of(root, name="near", on=near, window={"within": "5s"}), far], watermark="1s", capacity=1000)
         job = replace(job, min_workers=1, max_workers=4, streams=tuple(replace(one, expected_rate=None) for one in job.streams))
         self.driver = driver_for(job, (stream(), stream()), ObjectStorage(str(root / "state")), InlineRunner())
         self.metrics = Metrics(job)
@@ -64,7 +64,7 @@ class Shown:
             clock=lambda: self.now,
             board=lambda observe: Board(observe, pause_seconds=0.02, beat_seconds=0.5),
         )
-        self.api = PlanApi(self.driver, job, self.metrics.health, token=token, live=self.live.board)
+        self.api = PlanApi(self.driver, job, self.metrics.health, token=token, live=self.live.board, draw=self.live.draw)
         self.server = DriverServer(self.metrics, api=self.api)
         self.url = self.server.url
         self.watched.start()

@@ -16,6 +16,12 @@ from playwright.sync_api import expect
 from browser import browser
 from shown_join import Shown, read
 from streamjoin.serve.token import TokenFile
+from streamjoin_operator.following import Ended, Unreachable
+from streamjoin_operator.health import Health
+from streamjoin_operator.opening import keep_open
+from streamjoin_operator.page import PageServer
+from streamjoin_operator.queue import Queue
+from streamjoin_operator.seen import Seen
 
 KUBECTL = """#!{python}
 import os, select, socket, sys, threading
@@ -118,3 +124,68 @@ def test_a_join_that_there_is_not_is_said(shown: Shown, tmp_path: Path) -> None:
         _, said = plugin.communicate(timeout=30)
     assert said == 'kubectl streamjoin: Error from server (NotFound): streamjoins.streamjoin.dev "two" not found\n'
     assert plugin.returncode == 1
+
+
+def test_a_connection_that_breaks_after_hours_is_made_again_and_given_up_when_it_stays_away() -> None:
+    now, sleeps, begun, told = [0.0], list[float](), list[int](), list[str]()
+
+    def begin(port: int) -> subprocess.Popen[str]:
+        begun.append(port)
+        if len(begun) > 3:
+            raise Unreachable("no such pod")
+        now[0] += 7200  # it lasted
+        pipe = subprocess.PIPE
+        script = "echo 'Forwarding from 127.0.0.1:4711 -> 8080'; echo 'Handling connection for 4711'; echo 'lost connection' >&2; exit 1"
+        return subprocess.Popen(["sh", "-c", script], stdout=pipe, stderr=pipe, text=True)
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        now[0] += seconds
+
+    links: list[str] = []
+    with pytest.raises(Ended, match="no such pod"):
+        keep_open(begin, 0, token=lambda: "t", show=links.append, tell=told.append, sleep=sleep, clock=lambda: now[0])
+    assert links == ["http://127.0.0.1:4711/#token=t"]
+    assert begun[:4] == [0, 4711, 4711, 4711]
+    assert told[:4] == ["lost connection; connecting again"] * 3 + ["no such pod; connecting again"]
+    assert sleeps[:6] == [1.0, 1.0, 1.0, 2.0, 4.0, 8.0]
+    assert 100 < sum(sleeps[3:]) < 140
+    with pytest.raises(Ended, match="no such pod"):
+        keep_open(begin, 0, token=lambda: None, show=links.append, tell=told.append, sleep=sleep, clock=lambda: now[0])
+
+
+def test_the_page_of_the_operator_is_that_of_the_pod_that_is_at_work(tmp_path: Path) -> None:
+    health = Health(Queue(lambda key: None))  # type: ignore[arg-type, return-value]
+    health.state = "active"
+    with PageServer(Seen(), health, 0) as server:
+        kubectl = tmp_path / "kubectl"
+        kubectl.write_text(OPERATORS.format(python=sys.executable, port=server.port))
+        kubectl.chmod(0o755)
+        environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+        command = [sys.executable, "-m", "streamjoin_operator.plugin", "open", "--no-browser"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as plugin, browser() as chromium:
+            assert plugin.stdout is not None
+            link = plugin.stdout.readline().removeprefix("page: ").strip()
+            with chromium.page(link) as (page, _):
+                expect(page.locator("#operator")).to_have_text("active")
+                expect(page.get_by_text("There are none.")).to_be_visible()
+            plugin.send_signal(signal.SIGINT)
+            assert plugin.wait(30) == 0
+
+
+OPERATORS = """#!{python}
+import json, sys, time
+words = sys.argv[1:]
+def pod(name):
+    env = [{{"name": "STREAMJOIN_PAGE_PORT", "value": "8090"}}]
+    spec = {{"containers": [{{"env": env}}]}}
+    return {{"metadata": {{"name": name, "namespace": "ops"}}, "status": {{"phase": "Running"}}, "spec": spec}}
+if "pods" in words:
+    print(json.dumps({{"items": [pod("one"), pod("two")]}}))
+elif "leases" in words:
+    print(json.dumps({{"items": [{{"spec": {{"holderIdentity": "two_1"}}}}]}}))
+else:
+    assert words == ["--namespace=ops", "port-forward", "pod/two", ":8090"], words
+    print("Forwarding from 127.0.0.1:{port} -> 8090", flush=True)
+    time.sleep(600)
+"""

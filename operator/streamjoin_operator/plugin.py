@@ -22,7 +22,7 @@ from streamjoin_operator.children import LEDGER_KEY
 from streamjoin_operator.cost import known
 from streamjoin_operator.following import Ended, Unreachable, begin_with, follow, print_now, tell_now
 from streamjoin_operator.names import DRIVER, QUERIES, base_name, ledger_name, queries_name
-from streamjoin_operator.opening import keep_open
+from streamjoin_operator.opening import forward_with, keep_open
 from streamjoin_operator.pod_templates import PORT, TOKEN_PATH
 
 Object = dict[str, Any]
@@ -163,18 +163,24 @@ def _follow(kubectl: Kubectl, options: argparse.Namespace, command: Sequence[str
 
 def _open(kubectl: Kubectl, options: argparse.Namespace, command: Sequence[str]) -> None:
     """The driver's page, or the operator's. Raises Ended."""
-    if options.name is None:
-        namespace, pod, remote_port = active_operator(kubectl)
-        target, command = f"pod/{pod}", [*command, f"--namespace={namespace}"]
-    else:
+    if options.name is not None:
         _one(kubectl, options.name)
-        target, remote_port = f"deployment/{base_name(options.name)}", PORT
+    driver = "" if options.name is None else f"deployment/{base_name(options.name)}"
+
+    def begin(port: int) -> subprocess.Popen[str]:
+        if driver:
+            return forward_with(command, driver, port, PORT)
+        try:
+            namespace, pod, remote_port = active_operator(kubectl)
+        except Refused as refused:
+            raise Unreachable(str(refused)) from refused
+        return forward_with([*command, f"--namespace={namespace}"], f"pod/{pod}", port, remote_port)
 
     def token() -> str | None:
-        if options.name is None:
+        if not driver:
             return None
         try:
-            return kubectl(["exec", target, f"--container={DRIVER}", "--", "cat", f"{TOKEN_PATH}/token"]).strip()
+            return kubectl(["exec", driver, f"--container={DRIVER}", "--", "cat", f"{TOKEN_PATH}/token"]).strip()
         except Refused as refused:
             tell_now(f"the token cannot be read, and the page will ask for it: {refused}")
             return None
@@ -184,7 +190,7 @@ def _open(kubectl: Kubectl, options: argparse.Namespace, command: Sequence[str])
         if not options.no_browser:
             webbrowser.open(link)
 
-    keep_open(command, target, options.port, remote_port, token=token, show=show, tell=tell_now)
+    keep_open(begin, options.port, token=token, show=show, tell=tell_now)
 
 
 def active_operator(kubectl: Kubectl) -> tuple[str, str, int]:

@@ -150,7 +150,7 @@ class History:
     """Start of the first epoch."""
     ended: float = 0.0
     """End of the last epoch."""
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     _points: deque[Point] = field(default_factory=deque)
 
     def add(self, result: EpochResult, finished: float, plan: PlanStatus | None = None) -> None:

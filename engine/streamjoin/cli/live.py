@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from streamjoin.api.loop import Done, Entering, Event
@@ -19,18 +19,21 @@ from streamjoin.cli.history import RATE_SECONDS, History, Sample
 from streamjoin.cli.scheme_shapes import shapes
 from streamjoin.cli.seen import Seen
 from streamjoin.cli.subject import Subject, window_text
-from streamjoin.elastic.ledger import Ledger, Record
+from streamjoin.elastic.ledger import Record
 from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import overfull
 from streamjoin.epoch.ports import EpochResult, TaskWork
 from streamjoin.epoch.replan import PlanStatus
+from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.language.sides import SIDES
 from streamjoin.manifest.problem import listed
 from streamjoin.scheme.statistics import Statistics, loads
 from streamjoin.scheme.tiling import Scheme
+from streamjoin.serve.autoscaler import Autoscaler
 from streamjoin.serve.live import Board
+from streamjoin.serve.preview import moved
 
 COUNTERS = {
     "input": "input",
@@ -94,18 +97,27 @@ class LiveRun:
         history: History,
         driver: Running,
         *,
-        ledger: Callable[[], Ledger | None] = lambda: None,
+        autoscaler: Callable[[], Autoscaler | None] = lambda: None,
         clock: Callable[[], float] = time.time,
         board: Callable[[Callable[[], Mapping[str, Any]]], Board] = Board,
     ) -> None:
-        """``ledger``: the autoscaler's, where there is one. ``board`` makes that on which ``sections`` are."""
-        self._subject, self._history, self._driver, self.ledger, self._clock = subject, history, driver, ledger, clock
+        """``autoscaler``: where there is one. ``board`` makes that on which ``sections`` are."""
+        self._subject, self._history, self._driver, self._clock = subject, history, driver, clock
+        self._autoscaler = autoscaler
         self._lock = threading.Lock()
         self._seen = Seen(clock)
         self._epochs: deque[_Epoch] = deque(maxlen=MOST_EPOCHS)
         self._statistics: tuple[float, Statistics] | None = None
         self._migration: tuple[int, Migration] | None = None
+        self._drawn: dict[str, tuple[Scheme, Statistics, dict[str, Any]]] = {}
+        """The last shapes, by section, and what they were made of."""
         self.board = board(self.sections)
+
+    def adopt(self, job: Job) -> None:
+        """The limits on workers have changed."""
+        with self._lock:
+            self._subject = replace(self._subject, job=job)
+        self.board.changed()
 
     def show(self, event: Event) -> None:
         """An event happened; ``Done`` has been added to the history before."""
@@ -174,6 +186,7 @@ class LiveRun:
             "capacity": {"amount": job.capacity.amount, "unit": "bytes" if job.capacity.in_bytes else "tuples"},
             "thresholds": {name: getattr(job, name) for name in ("tau0", "tau1", "tau2", "tau3")},
             "scaling": spec.scaling.mode,
+            "pausedBy": None if (autoscaler := self._autoscaler()) is None else autoscaler.paused_by,
             "shedding": job.shedding_model,
             "interval": job.interval_micros / 1e6,
             "checkpoint": job.checkpoint,
@@ -278,7 +291,7 @@ class LiveRun:
             "epoch": epoch.number,
             "at": round(epoch.at, 3),
             "seconds": _number(epoch.duration),
-            "steps": {name: _number(seconds) for name, seconds in epoch.seconds.items()},
+            "steps": {name: _number(seconds) for name, seconds in epoch.seconds.items() if "." not in name},
             "input": list(epoch.input),
             "output": list(epoch.outputs),
             "lag": [_number(lag) for lag in epoch.lag],
@@ -316,7 +329,7 @@ class LiveRun:
             "ended": [{"generation": one.generation, "fate": one.fate.value, "reason": one.reason} for one in status.ended],
             "warning": overfull(loads(newest, statistics), newest.model, self._subject.job.capacity),
         }
-        drawn = self._shapes(status.scheme, statistics, layout) | {"generation": status.generation}
+        drawn = self._drawn_of("scheme", status.scheme, statistics, layout) | {"generation": status.generation}
         coming = None if status.wanted is None else self._coming(status, status.wanted, statistics, layout)
         return {"plan": plan, "scheme": drawn, "coming": coming}
 
@@ -330,9 +343,20 @@ class LiveRun:
             "workers": wanted.workers,
             "keep": list(wanted.keep),
             "toFetchBytes": status.to_fetch_bytes,
-            **moved_record(known[1]),
-            "scheme": self._shapes(wanted.scheme, statistics, layout),
+            **moved(known[1]),
+            "scheme": self._drawn_of("coming", wanted.scheme, statistics, layout),
         }
+
+    def _drawn_of(self, section: str, scheme: Scheme, statistics: Statistics, layout: Layout) -> dict[str, Any]:
+        known = self._drawn.get(section)
+        if known is None or known[0] is not scheme or known[1] is not statistics:
+            known = self._drawn[section] = scheme, statistics, self._shapes(scheme, statistics, layout)
+        return known[2]
+
+    def draw(self, scheme: Scheme) -> dict[str, Any] | None:
+        """A scheme that may come, as shapes. Any thread may ask."""
+        layout = self._driver.layout
+        return None if layout is None else self._shapes(scheme, self._driver.statistics(), layout)
 
     def _shapes(self, scheme: Scheme, statistics: Statistics, layout: Layout) -> dict[str, Any]:
         streams = self._subject.streams
@@ -346,9 +370,10 @@ class LiveRun:
         return known[1]
 
     def _decisions(self) -> list[dict[str, Any]]:
-        ledger = self.ledger()
-        if ledger is None:
+        autoscaler = self._autoscaler()
+        if autoscaler is None:
             return []
+        ledger = autoscaler.ledger
         records = list(ledger)
         first = ledger.forgotten + max(0, len(records) - MOST_RECORDS)
         return [decision_record(number, record) for number, record in enumerate(records[-MOST_RECORDS:], start=first)]
@@ -381,22 +406,6 @@ def series(history: History) -> dict[str, list[Any]]:
         for values, value in zip(found.values(), row, strict=True):
             values.append(value)
     return found
-
-
-def moved_record(migration: Migration) -> dict[str, Any]:
-    """What a plan moves, in expected tuples, and between whom."""
-    between: dict[tuple[int | None, int], float] = {}
-    for move in migration.moves:
-        pair = move.from_worker, move.to_worker
-        between[pair] = between.get(pair, 0.0) + move.expected_tuples
-    return {
-        "movedTuples": round(migration.moved_tuples),
-        "keptTuples": round(migration.kept_tuples),
-        "deletedTuples": round(migration.deleted_tuples),
-        "leastTuples": round(migration.lower_bound_tuples),
-        "naiveTuples": round(migration.naive_tuples),
-        "moves": [{"from": sender, "to": receiver, "tuples": round(tuples)} for (sender, receiver), tuples in between.items()],
-    }
 
 
 def decision_record(number: int, record: Record) -> dict[str, Any]:

@@ -160,8 +160,8 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
     subject, history = Subject(job, options.runner, options.command, driver, options.elastic), History(began)
     autoscaler: Autoscaler | None = None
     is_shown = options.ui if options.ui is not None else options.metrics_port is not None or _on_terminal(options, out)
-    live = LiveRun(subject, history, driver, ledger=lambda: None if autoscaler is None else autoscaler.ledger) if is_shown else None
-    with _measured(options, job, driver, live) as (measured, metrics, followers):
+    live = LiveRun(subject, history, driver, autoscaler=lambda: autoscaler) if is_shown else None
+    with _measured(options, job, driver, live, lambda: autoscaler) as (measured, metrics, followers):
         joining = measured
         if options.elastic:
             decided = (lambda decision: None) if metrics is None else metrics.decided
@@ -194,7 +194,7 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
 
 @contextlib.contextmanager
 def _measured(
-    options: Options, job: Job, driver: Driver, live: LiveRun | None
+    options: Options, job: Job, driver: Driver, live: LiveRun | None, autoscaler: Callable[[], Autoscaler | None]
 ) -> Iterator[tuple[Stepper, Metrics | None, Followers | None]]:
     """The driver, with its metrics, the plan API and, of a run that is to be shown, its page on the port that was asked for as long as this
     lasts. Raises Failure where it cannot be had, and without a token where there is to be one."""
@@ -221,15 +221,27 @@ def _measured(
         raise Failure(Exit.USAGE, f"--api-token-file: {error}") from error
     pool = Pool(Catalog.of(job))
     queries = QueryApi(pool, metrics=metrics.queries)
-    board, ledger = (None, lambda: None) if live is None else (live.board, live.ledger)
-    api = PlanApi(driver, job, metrics.health, token=token, queries=queries, live=board, ledger=ledger)
+    api = PlanApi(
+        *(driver, job, metrics.health),
+        token=token,
+        queries=queries,
+        live=None if live is None else live.board,
+        draw=(lambda scheme: None) if live is None else live.draw,
+        autoscaler=autoscaler,
+    )
     try:
         server = DriverServer(metrics, address, port, api=api)
     except OSError as error:
+        if options.metrics_port is None and options.ui is None:  # nobody has asked for it
+            pool.close()
+            click.echo(f"warning: the run has no page: {address} cannot be listened on ({error.strerror})", err=True)
+            yield driver, None, None
+            return
         where = f"port {port} of {address}"
         remedy = "choose another with --metrics-port, 0 for any free one, or another --metrics-address"
         raise Failure(Exit.USAGE, f"--metrics-port: {where} cannot be listened on ({error.strerror}); {remedy}") from error
-    limits = Limits(options.manifest, driver, api, metrics) if options.pods is not None else contextlib.nullcontext()
+    others = (api, metrics) if live is None else (api, metrics, live)
+    limits = Limits(options.manifest, driver, *others) if options.pods is not None else contextlib.nullcontext()
     with server, contextlib.closing(pool), flight_served(queries, address, options.flight_port, token), limits:
         if options.metrics_port is not None:
             click.echo(f"metrics: {server.url}/metrics", err=True)

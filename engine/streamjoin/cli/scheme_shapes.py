@@ -6,7 +6,8 @@ streams a side's keys are levels (:mod:`streamjoin.language.stack`), so that the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from streamjoin.api.areas import key_text, range_text
 from streamjoin.api.axis import Axis
 from streamjoin.api.floors import is_empty
 from streamjoin.language.layout import Layout
+from streamjoin.language.predicate import Encoding, MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.scheme.matrix import Matrix
-from streamjoin.scheme.statistics import Statistics
+from streamjoin.scheme.statistics import Histogram, Statistics
 from streamjoin.scheme.tiling import KeyRange, Scheme
 
 MOST_BAND_ROWS = 160
@@ -56,7 +58,7 @@ def shapes(scheme: Scheme, statistics: Statistics, layout: Layout, names: Sequen
             }
             for area in areas
         ],
-        "band": _band(Matrix.of(statistics, main), axes[LEFT], axes[RIGHT]),
+        "band": _band(statistics, main, *axes),
     }
 
 
@@ -66,16 +68,20 @@ def _side(axis: Axis) -> dict[str, Any]:
     return {"name": axis.name, "tuples": round(axis.tuples), "ticks": ticks[:MOST_TICKS], "hot": hot_ranges(axis)}
 
 
-def _band(matrix: Matrix, rows: Axis, columns: Axis) -> list[list[float]]:
-    """Rows of the staircase: where it begins and ends down, and across."""
+def _band(statistics: Statistics, main: MainPredicate, rows: Axis, columns: Axis) -> list[list[float]]:
+    """Rows of the staircase: where it begins and ends down, and across. Rows are put together between two cuts of the scheme alone, so that
+    the band never leaves the areas."""
+    matrix = Matrix.of(statistics, main, left_cuts=rows.cuts, right_cuts=columns.cuts)
     down = np.concatenate([[0.0], rows.at(matrix.row_bounds), [1.0]])
     across = np.concatenate([[0.0], columns.at(matrix.column_bounds), [1.0]])
     begin, end = across[matrix.first], across[matrix.last + 1]
+    cuts = np.unique(np.concatenate([[0], np.flatnonzero(np.isin(matrix.row_bounds, rows.cuts)) + 1, [len(begin)]])).tolist()
     step = -(-len(begin) // MOST_BAND_ROWS)
     found = []
-    for first in range(0, len(begin), step):
-        last = min(first + step, len(begin))
-        found.append([down[first], down[last], begin[first:last].min(), end[first:last].max()])
+    for low, high in pairwise(cuts):
+        for first in range(low, high, step):
+            last = min(first + step, high)
+            found.append([down[first], down[last], begin[first:last].min(), end[first:last].max()])
     return _rounded([row for row in found if row[1] > row[0]])
 
 
@@ -91,19 +97,27 @@ def hot_ranges(axis: Axis) -> list[dict[str, Any]]:
         low, high = bounds[index].item(), bounds[index + 1].item()
         if (is_whole and high == low + 1) or (not is_whole and high == np.nextafter(low, np.inf)):
             found.append((float(shares[index + 1]), KeyRange(low, high), f"only {key_text(low, axis.key)}"))
-    lowest, highest = float(bounds[0]), float(bounds[-1])
-    edges = np.linspace(lowest, highest, PIECES + 1)
-    below = histogram.below(edges.astype(bounds.dtype)) / histogram.total
-    dense = np.diff(below) >= HOT / PIECES
-    begins, ends = (np.flatnonzero(np.diff(np.concatenate([[False], dense, [False]]).astype(int)) == way) for way in (1, -1))
-    for first, last in zip(begins.tolist(), ends.tolist(), strict=True):
-        keys = KeyRange(edges[first].astype(bounds.dtype).item(), edges[last].astype(bounds.dtype).item())
-        share = float(below[last] - below[first])
+    for share, keys in _dense(histogram) if axis.key.encoding is not Encoding.HASH else ():
         is_one_key = any(keys.low <= one.low < keys.high and of_key >= 0.8 * share for of_key, one, _ in found)  # type: ignore[operator]
-        if not is_one_key and keys.low != keys.high:
+        if not is_one_key:
             found.append((share, keys, range_text(keys, axis.key)))
     hottest = sorted(found, key=lambda one: -one[0])[:MOST_HOT]
     return [{"share": round(share, DIGITS), "keys": text, "ends": _rounded([axis.ends(keys)])[0]} for share, keys, text in hottest]
+
+
+def _dense(histogram: Histogram) -> Iterator[tuple[float, KeyRange]]:
+    """Ranges with ``HOT`` times as many tuples as if keys lay evenly between the first and the last, with their shares."""
+    low, high = histogram.bounds[0].item(), histogram.bounds[-1].item()
+    if isinstance(low, int):
+        edges = np.array([low + (high - low) * piece // PIECES for piece in range(PIECES + 1)], np.int64)
+    else:
+        edges = low + (high / PIECES - low / PIECES) * np.arange(PIECES + 1)
+    below = histogram.below(edges) / histogram.total
+    dense = np.diff(below) >= HOT / PIECES
+    begins, ends = (np.flatnonzero(np.diff(np.concatenate([[False], dense, [False]]).astype(int)) == way) for way in (1, -1))
+    for first, last in zip(begins.tolist(), ends.tolist(), strict=True):
+        if edges[first] < edges[last]:
+            yield float(below[last] - below[first]), KeyRange(edges[first].item(), edges[last].item())
 
 
 def _rounded(rows: Any) -> list[list[float]]:

@@ -13,26 +13,30 @@ from typing import Any, Protocol
 
 from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.plan import Plan
-from streamjoin.elastic.planner import overfull
-from streamjoin.epoch.replan import PlanOutdated, PlanRefused, PlanStatus
+from streamjoin.elastic.planner import Planned, overfull
+from streamjoin.epoch.replan import PlanOutdated, PlanRefused, PlanStatus, require_fit
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.language.sides import SIDE_NAMES
-from streamjoin.scheme.statistics import SideStatistics, loads
+from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.serve.admission import Admission, Answer, Content, Refused, Request, Stream
+from streamjoin.serve.autoscaler import Autoscaler
 from streamjoin.serve.live import NO_STORE, Board
 from streamjoin.serve.messages import (
     BodyError,
     HealthAnswer,
     PlanAnswer,
+    ScalingAnswer,
     SideAnswer,
     Spread,
     StatisticsAnswer,
     WholePlan,
     Wish,
     read_plan,
+    read_scaling,
 )
+from streamjoin.serve.preview import Draw, planned, preview, unchanged
 from streamjoin.serve.queries import METHODS as QUERY_METHODS
 from streamjoin.serve.queries import PRIVATE, QueryApi
 from streamjoin.serve.token import Token
@@ -41,6 +45,8 @@ from streamjoin.serve.wishes import Planning, mapped_plan, newest_generation, pl
 MOST_BODY_BYTES = 1 << 20
 METHODS: dict[str, tuple[str, ...]] = {
     "/v1/plan": ("GET", "HEAD", "PUT"),
+    "/v1/plan/preview": ("POST",),
+    "/v1/scaling": ("GET", "HEAD", "PUT"),
     "/v1/statistics": ("GET", "HEAD"),
     "/v1/health": ("GET", "HEAD"),
 }
@@ -68,14 +74,15 @@ class PlanApi:
         token: Token | None = None,
         queries: QueryApi | None = None,
         live: Board | None = None,
-        ledger: Callable[[], Ledger | None] = lambda: None,
+        draw: Draw = lambda scheme: None,
+        autoscaler: Callable[[], Autoscaler | None] = lambda: None,
     ) -> None:
         """``health``: whether the join is at work, and the facts of ``/healthz``. Without ``queries`` none are answered, and without
-        ``live`` there is no page. ``ledger``: the autoscaler's, where there is one."""
+        ``live`` there is no page, for which ``draw`` makes shapes of schemes. ``autoscaler``: where there is one."""
         self._join = join
         self._job = job
         self._health = health
-        self._queries, self._live, self._ledger = queries, live, ledger
+        self._queries, self._live, self._draw, self._autoscaler = queries, live, draw, autoscaler
         methods = METHODS | ({} if queries is None else QUERY_METHODS) | ({} if live is None else OF_PAGE)
         self._admission = Admission(methods, token, private=PRIVATE)
         self._putting = threading.Lock()
@@ -101,6 +108,10 @@ class PlanApi:
                 return self._live.answer(request)
             if request.path == "/v1/decisions":
                 return self._decisions()
+            if request.path == "/v1/scaling":
+                return self._scaling(request.body if request.method == "PUT" else None)
+            if request.path == "/v1/plan/preview":
+                return self._preview(request.body)
             if request.path == "/v1/health":
                 return self._healthy()
             if request.path == "/v1/statistics":
@@ -142,21 +153,84 @@ class PlanApi:
         newest = status.scheme if status.wanted is None else status.wanted.scheme
         if asked.generation == newest_generation(status) and asked.keep is None and same_cut(scheme, newest):
             return False
+        return self._join.put_plan(self._as_asked(asked, scheme, status, layout))
+
+    def _as_asked(self, asked: WholePlan, scheme: Scheme, status: PlanStatus, layout: Layout) -> Plan:
+        """Raises PlanRefused."""
         try:
             scheme.check(layout.main)
             if asked.keep is not None:
-                plan = Plan(asked.generation, scheme, tuple(asked.keep))
-            else:
-                plan = mapped_plan(status, self._join.statistics(), asked.generation, scheme)
+                return Plan(asked.generation, scheme, tuple(asked.keep))
+            return mapped_plan(status, self._join.statistics(), asked.generation, scheme)
         except (ValueError, ArithmeticError) as error:
             raise PlanRefused(f"scheme: {error}") from error
-        return self._join.put_plan(plan)
 
-    def _wish(self, wish: Wish) -> bool:
-        job, model = self._job, wish.model or self._job.model
+    def _preview(self, body: bytes) -> Answer:
+        """What a plan that were put now would do; nothing is put."""
+        try:
+            asked = read_plan(body)
+        except BodyError as error:
+            raise Refused(400, str(error)) from error
+        status, layout = self._running()
+        newest = newest_generation(status)
+        if status.wanted is not None:
+            raise Refused(409, f"plan {newest} is being applied, and what a plan moves depends on what runs; ask again when it runs")
+        statistics, job = self._join.statistics(), self._job
+        try:
+            if isinstance(asked, Wish):
+                made = self._made(asked, status, statistics, layout)
+            else:
+                if asked[0].generation <= newest:
+                    raise PlanOutdated(f"generation: {asked[0].generation} must be above {newest}, the newest plan's; read it again")
+                plan = self._as_asked(*asked, status, layout)
+                require_fit(plan, layout.main, job.min_workers, job.max_workers)
+                made = planned(status, plan, statistics, layout)
+        except PlanOutdated as error:
+            raise Refused(409, str(error)) from error
+        except PlanRefused as error:
+            raise Refused(422, str(error)) from error
+        return Answer(200, unchanged(status) if made is None else preview(made, job, self._draw))
+
+    def _made(self, wish: Wish, status: PlanStatus, statistics: Statistics, layout: Layout) -> Planned | None:
+        """The plan of a wish, with nothing on its way; None: the one that runs serves as well. Raises PlanRefused."""
+        self._require_allowed(wish)
+        model = wish.model or self._job.model
+        if wish.after not in (None, status.generation):
+            raise PlanOutdated(f"after: {wish.after} is not the newest plan, which is {status.generation}; read it again")
+        try:
+            made = plan_for_workers(status, statistics, layout, self._job, wish.workers, model)
+        except ValueError as error:
+            raise PlanRefused(f"model: {model} has no plan for {wish.workers} workers: {error}") from error
+        as_now = not wish.replan and (made.plan.workers, model) == (status.workers, status.scheme.model)
+        return None if as_now or not made.changed else made
+
+    def _require_allowed(self, wish: Wish) -> None:
+        job = self._job
         if not job.min_workers <= wish.workers <= job.max_workers:
             limits = f"from {job.min_workers} (spec.workers.min) to {job.max_workers} (spec.workers.max)"
             raise PlanRefused(f"workers: {wish.workers} must be {limits}; change either")
+
+    def _scaling(self, body: bytes | None) -> Answer:
+        """Whether the run scales itself; ``body``: that it is to pause, or to go on."""
+        autoscaler = self._autoscaler()
+        if body is not None:
+            try:
+                wish = read_scaling(body)
+            except BodyError as error:
+                raise Refused(400, str(error)) from error
+            if autoscaler is None:
+                text = "paused: nothing here decides on workers; start the run with --elastic, or on Kubernetes annotate the StreamJoin"
+                raise Refused(409, f"{text} with streamjoin.dev/pause-scaling")
+            autoscaler.paused_by = wish.by if wish.paused else None
+            if self._live is not None:
+                self._live.changed()
+        by = None if autoscaler is None else autoscaler.paused_by
+        mode = str(self._job.manifest.spec.scaling.mode)
+        return Answer(200, ScalingAnswer(elastic=autoscaler is not None, mode=mode, paused=by is not None, by=by))
+
+    def _wish(self, wish: Wish) -> bool:
+        job, model = self._job, wish.model or self._job.model
+        self._require_allowed(wish)
         for attempt in range(ATTEMPTS):
             status, layout = self._running()
             wanted = status.wanted
@@ -189,7 +263,8 @@ class PlanApi:
         return Answer(200, StatisticsAnswer(predicate=layout.main.text, **sides))
 
     def _decisions(self) -> Content:
-        ledger = self._ledger() or Ledger()
+        autoscaler = self._autoscaler()
+        ledger = Ledger() if autoscaler is None else autoscaler.ledger
         return Content(("application/json", json.dumps(ledger.to_json()).encode() + b"\n"), NO_STORE)
 
     def _healthy(self) -> Answer:

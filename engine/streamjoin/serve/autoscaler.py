@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from streamjoin.elastic.decision import Decision
+from streamjoin.elastic.events import Paused, Unpaused
 from streamjoin.elastic.ledger import Ledger, Realised
 from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.planner import overfull
@@ -77,6 +78,8 @@ class Autoscaler:
         self._drops: int | None = None
         """Plans that were given up, as far as they are known here; None before the first epoch."""
         self._complaint: str | None = None
+        self.paused_by: str | None = None
+        """Who wants no decisions carried out, until the end of this run or another word; None: nobody. Any thread may set it."""
 
     @property
     def ledger(self) -> Ledger:
@@ -119,6 +122,9 @@ class Autoscaler:
         # Of a join that has nothing to do the statistics stay as they are.
         at_least = FORECAST_SECONDS if result is not None else math.inf
         self._shell.forecast = self._shell.reusable_forecast(at_least) or self._new_forecast(status, layout)
+        core, paused_by = self._shell.core, self.paused_by
+        assert core is not None, "follow() makes one"
+        core.handle(Unpaused(now) if paused_by is None else Paused(now, paused_by))
         decision = self._shell.decide(now, self._shell.forecast)
         self.decision = decision
         self._decided(decision)

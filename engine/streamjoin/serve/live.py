@@ -21,7 +21,7 @@ BEAT_SECONDS = 2.0
 """And at most: clocks move, and plans, while no epoch ends."""
 SEND_SECONDS = 10.0
 """Who does not take an event in this time is cut off."""
-LAST_SECONDS = 2.0
+LAST_SECONDS = 5.0
 """How long the end of the run waits for those who are told of it."""
 MOST_FOLLOWERS = 32
 """At once; each has a thread."""

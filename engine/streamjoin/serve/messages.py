@@ -173,6 +173,46 @@ class PlanAnswer(Message):
         )
 
 
+class PreviewAnswer(Message):
+    """``POST /v1/plan/preview``: what a plan would do."""
+
+    changed: bool
+    """False: the plan that runs serves as well, and the rest is of it or null."""
+    generation: int
+    workers: int
+    model: str
+    keep: list[int | None] | None = None
+    utilization: list[float] | None = None
+    """Expected tau, by task."""
+    warning: str | None = None
+    moved: dict[str, Any] | None = None
+    """What would be moved, as of ``coming`` in ``GET /v1/live``."""
+    shapes: dict[str, Any] | None = None
+    """The scheme as ``GET /v1/live`` draws it."""
+    put: str | None = None
+    """The body of the ``PUT /v1/plan`` that applies exactly this plan. A text, for keys have 64 bits, and numbers of JavaScript 53."""
+
+
+class ScalingWish(Message):
+    """``PUT /v1/scaling``."""
+
+    paused: bool
+    by: Annotated[str, Field(max_length=200)] = "the API"
+    """Who wants it, for the ledger."""
+
+
+class ScalingAnswer(Message):
+    """``GET /v1/scaling``."""
+
+    elastic: bool
+    """Whether this run scales itself."""
+    mode: str
+    """``spec.scaling.mode``."""
+    paused: bool
+    by: str | None
+    """Who has paused it."""
+
+
 class Spread(Message):
     """A histogram of encoded keys: one count more than there are inner bounds."""
 
@@ -267,6 +307,14 @@ def read_plan(body: bytes) -> Wish | tuple[WholePlan, Scheme]:
     except (ValueError, ArithmeticError, AttributeError) as error:
         raise BodyError(f"scheme: {error}; take one from GET /v1/plan as the pattern") from error
     return plan, scheme
+
+
+def read_scaling(body: bytes) -> ScalingWish:
+    """What ``PUT /v1/scaling`` asks for. Raises BodyError."""
+    value = _parsed(body)
+    if not isinstance(value, dict):
+        raise BodyError(f"the body: {shown(value)} must be an object with paused")
+    return _validated(ScalingWish, value)
 
 
 def read_query(body: bytes) -> QueryWish:

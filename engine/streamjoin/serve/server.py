@@ -54,6 +54,8 @@ INDEX = b"""\
 /metrics          for Prometheus
 /healthz          200 while the join is at work, 503 when it has ended
 /v1/plan          GET: the plan; PUT: another one
+/v1/plan/preview  POST: what another one would do
+/v1/scaling       GET: whether the run scales itself; PUT: pause that
 /v1/statistics    what plans are made from
 /v1/health        the health, with the plan
 /v1/live          all that the page shows; with Accept: text/event-stream, as it changes
@@ -234,7 +236,7 @@ def _asked(api: PlanApi | QueryApi, environ: WSGIEnvironment, address: str) -> A
             accept=environ.get("HTTP_ACCEPT", ""),
             last_event_id=environ.get("HTTP_LAST_EVENT_ID"),
             is_gone=lambda: _is_gone(environ[CONNECTION]),
-            may_write=_may_write(api, environ, address),
+            may_write=path == "/v1/live" and _may_write(api, environ, address),
         )
         return api.answer(request)
     except Refused as refused:
@@ -244,6 +246,7 @@ def _asked(api: PlanApi | QueryApi, environ: WSGIEnvironment, address: str) -> A
 
 
 def _may_write(api: PlanApi | QueryApi, environ: WSGIEnvironment, address: str) -> bool:
+    """Whether the client would be let put plans."""
     try:
         api.admit("PUT", "/v1/plan", environ.get("HTTP_AUTHORIZATION"), address=address, host=environ.get("HTTP_HOST", ""))
     except Refused:

@@ -49,12 +49,12 @@ export class Chart {
     const axis = { stroke: css("--muted"), grid, ticks, font: "11px system-ui, sans-serif" };
     return {
       width, height: HEIGHT,
-      padding: [8, 8, 0, 0],
+      padding: [8, 26, 0, 0],
       cursor: { y: false, points: { size: 6 } },
       legend: { show: this.lines.length > 1 },
       scales: { x: { time: true }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(this.floor, (high ?? 0) * 1.08, 1e-9)] } },
       axes: [
-        { ...axis, space: 78, values: (_, values) => values.map(timeOf) },
+        { ...axis, size: 30, space: 78, values: (_, values) => values.map(timeOf) },
         { ...axis, size: 58, values: (_, values) => values.map((value) => this.format(value)) },
       ],
       series: [

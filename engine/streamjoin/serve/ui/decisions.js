@@ -24,8 +24,8 @@ export class Decisions {
     const { decisions, about, plan, series, run } = live, last = decisions.at(-1);
     const workers = plan ? f.plural(plan.workers, "worker") : "workers";
     text(byId("why"), plan ? `Why ${workers}?` : "Why so many workers?");
-    byId("why").parentElement.hidden = !decisions.length;
-    text(byId("decision-now"), last ? `${headline(last)}: ${last.sentence}.` : about.elastic ? "Nothing has been decided yet." : `${workers}; nothing scales this run from within.`);
+    byId("why").hidden = !decisions.length;
+    text(byId("decision-now"), last ? `${headline(last)}: ${last.sentence}.` : about.elastic ? "Nothing has been decided yet." : `${workers}; nothing scales this run from within. On Kubernetes the operator decides: kubectl streamjoin explain ${run.name}`);
     byId("timeline").replaceChildren(...(series.at.length ? [this.drawing(series, decisions, run)] : []));
     const newest = [...decisions].reverse();
     keyed(byId("decisions"), newest, (one) => one.number, (one) => h("li", {}, h("time"), h("b"), h("span"), h("button", { type: "button", onclick: () => this.why(one.number) }, "why?")), (child, one) => {
@@ -86,7 +86,7 @@ function told({ decision, first_at: first, last_at: last, count, realised }) {
     found.push(h("div", { class: "wide" }, rules));
   }
   if (decision.candidates.length) {
-    const bills = h("table"), cost = (bill, name) => (bill ? bill[name].toPrecision(3) : "");
+    const bills = h("table"), cost = (bill, name) => (!bill ? "" : bill[name] > 0 && bill[name] < 0.001 ? "< 0.001" : bill[name].toPrecision(3));
     table(bills, [
       { name: "workers", row: true, of: (one) => String(one.workers) }, { name: "τ at most", of: (one) => f.tau(one.prospect.tau_max) },
       { name: "moves", of: (one) => f.short(one.prospect.moved_tuples) },

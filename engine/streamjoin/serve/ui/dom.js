@@ -53,11 +53,12 @@ export function table(element, columns, items, key, caption) {
   if (element.dataset.columns !== names) {
     element.dataset.columns = names;
     element.replaceChildren(
-      ...(caption ? [h("caption", {}, caption)] : []),
       h("thead", {}, h("tr", {}, columns.map((column) => h("th", { scope: "col", class: column.left ? "text" : null }, column.name)))),
       h("tbody"),
     );
   }
+  if (caption) text(element.caption ?? element.createCaption(), caption);
+  else element.deleteCaption();
   const cell = (column) => h(column.row ? "th" : "td", { scope: column.row ? "row" : null, class: column.class ?? null });
   keyed(element.tBodies[0], items, key, () => h("tr", {}, columns.map(cell)), (row, item) => {
     columns.forEach((column, index) => {

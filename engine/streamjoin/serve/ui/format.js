@@ -24,6 +24,7 @@ export const plural = (number, noun) => `${count(number)} ${noun}${number === 1 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   const sign = seconds < 0 ? "-" : "", size = Math.abs(seconds), two = (value) => String(value).padStart(2, "0");
+  if (size === 0) return "0 s";
   if (size < 0.00095) return `${sign}${(size * 1e6).toFixed(0)} µs`;
   if (size < 0.00995) return `${sign}${(size * 1e3).toFixed(1)} ms`;
   if (size < 0.0995) return `${sign}${(size * 1e3).toFixed(0)} ms`;
@@ -46,6 +47,7 @@ export function percent(share) {
 export const share = (value) => `${(value * 100).toFixed(value < 0.0995 ? 1 : 0)} %`;
 
 const TIME = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const YEAR = new Intl.DateTimeFormat("en-GB", { year: "numeric", month: "short", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "2-digit", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
 /** A time of day, with the day where that is not today; seconds since 1970. */
@@ -53,6 +55,7 @@ export function time(at) {
   if (at === null || at === undefined) return "–";
   const date = new Date(at * 1000);
   if (Number.isNaN(date.getTime())) return `${at} s`;
+  if (date.getFullYear() !== new Date().getFullYear()) return YEAR.format(date);
   return (Math.abs(Date.now() - date.getTime()) < 12 * 3.6e6 ? TIME : DAY).format(date);
 }
 

@@ -6,6 +6,7 @@ import { byId, facts, h, keyed, s, table, text } from "./dom.js";
 import * as f from "./format.js";
 import { hotText, picture } from "./scheme.js";
 
+const MOST_AREAS = 100;
 const STEPS = ["plan", "tasks", "commit", "publish", "clean"];
 const GOOD = ["running", "done"], BAD = ["retrying", "failed"];
 
@@ -117,8 +118,23 @@ export class Overview {
       figures.push(picture(coming.scheme, `Plan ${coming.generation}, coming`, coming.keep.map((worker) => worker ?? added++)));
     }
     byId("scheme").replaceChildren(...figures);
-    const hot = scheme.sides.flatMap((side) => side.hot.map((one) => hotText(side, one)));
-    byId("hot").replaceChildren(...(hot.length ? [h("h3", {}, "Hot keys"), h("ul", {}, hot.map((line) => h("li", {}, line)))] : []));
+    this.words(scheme);
+  }
+
+  /** The scheme in words, for who cannot see it or wants to know exactly. */
+  words(scheme) {
+    const box = byId("scheme-text"), hot = scheme.sides.flatMap((side) => side.hot.map((one) => hotText(side, one)));
+    if (!box.children.length) {
+      box.append(h("h3", {}, "Hot keys"), h("ul", { id: "hot" }), h("h3", { id: "areas-title" }, "Who joins what"),
+        h("div", { class: "wide areas", role: "region", "aria-labelledby": "areas-title", tabindex: "0" }, h("table", { id: "areas" })));
+    }
+    box.children[0].hidden = box.children[1].hidden = !hot.length;
+    keyed(byId("hot"), hot, (line) => line, (line) => h("li", {}, line));
+    const named = scheme.areas.some((area) => area.keys.some(Boolean));
+    table(byId("areas"), [
+      { name: "worker", row: true, of: ({ area }) => String(area.task) },
+      ...scheme.sides.map((side, index) => ({ name: named ? `keys of ${side.name}` : side.name, left: true, class: "text", of: ({ area }) => part(area, index) })),
+    ], scheme.areas.slice(0, MOST_AREAS).map((area, index) => ({ area, index })), ({ index }) => index, scheme.areas.length > MOST_AREAS ? `The first ${MOST_AREAS} of ${f.count(scheme.areas.length)} areas` : "");
   }
 
   plans({ plan, coming, switches }) {
@@ -132,15 +148,16 @@ export class Overview {
     }
     const fates = plan.ended.filter((one) => one.fate !== "Switched");
     const rows = [
-      ...switches.map((one) => ({ ...one, fate: "runs, or ran", what: `${f.count(one.movedTuples)} tuples moved, ${f.count(one.keptTuples)} stayed; it took ${f.duration(one.waitedSeconds)} to come, and a pause of ${f.duration(one.pauseSeconds)}` })),
+      ...switches.map((one) => ({ ...one, fate: one.generation === plan.generation ? "runs" : "ran", what: `${f.count(one.movedTuples)} tuples moved, ${f.count(one.keptTuples)} stayed; it took ${f.duration(one.waitedSeconds)} to come, and a pause of ${f.duration(one.pauseSeconds)}` })),
       ...fates.map((one) => ({ ...one, at: null, what: one.reason })),
     ].sort((one, other) => other.generation - one.generation);
     table(byId("plans"), [
       { name: "plan", row: true, of: (one) => String(one.generation) },
       { name: "since", of: (one) => f.time(one.at) },
-      { name: "what became of it", left: true, class: "text", of: (one) => one.fate.toLowerCase() },
+      { name: "fate", left: true, class: "text", of: (one) => one.fate.toLowerCase() },
       { name: "what it took", left: true, class: "free", of: (one) => one.what },
-    ], rows, (one) => `${one.generation} ${one.fate}`, rows.length ? "" : "The first plan has not changed.");
+    ], rows, (one) => `${one.generation} ${one.fate}`);
+    byId("plans").parentElement.hidden = !rows.length;
   }
 
   epochs({ epochs }) {
@@ -190,6 +207,12 @@ export class Overview {
 }
 
 export const COUNTERS = [["accepted", "joined", ""], ["late", "late", "some"], ["shed", "shed", "lost"], ["wouldShed", "would shed", "some"], ["rejected", "rejected", "some"], ["filtered", "filtered", ""], ["unmatchable", "no key", ""]];
+
+/** Which part of a side an area has: its keys, and of their tuples the share that its units are. */
+function part(area, side) {
+  const keys = area.keys[side] ?? "all", pieces = side ? area.columns : area.rows, width = sum(pieces.map(([begin, end]) => end - begin));
+  return `${keys}${area.holds[side] ? "" : ", only to probe"} (${f.share(width)})`;
+}
 
 const sum = (values) => values.reduce((one, other) => one + other, 0);
 

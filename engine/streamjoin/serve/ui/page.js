@@ -1,5 +1,6 @@
 // The page of one running join: follows /v1/live, and shows each section as it comes.
 
+import { Change } from "./change.js";
 import { Decisions } from "./decisions.js";
 import { byId, text } from "./dom.js";
 import { adoptToken, follow, setToken, token } from "./feed.js";
@@ -9,7 +10,7 @@ import { Tabs } from "./parts.js";
 adoptToken();
 
 const live = {};
-const overview = new Overview(), tabs = new Tabs(overview), decisions = new Decisions();
+const overview = new Overview(), tabs = new Tabs(overview), decisions = new Decisions(), change = new Change();
 let isOver = false;
 
 function show(changed) {
@@ -18,6 +19,7 @@ function show(changed) {
   overview.show(live, changed);
   tabs.show(live);
   decisions.show(live);
+  change.show(live);
   link(live.mayWrite ? "live" : "live, read-only");
 }
 

@@ -46,7 +46,7 @@ class StreamPanel {
     this.charts = [
       new Chart({ title: "Records of an epoch", format: f.short, lines: [{ name: "records", colour: "--blue", fill: true }, { name: "shed or late", colour: "--red" }] }),
       new Chart({ title: "Event time lags by", format: f.duration, lines: [{ name: "lag", colour: "--teal", fill: true }] }),
-      new Chart({ title: "Records that wait", format: f.short, lines: [{ name: "backlog", colour: "--orange", fill: true }] }),
+      new Chart({ title: "Records that wait", format: f.short, floor: 1, lines: [{ name: "backlog", colour: "--orange", fill: true }] }),
     ];
     this.parts = [
       h("section", { class: "card", "aria-label": `Stream ${name}` }, h("h2", {}, `Stream ${name}`), this.facts),

@@ -3,7 +3,7 @@
 import { h, s } from "./dom.js";
 import * as f from "./format.js";
 
-const SIZE = 1000, LEFT = 150, TOP = 92, MARGIN = 26;
+const SIZE = 1000, LEFT = 190, TOP = 92, MARGIN = 26;
 
 /** A worker's colour: neighbours differ by the golden angle. */
 export const colour = (worker) => `hsl(${((210 + worker * 137.5) % 360).toFixed(1)} var(--area))`;
@@ -32,7 +32,7 @@ export function picture(shapes, title, workers = null) {
   drawing.append(...ticks(columns.ticks, 120).map(([place, name]) => s("text", { class: "tick", x: x(place), y: TOP - 20, "text-anchor": "middle" }, cut(name))));
   drawing.append(s("text", { class: "label", x: LEFT + SIZE / 2, y: 30, "text-anchor": "middle" }, `${columns.name}: ${f.count(columns.tuples)} tuples →`));
   drawing.append(s("text", { class: "label", x: LEFT, y: 30, "text-anchor": "end" }, "↓ keys"));
-  drawing.append(s("text", { class: "label", transform: `translate(24 ${TOP + SIZE / 2}) rotate(-90)`, "text-anchor": "middle" }, `← ${rows.name}: ${f.count(rows.tuples)} tuples`));
+  drawing.append(s("text", { class: "label", transform: `translate(34 ${TOP + SIZE / 2}) rotate(-90)`, "text-anchor": "middle" }, `← ${rows.name}: ${f.count(rows.tuples)} tuples`));
   return h("figure", {}, h("figcaption", {}, title, h("span", {}, `${shapes.model}, ${f.plural(shapes.tasks, "worker")}`)), drawing);
 }
 
