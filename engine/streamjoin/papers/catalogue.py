@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamjoin.papers import adsp_plans, adsp_schemes, esj, semijoins
+from streamjoin.papers import adsp_plans, adsp_runs, adsp_schemes, adsp_shifts, duplication, esj, semijoins, semijoins_simulated
 from streamjoin.papers.rows import Row
 
 ALGORITHMS: tuple[tuple[str, str, str], ...] = (
@@ -57,14 +57,24 @@ ALGORITHMS: tuple[tuple[str, str, str], ...] = (
 """Paper, algorithm, modules."""
 
 NOT_COMPARED: tuple[tuple[str, str, str], ...] = (
-    ("000", "duplication: several joins over one pair of streams", "no joins are run for this page"),
     ("002", "Fig. 1, Fig. 7, Table 2", "pictures and notation, without numbers"),
-    ("002", "Figs. 10b to 10d, 11a to 11f, 12b, 17b, 17d: times, throughput", "a cluster of 21 machines; no joins are run for this page"),
-    ("002", "Figs. 14, 15: throughput, latency and changes while keys shift", "as above"),
-    ("002", "Fig. 16: throughput with few tasks, on Weibo and stock data", "as above, and the data are not to be had"),
     ("003", "architecture, query processing", "pictures, without numbers"),
     ("004", "Figs. 1 to 6, Tables 1 and 4", "pictures and notation; Example 4 (Fig. 5) is a test, `tests/test_semijoin_algorithms.py`"),
 )
 """Paper, figure, why there is no row of it."""
 
-ROWS: tuple[Row, ...] = tuple(sorted((*esj.ROWS, *adsp_schemes.ROWS, *adsp_plans.ROWS, *semijoins.ROWS), key=lambda row: row.paper))
+ROWS: tuple[Row, ...] = tuple(
+    sorted(
+        (
+            *esj.ROWS,
+            *duplication.ROWS,
+            *adsp_schemes.ROWS,
+            *adsp_plans.ROWS,
+            *adsp_runs.ROWS,
+            *adsp_shifts.ROWS,
+            *semijoins.ROWS,
+            *semijoins_simulated.ROWS,
+        ),
+        key=lambda row: row.paper,
+    )
+)

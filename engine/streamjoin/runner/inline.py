@@ -7,6 +7,7 @@ once and joined when its result is asked for, which is the order of things on Sp
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -83,6 +84,8 @@ class InlineEpoch:
         self._spec, self._workers, self._stores = spec, workers, stores
         self._shuffled: defaultdict[int, list[Piece]] = defaultdict(list)
         self._failure: EpochFailed | None = None
+        self.cpu_seconds: dict[int, float] = {}
+        """By task, of a processor, until its new tuples were joined; not for what it then merged and wrote."""
         try:
             for index in range(len(spec.splits)):
                 for piece in route(spec, index):
@@ -113,8 +116,10 @@ class InlineEpoch:
     def _begun(self, begin: Callable[[EpochSpec, int, Iterable[Piece], RunStore], Kind], begun: ExitStack) -> list[Kind]:
         parts: list[Kind] = []
         for task, worker in enumerate(self._workers):
+            before = time.thread_time()
             parts.append(begin(self._spec, task, self._shuffled.pop(task, []), self._stores.setdefault(worker, RunStore())))
             begun.callback(parts[-1].abandon)
+            self.cpu_seconds[task] = time.thread_time() - before
         return parts
 
     def _in_rounds(self, parts: list[Part]) -> list[Part]:
