@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from playwright.sync_api import expect
 
 from browser import browser
+from operator_cluster import Cluster, wait_for
 from operator_parts import streamjoin
 from streamjoin_operator import plugin
 from streamjoin_operator.cost import Cost
@@ -168,3 +170,26 @@ def test_of_several_operators_the_one_that_is_at_work_is_found() -> None:
     for pods, why in (([], "is the operator installed?"), ([pod("a", port="0")], nowhere), ([pod("a", port=None)], nowhere)):
         with pytest.raises(plugin.Refused, match=re.escape(why)):
             plugin.active_operator(kubectl(pods, ""))
+
+
+@pytest.mark.apiserver
+def test_an_operator_serves_what_it_has_seen_and_no_longer_than_it_runs(cluster: Cluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}/v1/streamjoins"
+    with cluster.operator(page_port=port, price_per_executor_hour=0.5) as running:
+        running.await_ready()
+        cluster.run()
+
+        def shown() -> Any:
+            found = json.loads(urllib.request.urlopen(address, timeout=20).read())["streamJoins"]
+            return found and found[0]["utilization"] and found[0]
+
+        join = wait_for("it is measured", shown)
+        assert (join["namespace"], join["name"], join["phase"], join["workers"]) == (cluster.namespace, "one", "Running", 1)
+        assert join["utilization"]["max"] == cluster.status()["utilization"]["max"]
+        assert join["workersLimits"] == [1, 8]
+        assert join["cost"]["pricePerExecutorHour"] == 0.5
+        assert ("Ready", "True") in [(one["type"], one["status"]) for one in join["conditions"]]
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(address, timeout=20)

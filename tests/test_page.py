@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import pty
-import random
 import re
 import signal
 import subprocess
@@ -293,6 +293,8 @@ NAMELESS = """() => Array.from(document.querySelectorAll("button, input, select,
 """What a screen reader has no name for."""
 
 
+INSIDE = 2e-4
+"""So far from the corners of the band's rows they are tried; places are rounded to a hundred thousandth."""
 BANDS = ("abs(l.k - r.k) <= 3", "l.k = r.k", "l.k < r.k", "l.k <> r.k", "l.v <= r.v + 5", "abs(l.k / 3.0 - r.k / 3.0) <= 1")
 
 
@@ -307,13 +309,12 @@ def test_the_areas_of_the_picture_cover_the_band_and_no_point_twice(tmp_path: Pa
         shown.step()
         shown.live.board.answer(Request("GET", "/v1/live"))  # raises where anything is no JSON
         drawn = shown.live.sections()["scheme"]
-        rng = random.Random(number)
         for top, bottom, begin, end in drawn["band"]:
-            y, x = rng.uniform(top, bottom), rng.uniform(begin, end)
-            if min(abs(y - cut) for cut in cuts(drawn, "rows")) < 1e-3 or min(abs(x - cut) for cut in cuts(drawn, "columns")) < 1e-3:
-                continue  # at the edge of an area, but for rounding
-            inside = [area for area in drawn["areas"] if lies_in(y, area["rows"]) and lies_in(x, area["columns"])]
-            assert len(inside) == 1, (number, y, x)
+            for y, x in itertools.product((top + INSIDE, bottom - INSIDE), (begin + INSIDE, end - INSIDE)):
+                if bottom - top < 2 * INSIDE or end - begin < 2 * INSIDE or is_cut(y, drawn, "rows") or is_cut(x, drawn, "columns"):
+                    continue  # at the edge of an area, but for rounding
+                inside = [area for area in drawn["areas"] if lies_in(y, area["rows"]) and lies_in(x, area["columns"])]
+                assert len(inside) == 1, (number, y, x)
         hot = [one for side in drawn["sides"] for one in side["hot"]]
         assert all(0 <= one["ends"][0] <= one["ends"][1] <= 1 and 0 < one["share"] <= 1 for one in hot)
         if near in ("abs(l.k - r.k) <= 3", "l.k < r.k"):
@@ -323,8 +324,8 @@ def test_the_areas_of_the_picture_cover_the_band_and_no_point_twice(tmp_path: Pa
             assert max(one["share"] for one in hot) > 0.3
 
 
-def cuts(drawn: Any, side: str) -> list[float]:
-    return [0.0, 1.0, *(end for area in drawn["areas"] for part in area[side] for end in part)]
+def is_cut(place: float, drawn: Any, side: str) -> bool:
+    return any(abs(place - end) < INSIDE / 2 for area in drawn["areas"] for part in area[side] for end in part)
 
 
 def lies_in(place: float, parts: list[list[float]]) -> bool:
