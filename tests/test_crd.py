@@ -363,8 +363,10 @@ REFUSED = [
         "spec.joins",
         "condition refers to a stream that is not there",
     ),
-    refused(
-        "on of another stream", CONDITION, '"on": "orders.id = refunds.id"', "spec.joins", "condition refers to a stream that is not there"
+    Case(
+        "on of another stream",
+        (FORMERLY, (CONDITION, '"on": "orders.id = refunds.id"')),
+        *("spec.joins", "condition refers to a stream that is not there"),
     ),
     refused("no window", WINDOW, "window: {}", "spec.joins[0].window", "give exactly one of within"),
     refused(

