@@ -38,7 +38,7 @@ NOT_JUDGED = 5
 """So many blocks have a reason why they are not run."""
 OTHER_PROGRAMS = {
     *("cat", "cd", "cosign", "cp", "curl", "diff", "docker", "export", "gh", "git", "helm", "mkdir"),
-    *("openssl", "pip", "rm", "sed", "sha256sum", "tar", "tools/images.sh", "uv"),
+    *("openssl", "pip", "rm", "sed", "sha256sum", "tar", "tools/images.sh", "uv", "vi"),
 }
 """Programs of which only the name is looked at, beside kubectl: tests/test_chart.py renders the chart as ``helm`` is told to."""
 SEPARATORS = {";", "|", "||", "&&"}

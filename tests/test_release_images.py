@@ -135,7 +135,7 @@ CONTENT = {
     "usr/share/doc/older/copyright": b"It is free; its terms are in `/usr/share/common-licenses/GPL-3'.\n",
     f"{SITE}/numpy-2.4.0.dist-info/METADATA": b"Name: NumPy\nVersion: 2.4.0\nLicense-Expression: BSD-3-Clause\n\ntext",
     f"{SITE}/old_one-1.dist-info/METADATA": b"Name: old_one\nVersion: 1\nClassifier: License :: OSI Approved :: MIT License\n",
-    f"{SITE}/silent-1.dist-info/METADATA": b"Name: silent\nVersion: 1\n",
+    f"{SITE}/plain-1.dist-info/METADATA": "Name: plain\nVersion: 1\nLicense: Libre à tous\n".encode(),
     f"{SITE}/pyspark/jars/both-1.0.jar": jar(
         {
             "META-INF/maven/org.a/both/pom.properties": "groupId=org.a\nartifactId=both\nversion=1.0\n",
@@ -204,7 +204,7 @@ def test_what_an_image_is_made_of_and_under_which_licences(release: Path) -> Non
         "maven\tplain\t2.13-4.3\tApache-2.0",
         "pypi\tnumpy\t2.4.0\tBSD-3-Clause",
         "pypi\told-one\t1\tMIT License",
-        "pypi\tsilent\t1\tunknown",
+        "pypi\tplain\t1\tLibre à tous",
     ]
     text = materials.bill("streamjoin-engine", "0.1.0", first, found, 1772366400)
     assert text == materials.bill("streamjoin-engine", "0.1.0", first, found, 1772366400)

@@ -139,8 +139,9 @@ def _of_kubeconfig(path: Path) -> Login:
         remedy = "run in a pod with a service account, or outside of the image with pip install 'streamjoin[operator,kubeconfig]'"
         raise AccessError(f"{path}: kubeconfigs are read by the Python package kubernetes, which is not here; {remedy}") from error
     found = Configuration()
+    load: Callable[..., None] = load_kube_config
     try:
-        load_kube_config(config_file=str(path), persist_config=False, client_configuration=found)  # type: ignore[no-untyped-call]
+        load(config_file=str(path), persist_config=False, client_configuration=found)
     except (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError) as error:
         raise AccessError(f"{path}: {error}") from error
 

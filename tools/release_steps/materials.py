@@ -125,7 +125,7 @@ def licence_list(materials: list[Material]) -> str:
 
 
 def _of_debian(content: IO[bytes]) -> Material:
-    fields = email.parser.BytesParser().parsebytes(content.read(), headersonly=True)
+    fields = email.parser.Parser().parsestr(content.read().decode(errors="replace"), headersonly=True)
     qualifiers = {"arch": fields["Architecture"], "distro": "debian-12"}
     return Material("deb", fields["Package"], fields["Version"], "debian", qualifiers=qualifiers)
 
@@ -137,7 +137,7 @@ def _licences_of_debian(copyright_file: str) -> list[str]:
 
 
 def _of_python(content: IO[bytes]) -> Material:
-    fields = email.parser.BytesParser().parsebytes(content.read(), headersonly=True)
+    fields = email.parser.Parser().parsestr(content.read().decode(errors="replace"), headersonly=True)
     said = fields.get("License-Expression")
     classified = [each.rsplit(" :: ", 1)[-1] for each in fields.get_all("Classifier", []) if each.startswith("License :: ")]
     free = (fields.get("License") or "").strip().splitlines()
