@@ -19,6 +19,8 @@ if [ "$1" = --code ]; then
         done
         rm -f /code/bin/streamjoin
     fi
+    # Where and when the wheel lay.
+    sed -i '/direct_url\.json,\|uv_cache\.json,/d' /code/lib/python3*/site-packages/*.dist-info/RECORD
     rm -f /code/.lock /code/lib/python3*/site-packages/*.dist-info/direct_url.json /code/lib/python3*/site-packages/*.dist-info/uv_cache.json
     compile /code/lib
     find /code -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +

@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     imaging = commands.add_parser("images", help="build images, their bills of materials and lists of licences")
     imaging.add_argument("names", nargs="*", metavar="IMAGE", help=f"{', '.join(locks.IMAGES)}; by default all")
     imaging.add_argument("--arch", action="append", help=f"{', '.join(debian.ARCHITECTURES)}; by default all")
-    imaging.add_argument("--twice", action="store_true", help="build all again from nothing, and compare")
+    imaging.add_argument("--twice", action="store_true", help="build all again, and compare")
     asking = commands.add_parser("scan", help="ask whether anything in the release is known to be vulnerable")
     handing = commands.add_parser("publish", help="give the release to a registry, or to Python's index")
     where = handing.add_mutually_exclusive_group(required=True)
@@ -99,7 +99,7 @@ def make_images(chosen: argparse.Namespace) -> None:
         out: Path = chosen.out or ROOT / "dist" / source.version
         digests = images.build(source, out, names, architectures)
         if chosen.twice:
-            second = images.build(source, Path(again), names, architectures, again=True)
+            second = images.build(source, Path(again), names, architectures)
             if different := sorted(name for name in digests if digests[name] != second[name]):
                 pairs = [(out / images.DIRECTORY / name, Path(again) / images.DIRECTORY / name) for name in different]
                 lines = [line for one, other in pairs for line in layout.differences(one, other)]

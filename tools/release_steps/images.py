@@ -29,13 +29,8 @@ def build(
     target: Path,
     names: Sequence[str] = IMAGES,
     architectures: Sequence[str] = ARCHITECTURES,
-    *,
-    again: bool = False,
 ) -> dict[str, str]:
-    """Writes a layout for each image into ``target``; gives their digests by name. ``again``: without what buildah has from before.
-
-    Raises ReleaseError.
-    """
+    """Writes a layout for each image into ``target``; gives their digests by name. Raises ReleaseError."""
     for given, known, field in ((names, IMAGES, "image"), (architectures, ARCHITECTURES, "--arch")):
         if unknown := sorted(set(given) - set(known)):
             raise ReleaseError(f"{field}: {', '.join(unknown)}: is not known; take {' or '.join(known)}")
@@ -49,7 +44,7 @@ def build(
         for architecture in architectures:
             say(f"building streamjoin-{name} for {architecture}")
             tag = f"{source.version}-{architecture}"
-            environment = _environment(source, tag, architecture, again)
+            environment = _environment(source, tag, architecture)
             run(source.directory / "tools" / "images.sh", name, cwd=source.directory, environment=environment)
             run("buildah", "push", "--quiet", "--format=oci", f"localhost/streamjoin-{name}:{tag}", f"oci:{directory}:{tag}")
         digests[f"streamjoin-{name}"] = layout.join(directory, source.version)
@@ -68,7 +63,7 @@ def builder() -> str:
     return output("buildah", "--version").strip()
 
 
-def _environment(source: Source, tag: str, architecture: str, again: bool) -> dict[str, str]:
+def _environment(source: Source, tag: str, architecture: str) -> dict[str, str]:
     base = os.environ.get("BASE") or _base()
     # A proxy that looks into TLS is trusted by this machine's certificates, where somebody has said so.
     trusted = os.environ.get("PIP_CERT")
@@ -79,7 +74,8 @@ def _environment(source: Source, tag: str, architecture: str, again: bool) -> di
         "TAG": tag,
         **({"BASE": base} if base else {}),
         **({"PIP_CERT": trusted} if trusted else {}),
-        **({"AGAIN": "1"} if again else {}),
+        # Layers that buildah has from another commit are dated with that one.
+        "AGAIN": "1",
     }
 
 
