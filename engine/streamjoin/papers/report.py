@@ -79,9 +79,6 @@ def page(comparisons: Sequence[Comparison], machine: str, before: str = "") -> s
         of_paper = [line for row, line in found if row.paper == paper]
         if of_paper:
             parts += [f"\n## {paper}: {title}\n", _table(HEADER, of_paper)]
-    absent = [escaped(subject(row)) for row in ROWS if row not in {row for row, _ in found} and row.kind is Kind.RUN]
-    if absent and any(row.kind is Kind.RUN for row, _ in found):
-        parts.append(f"\nTo be run yet, on a quiet machine (`--kinds R`): {'; '.join(absent)}.")
     parts += ["\n## Not compared\n", _table(["paper", "figure", "why not"], NOT_COMPARED)]
     return "\n".join(parts) + "\n"
 
