@@ -132,7 +132,7 @@ class Client:
             return answer, answer.read()
         except BaseException as error:
             connection.close()
-            if not was_open or not isinstance(error, ConnectionError):
+            if not was_open or not isinstance(error, ConnectionError | ssl.SSLEOFError):
                 raise
         return self._ask(*request)  # the server may have closed what was idle
 

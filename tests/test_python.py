@@ -376,7 +376,7 @@ def test_what_is_held_is_asked_for_while_it_runs(inputs: Path) -> None:
 
 
 def test_results_that_are_not_kept_are_refused_with_the_remedy(inputs: Path) -> None:
-    with pytest.raises(ValueError, match=r"spec\.joins\[0\]\.output: .* give sink\.files or snapshots"):
+    with pytest.raises(ValueError, match=r"spec\.joins\[0\]\.output: .* give sink\.files, delta or iceberg, or snapshots"):
         join_in(inputs).results()
     with pytest.raises(ValueError, match="join: 'far' must be one of near"):
         join_in(inputs).results("far")
