@@ -105,6 +105,7 @@ def test_the_readme_and_the_page_on_python_do_what_they_say(
 
 def from_spark(block: Block, root: Path) -> None:
     """The block for a Spark session, over a join that keeps snapshots, as the page says it must."""
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     import streamjoin.spark
@@ -128,6 +129,8 @@ def from_spark(block: Block, root: Path) -> None:
         assert session.read.parquet("out/spark").count() == output
     finally:
         session.stop()
+        gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+        gateway.shutdown()  # other tests start a Java with settings of their own
 
 
 def test_a_page_on_queries_shows_the_examples_own_answer(tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def test_a_trial_that_was_ended_from_outside_is_begun_again(cluster: Cluster) ->
         before = generation(cluster)
         cluster.trial = ("driver", {"waiting": {"reason": "ContainerCreating"}})
         cluster.change({"image": "engine:2"})
-        (pod,) = wait_for("a trial", cluster.trials)
+        (pod,) = wait_for("a trial that waits", lambda: [pod for pod in cluster.trials() if "containerStatuses" in pod.get("status", {})])
         cluster.trial = None
         path = f"/api/v1/namespaces/{cluster.namespace}/pods/{pod['metadata']['name']}/status"
         cluster.admin.patch(path, {"status": {"phase": "Failed", "reason": "Evicted", "message": "by the test"}})
