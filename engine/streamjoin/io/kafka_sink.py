@@ -34,16 +34,15 @@ from streamjoin.io.kafka_client import Complaints, KafkaClient, error_of, reason
 from streamjoin.io.kafka_records import Outgoing
 from streamjoin.io.kafka_sender import RecordByRecord, Sender
 from streamjoin.io.kafka_transactions import Transactions, passing_of, place_of, settings
+from streamjoin.io.outbox import OUTBOX, OutboxWriter, sweep
 from streamjoin.io.sinks import json_texts
 from streamjoin.state.storage import Missing, Storage
 
-OUTBOX = "outbox"
 NOTE = f"{OUTBOX}/sent"
 """How the name begins of the object that says which epoch's records have all been sent last, by the identity of the first."""
 CHUNK_ROWS = 16 * 1024
 """So many rows become text at a time; rows of more than 128 KiB would not fit the 2 GB of Arrow's strings, nor a Kafka record."""
 OBJECT_ROWS = 256 * 1024
-OBJECT_BYTES = 32 * 1024 * 1024
 QUEUE_RECORDS = 500_000
 QUEUE_KIB = 256 * 1024
 WAIT_SECONDS = 0.05
@@ -146,9 +145,7 @@ class KafkaSink:
 
     def sweep(self, may_remove: Callable[[str], bool]) -> int:
         """Removes staged objects whose name may be removed. O(staged objects)."""
-        stray = [path for path in self._storage.list(OUTBOX) if may_remove(path.rsplit("/", 1)[1])]
-        self._storage.delete_many(stray)
-        return len(stray)
+        return sweep(self._storage, OUTBOX, may_remove)
 
     def _sent_last(self) -> bytes | None:
         try:
@@ -332,77 +329,36 @@ def _delivered(failed: list[KafkaError], error: KafkaError | None, message: obje
         failed.append(error)
 
 
-class KafkaWriter:
-    """Stages one task's results as Arrow files of (value) or (value, key), each of bounded size."""
+class KafkaWriter(OutboxWriter):
+    """Stages results as Arrow files of (value) or (value, key)."""
 
     def __init__(
         self, storage: Storage, schema: pa.Schema, key: int | None, encoding: Encoding, name: str, prefix: str, small_bytes: int
     ) -> None:
+        super().__init__(storage, schema, f"{OUTBOX}/{name}", small_bytes)
         self._encoding = encoding
-        self._storage = storage
-        self._small_bytes = small_bytes
-        self._schema = schema
         self._key = key
-        self._name = name
         self._prefix = prefix
         fields = [pa.field("value", pa.binary())] + ([] if key is None else [pa.field("key", pa.binary())])
         self._staged_schema = pa.schema(fields)
-        self._pending: list[pa.RecordBatch] = []
-        self._pending_rows = 0
-        self._pending_bytes = 0
-        self._rows = 0
-        self._done: list[Staged] = []
-        self._finished = False
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Takes a batch; amortised O(bytes)."""
-        if self._finished:
-            raise SinkError(f"writer {self._name}: closed already; ask the sink for another")
-        if not batch.schema.equals(self._schema):
-            raise SinkError(f"writer {self._name}: a batch's columns {batch.schema.names} are not the sink's {self._schema.names}")
+    def _take(self, batch: pa.RecordBatch) -> None:
         for start in range(0, batch.num_rows, CHUNK_ROWS):
             chunk = batch.slice(start, CHUNK_ROWS)
             columns = [self._encoding.values(chunk)]
             if self._key is not None:
                 columns.append(_key_bytes(chunk.column(self._key)))
-            encoded = pa.record_batch(columns, schema=self._staged_schema)
-            self._pending.append(encoded)
-            self._pending_rows += encoded.num_rows
-            self._pending_bytes += encoded.nbytes
-            if self._pending_rows >= OBJECT_ROWS or self._pending_bytes >= OBJECT_BYTES:
-                self._put()
+            self._keep(pa.record_batch(columns, schema=self._staged_schema), OBJECT_ROWS)
 
-    def close(self) -> list[Staged]:
-        """Finishes; what was staged, in order."""
-        if not self._finished:
-            self._put()
-            self._finished = True
-        return list(self._done)
-
-    def abort(self) -> None:
-        """Removes every object of this writer."""
-        self._finished = True
-        self._pending = []
-        self._storage.delete_many([staged.path for staged in self._done if staged.path])
-        self._done = []
-
-    def _put(self) -> None:
-        if not self._pending:
-            return
+    def _encoded(self, batches: list[pa.RecordBatch]) -> pa.Buffer:
         buffer = pa.BufferOutputStream()
         with ipc.new_file(buffer, self._staged_schema, options=ipc.IpcWriteOptions(compression="lz4")) as writer:
-            for batch in self._pending:
+            for batch in batches:
                 writer.write_batch(batch)
-        data = buffer.getvalue()
-        final = f"{self._prefix}/{self._rows}"
-        if not self._done and data.size <= self._small_bytes:
-            self._done.append(Staged("", final, self._pending_rows, data.size, data=data.to_pybytes()))
-        else:
-            path = f"{OUTBOX}/{self._name}-{len(self._done):03d}.arrow"
-            self._storage.put(path, memoryview(data))
-            self._done.append(Staged(path, final, self._pending_rows, data.size))
-        self._rows += self._pending_rows
-        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+        return buffer.getvalue()
+
+    def _final(self) -> str:
+        return f"{self._prefix}/{sum(staged.rows for staged in self._done)}"
 
 
 def _key_bytes(column: pa.Array) -> pa.Array:

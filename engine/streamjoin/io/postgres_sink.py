@@ -19,14 +19,12 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from streamjoin.io.base import SinkError, Staged
+from streamjoin.io.outbox import OUTBOX, OutboxWriter, sweep
 from streamjoin.io.table_files import Publication
 from streamjoin.state.storage import Missing, Storage
 
 if TYPE_CHECKING:
     from streamjoin.io.postgres_table import PostgresTable
-
-OUTBOX = "outbox"
-OBJECT_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -93,9 +91,7 @@ class PostgresSink:
 
     def sweep(self, may_remove: Callable[[str], bool]) -> int:
         """Removes staged objects whose name may be removed. O(staged objects)."""
-        stray = [path for path in self._storage.list(self._folder) if may_remove(path.rsplit("/", 1)[1])]
-        self._storage.delete_many(stray)
-        return len(stray)
+        return sweep(self._storage, self._folder, may_remove)
 
     def _batches(self, staged: Sequence[Staged]) -> Iterator[pa.RecordBatch]:
         for each in staged:
@@ -118,56 +114,23 @@ class PostgresSink:
         return self._opened
 
 
-class ArrowWriter:
-    """Stages one task's results as Arrow objects of bounded size."""
+class ArrowWriter(OutboxWriter):
+    """Stages results as they are, in Arrow's format of streams."""
 
     def __init__(self, storage: Storage, schema: pa.Schema, path: str, stem: str, small_bytes: int) -> None:
-        self._storage, self._schema, self._path, self._stem, self._small_bytes = storage, schema, path, stem, small_bytes
-        self._pending: list[pa.RecordBatch] = []
-        self._pending_bytes = 0
-        self._done: list[Staged] = []
-        self._finished = False
+        super().__init__(storage, schema, path, small_bytes)
+        self._stem = stem
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Takes a batch; amortised O(bytes)."""
-        if self._finished:
-            raise SinkError(f"writer {self._path}: closed already; ask the sink for another")
-        if not batch.schema.equals(self._schema):
-            raise SinkError(f"writer {self._path}: a batch's columns {batch.schema.names} are not the sink's {self._schema.names}")
+    def _take(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows:
-            self._pending.append(batch)
-            self._pending_bytes += batch.nbytes
-        if self._pending_bytes >= OBJECT_BYTES:
-            self._put()
+            self._keep(batch)
 
-    def close(self) -> list[Staged]:
-        """Finishes; what was staged, in order."""
-        if not self._finished:
-            self._put()
-            self._finished = True
-        return list(self._done)
-
-    def abort(self) -> None:
-        """Removes every object of this writer."""
-        self._finished = True
-        self._pending = []
-        self._storage.delete_many([staged.path for staged in self._done if staged.path])
-        self._done = []
-
-    def _put(self) -> None:
-        if not self._pending:
-            return
+    def _encoded(self, batches: list[pa.RecordBatch]) -> pa.Buffer:
         out = pa.BufferOutputStream()
         with ipc.new_stream(out, self._schema, options=ipc.IpcWriteOptions(compression="lz4")) as stream:
-            for batch in self._pending:
+            for batch in batches:
                 stream.write_batch(batch)
-        data, rows = out.getvalue(), sum(batch.num_rows for batch in self._pending)
-        number = f"{len(self._done):03d}"
-        final = f"part-{self._stem}-{number}"
-        if not self._done and data.size <= self._small_bytes:
-            self._done.append(Staged("", final, rows, data.size, data=data.to_pybytes()))
-        else:
-            path = f"{self._path}-{number}.arrow"
-            self._storage.put(path, memoryview(data))
-            self._done.append(Staged(path, final, rows, data.size))
-        self._pending, self._pending_bytes = [], 0
+        return out.getvalue()
+
+    def _final(self) -> str:
+        return f"part-{self._stem}-{len(self._done):03d}"
