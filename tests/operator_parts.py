@@ -224,3 +224,12 @@ class FakeDriver:
 
     def close(self) -> None:
         self._served.close()
+
+
+def contained(part: Any, whole: Any) -> bool:
+    """Whether all that is given is there; defaults of another release may have been added."""
+    if isinstance(part, dict):
+        return isinstance(whole, dict) and all(name in whole and contained(value, whole[name]) for name, value in part.items())
+    if isinstance(part, list):
+        return isinstance(whole, list) and len(part) == len(whole) and all(map(contained, part, whole))
+    return bool(part == whole)

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from broken_records import broken
 from streamjoin.io.avro_schema import AvroReader, avro_reader
 from streamjoin.io.base import SinkError
 from streamjoin.io.decoded import UnreadableError
@@ -159,15 +160,7 @@ def test_broken_bytes_are_told_and_touch_no_other_record(seed: int) -> None:
     parsed, rng = fastavro.parse_schema(schema), random.Random(seed)
     values = encoded(schema, records)
     for at in range(0, len(values), 2):
-        value = bytearray(values[at])
-        for _ in range(rng.randint(1, 3)):
-            if value and rng.random() < 0.7:
-                value[rng.randrange(len(value))] = rng.randrange(256)
-            elif rng.random() < 0.5:
-                del value[rng.randint(0, len(value)) :]
-            else:
-                value += rng.randbytes(2)
-        values[at] = bytes(value)
+        values[at] = broken(values[at], rng, lambda: rng.randbytes(2))
     found, problems = read(reader, values)
     for at, value in enumerate(values):
         buffer = io.BytesIO(value)

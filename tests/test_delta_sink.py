@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from streamjoin.io.delta_table import DeltaLog
 from streamjoin.io.staging import LocalStaging, StoreStaging
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage, StorageError
-from tables import ALL_TYPES, delta_by_duckdb, delta_by_polars, delta_log, delta_rows, normal, texts, typed_rows
+from tables import ALL_TYPES, delta_by_duckdb, delta_by_polars, delta_log, delta_rows, normal, publish_at_once, texts, typed_rows
 from test_cli import run_inline
 from test_crashes import OPTIONS, expected, make_inputs
 
@@ -140,21 +139,7 @@ def test_drivers_that_publish_the_same_at_once_publish_it_once(where: str, tmp_p
         drivers = [sink(root) for _ in range(3)]
         for driver in drivers:
             driver.publish([], again=True)
-        together, failures = threading.Barrier(3), []
-
-        def publish(driver: DeltaSink, staged: list[Staged] = staged, together: Any = together, failures: list[Any] = failures) -> None:
-            together.wait()
-            try:
-                driver.publish(staged, again=True)
-            except Exception as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=publish, args=(driver,)) for driver in drivers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not failures
+        publish_at_once(drivers, staged)
         assert ids(root) == list(range(epoch + 1))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
-import threading
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -29,7 +28,7 @@ from streamjoin.io.iceberg_table import IcebergTable
 from streamjoin.io.staging import LocalStaging, StoreStaging
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage
-from tables import ALL_TYPES, normal, texts, typed_rows
+from tables import ALL_TYPES, normal, publish_at_once, texts, typed_rows
 from test_cli import run_inline
 from test_crashes import OPTIONS, expected, make_inputs
 from test_delta_sink import ROOT, SCHEMA, STEPS, batch, die_at, finish
@@ -149,21 +148,7 @@ def test_drivers_that_publish_the_same_at_once_publish_it_once(tmp_path: Path) -
         drivers = [sink(tmp_path) for _ in range(2)]
         for driver in drivers:
             driver.publish([], again=True)
-        together, failures = threading.Barrier(2), []
-
-        def publish(driver: IcebergSink, staged: list[Staged] = staged, together: Any = together, failures: list[Any] = failures) -> None:
-            together.wait()
-            try:
-                driver.publish(staged, again=True)
-            except Exception as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=publish, args=(driver,)) for driver in drivers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not failures
+        publish_at_once(drivers, staged)
         assert ids(tmp_path) == list(range(epoch + 1))
 
 

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import pickle
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from streamjoin.io.postgres_sink import PostgresSink, PostgresSinkConfig
 from streamjoin.io.postgres_table import PostgresTable
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage
-from tables import ALL_TYPES, normal, texts, typed_rows
+from tables import ALL_TYPES, normal, publish_at_once, texts, typed_rows
 from test_crashes import OPTIONS, expected, make_inputs
 from test_delta_sink import STEPS, die_at, finish
 
@@ -123,21 +122,7 @@ def test_drivers_that_publish_the_same_at_once_publish_it_once(server: Any, tabl
     for epoch in range(4):
         staged = stage(sink(server, table, tmp_path), epoch, batch((epoch, "x", 1)), small_bytes=1 << 20)
         drivers = [sink(server, table, tmp_path) for _ in range(3)]
-        together, failures = threading.Barrier(3), []
-
-        def publish(driver: PostgresSink, staged: list[Staged] = staged, together: Any = together, failures: list[Any] = failures) -> None:
-            together.wait()
-            try:
-                driver.publish(staged, again=True)
-            except Exception as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=publish, args=(driver,)) for driver in drivers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not failures
+        publish_at_once(drivers, staged)
     assert sorted(asked(server, f"SELECT id FROM {table}_log")) == [(0,), (1,), (2,), (3,)]
 
 

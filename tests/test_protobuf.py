@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf.message import DecodeError
 
+from broken_records import broken
 from kafka_schemas import message_class
 from streamjoin.io.decoded import UnreadableError
 from streamjoin.io.protobuf_schema import protobuf_reader
@@ -132,15 +133,7 @@ def test_broken_bytes_are_told_and_touch_no_other_record() -> None:
     reader = protobuf_reader(reordered(), (), SCHEMA)
     values = [filled(rng).SerializeToString() for _ in range(2000)]
     for at in range(0, len(values), 2):
-        value = bytearray(values[at])
-        for _ in range(rng.randint(1, 3)):
-            if value and rng.random() < 0.7:
-                value[rng.randrange(len(value))] = rng.randrange(256)
-            elif rng.random() < 0.5:
-                del value[rng.randint(0, len(value)) :]
-            else:
-                value += values[rng.randrange(len(values))]
-        values[at] = bytes(value)
+        values[at] = broken(values[at], rng, lambda: values[rng.randrange(len(values))])
     found, problems = read(reader, [b"\0" + value for value in values])
     refused = 0
     for at, value in enumerate(values):

@@ -19,6 +19,7 @@ import yaml
 from apiserver import DEADLINE_SECONDS, ApiError, ApiServer, free_ports, program, running
 from converting import Converting, converting
 from operator_cluster import Running
+from operator_parts import contained
 from service_proxy import ServiceProxy
 from streamjoin.manifest.versions import FORMER, NEWEST
 from streamjoin_operator import storage_version
@@ -130,15 +131,6 @@ class Reader:
         self._stop.set()
         self._thread.join()
         assert kind is not None or self.failures[:3] == []
-
-
-def contained(part: Any, whole: Any) -> bool:
-    """Whether all that is given is there; defaults of another release may have been added."""
-    if isinstance(part, dict):
-        return isinstance(whole, dict) and all(name in whole and contained(value, whole[name]) for name, value in part.items())
-    if isinstance(part, list):
-        return isinstance(whole, list) and len(part) == len(whole) and all(map(contained, part, whole))
-    return bool(part == whole)
 
 
 @contextlib.contextmanager

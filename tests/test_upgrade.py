@@ -16,7 +16,7 @@ import yaml
 
 from apiserver import DEADLINE_SECONDS, ApiError, ApiServer, program, running
 from operator_cluster import PATHS, STREAMJOINS, Cluster, converted
-from operator_parts import FakeDriver, Object, joins_of_before, streamjoin
+from operator_parts import FakeDriver, Object, contained, joins_of_before, streamjoin
 from streamjoin.manifest import check
 from streamjoin_operator import definition, names
 from streamjoin_operator.changes import engine_manifest
@@ -121,15 +121,6 @@ def meaning(body: Object) -> Object:
     document = check(body)
     assert document.manifest is not None, document.problems
     return engine_manifest(document.manifest)
-
-
-def contained(part: Any, whole: Any) -> bool:
-    """Whether all that is given is there, where defaults may have been added."""
-    if isinstance(part, dict):
-        return isinstance(whole, dict) and all(name in whole and contained(value, whole[name]) for name, value in part.items())
-    if isinstance(part, list):
-        return isinstance(whole, list) and len(part) == len(whole) and all(map(contained, part, whole))
-    return bool(part == whole)
 
 
 def revalidated(server: ApiServer) -> None:

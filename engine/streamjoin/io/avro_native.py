@@ -24,14 +24,14 @@ import numpy as np
 from numba.extending import register_jitable
 
 from streamjoin.io.memory import byte_at, copy, int32_at, int64_at, put_byte
+from streamjoin.io.unreadable import ENDS, LEFT_OVER, NEGATIVE, NO_BOOLEAN, NO_BRANCH, NO_SYMBOL, OK, TOO_DEEP, TOO_MANY
+from streamjoin.io.varint import varint
 from streamjoin.kernel.native import native, read, write
 
 END, VARINT, ENUM, BOOLEAN, FLOAT, DOUBLE, BYTES, FIXED, UNION, JUMP, BLOCKS, NEXT, CALL, RETURN, GIVE = range(15)
 """Instructions. BLOCKS begins an array or a map, whose NEXT is at the argument; NEXT goes to the argument for each item; CALL and RETURN
 are for records that contain themselves; GIVE says only that the slot has a value."""
 WORDS = 3
-OK, ENDS, LEFT_OVER, NO_BRANCH, NO_SYMBOL, NEGATIVE, TOO_DEEP, TOO_LONG, TOO_MANY, NO_BOOLEAN = range(10)
-"""What became of a record."""
 DEEPEST = 64
 """Arrays, maps and records in one another."""
 STEPS = 10_000
@@ -46,26 +46,9 @@ _part = cast(Callable[[_Function], _Function], register_jitable)
 
 
 @_part
-def _varint(at: Any, end: Any) -> Any:
-    """A number as it is written, and where it ends: -ENDS or -TOO_LONG where it does not."""
-    number = np.uint64(0)
-    shift = np.uint64(0)
-    while at < end:
-        byte = np.uint64(byte_at(at))
-        at += 1
-        number |= (byte & np.uint64(127)) << shift
-        if byte < 128:
-            return number, at
-        shift += np.uint64(7)
-        if shift > np.uint64(63):
-            return number, np.int64(-TOO_LONG)
-    return number, np.int64(-ENDS)
-
-
-@_part
 def _long(at: Any, end: Any) -> Any:
-    """A zig-zag number, and where it ends; as :func:`_varint`."""
-    number, at = _varint(at, end)
+    """A zig-zag number, and where it ends; as :func:`streamjoin.io.varint.varint`."""
+    number, at = varint(at, end)
     return np.int64(number >> np.uint64(1)) ^ -np.int64(number & np.uint64(1)), at
 
 

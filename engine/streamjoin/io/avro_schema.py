@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.io.decoded import MICROS, MILLIS, NANOS, Form, Slot, UnreadableError, columns_of, slot_for
+from streamjoin.io.unreadable import REASONS
 from streamjoin.io.values import Problems
 from streamjoin.kernel.arrays import Array
 
@@ -47,21 +48,10 @@ class AvroReader:
         native.read_records(data, starts, ends, self.program, self.first, cells.reshape(-1), given.reshape(-1), status)
         bad = np.flatnonzero(status)
         given[:, bad] = 0
-        problems: Problems = {int(row): _REASONS[int(status[row])] for row in bad}
+        problems: Problems = {int(row): REASONS[int(status[row])] for row in bad}
         return columns_of(self.schema, self.slots, data, cells, given, problems), dict(problems)
 
 
-_REASONS = {
-    1: "ends before the schema does",
-    2: "has bytes that the schema does not explain",
-    3: "has a number of no branch of a union",
-    4: "has a number of no symbol of an enum",
-    5: "has a length below 0",
-    6: "is too deeply nested",
-    7: "has a number of more than 64 bits",
-    8: "has arrays of too many items that take no bytes",
-    9: "has a boolean that is neither 0 nor 1",
-}
 """By the status of a record."""
 
 

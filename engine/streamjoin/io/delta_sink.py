@@ -12,15 +12,15 @@ is in the log only when it is under its final name, whole, and (on a file system
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from streamjoin.io.base import SinkError, Staged
-from streamjoin.io.staging import STAGING, staging_at
-from streamjoin.io.table_files import Publication, TableFiles, TableWriter, stored_schema
+from streamjoin.io.base import SinkError
+from streamjoin.io.staging import Staging, staging_at
+from streamjoin.io.table_files import TableFiles, columns_named, stored_schema
+from streamjoin.io.table_sink import TableSink
 
 if TYPE_CHECKING:
     from streamjoin.io.delta_table import DeltaLog
@@ -54,17 +54,15 @@ class DeltaSinkConfig:
     roll_bytes: int = 512 * 1024 * 1024
 
 
-class DeltaSink:
+class DeltaSink(TableSink):
     """See the module, and :class:`streamjoin.io.base.Sink`."""
 
     def __init__(self, config: DeltaSinkConfig, schema: pa.Schema) -> None:
         self.config = config
-        self.schema = schema
-        stored = stored_schema(schema)
-        known = {name.casefold(): name for name in schema.names}
-        partition_by = tuple(known.get(name.casefold(), name) for name in config.partition_by)
-        self._files = TableFiles(schema, stored, partition_by, compression=config.compression, roll_bytes=config.roll_bytes)
-        self._staging = staging_at(config.path)
+        columns = columns_named(schema, config.partition_by)
+        files = TableFiles(schema, stored_schema(schema), columns, compression=config.compression, roll_bytes=config.roll_bytes)
+        super().__init__(schema, files)
+        self._staged_at = staging_at(config.path)
         self._log: DeltaLog | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -74,37 +72,9 @@ class DeltaSink:
     def gather_seconds(self) -> float:
         return self.config.gather_seconds
 
-    def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> TableWriter:
-        """See :class:`streamjoin.io.base.Sink`. ``stem`` is ``<checkpoint>-<epoch>-<task>``, as ``epoch.spec.final_name`` makes it."""
-        return self._files.writer(self._staging, name, stem if stem is not None else name, small_bytes)
-
-    def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
-        """One file of each partition: staged where that is a directory, else for the commit to keep. O(rows)."""
-        return self._files.gather(self._staging, small, name, stem)
-
-    def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
-        """Adds files to the table, in one transaction. O(files), and what happened in the table since the last time.
-
-        ``again`` with nothing to add, as when a driver starts, looks at the table, or makes it: what is wrong with it is to show before
-        there are results. Raises SinkError, UnavailableError, StorageError.
-        """
-        if not staged:
-            if again:
-                self._table()
-            return
-        table, publication = self._table(), Publication.of(staged)
-        if table.has(publication):
-            self._staging.remove([each.path for each in staged if each.path])
-            return
-        self._staging.publish(staged)
-        table.append(publication, staged)
-        table.compact_if_due()
-
-    def sweep(self, may_remove: Callable[[str], bool]) -> int:
-        """Removes staged files whose name may be removed. O(staged files)."""
-        found = [f"{STAGING}/{name}" for name in self._staging.staged() if may_remove(name)]
-        self._staging.remove(found)
-        return len(found)
+    @property
+    def _staging(self) -> Staging:
+        return self._staged_at
 
     def _table(self) -> DeltaLog:
         if self._log is None:

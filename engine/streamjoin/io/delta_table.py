@@ -114,8 +114,9 @@ class DeltaLog:
         self.open()
         self._flush(table.version())
         self._small_files += len(staged)
+        self._compact_if_due()
 
-    def compact_if_due(self) -> None:
+    def _compact_if_due(self) -> None:
         """Begin to rewrite small files as few, beside the join, where the manifest says that it is time."""
         compaction = self.config.compaction
         if compaction is None or (self._compacting is not None and self._compacting.is_alive()):

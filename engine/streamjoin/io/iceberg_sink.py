@@ -10,15 +10,15 @@ come in between: then the table is asked again. So of two drivers that publish t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from streamjoin.io.base import SinkError, Staged
-from streamjoin.io.staging import STAGING, Staging, staging_at
-from streamjoin.io.table_files import Publication, TableFiles, TableWriter, stored_schema
+from streamjoin.io.base import SinkError
+from streamjoin.io.staging import Staging, staging_at
+from streamjoin.io.table_files import TableFiles, columns_named, stored_schema
+from streamjoin.io.table_sink import TableSink
 
 if TYPE_CHECKING:
     from streamjoin.io.iceberg_table import IcebergTable
@@ -41,7 +41,7 @@ class IcebergSinkConfig:
     roll_bytes: int = 512 * 1024 * 1024
 
 
-class IcebergSink:
+class IcebergSink(TableSink):
     """See the module, and :class:`streamjoin.io.base.Sink`.
 
     The catalog says where the table is. The driver, which asks it first, sends the answer to tasks with the sink.
@@ -50,12 +50,10 @@ class IcebergSink:
     def __init__(self, config: IcebergSinkConfig, schema: pa.Schema, root: str | None = None) -> None:
         """``root``: where the table's files go, as a place (``location``); None: ask the catalog when it is needed."""
         self.config = config
-        self.schema = schema
-        known = {name.casefold(): name for name in schema.names}
-        partition_by = tuple(known.get(name.casefold(), name) for name in config.partition_by)
         # Iceberg has no integers of less than 32 bits.
         stored = stored_schema(schema, least_integer=pa.int32())
-        self._files = TableFiles(schema, stored, partition_by, False, config.compression, config.roll_bytes)
+        columns = columns_named(schema, config.partition_by)
+        super().__init__(schema, TableFiles(schema, stored, columns, False, config.compression, config.roll_bytes))
         self._root = root
         self._opened: IcebergTable | None = None
 
@@ -65,37 +63,6 @@ class IcebergSink:
     @property
     def gather_seconds(self) -> float:
         return self.config.gather_seconds
-
-    def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> TableWriter:
-        """See :class:`streamjoin.io.base.Sink`. ``stem`` is ``<checkpoint>-<epoch>-<task>``, as ``epoch.spec.final_name`` makes it."""
-        return self._files.writer(self._staging, name, stem if stem is not None else name, small_bytes)
-
-    def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
-        """One file of each partition: staged where that is a directory, else for the commit to keep. O(rows)."""
-        return self._files.gather(self._staging, small, name, stem) if small else []
-
-    def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
-        """Appends files to the table, in one transaction. O(files): the footer of each is read.
-
-        ``again`` with nothing to add, as when a driver starts, looks at the table, or makes it: what is wrong with it is to show before
-        there are results. Raises SinkError, UnavailableError, StorageError.
-        """
-        if not staged:
-            if again:
-                self._table()
-            return
-        table, publication = self._table(), Publication.of(staged)
-        if table.has(publication):
-            self._staging.remove([each.path for each in staged if each.path])
-            return
-        self._staging.publish(staged)
-        table.append(publication, staged)
-
-    def sweep(self, may_remove: Callable[[str], bool]) -> int:
-        """Removes staged files whose name may be removed. O(staged files)."""
-        found = [f"{STAGING}/{name}" for name in self._staging.staged() if may_remove(name)]
-        self._staging.remove(found)
-        return len(found)
 
     @property
     def _staging(self) -> Staging:

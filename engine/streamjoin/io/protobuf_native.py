@@ -23,14 +23,14 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numba.extending import register_jitable
 
-from streamjoin.io.memory import byte_at, int32_at, int64_at
+from streamjoin.io.memory import int32_at, int64_at
+from streamjoin.io.unreadable import BAD_TAG, ENDS, OK, TOO_DEEP
+from streamjoin.io.varint import varint
 from streamjoin.kernel.native import native, read, write
 
 INT64, INT32, UINT32, ZIGZAG, BOOLEAN, EIGHT, FOUR, UNSIGNED_FOUR, BYTES, MESSAGE, NOTHING, SHORT_ZIGZAG = range(12)
 """What a field is; NOTHING: its value is not asked for."""
 WORDS = 6
-OK, ENDS, BAD_TAG, TOO_DEEP, TOO_LONG = range(5)
-"""What became of a record."""
 DEEPEST = 64
 SPAN_BITS = 31
 """As ``avro_native`` has it."""
@@ -41,35 +41,18 @@ _part = cast(Callable[[_Function], _Function], register_jitable)
 
 
 @_part
-def _varint(at: Any, end: Any) -> Any:
-    """A number, and where it ends: -ENDS or -TOO_LONG where it does not."""
-    number = np.uint64(0)
-    shift = np.uint64(0)
-    while at < end:
-        byte = np.uint64(byte_at(at))
-        at += 1
-        number |= (byte & np.uint64(127)) << shift
-        if byte < 128:
-            return number, at
-        shift += np.uint64(7)
-        if shift > np.uint64(63):
-            return number, np.int64(-TOO_LONG)
-    return number, np.int64(-ENDS)
-
-
-@_part
 def _skipped(at: Any, end: Any, wire: Any) -> Any:
     """Where a value ends that nobody wants, or what is wrong with it, below 0."""
     depth = 0
     while True:
         if wire == _VARINT:
-            _, at = _varint(at, end)
+            _, at = varint(at, end)
         elif wire == _EIGHT_BYTES:
             at = at + 8 if end - at >= 8 else np.int64(-ENDS)
         elif wire == _FOUR_BYTES:
             at = at + 4 if end - at >= 4 else np.int64(-ENDS)
         elif wire == _LENGTH:
-            size, at = _varint(at, end)
+            size, at = varint(at, end)
             if at >= 0:
                 at = at + np.int64(size) if size <= np.uint64(end - at) else np.int64(-ENDS)
         elif wire == _GROUP:
@@ -82,7 +65,7 @@ def _skipped(at: Any, end: Any, wire: Any) -> Any:
             return np.int64(-BAD_TAG)
         if at < 0 or depth == 0:
             return at
-        tag, at = _varint(at, end)
+        tag, at = varint(at, end)
         if at < 0:
             return at
         wire = np.int64(tag & np.uint64(7))
@@ -116,7 +99,7 @@ def read_messages(data: Any, starts: Any, ends: Any, table: Any, firsts: Any, to
                 end, message = outer_ends[depth], outer[depth]
                 place = firsts[message]
                 continue
-            tag, at = _varint(at, end)
+            tag, at = varint(at, end)
             if at < 0:
                 break
             number, wire = np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7))
@@ -152,7 +135,7 @@ def read_messages(data: Any, starts: Any, ends: Any, table: Any, firsts: Any, to
             cell = table[found + 3] * records + row
             value = np.int64(0)
             if wanted == _VARINT:
-                raw, at = _varint(at, end)
+                raw, at = varint(at, end)
                 if at < 0:
                     break
                 value = np.int64(raw)
@@ -168,7 +151,7 @@ def read_messages(data: Any, starts: Any, ends: Any, table: Any, firsts: Any, to
                 elif kind == BOOLEAN:
                     value = np.int64(raw != np.uint64(0))
             elif wanted == _LENGTH:
-                raw, at = _varint(at, end)
+                raw, at = varint(at, end)
                 if at < 0:
                     break
                 if raw > np.uint64(end - at):

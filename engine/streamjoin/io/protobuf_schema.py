@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.io.decoded import Form, Slot, UnreadableError, columns_of, in_order, slot_for
+from streamjoin.io.unreadable import REASONS
 from streamjoin.io.values import Problems
 from streamjoin.kernel.arrays import Array
 
@@ -35,12 +36,6 @@ _BROUGHT = {
     " message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }",
 }
 """What Confluent's registry knows without a reference."""
-_REASONS = {
-    1: "ends before the schema does",
-    2: "is not a message of Protobuf",
-    3: "is too deeply nested",
-    4: "has a number of more than 64 bits",
-}
 _PACKAGE = "google.protobuf."
 _WRAPPERS = frozenset(
     f"{_PACKAGE}{name}Value" for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
@@ -86,7 +81,7 @@ class MessageReader:
         cells, given = np.zeros((self.slots, rows), np.int64), np.zeros((self.slots, rows), np.uint8)
         status = np.zeros(rows, np.uint8)
         native.read_messages(data, starts, ends, self.table, self.firsts, 0, cells.reshape(-1), given.reshape(-1), status)
-        problems: Problems = {int(row): _REASONS[int(status[row])] for row in np.flatnonzero(status)}
+        problems: Problems = {int(row): REASONS[int(status[row])] for row in np.flatnonzero(status)}
         there = status == 0
         values, valid = np.zeros((len(self.fields), rows), np.int64), np.zeros((len(self.fields), rows), np.uint8)
         for index, item in enumerate(self.fields):

@@ -77,6 +77,12 @@ class TableFiles:
         return writer.close()
 
 
+def columns_named(schema: pa.Schema, names: Sequence[str]) -> tuple[str, ...]:
+    """Columns by names without regard to case, as the schema has them; others as they are, for the table to refuse."""
+    known = {name.casefold(): name for name in schema.names}
+    return tuple(known.get(name.casefold(), name) for name in names)
+
+
 def stored_schema(schema: pa.Schema, *, least_integer: pa.DataType | None = None) -> pa.Schema:
     """The types in which a table has results' columns: durations are microseconds, BIGINT, as tables have none.
 

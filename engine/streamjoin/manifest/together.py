@@ -620,13 +620,20 @@ def _shedding(field: str, join: model.Join, manifest: Manifest) -> Check:
         yield Problem("spec.shedding.model", shedding, message)
 
 
+def _output(join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> resolve.Output | None:
+    """The output's columns; None where they do not resolve, which others say."""
+    try:
+        return resolve.output(join, manifest.spec, schemas)
+    except (SqlError, KeyError):
+        return None
+
+
 def _record_key(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
     kafka = _given(join, "output", "sink", "kafka")
     if kafka is None or kafka.key is None:
         return
-    try:
-        columns = resolve.output(join, manifest.spec, schemas)
-    except (SqlError, KeyError):
+    columns = _output(join, manifest, schemas)
+    if columns is None:
         return
     names = [name for name, _ in columns]
     if names and kafka.key.casefold() not in {name.casefold() for name in names}:
@@ -640,9 +647,8 @@ def _table_columns(field: str, join: model.Join, manifest: Manifest, schemas: Ma
     tables = [name for name in TABLES if _given(join, "output", "sink", name) is not None]
     if not tables and postgres is None:
         return
-    try:
-        columns = resolve.output(join, manifest.spec, schemas)
-    except (SqlError, KeyError):
+    columns = _output(join, manifest, schemas)
+    if columns is None:
         return
     yield from postgres_sink_problems(f"{field}.postgres", postgres, [name for name, _ in columns])
     for name in tables:
@@ -654,9 +660,8 @@ def _avro_names(field: str, join: model.Join, manifest: Manifest, schemas: Mappi
     kafka = _given(join, "output", "sink", "kafka")
     if kafka is None or kafka.format != "avro":
         return
-    try:
-        columns = resolve.output(join, manifest.spec, schemas)
-    except (SqlError, KeyError):
+    columns = _output(join, manifest, schemas)
+    if columns is None:
         return
     for name, _ in columns:
         if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
@@ -686,9 +691,8 @@ def _snapshots(field: str, join: model.Join, manifest: Manifest, schemas: Mappin
     snapshots = join.output.snapshots
     if snapshots is None:
         return
-    try:
-        columns = resolve.output(join, manifest.spec, schemas)
-    except (SqlError, KeyError):
+    columns = _output(join, manifest, schemas)
+    if columns is None:
         return
     for name, _ in columns:
         if name.casefold() in ("_key", "_snapshot", "_row"):
@@ -704,9 +708,8 @@ def _snapshots(field: str, join: model.Join, manifest: Manifest, schemas: Mappin
 def _columns(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
     if join.output.select is not None:
         return
-    try:
-        columns = resolve.output(join, manifest.spec, schemas)
-    except (SqlError, KeyError):
+    columns = _output(join, manifest, schemas)
+    if columns is None:
         return
     yield from _default_names(f"{field}.output.select", [name for name, _ in columns])
 

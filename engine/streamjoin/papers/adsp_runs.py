@@ -176,7 +176,7 @@ BUSIEST = "tuples received or moved, and pairs looked at, by the busiest task of
 WORK = "work of the busiest task"
 
 
-def _row(
+def row(
     figure: str,
     part: str,
     section: str,
@@ -194,7 +194,7 @@ def _of_figure_10(figure: str, query: Query) -> tuple[Row, ...]:
     with_v = f"{query.name}, z = 0, 1, 2; {LOADED}; V = {query.capacity:,} tuples"
     measured, seconds = _of_history(query, work, WORK), _of_history(query, lambda of: of.apart, "seconds")
     return (
-        _row(
+        row(
             figure,
             "by skew",
             "5.2",
@@ -203,7 +203,7 @@ def _of_figure_10(figure: str, query: Query) -> tuple[Row, ...]:
             measured,
             IMMUNE,
         ),
-        _row(
+        row(
             figure,
             "Bi",
             "5.2",
@@ -213,7 +213,7 @@ def _of_figure_10(figure: str, query: Query) -> tuple[Row, ...]:
             THREE_TIMES,
             why=BY_TASKS if query.band is None else CUT_BY_KEYS,
         ),
-        _row(
+        row(
             figure,
             "Dynamic",
             "5.2",
@@ -223,7 +223,7 @@ def _of_figure_10(figure: str, query: Query) -> tuple[Row, ...]:
             *SIMILAR,
             why="With a processor for each of so many more tasks it takes less. The paper has 168 processors for 256 tasks.",
         ),
-        _row(
+        row(
             figure,
             "one processor for all",
             "5.2",
@@ -233,7 +233,7 @@ def _of_figure_10(figure: str, query: Query) -> tuple[Row, ...]:
             holds("A-DSP takes least at each z", lambda v: all(_each_z(v, name, "A-DSP", 1) for name in RIVALS)),
             why=ALL_PAIRS if query.band is None else "",
         ),
-        _row(
+        row(
             figure,
             "seconds",
             "5.2",
@@ -311,7 +311,7 @@ def _of_figure_11(figure: str, query: Query, says: str, *rule: Check) -> tuple[R
         f"V = {query.capacity:,} tuples"
     )
     return (
-        _row(
+        row(
             figure,
             "throughput",
             "5.3",
@@ -321,7 +321,7 @@ def _of_figure_11(figure: str, query: Query, says: str, *rule: Check) -> tuple[R
             MATRICES_ABOVE,
             *rule,
         ),
-        _row(
+        row(
             figure,
             "throughput, seconds",
             "5.3",
@@ -346,7 +346,7 @@ ROWS = (
     *_of_figure_10("10b", E_Q5),
     *_of_figure_10("10c", B_NCI),
     *_of_figure_10("10d", B_MR),
-    _row(
+    row(
         "10",
         "Bi_6's groups",
         "5.2",
@@ -367,7 +367,7 @@ ROWS = (
     ),
     *_of_figure_11("11c", B_NCI, 'of matrix-based algorithms "obviously higher"; Bi_6\'s broadcasts "aggravate the CPU loads"'),
     *_of_figure_11("11e", B_MR, 'of matrix-based algorithms "obviously higher"; Bi_6 "is unaffected by B_MR"'),
-    _row(
+    row(
         "11b",
         "join requests a task",
         "5.3",
@@ -378,7 +378,7 @@ ROWS = (
         holds("Bi's are the same for all queries, to 1 %", lambda v: _within(0.01, [of["Bi"][0] for of in v.values()])),
         holds("Bi_6's are at least twice as many with B_MR as with E_Q5", lambda v: v["B_MR"]["Bi_6"][0] >= 2 * v["E_Q5"]["Bi_6"][0]),
     ),
-    _row(
+    row(
         "12b",
         "beside Bi and Readj",
         "5.4.1",
@@ -392,7 +392,7 @@ ROWS = (
         why="With ds = 0, A-DSP and Readj cut alike: ranges of days, with nothing repeated.",
         data=NO_WEIBO,
     ),
-    _row(
+    row(
         "12b",
         "A-DSP's is stable",
         "5.4.1",
@@ -403,7 +403,7 @@ ROWS = (
         why="From ds = 0 to infinite, pairs become 30 times as many and A-DSP's tasks 6 times.",
         data=NO_WEIBO,
     ),
-    _row(
+    row(
         "17b",
         "time",
         "5.6.2",
@@ -417,7 +417,7 @@ ROWS = (
         why="Bi_6 has twelve tasks from the first step on, when A-DSP has one.",
         data=NO_WEIBO,
     ),
-    _row(
+    row(
         "17d",
         "resource cost",
         "5.6.2",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,10 +15,10 @@ import numpy as np
 
 from streamjoin.kernel.keys import mix
 from streamjoin.papers.adsp_plans import RATIOS
-from streamjoin.papers.adsp_runs import FLAT, MODULES, NO_WEIBO, throughput
+from streamjoin.papers.adsp_runs import FLAT, NO_WEIBO, row, throughput
 from streamjoin.papers.loads import ALL, V, held, plan
 from streamjoin.papers.queries import B_MR, B_NCI, E_Q5, MODELS, TINY, ByLoad, Query, in_turn, loaded, sized
-from streamjoin.papers.rows import Check, Kind, Lines, Ours, Row, Values, figures, holds, number
+from streamjoin.papers.rows import Kind, Lines, Ours, Row, Values, figures, holds, number
 from streamjoin.papers.runs import Array, Keys, Run, Tasks, run, streams
 from streamjoin.scheme.dichotomy import TooManyTasksError
 
@@ -263,18 +263,7 @@ def _flat(values: Sequence[float]) -> bool:
     return 0 < max(values) <= FLAT * min(values)
 
 
-def _row(
-    figure: str,
-    part: str,
-    section: str,
-    parameters: str,
-    says: str,
-    ours: Callable[[bool], Ours],
-    *rule: Check,
-    why: str = "",
-    data: str = "",
-) -> Row:
-    return Row("002", figure, section, part, Kind.RUN, parameters, says, ours, rule, MODULES, why=why, data=data, slow=True)
+_row = partial(row, data="")
 
 
 NEAR = 0.8

@@ -207,6 +207,14 @@ S2_FORMULA = (
 )
 ALL_RISE = holds("all six rise", lambda v: _rise(v, EACH))
 ALL_FALL = holds("all six fall", lambda v: _fall(v, EACH))
+SEMIJOINS_LOSE = holds(
+    "SM-S1 / SP-S and SM-D2 / SP-D rise",
+    lambda v: all(
+        before < after
+        for over, under in (("SM-S1", "SP-S"), ("SM-D2", "SP-D"))
+        for before, after in pairwise(one / other for one, other in zip(v[over], v[under], strict=True))
+    ),
+)
 
 
 def _varied(figure: str, part: str, parameters: str, says: str, ours: Callable[[bool], Ours], *rule: Check, why: str = "") -> Row:
@@ -293,14 +301,7 @@ ROWS = (
         'all decrease; semijoins "gradually lose their performance advantages"',
         _network("kbps", [256, 512, 1024, 2048, 4096], lambda value: replace(NETWORK, bytes_per_second=value * 125)),
         ALL_FALL,
-        holds(
-            "SM-S1 / SP-S and SM-D2 / SP-D rise",
-            lambda v: all(
-                before < after
-                for over, under in (("SM-S1", "SP-S"), ("SM-D2", "SP-D"))
-                for before, after in pairwise(one / other for one, other in zip(v[over], v[under], strict=True))
-            ),
-        ),
+        SEMIJOINS_LOSE,
     ),
     _varied(
         "7g",

@@ -1,0 +1,74 @@
+"""What sinks share that are tables of files, with transactions of their own: results are staged, brought to their names, and appended once.
+
+Always holds: files are under their final names before a transaction names them; a publication that the table has is not appended again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from streamjoin.io.base import Staged
+from streamjoin.io.staging import STAGING, Staging
+from streamjoin.io.table_files import Publication, TableFiles, TableWriter
+
+
+class Table(Protocol):
+    """A table that knows which publications it has."""
+
+    def has(self, publication: Publication) -> bool:
+        """Whether they were appended already."""
+
+    def append(self, publication: Publication, staged: Sequence[Staged]) -> None:
+        """In one transaction, which says whose they are."""
+
+
+class TableSink(ABC):
+    """See the module, and :class:`streamjoin.io.base.Sink`."""
+
+    def __init__(self, schema: pa.Schema, files: TableFiles) -> None:
+        self.schema = schema
+        self._files = files
+
+    def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> TableWriter:
+        """See :class:`streamjoin.io.base.Sink`. ``stem`` is ``<checkpoint>-<epoch>-<task>``, as ``epoch.spec.final_name`` makes it."""
+        return self._files.writer(self._staging, name, stem if stem is not None else name, small_bytes)
+
+    def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
+        """One file of each partition: staged where that is a directory, else for the commit to keep. O(rows)."""
+        return self._files.gather(self._staging, small, name, stem)
+
+    def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
+        """Adds files to the table, in one transaction. O(files), and what the table does about them.
+
+        ``again`` with nothing to add, as when a driver starts, looks at the table, or makes it: what is wrong with it is to show before
+        there are results. Raises SinkError, UnavailableError, StorageError.
+        """
+        if not staged:
+            if again:
+                self._table()
+            return
+        table, publication = self._table(), Publication.of(staged)
+        if table.has(publication):
+            self._staging.remove([each.path for each in staged if each.path])
+            return
+        self._staging.publish(staged)
+        table.append(publication, staged)
+
+    def sweep(self, may_remove: Callable[[str], bool]) -> int:
+        """Removes staged files whose name may be removed. O(staged files)."""
+        found = [f"{STAGING}/{name}" for name in self._staging.staged() if may_remove(name)]
+        self._staging.remove(found)
+        return len(found)
+
+    @property
+    @abstractmethod
+    def _staging(self) -> Staging:
+        """Of the place where the table's files go."""
+
+    @abstractmethod
+    def _table(self) -> Table:
+        """The table as it is now; made, where it is not there yet."""

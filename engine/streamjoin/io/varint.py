@@ -1,0 +1,32 @@
+"""Numbers of seven bits a byte, the lowest first, as Avro and Protobuf write them; called by other native functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+from numba.extending import register_jitable
+
+from streamjoin.io.memory import byte_at
+from streamjoin.io.unreadable import ENDS, TOO_LONG
+
+_Function: TypeAlias = Callable[..., Any]
+_part = cast(Callable[[_Function], _Function], register_jitable)
+
+
+@_part
+def varint(at: Any, end: Any) -> Any:
+    """A number as it is written, and where it ends: -ENDS or -TOO_LONG where it does not."""
+    number = np.uint64(0)
+    shift = np.uint64(0)
+    while at < end:
+        byte = np.uint64(byte_at(at))
+        at += 1
+        number |= (byte & np.uint64(127)) << shift
+        if byte < 128:
+            return number, at
+        shift += np.uint64(7)
+        if shift > np.uint64(63):
+            return number, np.int64(-TOO_LONG)
+    return number, np.int64(-ENDS)
