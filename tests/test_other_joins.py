@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from faulty_runs import elastic, run_cases, run_with_faults
-from harness import Input, driver_for, join_of, late_of, make_job, oracle, output_of
+from harness import SECOND, START, Input, driver_for, join_of, late_of, make_batch, make_job, oracle, output_of
 from joins import BAND, band_inputs
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import CheckpointMismatch
@@ -195,6 +197,52 @@ def test_a_join_is_removed_only_once_its_results_are_surely_visible(tmp_path: Pa
     run(job_of(tmp_path, a={}, b={}), tmp_path, epochs=5)
     run(job_of(tmp_path, a={}), tmp_path)
     assert output_of(tmp_path / "a") > output_of(tmp_path / "b") > Counter()
+
+
+def test_a_join_gets_another_sink_only_once_its_results_are_surely_visible(tmp_path: Path) -> None:
+    def to(name: str) -> dict[str, Any]:
+        return {"output": {"sink": {"files": {"path": str(tmp_path / name / "out"), "format": "parquet"}}}}
+
+    there, elsewhere = to("there"), to("elsewhere")
+    for joins in ({"a": there, "b": {}}, {"a": there}):
+        run(job_of(tmp_path, **joins), tmp_path, epochs=4, stops=False)
+        before = output_of(tmp_path / "there")
+        message = (
+            rf"spec\.joins\[a\]\.output\.sink: epoch 4 is committed with results for files in {tmp_path}/there/out, where they may not be"
+            rf" visible yet, and now it is files in {tmp_path}/elsewhere/out; run with files in {tmp_path}/there/out until"
+        )
+        with pytest.raises(CheckpointMismatch, match=message):
+            run(job_of(tmp_path, **{**joins, "a": elsewhere}), tmp_path)
+        assert output_of(tmp_path / "there") == before
+        run(job_of(tmp_path, **joins), tmp_path, epochs=5)
+        run(job_of(tmp_path, **{**joins, "a": elsewhere}), tmp_path)
+        both = output_of(tmp_path / "there") + output_of(tmp_path / "elsewhere")
+        assert len(both) == both.total() > output_of(tmp_path / "there").total() > 0
+        shutil.rmtree(tmp_path)
+        tmp_path.mkdir()
+
+
+def test_dead_letters_go_elsewhere_only_once_they_are_surely_visible(tmp_path: Path) -> None:
+    def job(letters: str) -> Job:
+        late = {"deadLetter": {"late": True, "location": str(tmp_path / letters)}}
+        return make_job(tmp_path, joins=[join_of(tmp_path / "a", name="a", on=BAND, window={"within": "3s"})], watermark="0s", **late)
+
+    def go_on(letters: str, epochs: int) -> Driver:
+        driver = driver_for(job(letters), (late, late), ObjectStorage(str(tmp_path / "state")), InlineRunner())
+        driver.start()
+        while driver.checkpoint.epoch < epochs and driver.step(final=True) is not None:
+            pass
+        return driver
+
+    seconds = (0, 4, 8, 0, 9)
+    late = Input([make_batch([(rid, 1, 1, START + at * SECOND)], pa.int64()) for rid, at in enumerate(seconds)], [1] * len(seconds))
+    go_on("there", 3)
+    message = r"spec\.deadLetter\.location: epoch 3 is committed with results for files in .*/there, where"
+    with pytest.raises(CheckpointMismatch, match=message):
+        go_on("elsewhere", 4)
+    go_on("there", 3).stop()
+    go_on("elsewhere", 4).stop()
+    assert len(list((tmp_path / "there").glob("*.json"))) == 2, "of either stream"
 
 
 def test_joins_that_come_one_after_the_other_have_as_many_floors_and_there_are_at_most_eight(tmp_path: Path) -> None:

@@ -598,6 +598,23 @@ def _sink(sink: Sink) -> SinkModel:
     )
 
 
+def sink_identity(sink: SinkModel | None) -> str:
+    """Where results go: what is committed for one place is visible nowhere else."""
+    if isinstance(sink, KafkaSink):
+        return f"Kafka topic {sink.topic}"
+    if isinstance(sink, PostgresSink):
+        return f"PostgreSQL table {sink.database}.{sink.namespace}.{sink.table}"
+    if isinstance(sink, IcebergSink):
+        return f"Iceberg table {sink.table}"
+    if isinstance(sink, DeltaSink):
+        return f"Delta table {sink.path}"
+    if isinstance(sink, FilesSink):
+        return f"files in {sink.path}"
+    if sink is None:
+        return "streams of this resource"
+    return "standard output" if isinstance(sink, ConsoleSink) else "this process"
+
+
 def _source_identity(source: SourceModel) -> str:
     """A position in one directory or kind of source says nothing about another."""
     if isinstance(source, JoinSource):

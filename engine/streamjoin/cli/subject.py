@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from streamjoin.cli import wording
-from streamjoin.job import Inbox, Job, SinkModel
+from streamjoin.job import Job, SinkModel, sink_identity
 from streamjoin.language.layout import Layout
 from streamjoin.language.window import Window, WindowKind
-from streamjoin.manifest.sinks import ConsoleSink, DeltaSink, IcebergSink, KafkaSink, PostgresSink
+from streamjoin.manifest.sinks import DeltaSink, FilesSink
 from streamjoin.scheme.tiling import Scheme
 
 
@@ -92,19 +92,11 @@ class Subject:
 
 
 def _sink(sink: SinkModel | None) -> str:
-    if sink is None:
-        return "streams of this resource"
-    if isinstance(sink, KafkaSink):
-        return f"Kafka topic {sink.topic}"
-    if isinstance(sink, PostgresSink):
-        return f"PostgreSQL table {sink.database}.{sink.namespace}.{sink.table}"
-    if isinstance(sink, IcebergSink):
-        return f"Iceberg table {sink.table}"
+    if isinstance(sink, FilesSink):
+        return f"{wording.path(sink.path)} ({sink.format})"
     if isinstance(sink, DeltaSink):
         return f"Delta table {wording.path(sink.path)}"
-    if isinstance(sink, Inbox):
-        return "this process"
-    return "standard output" if isinstance(sink, ConsoleSink) else f"{wording.path(sink.path)} ({sink.format})"
+    return sink_identity(sink)
 
 
 def window_text(window: Window, streams: Sequence[str]) -> str:

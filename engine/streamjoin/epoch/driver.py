@@ -69,7 +69,7 @@ from streamjoin.epoch.planning import Head, PlannedEpoch, make_spec, plan_inputs
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner, Running
 from streamjoin.epoch.pulse import STARTING, Pulse
 from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanner, require_fit
-from streamjoin.epoch.results import Results
+from streamjoin.epoch.results import LETTERS, Results
 from streamjoin.epoch.spec import Rewrite, Shared, TaskReport, TooLarge, share
 from streamjoin.epoch.timelines import SnapshotsState, Timelines
 from streamjoin.io.base import Counting, Follower, SinkError, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
@@ -165,7 +165,7 @@ class Driver:
         self.checkpoint = self._log.claim().sized(len(self.job.streams), len(self.job.places))
         changes = join_changes(self.job, self.checkpoint, self._storage.url)
         self.checkpoint = as_named_now(self.job, self.checkpoint, changes, self._storage.url)
-        self._results = Results.of(self.checkpoint, self._storage)
+        self._results = Results.of(self.checkpoint, self._storage, self.job)
         self._enter("republish")
         try:
             self._publish(again=True)
@@ -189,7 +189,7 @@ class Driver:
             self._abandon()
             if self._published and self._results.waiting:
                 self._commit_between(gathers=True)
-            if self._published and self._results.staged:
+            if self._published and (self._results.staged or self.checkpoint.staged.get(LETTERS)):
                 self._settle(self.checkpoint)
         finally:
             self._mark("stop")
@@ -411,10 +411,10 @@ class Driver:
         self._publish()
 
     def _settle(self, checkpoint: Checkpoint) -> None:
-        """Commit this, and that all of the last commit's results are visible, so that a join may be removed whose sink nobody knows any
-        more then. What waits to be visible stays where it is."""
+        """Commit this, and that all of the last commit's results are visible: a join may be removed then, or get another sink, although
+        nobody knows its sink any more. What waits to be visible stays where it is."""
         results = replace(self._results, staged=())
-        after = results.committed_by(checkpoint)
+        after = results.committed_by(replace(checkpoint, staged={}))
         self._log.commit(after)
         self.checkpoint, self._results = after, results
 
@@ -457,7 +457,7 @@ class Driver:
 
     def _publish(self, *, again: bool = False) -> None:
         self._sink.publish(self._results.staged, again=again)
-        self._dead_letters.publish([Staged.from_json(value) for value in self.checkpoint.staged.get("deadLetter", [])], again=again)
+        self._dead_letters.publish([Staged.from_json(value) for value in self.checkpoint.staged.get(LETTERS, [])], again=again)
         self._published = True
         for source, position in zip(self._sources, self.checkpoint.positions, strict=True):
             if position is not None and isinstance(source, Follower):

@@ -17,7 +17,7 @@ from typing import Any
 from streamjoin.epoch.fingerprint import JoinChanges
 from streamjoin.epoch.fingerprint import stored as stored_fingerprint
 from streamjoin.epoch.ports import CheckpointMismatch
-from streamjoin.epoch.results import SINK
+from streamjoin.epoch.results import PLACES, SINK
 from streamjoin.io.several import tags
 from streamjoin.job import Job
 from streamjoin.language.condition import Condition
@@ -64,6 +64,9 @@ def as_named_now(job: Job, checkpoint: Checkpoint, changes: JoinChanges, locatio
     if floors is not None and changes.alone is not None:
         floors = floors | {"joins": dict.fromkeys([changes.alone], 0)}
     staged = {sink: list(map(named, values)) if sink == SINK else values for sink, values in checkpoint.staged.items()}
+    if PLACES in staged:
+        kept = (place for place in staged[PLACES] if place["of"] != SINK or (place.get("join") or alone) in known)
+        staged[PLACES] = [named(place) if place["of"] == SINK else place for place in kept]
     return replace(checkpoint, floors=floors, staged=staged, waiting=tuple(map(named, checkpoint.waiting)))
 
 

@@ -14,7 +14,7 @@ from streamjoin.epoch.fingerprint import stored as stored_fingerprint
 from streamjoin.epoch.losses import losses_after
 from streamjoin.epoch.planning import PlannedEpoch, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, JoinWork, TaskWork
-from streamjoin.epoch.results import Results
+from streamjoin.epoch.results import LETTERS, Results
 from streamjoin.epoch.spec import Rewritten, RouteReport, TaskReport
 from streamjoin.epoch.watermark import advance
 from streamjoin.io.base import Position, SourcePlan
@@ -100,7 +100,7 @@ def checkpoint_after(
         held_bytes={report.task: report.held_bytes for report in at_work},
         tokens={report.task: report.token for report in at_work},
         totals=_totals(job, last, epoch, reports, results),
-        staged={"deadLetter": [staged.to_json() for staged in dead]},
+        staged={LETTERS: [staged.to_json() for staged in dead]},
         fed=fed,
         fingerprint=stored_fingerprint(job.fingerprint()),
         committed_at=now,

@@ -3,6 +3,9 @@
 A commit names what it makes visible (``staged``), and what a later one will (``waiting``), whose data it keeps. A crash at any line leaves
 both as the last commit has them: what is staged is published again, what waits goes on waiting.
 
+A commit also says where what it names goes (``places``): a driver whose manifest says another place refuses to go on, as it would look for
+the files there.
+
 Always holds: each result is in exactly one of the two, of one commit, and becomes visible once; nothing waits longer than the sink says
 while the driver runs, and nothing at all once the input is over.
 """
@@ -10,17 +13,21 @@ while the driver runs, and nothing at all once the input is over.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.spec import attempt_prefix
 from streamjoin.io.base import Staged
-from streamjoin.io.several import Sinks
+from streamjoin.io.several import Sinks, tags
+from streamjoin.job import Job, sink_identity
 from streamjoin.state.extent import Segment, read_extents
 from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
 
-SINK = "sink"
+SINK, LETTERS, PLACES = "sink", "deadLetter", "places"
+"""Of what a commit stages: results, dead letters, and where either goes."""
 GATHER_BYTES = 4 << 20
 """So much does not wait for more."""
 
@@ -33,16 +40,19 @@ class Results:
     waiting: tuple[Staged, ...] = ()
     since: float | None = None
     """The wall clock when the first of those that wait came."""
+    places: Sequence[Mapping[str, str]] = field(default=(), repr=False)
+    """Where they go, and dead letters too (:func:`places`)."""
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, storage: Storage) -> Results:
-        """As the last commit has them. Raises StorageError."""
+    def of(cls, checkpoint: Checkpoint, storage: Storage, job: Job) -> Results:
+        """As the last commit has them. Raises StorageError, and CheckpointMismatch where they are not for the places of the manifest."""
+        _check(checkpoint, job)
         found = [Staged.from_json(value) for value in (*checkpoint.staged.get(SINK, []), *checkpoint.waiting)]
         kept = [staged.extent for staged in found if staged.extent]
         data = dict(zip(kept, read_extents(storage, kept), strict=True))
         whole = [replace(staged, data=bytes(data[staged.extent])) if staged.extent else staged for staged in found]
         count = len(whole) - len(checkpoint.waiting)
-        return cls(tuple(whole[:count]), tuple(whole[count:]), checkpoint.waiting_since)
+        return cls(tuple(whole[:count]), tuple(whole[count:]), checkpoint.waiting_since, places(job))
 
     def are_due(self, sink: Sinks, now: float, interval_seconds: float) -> bool:
         """Whether those that wait should not wait for another epoch."""
@@ -56,12 +66,13 @@ class Results:
         """After another epoch, which staged these."""
         waiting = (*self.waiting, *(staged for staged in new if staged.data))
         since = self.since if self.waiting else now
-        return Results(tuple(staged for staged in new if not staged.data), waiting, since if waiting else None)
+        return replace(self, staged=tuple(staged for staged in new if not staged.data), waiting=waiting, since=since if waiting else None)
 
     def gathered(self, sink: Sinks, identity: str, incarnation: int, epoch: int) -> Results:
         """With those that waited about to be visible. They are those of epochs up to this one. Raises SinkError, StorageError."""
         name = f"{attempt_prefix(identity, incarnation, epoch)}-small-{uuid.uuid4().hex[:8]}"
-        return Results((*self.staged, *sink.gather(self.waiting, name, f"{identity}-{epoch:012d}-small")))
+        staged = (*self.staged, *sink.gather(self.waiting, name, f"{identity}-{epoch:012d}-small"))
+        return replace(self, staged=staged, waiting=(), since=None)
 
     def kept_in(self, segment: Segment) -> Results:
         """With all data where it will be once the segment is committed."""
@@ -69,13 +80,53 @@ class Results:
         def kept(staged: Staged) -> Staged:
             return replace(staged, extent=segment.add(staged.data)) if staged.data and not staged.extent else staged
 
-        return Results(tuple(map(kept, self.staged)), tuple(map(kept, self.waiting)), self.since)
+        return replace(self, staged=tuple(map(kept, self.staged)), waiting=tuple(map(kept, self.waiting)))
 
     def committed_by(self, checkpoint: Checkpoint) -> Checkpoint:
         """The checkpoint with these."""
+        staged: dict[str, list[dict[str, Any]]] = {name: of for name, of in checkpoint.staged.items() if name != PLACES}
+        staged[SINK] = [each.to_json() for each in self.staged]
+        if self.waiting or any(staged.values()):
+            staged[PLACES] = [dict(place) for place in self.places]
         return replace(
             checkpoint,
-            staged=checkpoint.staged | {SINK: [staged.to_json() for staged in self.staged]},
+            staged=staged,
             waiting=tuple(staged.to_json() for staged in self.waiting),
             waiting_since=self.since,
         )
+
+
+def places(job: Job) -> list[dict[str, str]]:
+    """Where results of each join, and dead letters, go."""
+    known = tags(join.name for join in job.joins)
+    letters = job.dead_letter.removeprefix(f"{job.checkpoint}/")  # of a checkpoint that is reached by another path now, it is the same
+    return [
+        *({"of": SINK, "join": known[join.name], "to": sink_identity(join.sink)} for join in job.joins),
+        {"of": LETTERS, "to": f"files in {letters}"},
+    ]
+
+
+def _check(checkpoint: Checkpoint, job: Job) -> None:
+    before, now = _by_owner(checkpoint.staged.get(PLACES, ())), _by_owner(places(job))
+    names = {tag: name for name, tag in tags(join.name for join in job.joins).items()}
+    for owner in _owners(checkpoint):
+        if owner in before and before[owner] != now[owner]:
+            kind, join = owner
+            field_name = f"spec.joins[{names[join]}].output.sink" if kind == SINK else "spec.deadLetter.location"
+            raise CheckpointMismatch(
+                f"{field_name}: epoch {checkpoint.epoch} is committed with results for {before[owner]}, where they may not be visible yet,"
+                f" and now it is {now[owner]}; run with {before[owner]} until the driver stops in order, then change it, or choose a new"
+                f" checkpoint.location (this one is {job.checkpoint})"
+            )
+
+
+def _by_owner(found: Sequence[Mapping[str, str]]) -> dict[tuple[str, str], str]:
+    return {(place["of"], place.get("join", "")): place["to"] for place in found}
+
+
+def _owners(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+    """Of what may not be visible yet."""
+    for value in (*checkpoint.staged.get(SINK, ()), *checkpoint.waiting):
+        yield SINK, value.get("join", "")
+    if checkpoint.staged.get(LETTERS):
+        yield LETTERS, ""
