@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from apiserver import Client, program
+from documents import all_parsed
 
 CHART = Path(__file__).resolve().parent.parent / "charts" / "streamjoin-operator"
 KUBERNETES = "1.34.4"
@@ -33,7 +32,7 @@ def helm(*arguments: str, values: Object | None = None, check: bool = True) -> s
 @functools.cache
 def _rendered(values: str, namespace: str) -> list[Object]:
     template = ("template", "sj", str(CHART), "--namespace", namespace, "--kube-version", KUBERNETES)
-    return [each for each in yaml.safe_load_all(helm(*template, values=json.loads(values)).stdout) if each]
+    return all_parsed(helm(*template, values=json.loads(values)).stdout)
 
 
 def rendered(values: Object, namespace: str = "operators") -> list[Object]:

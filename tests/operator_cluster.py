@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from apiserver import ApiError, ApiServer
 from chart import of_kind, rendered
 from converting import Converting
+from documents import parsed
 from operator_parts import FakeDriver, Object, streamjoin, trial_status
 from streamjoin_operator import names
 from streamjoin_operator.access import Access, from_kubeconfig
@@ -240,7 +239,7 @@ class Cluster:
 
 def install(server: ApiServer) -> None:
     """StreamJoins as the cluster knows them, in both versions."""
-    server.install_crd(converted(server, yaml.safe_load((ROOT / "crds" / "streamjoins.streamjoin.dev.yaml").read_text())))
+    server.install_crd(converted(server, parsed((ROOT / "crds" / "streamjoins.streamjoin.dev.yaml").read_text())))
 
 
 _CONVERTING: dict[str, Converting] = {}

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import alerts
 from apiserver import DEADLINE_SECONDS, ApiError, ApiServer, program, running
 from chart import CHART, KUBERNETES, RIGHTS, helm, install, of_kind, path_of, plural, rendered
+from documents import all_parsed, parsed
 from streamjoin_operator import crd
 from streamjoin_operator.settings import Settings, read
 from waiting import wait_for
@@ -152,13 +152,13 @@ def test_every_value_is_in_the_schema_and_commented() -> None:
             yield from fields(inner, schema["properties"][name], f"{path}.{name}")
 
     root = schema
-    list(fields(yaml.safe_load((CHART / "values.yaml").read_text()), schema, ""))
+    list(fields(parsed((CHART / "values.yaml").read_text()), schema, ""))
 
 
 def test_the_definition_is_installed_as_it_is_with_a_note_to_keep_it() -> None:
     (definition,) = of_kind(rendered({}), "CustomResourceDefinition")
     assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    wanted = yaml.safe_load(CRD.read_text())["spec"]
+    wanted = parsed(CRD.read_text())["spec"]
     # Whom the API server is to ask, and whom it trusts, is the release's own: tests/test_chart_conversion.py.
     assert {**definition["spec"], "conversion": None} == {**wanted, "conversion": None}
     (loose,) = of_kind(rendered({"crds": {"keep": False}}), "CustomResourceDefinition")
@@ -327,7 +327,7 @@ def test_the_first_way_to_install_that_is_documented_is_into_named_namespaces(do
     for _, _, name, chart, *flags in ways:
         flags.remove("--create-namespace")
         text = helm("template", name, str(ROOT / chart), "--kube-version", KUBERNETES, *flags).stdout
-        objects = [each for each in yaml.safe_load_all(text) if each]
+        objects = all_parsed(text)
         rights = [one["metadata"]["name"] for one in of_kind(objects, "ClusterRole") if "aggregate" not in json.dumps(one["metadata"])]
         assert bool(rights) is ("watch.namespaces=" not in " ".join(flags))
     assert any(flag.startswith("watch.namespaces=") for flag in ways[0])
@@ -524,7 +524,7 @@ def test_helm_installs_upgrades_and_leaves_the_definition_and_the_joins(cluster:
     assert "Usable" in columns()
     joins = f"/apis/{crd.GROUP}/{crd.VERSION}/namespaces/team-a/streamjoins"
     wait_for("StreamJoins are served", lambda: cluster.admin.serves(joins), DEADLINE_SECONDS)
-    manifest = yaml.safe_load((ROOT / "examples" / "band.yaml").read_text())
+    manifest = parsed((ROOT / "examples" / "band.yaml").read_text())
     made = cluster.admin.create(joins, json.loads(json.dumps(manifest)))
     cluster.helm("upgrade", "real", str(CHART), "--namespace", "operators")
     assert "Ready" in columns()

@@ -17,12 +17,13 @@ import yaml
 
 from apiserver import DEADLINE_SECONDS, ApiError, ApiServer, running
 from converting import Converting, authority, converting
+from documents import parsed
 from streamjoin.manifest.versions import FIELDS, FORMER, NEWEST
 from streamjoin_operator import conversion, crd
 from waiting import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
-DEFINITION = yaml.safe_load((ROOT / "crds" / "streamjoins.streamjoin.dev.yaml").read_text())
+DEFINITION = parsed((ROOT / "crds" / "streamjoins.streamjoin.dev.yaml").read_text())
 Object = dict[str, Any]
 
 

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from apiserver import DEADLINE_SECONDS, JSON_PATCH, MERGE, TABLE, ApiError, ApiServer, Client
+from documents import parsed
 from operator_cluster import converted, install
 from streamjoin.manifest import check, parse
 from streamjoin.manifest.model import Manifest
@@ -36,7 +37,7 @@ Object = dict[str, Any]
 
 def as_kubectl(text: str) -> Object:
     """A manifest's data as kubectl sends it: YAML 1.1, in which a bare ``on`` is true, and then JSON."""
-    return json.loads(json.dumps(yaml.safe_load(text)))
+    return json.loads(json.dumps(parsed(text)))
 
 
 def changed(*changes: tuple[str, str], good: str = GOOD) -> str:
@@ -1086,7 +1087,7 @@ def test_what_may_not_change_is_what_the_engine_keeps_in_the_checkpoint() -> Non
 @pytest.mark.apiserver
 def test_a_new_definition_keeps_the_objects_of_the_old_one(defined: ApiServer, joins: str) -> None:
     """The old one lacks what a later version brought: a field, its rules, a column; and an object uses all that it has."""
-    new = converted(defined, yaml.safe_load(FILE.read_text()))
+    new = converted(defined, parsed(FILE.read_text()))
     old = copy.deepcopy(new)
     version = old["spec"]["versions"][0]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import yaml
 
 from apiserver import ApiError, ApiServer, Client
 from chart import CHART, KUBERNETES, POLICIES, RIGHTS, helm, install, of_kind, path_of, rendered
+from documents import all_parsed
 from operator_cluster import PATHS
 from operator_parts import streamjoin
 from streamjoin_operator import children, names
@@ -350,7 +350,7 @@ def test_without_the_policy_or_the_api_for_it_the_chart_has_none() -> None:
     for more, policies in (([], 0), (["admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"], 2)):
         flags = [f"--api-versions={version}" for version in ("v1/Pod", *more)]
         text = helm("template", "sj", str(CHART), "--kube-version", KUBERNETES, *flags).stdout
-        assert len(of_kind(filter(None, yaml.safe_load_all(text)), *POLICIES)) == policies
+        assert len(of_kind(all_parsed(text), *POLICIES)) == policies
 
 
 def test_the_driver_mounts_no_secret_but_its_own() -> None:

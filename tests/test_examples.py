@@ -12,11 +12,11 @@ from typing import Any
 
 import duckdb
 import pytest
-import yaml
 from click.testing import CliRunner
 
 import streamjoin
 from apiserver import ApiServer
+from documents import parsed
 from kafka_broker import KafkaBroker
 from kafka_join import running_broker
 from pages import ROOT, Reader, blocks, differences, steps
@@ -99,7 +99,7 @@ def test_what_a_page_says_is_compared_line_by_line() -> None:
 @pytest.mark.apiserver
 def test_the_commands_for_kubernetes_make_all_that_the_pods_name(api_server: ApiServer, tmp_path: Path) -> None:
     """The Secrets and the ConfigMap of the README are those that the pods mount, with the keys that the manifest names."""
-    api_server.install_crd(yaml.safe_load((ROOT / "crds/streamjoins.streamjoin.dev.yaml").read_text()))
+    api_server.install_crd(parsed((ROOT / "crds/streamjoins.streamjoin.dev.yaml").read_text()))
     namespace = api_server.namespace("kafka-s3")
     (tmp_path / "password").write_text(PASSWORD)
     (tmp_path / "bucket.env").write_text("AWS_ACCESS_KEY_ID=a\nAWS_SECRET_ACCESS_KEY=b\n")

@@ -18,6 +18,7 @@ import yaml
 
 from apiserver import DEADLINE_SECONDS, ApiError, ApiServer, free_ports, program, running
 from converting import Converting, converting
+from documents import parsed
 from operator_cluster import Running
 from operator_parts import contained
 from service_proxy import ServiceProxy
@@ -71,7 +72,7 @@ def _without_definitions(server: ApiServer) -> Iterator[None]:
 
 
 def released(chart: Path = CHART) -> Object:
-    return dict(yaml.safe_load((chart / "files" / f"{NAME}.yaml").read_text()))
+    return dict(parsed((chart / "files" / f"{NAME}.yaml").read_text()))
 
 
 def examples() -> dict[str, Object]:

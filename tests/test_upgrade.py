@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from apiserver import DEADLINE_SECONDS, ApiError, ApiServer, program, running
+from documents import parsed
 from operator_cluster import PATHS, STREAMJOINS, Cluster, converted
 from operator_parts import FakeDriver, Object, contained, joins_of_before, streamjoin
 from streamjoin.manifest import check
@@ -60,7 +61,7 @@ def release(request: pytest.FixtureRequest) -> Path:
 
 
 def defined(chart: Path) -> Object:
-    return dict(yaml.safe_load((chart / "files" / NAME).read_text()))
+    return dict(parsed((chart / "files" / NAME).read_text()))
 
 
 def upgraded(server: ApiServer) -> Object:

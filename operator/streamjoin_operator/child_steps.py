@@ -11,7 +11,7 @@ from streamjoin.elastic.deployment import executors_for
 from streamjoin_operator import api, children, names
 from streamjoin_operator.applying import Applier
 from streamjoin_operator.drift import Object, our_entries
-from streamjoin_operator.driver_files import driver_files, files_of, is_files_map, kept_files
+from streamjoin_operator.driver_files import files_of, is_files_map, kept_files
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import AGAIN, PROCEED, Reconciliation, Step, Verdict
@@ -163,7 +163,7 @@ class ChildSteps:
             return PROCEED
         resource, manifest, before = reconciliation.resource, reconciliation.manifest, reconciliation.memo.record
         change = children.change_of(resource, manifest, before)
-        files = driver_files(resource, manifest, self._ports.settings)
+        files = reconciliation.files(self._ports.settings)
         if reconciliation.deployment is not None and files_of(reconciliation.deployment["spec"]["template"]) == resource.base:
             files = kept_files(before, files)
         verdict = await self._applier.apply(reconciliation, children.record(resource, manifest, change, files))

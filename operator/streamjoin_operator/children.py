@@ -282,10 +282,12 @@ def mismatch(observed: Object | None, revision: str) -> str | None:
         return None
 
 
-def deployment(resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings, observed: Object | None) -> Object:
+def deployment(
+    resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings, observed: Object | None, files: Files | None = None
+) -> Object:
     """The driver. While what it was started for is unchanged, its pod template is left as it is, so that a new release of the operator,
-    with another default image perhaps, restarts no join."""
-    files = driver_files(resource, manifest, settings)
+    with another default image perhaps, restarts no join. ``files``: the driver's, where they are known."""
+    files = driver_files(resource, manifest, settings) if files is None else files
     wanted = files[REVISION_KEY]
     mounted = names.files_name(resource.name, content(files))
     template = driver_template(resource, manifest, memory, settings, wanted, mounted)

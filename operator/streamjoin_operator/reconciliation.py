@@ -12,6 +12,7 @@ from streamjoin_operator.autoscale import Autoscaler
 from streamjoin_operator.derived import Derived
 from streamjoin_operator.drift import Object
 from streamjoin_operator.driver import Measured, Report
+from streamjoin_operator.driver_files import Files, driver_files
 from streamjoin_operator.measurement import Scrapes
 from streamjoin_operator.missing import Found
 from streamjoin_operator.pod_trouble import Trouble
@@ -114,6 +115,7 @@ class Reconciliation:
     has_put: bool = False
     """Whether the driver has been given a plan, so that the one that was read is the newest no more."""
     events: list[tuple[str, Reason, str]] = field(default_factory=list)
+    _files: tuple[Resource, Files] | None = None
 
     @property
     def is_driver_ready(self) -> bool:
@@ -156,7 +158,13 @@ class Reconciliation:
     def driver(self, settings: Settings) -> Object:
         """The driver's Deployment, as it should be."""
         assert self.derived.memory is not None, "the first step stops without it"
-        return children.deployment(self.resource, self.manifest, self.derived.memory, settings, self.deployment)
+        return children.deployment(self.resource, self.manifest, self.derived.memory, settings, self.deployment, self.files(settings))
+
+    def files(self, settings: Settings) -> Files:
+        """What the driver reads when it starts. Made once a call: it takes longer than all else that a check makes."""
+        if self._files is None or self._files[0] is not self.resource:
+            self._files = self.resource, driver_files(self.resource, self.manifest, settings)
+        return self._files[1]
 
 
 Step = Callable[[Reconciliation], Awaitable[Verdict]]

@@ -10,7 +10,7 @@ from streamjoin_operator import api, names
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.applying import REFUSED_SECONDS, Applier, refusal
 from streamjoin_operator.drift import Object
-from streamjoin_operator.driver_files import driver_files, files_map, files_of
+from streamjoin_operator.driver_files import files_map, files_of
 from streamjoin_operator.pod_templates import executor_pod
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.probing import refused_pod
@@ -39,7 +39,7 @@ class TrialStep:
         name = files_of(reconciliation.driver(self._ports.settings)["spec"]["template"])
         if name is None or name == resource.base:
             return PROCEED
-        wanted = driver_files(resource, reconciliation.manifest, self._ports.settings)
+        wanted = reconciliation.files(self._ports.settings)
         found = reconciliation.observed.get(("ConfigMap", name))
         return await self._applier.apply(reconciliation, files_map(resource, name, wanted, found))
 
