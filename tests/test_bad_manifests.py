@@ -1602,6 +1602,12 @@ CASES = [
         " own; write file:/path",
     ),
     bad(
+        "an Iceberg table whose name is too short for a namespace",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {iceberg: {table: m, catalog: {type: rest}}}",
+        'spec.joins[0].output.sink.iceberg.table: "m" must have at least 3 characters; give the table, with its namespace',
+    ),
+    bad(
         "an Iceberg table in no namespace, of a catalog in memory",
         "sink: {files: {path: out/matches, format: parquet}}",
         "sink: {iceberg: {table: matches, catalog: {type: in-memory, uri: 'env:MY-URI'}, partitionBy: [order_id]}}",

@@ -102,7 +102,9 @@ def _field_problem(error: ErrorDetails) -> Problem:
         case "string_unicode":
             return Problem(field, None, "holds half of a surrogate pair, which is no character; remove it")
         case "string_too_short":
-            return Problem(field, value, f"must not be empty; {_meaning(path)}")
+            least = context["min_length"]
+            short = f"must have at least {least} characters" if value and least > 1 else "must not be empty"
+            return Problem(field, value, f"{short}; {_meaning(path)}")
         case "string_too_long":
             longest = context["max_length"]
             return Problem(field, value, f"must have at most {longest} character{'s' * (longest > 1)}; shorten it")
