@@ -270,7 +270,8 @@ CASES = [
         "on, and on as Kubernetes reads it without quotes",
         "condition:",
         'true: "orders.id = payments.id"\n      "on":',
-        'spec.joins[0].true: "orders.id = payments.id" is what kubectl makes of a bare on, which is given too; keep one, as condition',
+        'spec.joins[0].true: "orders.id = payments.id" is what kubectl reads for an unquoted on, which is given too; keep one,'
+        " as condition",
         "spec.joins[0].on: is the former name of condition, and v1beta1 does not read it; rename it to condition",
     ),
     bad(
@@ -483,7 +484,7 @@ CASES = [
         "a budget without an inner join",
         "tau2: 0.8",
         "tau2: 0.8, budget: {completeness: 99.9 %}",
-        'spec.scaling.budget: "99.9 %" is of the results of inner joins, and there are none; remove it',
+        'spec.scaling.budget: "99.9 %" counts results of inner joins, and there are none; remove it',
         also=("      condition: ", "      type: left\n      condition: "),
     ),
     bad(
@@ -863,7 +864,7 @@ CASES = [
         "a format whose schemas are in a registry that is not given",
         "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
         'kafka: {bootstrapServers: "b:9092", topic: orders, format: avro}',
-        "spec.streams[0].source.kafka.schemaRegistry: is missing, and format avro has its schemas there; give its url",
+        "spec.streams[0].source.kafka.schemaRegistry: is missing, and format avro needs it for its schemas; give its url",
     ),
     bad(
         "a registry for a format that has no schemas there",
@@ -1070,7 +1071,7 @@ CASES = [
         "a choice of nothing",
         "[EUR, USD]",
         "[]",
-        f"{GENERATED}.currency.choice: [] must have at least 1 entry; give one of these values, each as likely",
+        f"{GENERATED}.currency.choice: [] must have at least 1 entry; give a list of values, drawn with equal probability",
     ),
     bad(
         "a choice of another type",
@@ -1177,7 +1178,7 @@ CASES = [
         "each of one stream of two",
         "window: {within: 180s, slide: 60s}",
         "window: {each: {orders: 1m}}",
-        "spec.joins[0].window.each: lacks payments; say of every stream how long before the newest tuple of a result its own may be",
+        "spec.joins[0].window.each: lacks payments; give for every stream how long before the newest tuple of a result its tuple may be",
     ),
     bad(
         "each and a window of another form",
@@ -1233,7 +1234,7 @@ CASES = [
         "window: {before: 10m}",
         "window: {each: {shipments: 1m, orders: 1m}}",
         'spec.joins[1].window.each.orders: "1m" is given to a stream that does not exist; the streams are shipments and settled',
-        "spec.joins[1].window.each: lacks settled; say of every stream how long before the newest tuple of a result its own may be",
+        "spec.joins[1].window.each: lacks settled; give for every stream how long before the newest tuple of a result its tuple may be",
         good=CHAIN,
     ),
     # Joins of three and more streams.
@@ -1287,8 +1288,8 @@ CASES = [
         "a window that lacks streams",
         "{each: {orders: 10m, payments: 2m, shipments: 30s}}",
         "{each: {orders: 10m}}",
-        "spec.joins[0].window.each: lacks payments and shipments; say of every stream how long before the newest tuple of a result its own"
-        " may be",
+        "spec.joins[0].window.each: lacks payments and shipments; give for every stream how long before the newest tuple of a result its"
+        " tuple may be",
     ),
     bad_of_three(
         "a window of a stream by another name",
@@ -1447,7 +1448,7 @@ CASES = [
         "snapshots that never end",
         "sink: {files: {path: out/matches, format: parquet}}",
         "sink: {files: {path: out/matches, format: parquet}}\n        snapshots: {key: order_id}",
-        'spec.joins[0].output.snapshots: says nowhere when a snapshot ends; give every, or size, or both, or punctuation: true',
+        'spec.joins[0].output.snapshots: does not say when a snapshot ends; give every, or size, or both, or punctuation: true',
     ),
     bad(
         "a delay of snapshots without a size",
@@ -1537,7 +1538,7 @@ CASES = [
         "a kafka sink of a format whose registry is not given",
         "sink: {files: {path: out/matches, format: parquet}}",
         'sink: {kafka: {bootstrapServers: "b:9092", topic: matches, format: avro}}',
-        "spec.joins[0].output.sink.kafka.schemaRegistry: is missing, and format avro has its schemas there; give its url",
+        "spec.joins[0].output.sink.kafka.schemaRegistry: is missing, and format avro needs it for its schemas; give its url",
     ),
     bad(
         "a registry for a kafka sink of JSON",
@@ -1612,7 +1613,7 @@ CASES = [
         "sink: {files: {path: out/matches, format: parquet}}",
         "sink: {iceberg: {table: matches, catalog: {type: in-memory, uri: 'env:MY-URI'}, partitionBy: [order_id]}}",
         'spec.joins[0].output.sink.iceberg.table: "matches" is not a table in a namespace; write namespace.table',
-        'spec.joins[0].output.sink.iceberg.catalog.type: "in-memory" is no kind of catalog that lasts and is known; give rest, sql, glue, '
+        'spec.joins[0].output.sink.iceberg.catalog.type: "in-memory" is not a supported kind of durable catalog; give rest, sql, glue, '
         "hive, dynamodb or bigquery",
         'spec.joins[0].output.sink.iceberg.catalog.uri: "env:MY-URI" is not the name of an environment variable; write env:NAME',
     ),
@@ -1620,7 +1621,7 @@ CASES = [
         "a catalog that is nowhere",
         "sink: {files: {path: out/matches, format: parquet}}",
         "sink: {iceberg: {table: a.b, catalog: {warehouse: out/matches}}}",
-        "spec.joins[0].output.sink.iceberg.catalog: says neither type nor uri; give type (rest, sql, glue, hive) and uri",
+        "spec.joins[0].output.sink.iceberg.catalog: has neither type nor uri; give type (rest, sql, glue, hive) and uri",
     ),
     bad(
         "a table of PostgreSQL with a key that is not written",
@@ -1634,8 +1635,8 @@ CASES = [
         "a table of PostgreSQL without a key",
         "sink: {files: {path: out/matches, format: parquet}}",
         "sink: {postgres: {host: h, database: d, table: t, key: []}}",
-        "spec.joins[0].output.sink.postgres.key: [] must have at least 1 entry; give the output's columns by which a result replaces"
-        " another, all together",
+        "spec.joins[0].output.sink.postgres.key: [] must have at least 1 entry; give the output's columns that identify a"
+        " result",
     ),
     # Numbers in order.
     bad("more at least than at most", "min: 2", "min: 7", "spec.workers.min: 7 must be at most max (6)"),

@@ -405,7 +405,7 @@ REFUSED = [
         SINK,
         SINK + "\n        snapshots: {keep: 7d}",
         "spec.joins[0].output.snapshots",
-        "says nowhere when a snapshot ends; give every, or size, or both, or punctuation: true",
+        "does not say when a snapshot ends; give every, or size, or both, or punctuation: true",
     ),
     refused(
         "snapshots that end by time and by punctuations",

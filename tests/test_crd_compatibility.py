@@ -28,7 +28,7 @@ RENAMED = "what is stored is counted on from zero: a count of executors is not o
 ACCEPTED: dict[str, str] = {
     "v1alpha1: storage became False": "v1beta1 is stored; both are served and converted, and an upgrade stores them as it found them",
     "spec: rule: the budget has nothing to spend, as nothing is shed; set shedding.model, or remove it": NEW_FIELD,
-    "spec: rule: the budget is of the results of inner joins, and there are none; remove it": NEW_FIELD,
+    "spec: rule: the budget counts results of inner joins, and there are none; remove it": NEW_FIELD,
     "spec.streams[]: rule: needs eventTime; name the column of event times there, or remove maxAhead": NEW_FIELD,
     "spec.workers: rule: excludes capacityTuples; keep one: capacity weighs tuples by their bytes, capacityTuples counts them": NEW_FIELD,
     "spec.workers: rule: must be at most max, or each pod would have room for workers that never come": NEW_FIELD,

@@ -297,7 +297,7 @@ def test_a_join_logs_in_to_the_registry_and_the_secret_is_seen_nowhere(
     done = CliRunner().invoke(main, ["run", str(join.manifest), "--runner", "inline", "--until-idle"])
     assert done.exit_code == Exit.SOURCE, done.output
     assert re.search(r"schema registry .*: refuses the login \(401: no\); correct schemaRegistry.options\[username\]", done.stderr)
-    assert "is a secret, for all to see who see the manifest" in CliRunner().invoke(main, ["validate", str(join.manifest)]).output
+    assert "is a secret, readable in the manifest" in CliRunner().invoke(main, ["validate", str(join.manifest)]).output
 
 
 def test_tls_is_trusted_by_its_certificate_alone(

@@ -369,7 +369,7 @@ def test_secrets_that_are_written_out_are_remarked_upon_and_not_shown() -> None:
     options = "{sasl.username: me, sasl.password: sesame, ssl.key.password: 'env:KEY', ssl.keystore.password: 'file:/run/keystore'}"
     text = SMALL.replace(files, f"{{kafka: {{bootstrapServers: 'b:9092', topic: a, options: {options}}}}}")
     assert [str(remark) for document in parse(text) for remark in document.remarks] == [
-        'spec.streams[0].source.kafka.options["sasl.password"]: is a secret, for all to see who see the manifest; write file:/path of a'
+        'spec.streams[0].source.kafka.options["sasl.password"]: is a secret, readable in the manifest; write file:/path of a'
         " file with it, or env: and the name of a variable",
         'spec.streams[0].source.kafka.options["sasl.username"]: is not used unless security.protocol is SASL_SSL (or SASL_PLAINTEXT, which'
         " encrypts nothing)",
@@ -381,7 +381,7 @@ def test_a_password_of_a_store_of_snapshots_is_remarked_upon_and_not_shown() -> 
     store = {"postgres": {"host": "db", "database": "d", "options": {"user": "me", "password": "sesame"}}}
     resource["spec"]["joins"][0]["output"]["snapshots"] = {"every": "10s", "store": store}
     assert [str(remark) for remark in check(resource).remarks if "former name" not in remark.message] == [
-        "spec.joins[0].output.snapshots.store.postgres.options.password: is a secret, for all to see who see the manifest; write file:/path"
+        "spec.joins[0].output.snapshots.store.postgres.options.password: is a secret, readable in the manifest; write file:/path"
         " of a file with it, or env: and the name of a variable"
     ]
     resource["spec"]["joins"][0]["output"]["snapshots"] = {"every": "10s", "stores": store}
@@ -630,7 +630,7 @@ def test_the_json_schema_describes_every_field_and_gives_defaults_as_a_manifest_
     assert parts["Resources"]["properties"]["memory"]["default"] == "2Gi"
     assert parts["Workers"]["properties"]["min"] == {
         "default": 1,
-        "description": "Never fewer workers than this.",
+        "description": "The least number of workers.",
         "maximum": 10000,
         "minimum": 1,
         "title": "Min",

@@ -1,4 +1,4 @@
-"""What the engine runs: a manifest with everything parsed, resolved and defaulted.
+"""The engine's input: a manifest, completely parsed, with all names resolved and all defaults filled in.
 
 Always holds: a :class:`Job` is frozen and picklable, and nothing in it needs the manifest's text again. Paths are plain
 local ones, durations microseconds, SQL typed expressions, names in the case in which schemas declare them.

@@ -1,6 +1,6 @@
-"""Where files are: what a manifest may give as a place, and which places get in each other's way.
+"""Locations of files: which texts a manifest may give as a location, and which locations conflict.
 
-Always holds: everything here is about the text of a place. Nothing looks at a file system or a store, so links are not followed,
+Always holds: everything here looks only at the text of a location. Nothing looks at a file system or a store, so links are not followed,
 relative paths are compared only with relative ones, and a container reached under two names counts as two.
 """
 

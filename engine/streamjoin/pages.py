@@ -1,6 +1,6 @@
-"""The pages that show joins: their files, and what a browser may do with them.
+"""The web pages that show joins: their files, and the headers that limit what a browser may do with them.
 
-Always holds: nothing but these files is given away; a page asks no other host, and no other page may frame it.
+Always holds: only these files are served; a page connects to no other host, and no other page may frame it.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
     snapshots.Snapshots: (
         Rule(
             "self.punctuation || has(self.every) || has(self.size)",
-            "says nowhere when a snapshot ends; give every, or size, or both, or punctuation: true",
+            "does not say when a snapshot ends; give every, or size, or both, or punctuation: true",
         ),
         Rule(
             "!self.punctuation || !(has(self.every) || has(self.size))",
@@ -369,7 +369,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         ),
         Rule(
             "!has(self.scaling.budget) || self.joins.exists(j, j.type == 'inner')",
-            "the budget is of the results of inner joins, and there are none; remove it",
+            "the budget counts results of inner joins, and there are none; remove it",
             field="scaling",
         ),
         Rule(

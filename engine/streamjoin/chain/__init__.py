@@ -1,6 +1,6 @@
-"""ESJ's handshake chain: workers side by side, tuples that wander from one to the next, and MP-2PF, the protocol between them. Pure.
+"""ESJ's handshake chain: workers in a row, tuples that move from one to the next, and MP-2PF, the protocol between them. Pure.
 
-``docs/chain.md`` tells how it works, what was mended in the papers' description, and what is measured. Papers: ESJ's "Optimized Message
+``docs/chain.md`` explains it, the corrections to the papers' description, and the measurements. Papers: ESJ's "Optimized Message
 Passing" and "Message passing", after Teubner and Mueller, "How soccer players would do stream joins" (SIGMOD 2011).
 
 ==================  ====================================================================================================

@@ -1,4 +1,4 @@
-"""The command line. Commands only name their options here; what carries them out is imported when it is needed.
+"""The command line. This module has only the options of each command; a command imports its implementation when it runs.
 
 Always holds: ``streamjoin --help`` imports nothing but click, and ``streamjoin validate`` neither Spark nor Arrow nor a drawing library,
 so that both answer at once (``tests/test_cli.py``).
@@ -87,9 +87,9 @@ def main() -> None:
     show_default=True,
     help="spark: real executors on this machine; inline: all in this process, without Java.",
 )
-@click.option("--elastic", is_flag=True, help="Add and remove workers while it runs, as spec.scaling says.")
+@click.option("--elastic", is_flag=True, help="Add and remove workers while the join runs, by the rules of spec.scaling.")
 @click.option("--until-idle", is_flag=True, help="Stop when all input has been joined and no more can come; for finite inputs.")
-@click.option("--for", "seconds", type=Duration(), metavar="DURATION", help="Stop after so long, such as 90s or 1h30m.")
+@click.option("--for", "seconds", type=Duration(), metavar="DURATION", help="Stop after this time, such as 90s or 1h30m.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per epoch on standard output, and one with the summary.")
 @click.option(
     "--metrics-port",
@@ -97,15 +97,15 @@ def main() -> None:
     metavar="PORT",
     help="Serve metrics for Prometheus, and the plan API; 0: on any free port.",
 )
-@click.option("--metrics-address", metavar="ADDRESS", help="Where to serve them. [default: 127.0.0.1, this machine alone]")
-@click.option("--api-token-file", type=FILE, metavar="FILE", help="The token that the plan API asks for is in this file.")
-@click.option("--flight", "flight_port", type=click.IntRange(0, 65535), metavar="PORT", help="Answer queries over Arrow Flight, too.")
+@click.option("--metrics-address", metavar="ADDRESS", help="The address to serve them at. [default: 127.0.0.1, this machine alone]")
+@click.option("--api-token-file", type=FILE, metavar="FILE", help="A file with the token that requests to the plan API must show.")
+@click.option("--flight", "flight_port", type=click.IntRange(0, 65535), metavar="PORT", help="Also answer over Arrow Flight, at this port.")
 @click.option("--ui/--no-ui", default=None, help="Serve a page that shows the run.  [default: on a terminal, and with --metrics-port]")
 @click.option("--picture", type=PICTURE, metavar="FILE.png", help="Draw the run when it ends (png, svg or pdf).")
 @click.option(
     "--log-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where Spark's log and the traces of failures go. [default: logs in the checkpoint's directory]",
+    help="The directory for Spark's log and the traces of failures. [default: logs in the checkpoint's directory]",
 )
 def run(
     manifest: Path,
@@ -122,7 +122,7 @@ def run(
     picture: Path | None,
     log_dir: Path | None,
 ) -> None:
-    """Run the join that MANIFEST describes, with a live view. Ctrl-C stops it; a second start goes on from there."""
+    """Run the join that MANIFEST describes, with a live view. Ctrl-C stops it; a second start continues from there."""
     if metrics_address is not None and metrics_port is None:
         raise click.UsageError("--metrics-address says where --metrics-port is; give a port too, or 0 for any free one")
     if api_token_file is not None and metrics_port is None:
@@ -141,10 +141,10 @@ def run(
 
 @main.command()
 @click.argument("manifest", type=FILE)
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many decisions to list.")
-@click.option("--json", "as_json", is_flag=True, help="The whole ledger as one JSON object.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="The number of decisions to list.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole ledger as one JSON object.")
 def explain(manifest: Path, limit: int, as_json: bool) -> None:
-    """Say what the autoscaler of MANIFEST's join has decided, why, and what came of it."""
+    """Show the decisions of the autoscaler of MANIFEST's join, with their reasons and outcomes."""
     from streamjoin.cli.explain import explain_manifest
 
     raise SystemExit(explain_manifest(manifest, limit, as_json))
@@ -155,12 +155,12 @@ def explain(manifest: Path, limit: int, as_json: bool) -> None:
 @click.argument("sql")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per row, instead of a table.")
 @click.option("--arrow", type=FILE, metavar="FILE", help="Write the rows into this file, in Arrow's format.")
-@click.option("--limit", type=click.IntRange(1), metavar="ROWS", help="Cut the answer there, and say so.  [default: 1000 for a table]")
-@click.option("--timeout", "seconds", type=Duration(), default="60s", show_default=True, help="Give up after so long.")
-@click.option("--memory", type=Memory(), default="1Gi", show_default=True, help="What the query may take, where it runs here.")
-@click.option("--token-file", type=FILE, metavar="FILE", help="The token of the server at URL is in this file.")
-@click.option("--follow", is_flag=True, help="Of a join's results: go on with each snapshot that comes, until Ctrl-C.")
-@click.option("--after", metavar="SNAPSHOT", help="Of a join's results: those of later snapshots alone; -1: all.")
+@click.option("--limit", type=click.IntRange(1), metavar="ROWS", help="The most rows; more are cut.  [default: 1000 for a table]")
+@click.option("--timeout", "seconds", type=Duration(), default="60s", show_default=True, help="Give up after this time.")
+@click.option("--memory", type=Memory(), default="1Gi", show_default=True, help="The memory that the query may take if it runs here.")
+@click.option("--token-file", type=FILE, metavar="FILE", help="A file with the token for the server at URL.")
+@click.option("--follow", is_flag=True, help="For a join's results: continue with each new snapshot, until Ctrl-C.")
+@click.option("--after", metavar="SNAPSHOT", help="For a join's results: only those of later snapshots; -1: all.")
 @click.option("--relayed", is_flag=True, hidden=True)
 def query(
     target: str,
@@ -175,9 +175,9 @@ def query(
     after: str | None,
     relayed: bool,
 ) -> None:
-    """Ask a join what it holds, and what it has found: one SELECT over its streams and joins, by their names.
+    """Query the tuples that a join holds and the results that it has found: one SELECT over its streams and joins, by their names.
 
-    MANIFEST is read where the join's storage can be reached; URL is the port of a running join or of streamjoin serve.
+    With MANIFEST the join's storage is read. URL is the port of a running join or of streamjoin serve.
     """
     if as_json and arrow is not None:
         raise click.UsageError("--json and --arrow exclude each other; give one")
@@ -189,15 +189,15 @@ def query(
 @main.command()
 @click.argument("manifest", type=FILE)
 @click.option("--port", type=click.IntRange(0, 65535), default=8081, show_default=True, help="0: any free one.")
-@click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen.")
-@click.option("--api-token-file", type=FILE, metavar="FILE", help="The token that clients must show is in this file.")
+@click.option("--address", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option("--api-token-file", type=FILE, metavar="FILE", help="A file with the token that clients must show.")
 @click.option("--processes", type=click.IntRange(1, 64), default=2, show_default=True, help="How many queries run at once.")
-@click.option("--memory", type=Memory(), default="1Gi", show_default=True, help="What each may take.")
-@click.option("--flight", "flight_port", type=click.IntRange(0, 65535), metavar="PORT", help="Answer over Arrow Flight, too, at this port.")
+@click.option("--memory", type=Memory(), default="1Gi", show_default=True, help="The memory that each query may take.")
+@click.option("--flight", "flight_port", type=click.IntRange(0, 65535), metavar="PORT", help="Also answer over Arrow Flight, at this port.")
 def serve(
     manifest: Path, port: int, address: str, api_token_file: Path | None, processes: int, memory: int, flight_port: int | None
 ) -> None:
-    """Answer queries of MANIFEST's join over HTTP, from its storage alone: beside its driver, or without."""
+    """Answer queries of MANIFEST's join over HTTP, from its storage alone. The driver need not run."""
     from streamjoin.cli.serve import Options, run_server
 
     raise SystemExit(run_server(Options(manifest, port, address, api_token_file, processes, memory, flight_port)))
@@ -206,7 +206,7 @@ def serve(
 @main.command()
 @click.argument("files", type=click.Path(dir_okay=False, allow_dash=True), nargs=-1, required=True, metavar="FILE...")
 def validate(files: tuple[str, ...]) -> None:
-    """Report all that is wrong with each FILE (- for standard input): field, value and what to do about it."""
+    """Report all mistakes in each FILE (- for standard input), each with its field, value and remedy."""
     from streamjoin.cli.validate import validate_files
 
     raise SystemExit(validate_files(files))
@@ -214,10 +214,10 @@ def validate(files: tuple[str, ...]) -> None:
 
 @main.command()
 @click.argument("files", type=click.Path(dir_okay=False, allow_dash=True), nargs=-1, required=True, metavar="FILE...")
-@click.option("--to", "version", type=click.Choice(["v1beta1", "v1alpha1"]), default="v1beta1", show_default=True, help="Of the manifest.")
-@click.option("--write", is_flag=True, help="Into the files, instead of printing.")
+@click.option("--to", "version", type=click.Choice(["v1beta1", "v1alpha1"]), default="v1beta1", show_default=True, help="The new version.")
+@click.option("--write", is_flag=True, help="Write into the files, instead of printing.")
 def convert(files: tuple[str, ...], version: str, write: bool) -> None:
-    """Rewrite manifests in another version: only the words that differ, with comments and all else as they are."""
+    """Rewrite manifests in another version. Only the words that differ change; comments and layout stay."""
     if not write and len(files) > 1:
         raise click.UsageError("several files are rewritten in place alone; add --write, or give one")
     if write and "-" in files:
@@ -229,10 +229,10 @@ def convert(files: tuple[str, ...], version: str, write: bool) -> None:
 
 @main.command()
 @click.argument("manifest", type=FILE)
-@click.option("--stats", type=FILE, metavar="FILE.json", help="What the streams look like; without it, what the manifest says of them.")
-@click.option("--tasks", type=click.IntRange(1), help="Plan for so many workers.")
-@click.option("--capacity", type=click.IntRange(1), help="Plan for as few workers as can hold all, each at most so many tuples.")
-@click.option("--from", "running", type=FILE, metavar="PLAN.json", help="Plan from this plan on: say what moves, and draw both.")
+@click.option("--stats", type=FILE, metavar="FILE.json", help="Statistics of the streams. Without it, the estimates of the manifest.")
+@click.option("--tasks", type=click.IntRange(1), help="Plan for this number of workers.")
+@click.option("--capacity", type=click.IntRange(1), help="Plan for the fewest workers that hold at most this many tuples each.")
+@click.option("--from", "running", type=FILE, metavar="PLAN.json", help="Make the next plan after this one: show moved tuples, draw both.")
 @click.option("--save", type=FILE, metavar="PLAN.json", help="Write the plan into this file.")
 @click.option("--output", type=PICTURE, metavar="FILE", help="Draw the scheme into this file (svg or png).")
 def plan(
@@ -244,7 +244,7 @@ def plan(
     save: Path | None,
     output: Path | None,
 ) -> None:
-    """Show how the join of MANIFEST would be cut among workers, and draw it."""
+    """Show how the join of MANIFEST would be divided among workers, and draw it."""
     if tasks is not None and capacity is not None:
         raise click.UsageError("--tasks and --capacity exclude each other; give one")
     from streamjoin.cli.plan import Options, plan_manifest
@@ -260,19 +260,19 @@ def plan(
     type=click.Choice(["diurnal", "spike", "ramp", "skew-shift", "ratio-shift", "random", "rush"]),
     help="Made-up traffic.  [default: diurnal, without --trace]",
 )
-@click.option("--days", type=click.FloatRange(0, 366, min_open=True), help="How much of it to make up.  [default: 7]")
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Everything random follows from it.")
-@click.option("--rate", type=click.FloatRange(0, 1e9, min_open=True), help="Tuples per second of each stream around which it is made up.")
+@click.option("--days", type=click.FloatRange(0, 366, min_open=True), help="The length of made-up traffic, in days.  [default: 7]")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The seed of everything random.")
+@click.option("--rate", type=click.FloatRange(0, 1e9, min_open=True), help="Mean tuples per second of each stream of made-up traffic.")
 @click.option("--step", type=Duration(), default="15s", show_default=True, help="The time between two samples.")
 @click.option("--start-up", type=Duration(), default="30s", show_default=True, help="How long a worker takes to start.")
 @click.option(
-    "--worker-rate", type=click.FloatRange(0, min_open=True), default=200_000, show_default=True, help="Tuples/s that a worker can take in."
+    "--worker-rate", type=click.FloatRange(0, min_open=True), default=200_000, show_default=True, help="Tuples/s that a worker can process."
 )
-@click.option("--tuple-bytes", type=click.FloatRange(0, min_open=True), default=64, show_default=True, help="Of a held tuple.")
-@click.option("--share", type=click.FloatRange(0, 1), help="Which part of all pairs the main predicate admits.  [default: by its form]")
-@click.option("--policy", type=click.Choice(["thresholds", "esj", "predictive"]), help="Instead of the manifest's scaling.policy.")
-@click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE,...", help="Try each value, as scaling.tau3=0.8,0.9; repeatable.")
-@click.option("--explain", "explained", is_flag=True, help="Print the last decisions of StreamJoin's own rules as well.")
+@click.option("--tuple-bytes", type=click.FloatRange(0, min_open=True), default=64, show_default=True, help="Bytes of a held tuple.")
+@click.option("--share", type=click.FloatRange(0, 1), help="The share of all pairs that the main predicate admits.  [default: by its form]")
+@click.option("--policy", type=click.Choice(["thresholds", "esj", "predictive"]), help="Used instead of the manifest's scaling.policy.")
+@click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE,...", help="Try each value, such as scaling.tau3=0.8,0.9; repeatable.")
+@click.option("--explain", "explained", is_flag=True, help="Also print the last decisions of StreamJoin's own rules.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 @click.option("--picture", type=PICTURE, metavar="FILE.png", help="Draw rates, workers and tau (png, svg or pdf).")
 def simulate(
@@ -293,9 +293,9 @@ def simulate(
     as_json: bool,
     picture: Path | None,
 ) -> None:
-    """Try the thresholds of MANIFEST on traffic, beside HPA's rule, Flink's autoscaler's rule and one that knows the future.
+    """Try the thresholds of MANIFEST on traffic. Compare with HPA's rule, Flink's autoscaler's rule and one that knows the future.
 
-    With --set, try many settings beside each other instead: worker-hours against what is lost.
+    With --set, compare many settings instead: worker-hours against lost tuples.
     """
     if trace is not None and (traffic is not None or days is not None or rate is not None):
         raise click.UsageError("--trace has rates of its own; --traffic, --days and --rate are for traffic that is made up")
@@ -314,18 +314,18 @@ def simulate(
 @click.argument("manifest", type=FILE)
 @click.option("--trace", type=FILE, required=True, metavar="FILE.csv", help="Recorded traffic, as streamjoin trace writes it.")
 @click.option(
-    "--held-out", type=click.FloatRange(0.05, 0.9), default=0.3, show_default=True, help="The last part of it, which checks what was found."
+    "--held-out", type=click.FloatRange(0.05, 0.9), default=0.3, show_default=True, help="The last part, which only checks the result."
 )
 @click.option(
-    "--loss", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Which part of the input may be lost, if more than now."
+    "--loss", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="The share of the input that may be lost, if above today's."
 )
 @click.option("--step", type=Duration(), default="30s", show_default=True, help="The time between two samples.")
 @click.option("--start-up", type=Duration(), default="30s", show_default=True, help="How long a worker takes to start.")
 @click.option(
-    "--worker-rate", type=click.FloatRange(0, min_open=True), default=200_000, show_default=True, help="Tuples/s that a worker can take in."
+    "--worker-rate", type=click.FloatRange(0, min_open=True), default=200_000, show_default=True, help="Tuples/s that a worker can process."
 )
-@click.option("--tuple-bytes", type=click.FloatRange(0, min_open=True), default=64, show_default=True, help="Of a held tuple.")
-@click.option("--share", type=click.FloatRange(0, 1), help="Which part of all pairs the main predicate admits.  [default: by its form]")
+@click.option("--tuple-bytes", type=click.FloatRange(0, min_open=True), default=64, show_default=True, help="Bytes of a held tuple.")
+@click.option("--share", type=click.FloatRange(0, 1), help="The share of all pairs that the main predicate admits.  [default: by its form]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def tune(
     manifest: Path,
@@ -339,7 +339,7 @@ def tune(
     share: float | None,
     as_json: bool,
 ) -> None:
-    """Propose thresholds for MANIFEST on recorded traffic, and say what they would have cost beside the present ones."""
+    """Propose thresholds for MANIFEST on recorded traffic, and compare their cost with that of the present ones."""
     from streamjoin.cli.tune import Options, tune_manifest
 
     options = Options(manifest, trace, held_out, loss, step, start_up, worker_rate, tuple_bytes, share, as_json)
@@ -349,14 +349,14 @@ def tune(
 @main.command()
 @click.argument("source", required=False, metavar="[FILE|URL]")
 @click.option("--prometheus", metavar="URL", help="Record the past of a join that this Prometheus has scraped.")
-@click.option("--name", help="Of the join, in Prometheus: its metadata.name.")
-@click.option("--namespace", help="Of the join, in Prometheus; needed where several have its name.")
-@click.option("--from", "begin", metavar="TIME", help="Of Prometheus: 2026-11-23T08:00:00Z, or 7d before --to.  [default: 1d]")
-@click.option("--to", "end", metavar="TIME", help="Of Prometheus: likewise, or so long ago.  [default: now]")
-@click.option("--step", type=Duration(), default="60s", show_default=True, help="The time between two rows, and two samples.")
-@click.option("--for", "seconds", type=Duration(), metavar="DURATION", help="Of a running join: so long.  [default: until Ctrl-C]")
-@click.option("--token-file", type=FILE, metavar="FILE", help="The token that the server asks for is in this file.")
-@click.option("--taken-in", is_flag=True, help="Rates at which the join took tuples in, also such as had waited from before.")
+@click.option("--name", help="The join's metadata.name, in Prometheus.")
+@click.option("--namespace", help="The join's namespace, in Prometheus; needed if several joins have its name.")
+@click.option("--from", "begin", metavar="TIME", help="The start, in Prometheus: 2026-11-23T08:00:00Z, or 7d before --to.  [default: 1d]")
+@click.option("--to", "end", metavar="TIME", help="The end, in Prometheus: a time, or a duration before now.  [default: now]")
+@click.option("--step", type=Duration(), default="60s", show_default=True, help="The time between two rows, and between two samples.")
+@click.option("--for", "seconds", type=Duration(), metavar="DURATION", help="How long to record a running join.  [default: until Ctrl-C]")
+@click.option("--token-file", type=FILE, metavar="FILE", help="A file with the token for the server.")
+@click.option("--taken-in", is_flag=True, help="Record the rates at which the join read tuples, including tuples that had waited.")
 @click.option("--output", "-o", type=FILE, metavar="FILE.csv", help="Write the trace into this file, not to standard output.")
 def trace(
     source: str | None,
@@ -371,10 +371,9 @@ def trace(
     taken_in: bool,
     output: Path | None,
 ) -> None:
-    """Record what a join has to cope with, as the CSV that simulate and tune read with --trace.
+    """Record the traffic of a join, as the CSV that simulate and tune read with --trace.
 
-    From FILE, which has what run --json printed (- is standard input); from the join that runs at URL, its metrics' address; or from a
-    Prometheus.
+    The source is FILE with the output of run --json (- is standard input), the running join whose metrics are at URL, or a Prometheus.
     """
     if (source is None) == (prometheus is None):
         raise click.UsageError("name one source: the output of run --json, the URL of a running join, or --prometheus URL")
@@ -394,7 +393,7 @@ def trace(
 
 @main.group()
 def bench() -> None:
-    """Compare this code with what others report."""
+    """Compare this code with published figures."""
 
 
 @bench.command()
@@ -403,9 +402,9 @@ def bench() -> None:
 @click.option("--quick", is_flag=True, help="Smaller settings for rows that take long.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 @click.option("--picture", type=PICTURES, metavar="DIR", help="Draw each figure into this directory.")
-@click.option("--document", type=FILE, metavar="FILE.md", help="Write the page; lines of rows that are not computed are kept.")
+@click.option("--document", type=FILE, metavar="FILE.md", help="Write the page; it keeps the lines of rows that are not computed.")
 def paper(figure: str | None, kinds: str, quick: bool, as_json: bool, picture: Path | None, document: Path | None) -> None:
-    """Print every figure and table of the five papers beside what this code gives, and whether they agree."""
+    """Print every figure and table of the five papers beside the figures of this code, and whether they agree."""
     if not kinds or set(kinds) - set("CSR"):
         raise click.UsageError(f"--kinds: {kinds!r} must be made of the letters C, S and R")
     if quick and document is not None:
@@ -417,16 +416,16 @@ def paper(figure: str | None, kinds: str, quick: bool, as_json: bool, picture: P
 
 @main.command(hidden=True)
 @click.argument("manifest", type=FILE)
-@click.option("--revision", help="Wait until the file of that name beside MANIFEST says this.")
-@click.option("--executor-template", type=FILE, required=True, help="The pod that executors are made from.")
-@click.option("--exchange-secret-file", type=FILE, required=True, help="Holds what driver and workers show each other.")
-@click.option("--tls-directory", type=click.Path(file_okay=False, path_type=Path), help="Holds tls.crt, tls.key and ca.crt.")
+@click.option("--revision", help="Wait until the file of that name beside MANIFEST has this text.")
+@click.option("--executor-template", type=FILE, required=True, help="The pod template of executors.")
+@click.option("--exchange-secret-file", type=FILE, required=True, help="The secret with which driver and workers authenticate.")
+@click.option("--tls-directory", type=click.Path(file_okay=False, path_type=Path), help="The directory with tls.crt, tls.key and ca.crt.")
 @click.option("--tls-name", help="The name that tls.crt is for.")
 @click.option("--executor-heap-mib", type=click.IntRange(64), required=True, help="Heap of an executor's JVM.")
 @click.option("--executor-overhead-mib", type=click.IntRange(64), required=True, help="Memory of an executor's pod besides the heap.")
 @click.option("--executor-cpu", default="1", help="Cores of an executor's pod, as Kubernetes writes them.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, help="Of metrics, health and plan API.")
-@click.option("--api-token-file", type=FILE, required=True, help="Holds the plan API's token.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, help="The port of metrics, health and plan API.")
+@click.option("--api-token-file", type=FILE, required=True, help="The file with the plan API's token.")
 def driver(
     manifest: Path,
     revision: str | None,

@@ -1,19 +1,19 @@
-"""Elasticity (ESJ, and A-DSP's section 4): pure functions from what is known to what should be. No clock, no I/O.
+"""Elasticity (ESJ, and A-DSP's section 4): pure functions from measurements to decisions and plans. No clock, no I/O.
 
 =================  =====================================================================================================
-``deployment``     how many workers to start with
-``shedding``       what to shed when they are full
-``completeness``   which share of the results shedding and lateness leave
-``plan``           a scheme, and who goes on as which of its tasks
-``mapping``        who goes on as what, so that least moves (Alg. 4, and exact)
-``alignment``      where a new scheme cuts, so that less need move (Fig. 8)
-``migration``      who sends what to whom, and who deletes what (Alg. 5)
+``deployment``     the first number of workers
+``shedding``       the share of tuples that a full worker drops
+``completeness``   the share of the results that is found despite shedding and lateness
+``plan``           a scheme, and a map from workers to its tasks
+``mapping``        the map from workers to tasks that moves the fewest tuples (Alg. 4, and exact)
+``alignment``      the boundaries of a new scheme, so that fewer tuples move (Fig. 8)
+``migration``      which tuples move between workers, and which are deleted (Alg. 5)
 ``planner``        all of these in one call
-``core``           when to have more, fewer, or another plan: the ``rules``, from what ``state`` remembers of each ``sample``
-``esj``            the same as the paper has it in print
-``outlook``        what the window is going to hold, for the policy ``predictive``; ``spells``: for how long idle workers stayed idle;
-                   ``season``: what the rates do by the clock
-``forecast``       the port by which the core asks what a plan would be like; ``arbitration``: what that costs
-``ledger``         the decisions, and what came true of them; ``explain`` tells them to people
+``core``           when to add or remove workers or make a new plan: the ``rules``, over the ``state`` of past ``sample`` objects
+``esj``            the same, exactly as in the paper
+``outlook``        the future contents of the window, for the policy ``predictive``; ``spells``: how long idle workers stayed idle;
+                   ``season``: daily and weekly patterns of the rates
+``forecast``       the port through which the core asks for the properties of a plan; ``arbitration``: its cost
+``ledger``         the decisions and their outcomes; ``explain`` puts them into sentences
 =================  =====================================================================================================
 """

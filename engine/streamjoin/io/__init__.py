@@ -5,13 +5,13 @@ writers stage files in the tasks, and the driver publishes them once the epoch i
 from a manifest's models.
 
 ================================  ==================================================================================
-``files``, ``files_*``            files of a directory: what is new in it, what a plan takes, and reading it
-``folder``, ``seen``              directories and folders of object stores, and what has been read of them
+``files``, ``files_*``            files of a directory: finding, planning and reading new ones
+``folder``, ``seen``              directories and folders of object stores, and how far each file has been read
 ``lines``, ``text``               records of text files; JSON and CSV as columns
 ``plain_json``, ``json_native``   JSON as columns, by machine code
 ``generator``, ``generator_*``    made-up records: rates and columns
 ``kafka_source``, ``kafka_sink``  Kafka; records move in bulk (``kafka_bulk``, by ``librdkafka`` itself) or one by one
-``schema_registry``               which schema an id means
+``schema_registry``               schemas by id
 ``registered``, ``decoded``       Kafka records that name their schema, as columns
 ``avro_*``, ``protobuf_*``        Avro and Protobuf, by machine code
 ``sinks``, ``staging``            files and standard output; results that are not published yet

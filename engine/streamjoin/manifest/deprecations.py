@@ -76,7 +76,7 @@ def modernized(value: Any) -> Modernized:
         field = f"spec.joins[{index}]"
         names = former_names_of(join)
         for name in names[1:]:
-            message = "is what kubectl makes of a bare on, which is given too; keep one, as condition"
+            message = "is what kubectl reads for an unquoted on, which is given too; keep one, as condition"
             refused.append(Problem(f"{field}.{name}", join[name], message))
         if not names:
             continue

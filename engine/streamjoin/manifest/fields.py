@@ -132,7 +132,7 @@ def _field_problem(error: ErrorDetails) -> Problem:
             part = part_at(path)
             fields = f" of {listed(_aliases(part), 'and')}" if part else ""
             return Problem(field, value, f"must be a mapping{fields}")
-    return Problem(field, value, f"is not right here ({error['msg']}); {_meaning(path)}")
+    return Problem(field, value, f"is not valid here ({error['msg']}); {_meaning(path)}")
 
 
 def _quote(value: object) -> str:
@@ -168,7 +168,7 @@ def _choices(path: Path, value: object) -> str:
         meant = [choice for choice in choices if choice.lower() == ("on" if value else "off")]
         return f'{text}; put it in quotes: "{meant[0]}"' if meant else text
     if path[-1] == "model" and value == "chain":
-        return f"{text}; what was chain is called broadcast now"
+        return f"{text}; the former chain is called broadcast now"
     close = closest(value, choices) if isinstance(value, str) and len(choices) > 1 else None
     return f"{text}; did you mean {close}?" if close else text
 
@@ -183,7 +183,7 @@ def _unknown(path: Path) -> str:
     parent, last = part_at(path[:-1]), str(path[-1])
     names = _aliases(parent) if parent else []
     if last == "true" and "on" in names:
-        return "is what kubectl makes of a bare on, which is given too; keep one, as condition"
+        return "is what kubectl reads for an unquoted on, which is given too; keep one, as condition"
     if close := closest(last, names):
         return f"is given to a field that does not exist; did you mean {close}?"
     elsewhere = [".".join(place).replace(".[]", "[]") for place in _places(Manifest, ()) if place[-1] == last]

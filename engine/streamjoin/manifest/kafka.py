@@ -95,7 +95,7 @@ def registry_problems(field: str, kafka: KafkaSource | KafkaSink | None) -> Iter
     registry, here = kafka.schema_registry, f"{field}.schemaRegistry"
     if registry is None:
         if kafka.format in _REGISTERED:
-            yield Problem(here, None, f"is missing, and format {kafka.format} has its schemas there; give its url")
+            yield Problem(here, None, f"is missing, and format {kafka.format} needs it for its schemas; give its url")
         return
     if kafka.format not in _REGISTERED:
         formats = _REGISTERED if isinstance(kafka, KafkaSource) else _WRITTEN
@@ -149,7 +149,7 @@ def secret_remarks(field: str, name: str, value: object) -> Iterator[Problem]:
     """A remark on an option that is a secret, and not where it is to be read."""
     if is_secret(name) and not str(value).startswith((FILE, VARIABLE)):
         remedy = "write file:/path of a file with it, or env: and the name of a variable"
-        yield Problem(option_field(field, name), None, f"is a secret, for all to see who see the manifest; {remedy}")
+        yield Problem(option_field(field, name), None, f"is a secret, readable in the manifest; {remedy}")
 
 
 def option_field(field: str, name: str) -> str:

@@ -51,13 +51,13 @@ MOST_JOINS = 16
 
 
 class Punctuation(Part):
-    """Records of a stream that are no tuples, and say that it has come so far: of each stream one, of the same identifier, end a snapshot
-    of results."""
+    """Records of a stream that are not tuples but markers of progress. A snapshot of results ends when every stream has had a marker with
+    the same identifier."""
 
     when: Sql
     """Which records they are (SQL over this stream's columns)."""
     id: Sql
-    """Their identifier (SQL over this stream's columns); those of the streams are compared as text."""
+    """Their identifier (SQL over this stream's columns). The identifiers of different streams are compared as text."""
 
 
 class Stream(Part):
@@ -72,42 +72,42 @@ class Stream(Part):
     source: Source
     """Where the tuples come from."""
     ddl: Annotated[str, StringConstraints(min_length=1, max_length=100_000)] | None = Field(None, alias="schema")
-    """The columns and their types, as Spark DDL: "id BIGINT, price DECIMAL(10,2), at TIMESTAMP". Required, but where the source is a join,
-    whose output's columns they are."""
+    """The columns and their types, as Spark DDL: "id BIGINT, price DECIMAL(10,2), at TIMESTAMP". Required, unless the source is a join:
+    then the columns are those of its output."""
     event_time: Annotated[str, StringConstraints(max_length=255)] | None = None
     """The TIMESTAMP or TIMESTAMP_NTZ column that says when a tuple happened. Windows of time need it."""
     watermark: Span = Duration(0)
-    """How much later than the latest tuple seen a tuple may be and still be joined."""
+    """How far a tuple's event time may lie before the latest one seen. Tuples further back are late and are dropped."""
     max_ahead: Span | None = None
-    """How far ahead of the clock, or of the stream's newest event time where that is later, an event time may be; what is further goes to
-    the dead letters. For windows of time. By default 1h, or 15h where eventTime is a TIMESTAMP_NTZ, whose zone may be ahead of UTC."""
+    """How far an event time may lie ahead of the clock, or of the stream's newest event time if that is later. Tuples further ahead go to
+    the dead letters. For windows of time. By default 1h, or 15h if eventTime is a TIMESTAMP_NTZ, whose zone may be ahead of UTC."""
     where: Sql | None = None
-    """Which tuples to take (SQL over this stream's columns); the others are dropped where they are read."""
+    """Which tuples to take (SQL over this stream's columns). The others are dropped when they are read."""
     select: Names | None = None
-    """The columns to hold for residual predicates and output. By default what the join and the output need."""
+    """The columns that workers hold. By default the columns that the join and the output need."""
     expected_rate: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """Tuples per second to expect, from which the first number of workers follows."""
+    """Tuples per second to expect. The first number of workers follows from it."""
     punctuation: Punctuation | None = None
-    """Which records are no tuples, but end snapshots of results (output.snapshots.punctuation)."""
+    """Which records are not tuples but end snapshots of results (output.snapshots.punctuation)."""
 
 
 class Window(Part):
-    """Which tuples are close enough: within; or each; or rows; or unbounded; or, of two streams, before and after."""
+    """Which tuples are close enough: exactly one of within, each, rows and unbounded; or, for two streams, before and after."""
 
     within: Span | None = None
     """No two event times of a result differ by more than this."""
     each: Annotated[dict[str, Span], Field(max_length=MOST_STREAMS)] | None = None
-    """By stream, for every one of them: how long before the newest tuple of a result this stream's may be."""
+    """By stream, for every stream: how long before the newest tuple of a result this stream's tuple may be."""
     before: Span | None = None
     """How long before the first stream's tuple the second stream's may be; 0s when only after is given. Two streams only."""
     after: Span | None = None
     """How long after the first stream's tuple the second stream's may be; 0s when only before is given. Two streams only."""
     rows: Annotated[int, Field(ge=1, lt=2**62)] | None = None
-    """Every tuple of a result is among the last so many records of its stream when the newest of them arrives."""
+    """Every tuple of a result is among the last this many records of its stream when the newest of them arrives."""
     unbounded: bool | None = None
     """true: all tuples, however far apart. Held tuples are never dropped."""
     slide: PositiveSpan | None = None
-    """Windows of time (within, before, after) start only at multiples of this, not with every tuple. Two streams only."""
+    """Windows of time (within, before, after) start at multiples of this, instead of with every tuple. Two streams only."""
 
 
 class Output(Part):
@@ -116,24 +116,24 @@ class Output(Part):
     select: Annotated[Texts, Field(min_length=1)] | None = None
     """The output's columns: "orders.id AS order_id", or expressions. By default all held columns, as stream_column."""
     where: Sql | None = None
-    """Which results to keep (SQL over the columns of all streams; of semi and anti, of the first)."""
+    """Which results to keep (SQL over the columns of all streams; for semi and anti, of the first stream)."""
     sink: Sink | None = None
-    """Where results go. Required, but where a stream reads them."""
+    """Where results go. Required, unless a stream reads the results."""
     snapshots: Snapshots | None = None
-    """Whether results are kept as snapshots too, sorted by a key, and when those end. By default they are not."""
+    """Snapshots of results, sorted by a key: whether they are kept, and when each ends. By default they are not kept."""
 
 
 class Join(Part):
-    """One join over the streams. Of two streams the first is the left side, the second the right."""
+    """One join over the streams. With two streams, the first is the left side and the second the right side."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=63)] = "join"
     """A name for the join, in metrics and plans."""
     condition: Sql
     """When tuples match (SQL over the columns of all streams): any predicate."""
     type: Literal["inner", "left", "right", "full", "semi", "anti"] = "inner"
-    """inner: all tuples that match one another, one of each stream; left, right, full: also every tuple of the first, the second or both
-    streams that matches nothing, once nothing can match it any more; semi: every tuple of the first stream that matches, once; anti: every
-    one that matches nothing. Three and more streams: inner."""
+    """inner: all combinations of tuples that match, one tuple of each stream. left, right, full: also every tuple of the first stream, the
+    second or both that matches nothing, once nothing can match it any more. semi: every tuple of the first stream that matches, once. anti:
+    every tuple of the first stream that matches nothing. With three and more streams: inner only."""
     window: Window
     """Which tuples are close enough in time or in number."""
     output: Output
@@ -141,21 +141,21 @@ class Join(Part):
 
 
 class SchemeSpec(Part):
-    """How the join is cut among workers."""
+    """How the work of the join is divided among workers."""
 
     model: Literal["adsp", "square", "hash", "dynamic", "readj", "biclique", "broadcast", "handshake"] = "adsp"
-    """adsp: coverage areas with irregular grids, never more workers than square; square: one grid; hash: along the keys, one worker for
-    each range; dynamic: one grid of a power of two workers; readj: as hash, but later only keys of workers that are too full move;
-    biclique: workers that hold one stream each; broadcast: workers that hold a part of both, and see every tuple; handshake: the same in a
-    chain, along which tuples wander from neighbour to neighbour (ESJ), so that results come late; two streams, one inner join."""
+    """adsp: coverage areas with irregular grids; never needs more workers than square. square: one grid. hash: ranges of keys, one worker
+    each. dynamic: one grid whose number of workers is a power of two. readj: like hash, but new plans move only keys of workers that are
+    too full. biclique: each worker holds tuples of one stream. broadcast: each worker holds a part of both streams and sees every tuple.
+    handshake: workers form a chain, and tuples go from neighbour to neighbour (ESJ), so results come late; two streams, one inner join."""
     sigma: Annotated[float, Field(ge=0, le=100)] | None = None
-    """Of readj: keys move when a worker holds more than 1 + sigma times the mean. 0.1 by default."""
+    """readj only: keys move when a worker holds more than 1 + sigma times the mean. 0.1 by default."""
     groups: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Of biclique: into how many groups the keys of each stream are cut, with a worker each from the start; a tuple is sent only to
+    """biclique only: into how many groups the keys of each stream are divided, at first with one worker each. A tuple is sent only to
     groups that may match. 1 by default."""
     alpha: Annotated[float, Field(gt=0, lt=0.8)] | None = None
-    """Of handshake: what uneven loads weigh beside messages when it is decided how many tuples go on at once (ESJ, Theorem 1): the higher,
-    the smaller are blocks. 0.5 by default."""
+    """handshake only: the weight of uneven loads against messages when the chain decides how many tuples move on at once (ESJ, Theorem 1).
+    The higher it is, the smaller are the blocks of tuples. 0.5 by default."""
 
 
 class Resources(Part):
@@ -171,22 +171,21 @@ class Workers(Part):
     """The workers that hold tuples and join them."""
 
     min: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """Never fewer workers than this."""
+    """The least number of workers."""
     max: Annotated[int, Field(ge=1, le=10_000)] = 8
-    """Never more workers than this."""
+    """The greatest number of workers."""
     floor: Annotated[int, Field(ge=0, le=10_000)] = 1
-    """Never fewer workers than this for the time being, from min to max; 1 or 0: no more than min. It is the scale that kubectl scale and a
+    """The least number of workers for the time being, from min to max; 1 or 0: min applies. It is the scale that kubectl scale and a
     HorizontalPodAutoscaler set."""
     capacity: CapacityAmount | None = None
-    """W: how many bytes of tuples one worker may hold, so that wide tuples count for more than narrow ones. Excludes capacityTuples. By
-    default what the worker's memory has room for."""
+    """W: how many bytes of tuples one worker may hold. Wide tuples count for more than narrow ones. Excludes capacityTuples. By default as
+    much as fits into the worker's memory."""
     capacity_tuples: Annotated[int, Field(ge=1, lt=2**53)] | None = None
-    """W: how many tuples one worker may hold, wide ones and narrow ones alike, instead of their bytes. By default capacity says how
-    much."""
+    """W: how many tuples one worker may hold, whatever their width. Excludes capacity. By default the capacity in bytes applies."""
     resources: Resources = Resources()
     """What one worker asks for."""
     per_executor: Annotated[int, Field(ge=1, le=16)] = 1
-    """Kubernetes: how many workers share a pod, which asks for the resources of so many and has one JVM. At most max."""
+    """Kubernetes: how many workers share a pod. The pod requests the resources of all of them and has one JVM. At most max."""
 
 
 Day = Literal["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
@@ -194,46 +193,47 @@ RuleMode = Literal["Enforce", "Recommend", "Off"]
 
 
 class ScalingRules(Part):
-    """What each rule of scaling may do, where it differs from mode: Enforce, Recommend or "Off" (quoted)."""
+    """Modes of single rules of scaling, where they differ from scaling.mode: Enforce, Recommend or "Off" (quoted)."""
 
     allocate: RuleMode | None = None
     """Add workers when they are full. By default the value of scaling.mode."""
     deallocate: RuleMode | None = None
     """Remove workers that are hardly used. By default the value of scaling.mode."""
     replan: RuleMode | None = None
-    """Cut the join anew among as many workers, when a better plan is worth its bytes. By default the value of scaling.mode."""
+    """Make a new plan for the same number of workers when a better plan is worth the bytes that it moves. By default the value of
+    scaling.mode."""
     keep_up: RuleMode | None = None
     """Add workers when epochs take longer than their interval and more and more records wait. By default the value of scaling.mode."""
 
 
 class Prometheus(Part):
-    """Kubernetes: the Prometheus that the operator asks about this join, where it is another than the operator's own."""
+    """Kubernetes: the Prometheus that the operator asks about this join, if it is not the operator's own."""
 
     url: HttpUrl | None = None
-    """Its address, as http://prometheus.monitoring:9090; one that the operator's chart allows (prometheus.allowedUrls). The operator's
-    token is not sent to it."""
+    """Its address, such as http://prometheus.monitoring:9090. The operator's chart must allow it (prometheus.allowedUrls). The operator
+    does not send its token there."""
 
 
 class Quiet(Part):
-    """A window of the week in which no change of the plan is begun, unless tuples are being lost."""
+    """A time of the week in which no change of the plan begins, unless tuples are being lost."""
 
     start: TimeOfDay
-    """When it begins, as 08:00."""
+    """When it begins, such as 08:00."""
     end: TimeOfDay
-    """When it ends; where that is not after start, on the next day."""
+    """When it ends. If that is not after start, it ends on the next day."""
     days: Annotated[tuple[Day, ...], Field(strict=False, max_length=7)] = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-    """On which days it begins. By default on all."""
+    """The days on which it begins. By default all."""
     time_zone: TimeZone = "Etc/UTC"
-    """Whose clock is meant, as Europe/Berlin."""
+    """The time zone of start and end, such as Europe/Berlin."""
 
 
 class Budget(Part):
     """How many results may be lost before workers are added."""
 
     completeness: Percentage
-    """The share of the results that is to be there, as 99.9 %. What late tuples lose counts, too."""
+    """The share of the results that must not be lost, such as 99.9 %. Results lost because of late tuples count, too."""
     over: BudgetSpan = Duration.parse("1d")
-    """Over how long."""
+    """The time over which completeness is measured."""
 
     @property
     def share(self) -> float:
@@ -242,39 +242,40 @@ class Budget(Part):
 
 
 class Scaling(Part):
-    """When to add and to remove workers, by tau: what a worker holds / its capacity, in tuples or in bytes."""
+    """When to add and remove workers, by tau: the tuples or bytes that a worker holds, divided by its capacity."""
 
     mode: Literal["Enforce", "Recommend", "Off"] = "Enforce"
-    """Enforce: scale; Recommend: say what would be done; "Off" (quoted): neither."""
+    """Enforce: scale; Recommend: only report decisions; "Off" (quoted): make none."""
     policy: Literal["thresholds", "esj", "predictive"] = "thresholds"
-    """thresholds: workers are added at tau3 and removed at tau0. esj: one at a time, exactly as the paper has it. predictive: added before
-    tau2 is reached, by what the rates say that the window is going to hold; removed as soon as idle workers have cost more than a change
-    would."""
+    """thresholds: workers are added at tau3 and removed at tau0. esj: one worker at a time, exactly as in the paper. predictive: workers
+    are added before tau2 is reached, when the rates show that the window will hold more; they are removed as soon as idle workers have cost
+    more than a change would."""
     rules: ScalingRules = ScalingRules()
     """Modes of single rules."""
     tau0: Tau = 0.2
-    """At or below it for scaleDownAfter, workers are removed."""
+    """Workers are removed when tau is at or below this for scaleDownAfter."""
     tau1: Tau | None = None
-    """What a change of workers aims at. Half of tau2 by default."""
+    """The tau that a change of workers aims at. Half of tau2 by default."""
     tau2: Tau = 0.8
-    """From here on tuples are shed, if shedding is on."""
+    """Tuples are shed from this tau on, if shedding is on."""
     tau3: Tau = 0.9
-    """At or above it for scaleUpAfter, workers are added."""
+    """Workers are added when tau is at or above this for scaleUpAfter."""
     scale_up_after: Span = Duration.parse("30s")
     """How long tau must stay at or above tau3."""
     scale_down_after: Span = Duration.parse("10m")
     """How long tau must stay at or below tau0."""
     floor: Literal["min", "initial"] = "min"
-    """Down to how many workers the rules go: min: workers.min; initial: as many as the first plan had, where that is more."""
+    """The least number of workers that the rules leave. min: workers.min; initial: the number of workers of the first plan, if that is
+    more."""
     quiet: Annotated[tuple[Quiet, ...], Field(strict=False, max_length=16)] = ()
-    """Windows of the week in which no change of the plan is begun, unless tuples are being lost."""
+    """Times of the week in which no change of the plan begins, unless tuples are being lost."""
     max_per_hour: Annotated[int, Field(ge=0, le=60)] = 0
-    """How many changes of the plan there may be in an hour, unless tuples are being lost; 0: any number."""
+    """The greatest number of changes of the plan in an hour, unless tuples are being lost; 0: any number."""
     budget: Budget | None = None
-    """How complete results are to be, where shedding is on: as long as what is lost is within it, a full worker is relieved only if that
-    costs less than what is shed, and workers are added before it runs out. Without one a full worker is relieved at any price."""
+    """How complete results must be when shedding is on. Within the budget a full worker is relieved only if that costs less than the shed
+    tuples, and workers are added before the budget runs out. Without a budget a full worker is relieved at any price."""
     prometheus: Prometheus = Prometheus()
-    """Kubernetes: where the operator reads what it scales by."""
+    """Kubernetes: the Prometheus from which the operator reads the metrics for scaling."""
 
     @property
     def target(self) -> float:
@@ -283,72 +284,73 @@ class Scaling(Part):
 
 
 class Shedding(Part):
-    """Dropping a share of the incoming tuples when workers are nearly full, instead of failing."""
+    """Dropping a share of the incoming tuples when workers are nearly full, so that the join does not fail."""
 
     model: Literal["linear", "quadratic", "off"] = "off"
-    """How the share dropped grows from base at tau2 to all at a full worker; "off" (quoted): nothing is dropped."""
+    """How the dropped share grows from base at tau2 to everything at a full worker; "off" (quoted): nothing is dropped."""
     base: Annotated[Fraction, Field(json_schema_extra={"default": "0.0"})] = 0.0
-    """The share dropped as soon as tau2 is reached."""
+    """The share that is dropped when tau reaches tau2."""
     mode: RuleMode = "Enforce"
-    """Enforce: drop it; Recommend: drop nothing, and count what would have been dropped; "Off" (quoted): neither. scaling.mode does not
-    count here."""
+    """Enforce: drop the share; Recommend: drop nothing, and count what would have been dropped; "Off" (quoted): neither. scaling.mode does
+    not affect it."""
 
 
 class Epoch(Part):
-    """The engine's step: read, route, join, commit."""
+    """The engine's cycle: read, route, join, commit."""
 
     interval: EpochSpan = Duration.parse("1s")
-    """The time from one epoch's start to the next one's, when there is something to do. 0s: as soon as there is."""
+    """The time from one epoch's start to the next one's, when there is new input. 0s: start the next as soon as there is."""
     deadline: DeadlineSpan | None = None
-    """How long an epoch may go without anything of it moving; then it is given up and done again, and after three times in a row the driver
-    ends with exit code 8. By default ten times what the slowest of the last epochs took, and 10 minutes at least."""
+    """How long an epoch may make no progress. Then it is abandoned and done again; after three times in a row the driver ends with exit
+    code 8. By default ten times the slowest of the last epochs, and 10 minutes at least."""
     max_tuples: Annotated[int, Field(ge=1, lt=2**53)] = 2_000_000
-    """How many tuples of all streams one epoch may take; what is more waits."""
+    """How many tuples of all streams one epoch may take. The rest waits."""
     max_bytes: EpochAmount = Memory.parse("256Mi")
-    """How large the records that one epoch takes of all streams may be together, as they are in memory, going by the size of those before
-    them; what is more waits."""
+    """How many bytes of records, as they are in memory, one epoch may take of all streams. It is estimated from the size of earlier
+    records. The rest waits."""
 
 
 class Checkpoint(Part):
     """Where state is kept: exactly one of location and persistentVolumeClaim."""
 
     location: Location | None = None
-    """A directory, as a local path or a URL (file, s3, gs, abfss, az); it belongs to this join alone."""
+    """A directory, as a local path or a URL (file, s3, gs, abfss, az). It belongs to this join alone."""
     persistent_volume_claim: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = None
-    """The name of a claim, on Kubernetes."""
+    """Kubernetes: the name of a PersistentVolumeClaim."""
     size: MemoryAmount | None = None
-    """Kubernetes: how large the operator makes the claim where there is none of that name. Without it the claim must exist."""
+    """Kubernetes: the size of the claim that the operator creates if none has that name. Without it the claim must exist."""
     storage_class_name: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = None
-    """Kubernetes: the storage class of a claim that the operator makes."""
+    """Kubernetes: the storage class of a claim that the operator creates."""
     on_delete: Literal["Retain", "Delete"] = "Retain"
-    """Kubernetes: what becomes of the state when the resource is deleted."""
+    """Kubernetes: whether the state is kept or deleted when the resource is deleted."""
 
 
 class DeadLetter(Part):
-    """Where records go that do not parse, and which others go there."""
+    """Where records go that do not parse, and which other records go there."""
 
     location: Location | None = None
     """A directory, as a local path or a URL (file, s3, gs, abfss, az). By default the directory dead-letters in the checkpoint."""
     late: bool = False
-    """true: late tuples are kept there too, as they were parsed."""
+    """true: late tuples go there too, as they were parsed."""
 
 
 class Tls(Part):
     """Kubernetes: TLS among the driver and the workers of this join."""
 
     secret_name: ObjectName
-    """A Secret with tls.crt, tls.key and ca.crt, as cert-manager makes it, for the DNS name sj-NAME.NAMESPACE.svc (the join's Service)."""
+    """A Secret with tls.crt, tls.key and ca.crt, as cert-manager creates it, for the DNS name sj-NAME.NAMESPACE.svc (the join's
+    Service)."""
 
 
 class Security(Part):
-    """Kubernetes: how the driver and the workers protect what they send each other. A secret is always shown."""
+    """Kubernetes: how the connections among driver and workers are protected. They always authenticate with a secret."""
 
     tls: Tls | None = None
     """TLS among the driver and the workers. Without it, what workers send each other is not encrypted."""
 
 
 class Pods(Part):
-    """Kubernetes: how pods differ from what the operator makes."""
+    """Kubernetes: changes to the pods that the operator creates."""
 
     pod_template: FreeForm = Field(default={})
     """A pod template, merged strategically over the operator's own."""
@@ -358,33 +360,33 @@ class Queries(Part):
     """Kubernetes: servers that answer queries from the checkpoint alone (docs/query.md), in pods of their own behind a Service."""
 
     replicas: Annotated[int, Field(ge=0, le=100)] = 0
-    """How many pods; 0: none. The driver answers queries all the same."""
+    """How many pods; 0: none. The driver answers queries in any case."""
     processes: Annotated[int, Field(ge=1, le=16)] = 1
     """How many queries a pod answers at a time."""
     memory: MemoryAmount = Memory.parse("256Mi")
-    """What one query may take. A pod gets that and 256Mi for each of its processes, and 256Mi more."""
+    """The memory that one query may take. For each of its processes a pod gets that and 256Mi, and 256Mi more in all."""
     cpu: CpuAmount = Cpu(500)
-    """Cores that a pod asks for."""
+    """The cores that a pod requests."""
     flight: bool = False
-    """Whether they answer over Arrow Flight, too, at port 8081 of the Service."""
+    """Whether the pods also answer over Arrow Flight, at port 8081 of the Service."""
     pod_template: FreeForm = Field(default={})
-    """A pod template, merged strategically over the operator's own, which has the driver's place, volumes and environment. Its container is
-    named queries."""
+    """A pod template, merged strategically over the operator's own, which has the driver's node placement, volumes and environment. Its
+    container is named queries."""
 
 
 class PodMonitor(Part):
-    """Kubernetes: the PodMonitor by which Prometheus Operator has the driver scraped."""
+    """Kubernetes: the PodMonitor that makes Prometheus Operator scrape the driver."""
 
     labels: Labels = Field(default={})
-    """Its labels, by which a Prometheus may select: release: prometheus, as kube-prometheus-stack does. They go before those of the
-    operator's chart (joins.podMonitorLabels)."""
+    """Labels by which a Prometheus may select it, such as release: prometheus for kube-prometheus-stack. They take precedence over those of
+    the operator's chart (joins.podMonitorLabels)."""
 
 
 class Metrics(Part):
     """Kubernetes: how the driver's metrics get to Prometheus."""
 
     pod_monitor: PodMonitor = PodMonitor()
-    """The PodMonitor that the operator makes where the cluster knows that kind."""
+    """The PodMonitor that the operator creates if the cluster has that kind."""
 
 
 Annotations = Annotated[dict[str, Annotated[str, StringConstraints(max_length=4096)]], Field(max_length=20)]
@@ -395,12 +397,12 @@ class Spec(Part):
     """What to join and how."""
 
     streams: Annotated[tuple[Stream, ...], Field(strict=False)]
-    """The streams: two to six. Of two, the first is the left side of the join, the second the right."""
+    """The streams: two to six. If there are two, the first is the left side of the join, the second the right."""
     joins: Annotated[tuple[Join, ...], Field(strict=False)]
-    """The joins over the streams: of two streams at most 16, of three and more one. A tuple is read once for all of
-    them, and held once where they have keys in common."""
+    """The joins. At most 16: over two streams any number of them; over three and more streams one, or several that each name two streams. A
+    tuple is read once for all of them, and held once for those that have keys in common."""
     scheme: SchemeSpec = SchemeSpec()
-    """How the join is cut among workers."""
+    """How the work of the join is divided among workers."""
     workers: Workers = Workers()
     """The workers that hold tuples and join them."""
     scaling: Scaling = Scaling()
@@ -408,25 +410,25 @@ class Spec(Part):
     shedding: Shedding = Shedding()
     """What to do when workers are nearly full."""
     epoch: Epoch = Epoch()
-    """The engine's step."""
+    """The engine's cycle, and how much input one epoch takes."""
     checkpoint: Checkpoint
     """Where state is kept."""
     dead_letter: DeadLetter | None = None
     """Where records go that do not parse, and which others go there. By default the directory dead-letters in the checkpoint."""
     security: Security = Security()
-    """Kubernetes: how the driver and the workers protect what they send each other."""
+    """Kubernetes: how the connections among driver and workers are protected."""
     metrics: Metrics = Metrics()
     """Kubernetes: how the driver's metrics get to Prometheus."""
     suspend: bool = False
-    """true: stop, and keep the state."""
+    """true: the join stops and keeps its state."""
     paused: bool = False
-    """Kubernetes: true: what runs goes on as it is; the operator changes nothing of it, and does not scale it."""
+    """Kubernetes: true: what runs goes on unchanged; the operator does not change or scale it."""
     operator_class: OperatorClass = ""
-    """Kubernetes: the class of the operator that looks after it. By default the operator that has no class."""
+    """Kubernetes: the class of the operator that manages the join. By default the operator without a class."""
     service_account_annotations: Annotations = Field(default={})
-    """Kubernetes: annotations of the service accounts of the driver and of the executors, by which a cloud gives pods an identity."""
+    """Kubernetes: annotations of the service accounts of the driver and the executors. Clouds use them to give pods an identity."""
     image: Annotated[str, StringConstraints(max_length=1024)] = ""
-    """Kubernetes: the engine's image. By default that of the operator's own release."""
+    """Kubernetes: the engine's image. By default the image of the operator's own release."""
     driver: Pods = Pods()
     """Kubernetes: the driver's pod."""
     executor: Pods = Pods()
@@ -436,7 +438,7 @@ class Spec(Part):
 
 
 class Metadata(Part):
-    """The resource's name. Kubernetes' other metadata are accepted and not looked at."""
+    """The resource's name. Other metadata of Kubernetes are accepted and ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -458,4 +460,4 @@ class Manifest(Part):
     spec: Spec
     """What to join and how."""
     status: FreeForm | None = None
-    """Written by the operator; not looked at here."""
+    """Written by the operator; ignored in a manifest."""

@@ -17,108 +17,108 @@ class FilesSink(Part):
     """New files in one directory, complete when they appear."""
 
     path: Location
-    """The directory, as a local path or a URL (file, s3, gs, abfss, az); it is made when missing."""
+    """The directory, as a local path or a URL (file, s3, gs, abfss, az). It is created if it is missing."""
     format: Literal["parquet", "json"] = "parquet"
-    """How to write: parquet, or json (one object a line)."""
+    """How to write: parquet, or json (one object per line)."""
     compression: Literal["snappy", "zstd", "none"] | None = None
     """How to compress parquet: snappy by default. json is not compressed."""
     gather: Span = Duration.parse("1s")
-    """How long the results of small epochs may wait for more, so that there are fewer files; 0s: each epoch's are a file at once."""
+    """How long the results of small epochs may wait, to be written into fewer files; 0s: a file for each epoch at once."""
 
 
 class ConsoleSink(Part):
-    """Results on standard output, for trying things."""
+    """Results on standard output, for trying things out."""
 
     limit: Annotated[int, Field(ge=0, le=10_000)] = 20
-    """How many rows of an epoch are shown; the others are only counted."""
+    """How many rows of an epoch are shown. The others are only counted."""
 
 
 class KafkaSink(Part):
-    """One Kafka topic: each result as one record, with an identity by which readers drop repeats."""
+    """One Kafka topic: each result is one record, with an identity by which readers can drop repeats."""
 
     bootstrap_servers: Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
-    """Where to find the brokers: host:port, more of them after commas."""
+    """The brokers' addresses: host:port, separated by commas."""
     topic: Annotated[str, StringConstraints(min_length=1, max_length=249)]
     """The topic."""
     format: Literal["json", "avro", "jsonSchema"] = "json"
-    """How a result is written: json, a JSON object; avro, and jsonSchema, a JSON object too, name their schema by the id that a schema
-    registry gives it."""
+    """How a result is written. json: a JSON object. jsonSchema: a JSON object with the id of its schema. avro: Avro with the id of its
+    schema. The ids come from the schema registry."""
     schema_registry: SchemaRegistry | None = None
-    """avro and jsonSchema: the registry that takes the schema, under the topic's name and -value."""
+    """avro and jsonSchema: the registry for the results' schema. Its subject is the topic's name and -value."""
     key: Name | None = None
-    """The output's column that becomes the records' key, and so chooses their partition."""
+    """The column of the output that becomes the records' key, and so selects their partition."""
     delivery: Literal["atLeastOnce", "exactlyOnce"] = "atLeastOnce"
-    """atLeastOnce: a result may come again, under the same identity; exactlyOnce: each epoch's results are one transaction of Kafka, so
-    that readers of what is committed see each result once."""
+    """atLeastOnce: a result may be sent again, with the same identity. exactlyOnce: each epoch's results are one transaction of Kafka, so
+    readers of committed records see each result once."""
     timeout: PositiveSpan = Duration.parse("30s")
-    """How long brokers may be out of reach before an epoch fails; its results are sent when they are back."""
+    """How long the brokers may be unreachable before an epoch fails. Its results are sent when the brokers are back."""
     options: Options = Field(default={})
-    """Settings of librdkafka, such as security.protocol; a value file:/path is that file's content, env:NAME that variable's."""
+    """Settings of librdkafka, such as security.protocol. A value file:/path is read from that file, env:NAME from that variable."""
 
 
 class Compact(Part):
-    """When small files of a table are rewritten as few large ones, beside the join."""
+    """When the driver rewrites small files of a table as few large ones, beside the join."""
 
     files: Annotated[int, Field(ge=2, le=1_000_000)] = 100
-    """Once the table has so many small files that could be fewer."""
+    """The number of small files, mergeable into fewer, at which they are rewritten."""
     every: PositiveSpan | None = None
-    """Also so long after the last time, if there are two such files or more. By default only files says when."""
+    """The longest time between two rewrites, if there are two small files or more. By default only files counts."""
     target_size: FileAmount = Memory.parse("128Mi")
-    """How large files become; those that are as large stay as they are."""
+    """The size of rewritten files. Files of this size and above are not rewritten."""
 
 
 class DeltaSink(Part):
-    """A Delta table: each result exactly once, in the table's own transactions."""
+    """A Delta table: each result exactly once, by the table's own transactions."""
 
     path: Location
-    """The table's root, as a local path or a URL (file, s3, gs, abfss, az). The table is made when missing."""
+    """The table's root, as a local path or a URL (file, s3, gs, abfss, az). The table is created if it is missing."""
     partition_by: Names = ()
     """The output's columns by which the table is partitioned: BOOLEAN, whole numbers, DATE or STRING."""
     compression: Literal["snappy", "zstd", "none"] = "snappy"
     """How to compress the files, which are Parquet."""
     gather: Span = Duration.parse("10s")
-    """How long the results of small epochs may wait for more, so that there are fewer files and versions; 0s: each epoch's at once."""
+    """How long the results of small epochs may wait, for fewer files and versions; 0s: a transaction for each epoch at once."""
     compact: Compact | None = None
-    """When small files are rewritten as large ones. By default never."""
+    """When small files are rewritten as large ones. By default they are not."""
 
 
 class IcebergSink(Part):
-    """An Iceberg table: each result exactly once, in the table's own transactions."""
+    """An Iceberg table: each result exactly once, by the table's own transactions."""
 
     table: Annotated[str, StringConstraints(min_length=3, max_length=500)]
-    """The table, with its namespace: namespace.table. Both are made when missing."""
+    """The table, with its namespace: namespace.table. Both are created if they are missing."""
     catalog: Options
-    """Properties of PyIceberg's catalog: type (rest, sql, glue, hive, ...), uri, warehouse and others; a value file:/path is that file's
-    content, env:NAME that variable's."""
+    """Properties of PyIceberg's catalog: type (rest, sql, glue, hive, ...), uri, warehouse and others. A value file:/path is read from that
+    file, env:NAME from that variable."""
     catalog_name: Name = "default"
-    """The catalog's name, which SQL catalogs keep with each table."""
+    """The catalog's name. SQL catalogs store it with each table."""
     partition_by: Names = ()
     """The output's columns by which the table is partitioned: BOOLEAN, whole numbers, DATE or STRING."""
     compression: Literal["snappy", "zstd", "none"] = "zstd"
     """How to compress the files, which are Parquet."""
     gather: Span = Duration.parse("10s")
-    """How long the results of small epochs may wait for more, so that there are fewer files and snapshots; 0s: each epoch's at once."""
+    """How long the results of small epochs may wait, for fewer files and snapshots; 0s: a transaction for each epoch at once."""
 
 
 class PostgresSink(Part):
-    """A table of PostgreSQL: a result replaces the one with the same key; each epoch's come once, in one transaction."""
+    """A table of PostgreSQL: a result replaces the row with the same key. Each epoch's results are written once, in one transaction."""
 
     host: Annotated[str, StringConstraints(min_length=1, max_length=253)]
-    """Where the server is."""
+    """The server's host name or address."""
     port: Port = 5432
-    """Its port."""
+    """The server's port."""
     database: DatabaseName
     """The database, which must exist."""
     namespace: Annotated[DatabaseName, Field(alias="schema")] = "public"
     """The schema in it, which must exist."""
     table: TableName
-    """The table, which is made when missing; beside it one with _published at its end says what is published."""
+    """The table. It is created if it is missing. A second table, whose name ends in _published, records what is published."""
     key: Annotated[Names, Field(min_length=1, max_length=32)]
-    """The output's columns by which a result replaces another, all together; the table has a unique constraint on them."""
+    """The output's columns that identify a result: it replaces the row with the same values. The table has a unique constraint on them."""
     timeout: PositiveSpan = Duration.parse("60s")
     """How long a statement may take."""
     options: Options = Field(default={})
-    """Settings of libpq, such as user, password and sslmode; a value file:/path is that file's content, env:NAME that variable's."""
+    """Settings of libpq, such as user, password and sslmode. A value file:/path is read from that file, env:NAME from that variable."""
 
 
 class Sink(Part):
@@ -129,10 +129,10 @@ class Sink(Part):
     console: ConsoleSink | None = None
     """Standard output."""
     kafka: KafkaSink | None = None
-    """A Kafka topic: each result at least once, with an identity that tells repeats; or exactly once, by transactions."""
+    """A Kafka topic: each result at least once, with an identity that shows repeats; or exactly once, by transactions."""
     delta: DeltaSink | None = None
     """A Delta table: each result exactly once."""
     iceberg: IcebergSink | None = None
     """An Iceberg table: each result exactly once."""
     postgres: PostgresSink | None = None
-    """A table of PostgreSQL: each result once, in place of the one with the same key."""
+    """A table of PostgreSQL: each result once. It replaces the row with the same key."""

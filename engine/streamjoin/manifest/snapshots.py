@@ -24,49 +24,49 @@ class PostgresStore(Part):
     """A table of PostgreSQL, with a B-tree by key and snapshot: for ranges of keys."""
 
     host: Annotated[str, StringConstraints(min_length=1, max_length=253)]
-    """Where the server is."""
+    """The server's host name or address."""
     port: Port = 5432
-    """Its port."""
+    """The server's port."""
     database: DatabaseName
     """The database, which must exist."""
     namespace: Annotated[DatabaseName, Field(alias="schema")] = "public"
     """The schema in it, which must exist."""
     table: TableName | None = None
-    """The table of results, which is made if need be; that of snapshots has _snapshots at its end. By default the resource's name and the
-    join's."""
+    """The table of results. It is created if it is missing. The table of snapshots has the same name with _snapshots at its end. By default
+    the resource's name and the join's."""
     timeout: PositiveSpan = Duration.parse("60s")
     """How long a statement may take."""
     options: Options = Field(default={})
-    """Settings of libpq, such as user, password and sslmode; a value file:/path is that file's content, env:NAME that variable's."""
+    """Settings of libpq, such as user, password and sslmode. A value file:/path is read from that file, env:NAME from that variable."""
 
 
 class CassandraStore(Part):
-    """Tables of Cassandra, partitioned by key: for equality."""
+    """Tables of Cassandra, partitioned by key: for look-ups of single keys."""
 
     hosts: Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
-    """Where to find the cluster: hosts, separated by commas."""
+    """The cluster's hosts, separated by commas."""
     port: Port = 9042
-    """Their port."""
+    """The port of these hosts."""
     keyspace: DatabaseName
     """The keyspace, which must exist."""
     datacenter: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
-    """The data center that is asked. By default that of the first host that answers."""
+    """The data center to which requests go. By default that of the first host that answers."""
     consistency: Literal["ONE", "LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "EACH_QUORUM", "ALL"] = "LOCAL_QUORUM"
-    """How many replicas have a result before its snapshot is listed."""
+    """How many replicas must have a result before its snapshot is listed."""
     table: TableName | None = None
-    """The table of results, which is made if need be; that of snapshots has _snapshots at its end. By default the resource's name and the
-    join's."""
+    """The table of results. It is created if it is missing. The table of snapshots has the same name with _snapshots at its end. By default
+    the resource's name and the join's."""
     timeout: PositiveSpan = Duration.parse("30s")
     """How long a request may take."""
     options: Options = Field(default={})
-    """username, password and ssl.ca.location (a file); a value file:/path is that file's content, env:NAME that variable's."""
+    """username, password and ssl.ca.location (a file). A value file:/path is read from that file, env:NAME from that variable."""
 
 
 class SnapshotStore(Part):
     """Where snapshots go, beside the sorted files in the checkpoint: exactly one of the fields."""
 
     embedded: EmbeddedStore | None = None
-    """Nowhere else."""
+    """Only the sorted files in the checkpoint."""
     postgres: PostgresStore | None = None
     """PostgreSQL."""
     cassandra: CassandraStore | None = None
@@ -74,23 +74,23 @@ class SnapshotStore(Part):
 
 
 class Snapshots(Part):
-    """Sets of results that appear together, each with an identifier, beside what the sink writes. They end by every, by size, by
-    both, or by punctuation."""
+    """Sets of results that appear as a whole, each with an identifier, beside what the sink writes. They end by every, by size, by both, or
+    by punctuation."""
 
     every: PositiveSpan | None = None
-    """How long after its first results a snapshot ends, with the next commit."""
+    """How long after its first results a snapshot ends. It ends with the next commit."""
     size: Annotated[int, Field(ge=1, lt=2**53)] | None = None
-    """How many results a snapshot ends at, with the epoch that brings them."""
+    """The number of results at which a snapshot ends. It ends with the epoch that reaches it."""
     max_delay: Annotated[int, Field(ge=0, le=1000)] = 0
-    """How often a snapshot that has fewer than half of size results after every goes on for as long again."""
+    """How many times a snapshot with fewer than half of size results is extended by every."""
     punctuation: bool = False
-    """true: a snapshot ends with the epoch in which punctuations of one identifier have come of all streams (streams[].punctuation).
+    """true: a snapshot ends with the epoch in which punctuations of one identifier have come from all streams (streams[].punctuation).
     Excludes every and size."""
     key: Sql | None = None
-    """By what results are sorted and found (SQL over the output's columns). By default the first column."""
+    """The key by which results are sorted and found (SQL over the output's columns). By default the first column."""
     keep: PositiveSpan | None = None
-    """How long snapshots are kept. By default for good."""
+    """How long snapshots are kept. By default for ever."""
     store: SnapshotStore | None = None
-    """Where snapshots go, beside the sorted files in the checkpoint. By default embedded: nowhere else."""
+    """Where snapshots go, beside the sorted files in the checkpoint. By default embedded: only there."""
     buffer: MemoryAmount = Memory.parse("1Gi")
-    """How large the results that wait for a store may be together, as they are in memory; then the join waits, too."""
+    """How many bytes of results, as they are in memory, may wait for a store. Beyond that the join waits, too."""

@@ -12,26 +12,26 @@ from streamjoin.manifest.quantity import Duration
 
 
 class FilesSource(Part):
-    """Files that appear in one directory, and, for json and csv, that grow there."""
+    """The files of one directory, and those that appear there later. json and csv files are followed while they grow."""
 
     path: Location
     """The directory, as a local path or a URL (file, s3, gs, abfss, az); directories below it are not read."""
     format: Literal["parquet", "json", "csv"]
-    """How the files are written: parquet, json (one object a line) or csv."""
+    """How the files are written: parquet, json (one object per line) or csv."""
     max_files_per_epoch: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """How many files one epoch may take from."""
     pattern: Name = "*"
     """Which file names to read, with *, ? and [...]; names that begin with _ or . are never read."""
     header: bool = True
-    """csv: whether a file's first line names its columns; without it the columns come in the schema's order."""
+    """csv: whether a file's first line names its columns. If not, the columns are in the schema's order."""
     delimiter: Annotated[str, StringConstraints(min_length=1, max_length=1)] = ","
     """csv: the character between two values."""
     settle: Span = Duration.parse("5s")
-    """json and csv: a last line that has no newline is taken when its file has not changed for this long."""
+    """json and csv: a last line without a newline is read when its file has not changed for this long."""
 
 
 class Ramp(Part):
-    """A rate that goes evenly from one value to another, and stays there."""
+    """A rate that changes evenly from one value to another, and stays there."""
 
     start: Annotated[float, Field(ge=0, le=1e9, alias="from")]
     """Tuples per second at the start."""
@@ -47,11 +47,11 @@ class Diurnal(Part):
     mean: Annotated[float, Field(gt=0, le=1e9)]
     """Tuples per second on average."""
     amplitude: Annotated[float, Field(ge=0, le=1)]
-    """The swing's share of the mean."""
+    """The height of the wave, as a share of the mean."""
     period: PositiveSpan
     """The time from peak to peak."""
     begin: Span = Duration(0)
-    """How far into the wave it begins: at three quarters of the period the rate is at its least, and rises."""
+    """How far into the wave the rate starts. At three quarters of the period it is lowest, and rises."""
 
 
 class Spike(Part):
@@ -66,14 +66,14 @@ class Spike(Part):
     length: Annotated[PositiveSpan, Field(alias="for")]
     """How long a spike lasts."""
     every: PositiveSpan | None = None
-    """The time from one spike's start to the next one's; without it there is one spike."""
+    """The time from one spike's start to the next one's. Without it there is one spike."""
 
 
 class Rate(Part):
     """Tuples per second of event time: exactly one of the fields."""
 
     constant: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """Always as many tuples per second."""
+    """The same number of tuples per second at all times."""
     ramp: Ramp | None = None
     """From one rate to another."""
     diurnal: Diurnal | None = None
@@ -90,7 +90,7 @@ class Sequence(Part):
 
 
 class Uniform(Part):
-    """Values spread evenly over a closed range: whole numbers in columns of whole numbers, real ones elsewhere."""
+    """Values spread evenly over a range, bounds included: whole numbers in columns of whole numbers, real numbers elsewhere."""
 
     min: Number
     """The least value."""
@@ -108,7 +108,7 @@ class Zipf(Part):
 
 
 class Hotspot(Part):
-    """Values spread evenly over a range, but for a share of them in a narrow part that moves across it."""
+    """Values spread evenly over a range, except for a share of them in a narrow part that moves across the range."""
 
     min: Number
     """The least value."""
@@ -134,26 +134,26 @@ class ColumnGenerator(Part):
     hotspot: Hotspot | None = None
     """Numbers with a hot range that moves."""
     choice: Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1, max_length=100_000)] | None = None
-    """One of these values, each as likely; null among them makes nulls."""
+    """A list of values, drawn with equal probability. null among them makes nulls."""
 
 
 class GeneratorSource(Part):
     """Made-up tuples, the same ones for the same seed."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
-    """Everything random follows from it."""
+    """The seed of everything random."""
     rows: Annotated[int, Field(ge=1, lt=2**62)] | None = None
-    """How many tuples in all; without it there is no end."""
+    """How many tuples in all. Without it there is no end."""
     rate: Rate = Rate(constant=1000.0)
-    """How fast event time passes: tuples per second of it."""
+    """The rate: tuples per second of event time."""
     start: Instant = "2026-01-01T00:00:00Z"
-    """The event time of the first tuple, as ISO 8601; without a zone it is UTC."""
+    """The event time of the first tuple, as ISO 8601. Without a zone it is UTC."""
     real_time: bool = True
-    """true: no faster than the wall clock, from the first epoch on; false: as fast as the engine takes it."""
+    """true: tuples come no faster than the wall clock allows, from the first epoch on; false: as fast as the engine reads them."""
     out_of_order: Span = Duration(0)
     """Event times are moved back by a random amount up to this."""
     columns: Annotated[dict[str, ColumnGenerator], Field(max_length=1000)]
-    """By column, how it is filled. Every column of the schema but the eventTime column, which the rate fills."""
+    """How each column is filled. Every column of the schema must be here, except the eventTime column, which the rate fills."""
 
     @property
     def start_micros(self) -> int:
@@ -239,9 +239,9 @@ class DeltaSource(Part):
     path: Location
     """The table's root, as a local path or a URL (file, s3, gs, abfss, az)."""
     starting_version: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    """Where a new checkpoint begins: with the rows that this version of the table added. By default with all that it has then."""
+    """The version with whose added rows a new checkpoint begins. By default it begins with all rows of the table."""
     on_change: Literal["fail", "skip"] = "fail"
-    """What to do about a version that deletes or changes rows: fail, or read nothing of it, with a warning."""
+    """What to do about a version that deletes or changes rows: fail, or skip it with a warning."""
     max_files_per_epoch: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """How many files one epoch may take from."""
 
@@ -252,14 +252,14 @@ class IcebergSource(Part):
     table: Annotated[str, StringConstraints(min_length=3, max_length=500)]
     """The table, with its namespace: namespace.table."""
     catalog: Options
-    """Properties of PyIceberg's catalog: type (rest, sql, glue, hive, ...), uri, warehouse and others; a value file:/path is that file's
-    content, env:NAME that variable's."""
+    """Properties of PyIceberg's catalog: type (rest, sql, glue, hive, ...), uri, warehouse and others. A value file:/path is read from that
+    file, env:NAME from that variable."""
     catalog_name: Name = "default"
-    """The catalog's name, which SQL catalogs keep with each table."""
+    """The catalog's name. SQL catalogs store it with each table."""
     starting_snapshot: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    """Where a new checkpoint begins: with the rows that this snapshot added. By default with all that the table has then."""
+    """The snapshot with whose added rows a new checkpoint begins. By default it begins with all rows of the table."""
     on_change: Literal["fail", "skip"] = "fail"
-    """What to do about a snapshot that deletes or changes rows: fail, or read nothing of it, with a warning."""
+    """What to do about a snapshot that deletes or changes rows: fail, or skip it with a warning."""
     max_files_per_epoch: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """How many files one epoch may take from."""
 
@@ -274,8 +274,8 @@ class Source(Part):
     kafka: KafkaSource | None = None
     """A Kafka topic."""
     delta: DeltaSource | None = None
-    """What is added to a Delta table."""
+    """The rows added to a Delta table."""
     iceberg: IcebergSource | None = None
-    """What is appended to an Iceberg table."""
+    """The rows appended to an Iceberg table."""
     join: Annotated[str, StringConstraints(min_length=1, max_length=63)] | None = None
-    """The results of another join of this resource, by its name."""
+    """The results of another join of this manifest, given by the join's name."""

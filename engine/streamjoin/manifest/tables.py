@@ -45,11 +45,11 @@ def table_problems(field: str, table: DeltaSink | IcebergSink, columns: Mapping[
             yield Problem(here, name, "is given twice; remove it")
         elif columns[column].name not in _PARTITIONING:
             remedy = f"partition by another, such as CAST({column} AS DATE) AS day, or by none"
-            yield Problem(here, name, f"is {columns[column]}, by which a table is not partitioned; {remedy}")
+            yield Problem(here, name, f"is {columns[column]}, which cannot be a partition column; {remedy}")
         else:
             given.add(column)
     if columns and len(given) == len(columns):
-        yield Problem(f"{field}.partitionBy", None, "are all columns of the output, and files need one at least; remove one")
+        yield Problem(f"{field}.partitionBy", None, "has all columns of the output, and files need at least one; remove one")
 
 
 def catalog_problems(field: str, table: IcebergSink | IcebergSource | None) -> Iterator[Problem]:
@@ -60,10 +60,10 @@ def catalog_problems(field: str, table: IcebergSink | IcebergSource | None) -> I
         yield Problem(f"{field}.table", table.table, "is not a table in a namespace; write namespace.table")
     kind = table.catalog.get("type")
     if kind is None and "uri" not in table.catalog and "py-catalog-impl" not in table.catalog:
-        yield Problem(f"{field}.catalog", None, "says neither type nor uri; give type (rest, sql, glue, hive) and uri")
+        yield Problem(f"{field}.catalog", None, "has neither type nor uri; give type (rest, sql, glue, hive) and uri")
     elif kind is not None and kind not in CATALOGS:
         remedy = f"give {listed(CATALOGS, 'or')}"
-        yield Problem(property_field(field, "type"), kind, f"is no kind of catalog that lasts and is known; {remedy}")
+        yield Problem(property_field(field, "type"), kind, f"is not a supported kind of durable catalog; {remedy}")
     for name, value in table.catalog.items():
         if isinstance(value, str):
             yield from reference_problems(property_field(field, name), name, value)
@@ -74,7 +74,7 @@ def catalog_remarks(field: str, table: IcebergSink | IcebergSource | None) -> It
     for name, value in () if table is None else table.catalog.items():
         if isinstance(value, str) and re.search("://[^/@]+:[^/@]+@", value):
             remedy = "write file:/path of a file with it, or env: and the name of a variable"
-            yield Problem(property_field(field, name), None, f"has a password, for all to see who see the manifest; {remedy}")
+            yield Problem(property_field(field, name), None, f"has a password, readable in the manifest; {remedy}")
         for problem in secret_remarks(field, name, value):
             yield Problem(property_field(field, name), None, problem.message)
 

@@ -497,7 +497,7 @@ def _each(field: str, join: model.Join, streams: Sequence[model.Stream]) -> Chec
             remedy = f"did you mean {close}?" if close else f"the streams are {listed(names, 'and')}"
             yield Problem(f"{field}.{field_name(('each', name))}", str(span), f"is given to a stream that does not exist; {remedy}")
     if missing:
-        message = f"lacks {listed(missing, 'and')}; say of every stream how long before the newest tuple of a result its own may be"
+        message = f"lacks {listed(missing, 'and')}; give for every stream how long before the newest tuple of a result its tuple may be"
         yield Problem(f"{field}.each", None, message)
 
 
@@ -681,7 +681,7 @@ def _snapshots_end(field: str, join: model.Join) -> Check:
             if value is not None:
                 yield Problem(f"{field}.{name}", _text(value), "excludes punctuation, which says when a snapshot ends; keep one")
     elif snapshots.every is None and snapshots.size is None:
-        yield Problem(field, None, "says nowhere when a snapshot ends; give every, or size, or both, or punctuation: true")
+        yield Problem(field, None, "does not say when a snapshot ends; give every, or size, or both, or punctuation: true")
     if snapshots.max_delay and (snapshots.every is None or snapshots.size is None):
         lacking = "every" if snapshots.every is None else "size"
         yield Problem(f"{field}.maxDelay", snapshots.max_delay, f"needs {lacking} too; give it, or remove maxDelay")
@@ -785,7 +785,7 @@ def _budget(manifest: Manifest) -> Check:
         message = 'has nothing to spend, as nothing is shed; set spec.shedding.model to "linear" or "quadratic", or remove it'
         yield Problem("spec.scaling.budget", budget.completeness, message)
     if joins and not any(join.type == "inner" for join in joins):
-        message = "is of the results of inner joins, and there are none; remove it"
+        message = "counts results of inner joins, and there are none; remove it"
         yield Problem("spec.scaling.budget", budget.completeness, message)
 
 

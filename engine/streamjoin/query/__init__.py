@@ -1,8 +1,8 @@
-"""Asking a join what it holds: SQL over the tuples of one committed epoch, read from storage without the driver.
+"""Queries of a join: SQL over the held tuples of one committed epoch, read from storage without the driver.
 
-``statement`` reads the SQL, ``commit`` finds the epoch, ``relation`` and ``held`` give a name in the SQL its rows, ``bounds`` say which
-blocks these can be in, and ``execution`` has DuckDB answer. ``rendering`` writes answers down; ``pool`` has them made by processes of
-their own, each a ``worker``.
+``statement`` parses the SQL, ``commit`` finds the epoch, ``relation`` and ``held`` supply the rows of a table in the SQL, ``bounds`` limits
+the blocks to read, and ``execution`` runs DuckDB. ``rendering`` formats answers; ``pool`` runs queries in separate processes, each a
+``worker``.
 
-Always holds: an answer is of one commit, and whole or said not to be; nothing here writes into the join's storage.
+Always holds: an answer belongs to one commit, and is complete or says that it is not; nothing here writes into the join's storage.
 """

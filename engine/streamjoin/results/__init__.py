@@ -1,1 +1,1 @@
-"""Results as snapshots: parts that tasks stage, sorted files in the checkpoint, other stores, and what readers are shown of them."""
+"""Snapshots of results: parts that tasks stage, sorted files in the checkpoint, other stores, and their readers."""

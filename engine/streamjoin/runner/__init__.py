@@ -1,3 +1,3 @@
-"""Who carries out an epoch's tasks: ``inline`` in this process, ``spark`` on executors. ``java`` finds a runtime; ``classes`` and
-``archive`` have it start sooner.
+"""Runners, which execute an epoch's tasks: ``inline`` in this process, ``spark`` on executors. ``java`` finds a Java runtime; ``classes``
+and ``archive`` make it start faster.
 """

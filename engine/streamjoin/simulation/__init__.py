@@ -3,8 +3,8 @@
 =================  =====================================================================================================
 ``traffic``        rates and skew over time: read from a trace, or generated
 ``recording``      a trace from observations of a join that runs or ran
-``tuning``         thresholds for a trace, and the frontier of many
+``tuning``         the best thresholds for a trace, and the frontier of many settings
 ``run``            the simulated join, one run of it under a decider, and the table of several
-``rivals``         the deciders: the core of ``elastic``, and for comparison those of others
+``rivals``         the deciders: the core of ``elastic``, and others for comparison
 =================  =====================================================================================================
 """

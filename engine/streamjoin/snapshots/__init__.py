@@ -1,1 +1,1 @@
-"""Snapshots of a join's results: which result is in which, as pure functions of what was committed. ``streamjoin.results`` stores them."""
+"""Snapshots of a join's results: pure functions from commits to the results of each snapshot. ``streamjoin.results`` stores them."""
