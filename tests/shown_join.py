@@ -35,8 +35,10 @@ ORIGIN = 1_800_000_000.0
 class Shown:
     """A join whose epochs a test runs one by one, with its page."""
 
-    def __init__(self, root: Path, *, token: Token | None = None, steps: int = STEPS, near: str = "abs(l.k - r.k) <= 3") -> None:
-        """``near``: the condition of its first join."""
+    def __init__(
+        self, root: Path, *, token: Token | None = None, steps: int = STEPS, near: str = "abs(l.k - r.k) <= 3", namespace: str | None = None
+    ) -> None:
+        """``near``: the condition of its first join. ``namespace``: as of a join that an operator has run."""
         rng = random.Random(11)
 
         def stream() -> Input:
@@ -58,7 +60,7 @@ class Shown:
         self.now = ORIGIN
         self.history = History(ORIGIN)
         self.live = LiveRun(
-            Subject(job, "inline", "streamjoin run x", self.driver),
+            Subject(job, "inline", "streamjoin run x", self.driver, namespace=namespace),
             self.history,
             self.driver,
             clock=lambda: self.now,

@@ -226,6 +226,7 @@ SETTINGS: dict[str, tuple[Object, Any]] = {
     "image_pull_secrets": ({"imagePullSecrets": ["a", "b"]}, ("a", "b")),
     "port": ({"operator": {"port": 9000}}, 9000),
     "page_port": ({"operator": {"pagePort": 9001}}, 9001),
+    "page_token_file": ({"operator": {"pageTokenSecret": {"name": "a"}}}, "/etc/page-token/token"),
     "workers": ({"operator": {"workers": 3}}, 3),
     "poll_seconds": ({"operator": {"pollSeconds": 1.5}}, 1.5),
     "resync_seconds": ({"operator": {"resyncSeconds": 2.5}}, 2.5),

@@ -278,3 +278,20 @@ def test_a_join_of_two_tables_into_a_third_goes_on_where_it_was(tmp_path: Path) 
         want = Counter((x, y) for x in range(last) for y in range(last) if x % 7 == y % 7 and abs(x - y) <= 30)
         out = DeltaTable(str(tmp_path / "out")).to_pyarrow_table()
         assert Counter(zip(out.column("x").to_pylist(), out.column("y").to_pylist(), strict=True)) == want
+
+
+def test_records_came_with_the_version_that_added_them(tmp_path: Path) -> None:
+    add(tmp_path, *range(3))
+    add(tmp_path, *range(3, 10))
+    made = source(tmp_path)
+    plan = made.plan(None, 1000, 4e9)
+    changed = {file["path"]: file["modification_time"] for file in pa.table(DeltaTable(str(tmp_path)).get_add_actions()).to_pylist()}
+    assert plan.arrivals is not None
+    assert plan.arrivals.at.tolist() == pytest.approx(sorted(millis / 1000 for millis in changed.values()))
+    assert int(plan.arrivals.records.sum()) == 10
+    add(tmp_path, 10, 11)
+    (version,) = DeltaTable(str(tmp_path)).history(1)
+    plan = made.plan(plan.position, 1000, 4e9)
+    assert plan.arrivals is not None
+    assert (plan.arrivals.at.tolist(), plan.arrivals.records.tolist()) == ([version["timestamp"] / 1000], [2])
+    assert made.plan(plan.position, 1000, 4e9).arrivals is None

@@ -172,3 +172,18 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     table_of(tmp_path)
     with pytest.raises(SourceError, match=r"has no column price, which the schema declares as DOUBLE"):
         source(tmp_path, pa.schema([("price", pa.float64())])).plan(None, 10, 4e9)
+
+
+def test_records_came_with_the_snapshot_that_appended_them(tmp_path: Path) -> None:
+    table, made = table_of(tmp_path), source(tmp_path)
+    table.append(rows(*range(3)))
+    table.append(rows(*range(3, 10)))
+    plan = made.plan(None, 1000, 4e9)
+    snapshots = [snapshot.timestamp_ms / 1000 for snapshot in table.snapshots()]
+    assert plan.arrivals is not None
+    assert set(plan.arrivals.at.tolist()) == {snapshots[1]}, "when reading began, all of it was there"
+    assert int(plan.arrivals.records.sum()) == 10
+    table.append(rows(10, 11))
+    plan = made.plan(plan.position, 1000, 4e9)
+    assert plan.arrivals is not None
+    assert (plan.arrivals.at.tolist(), plan.arrivals.records.tolist()) == ([table.snapshots()[2].timestamp_ms / 1000], [2])

@@ -148,7 +148,9 @@ def as_if_from_kafka(run: Run, **changes: Any) -> Metrics:
     source, sink = KafkaSource.model_validate(given), KafkaSink.model_validate(given)
     streams = tuple(replace(stream, source=source) for stream in run.job.streams)
     job = replace(run.job, streams=streams, joins=tuple(replace(join, sink=sink) for join in run.job.joins), **changes)
-    return Metrics(job, clock=run.clock, pulse=run.driver.pulse, snapshots=run.driver.snapshots)
+    metrics = Metrics(job, clock=run.clock, pulse=run.driver.pulse, snapshots=run.driver.snapshots)
+    metrics.spent(0, (Traffic(),) * 3, run.driver.delays)
+    return metrics
 
 
 def test_a_scrape_says_what_the_last_epoch_says(run: Run) -> None:
@@ -578,7 +580,7 @@ def test_kafka_is_shown_by_stream_and_partition_and_summed_over_epochs(run: Run)
     metrics = as_if_from_kafka(run)
     assert scrape(metrics)["kafka_sent_records_total"] == 0
     for errors, lag in (((1, 0), {0: 5, 1: 7}), ((2, 4), {1: 3})):
-        metrics.spent(0, (Traffic(errors=10), Traffic(), Traffic(100, 2000, 3, 9)))
+        metrics.spent(0, (Traffic(errors=10), Traffic(), Traffic(100, 2000, 3, 9)), {})
         totals = result.totals | {"skipped": [0, 4]}
         metrics.observe(replace(result, source_errors=errors, backlog_by_partition=(lag, {}), totals=totals))
     seen = scrape(metrics)

@@ -154,18 +154,24 @@ def test_a_connection_that_breaks_after_hours_is_made_again_and_given_up_when_it
         keep_open(begin, 0, token=lambda: None, show=links.append, tell=told.append, sleep=sleep, clock=lambda: now[0])
 
 
-def test_the_page_of_the_operator_is_that_of_the_pod_that_is_at_work(tmp_path: Path) -> None:
+@pytest.mark.parametrize("secret", ["there", "forbidden", ""])
+def test_the_page_of_the_operator_is_that_of_the_pod_that_is_at_work(secret: str, tmp_path: Path) -> None:
     health = Health(Queue(lambda key: None))  # type: ignore[arg-type, return-value]
     health.state = "active"
     with PageServer(Seen(), health, 0) as server:
         kubectl = tmp_path / "kubectl"
-        kubectl.write_text(OPERATORS.format(python=sys.executable, port=server.port))
+        kubectl.write_text(OPERATORS.format(python=sys.executable, port=server.port, secret=secret))
         kubectl.chmod(0o755)
         environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
         command = [sys.executable, "-m", "streamjoin_operator.plugin", "open", "--no-browser"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as plugin, browser() as chromium:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as plugin, browser() as chromium:
             assert plugin.stdout is not None
+            assert plugin.stderr is not None
             link = plugin.stdout.readline().removeprefix("page: ").strip()
+            assert link.partition("/#")[2] == ("token=a-token" if secret == "there" else "")
+            if secret == "forbidden":
+                assert "and the page only shows until it is given (Token): Error from server (Forbidden)" in plugin.stderr.readline()
             with chromium.page(link) as (page, _):
                 expect(page.locator("#operator")).to_have_text("active")
                 expect(page.get_by_text("There are none.")).to_be_visible()
@@ -178,10 +184,17 @@ import json, sys, time
 words = sys.argv[1:]
 def pod(name):
     env = [{{"name": "STREAMJOIN_PAGE_PORT", "value": "8090"}}]
-    spec = {{"containers": [{{"env": env}}]}}
+    spec = {{"containers": [{{"env": env}}], "volumes": [{{"name": "tmp", "emptyDir": {{}}}}]}}
+    if "{secret}":
+        spec["volumes"].append({{"name": "page-token", "secret": {{"secretName": "page", "items": [{{"key": "word", "path": "token"}}]}}}})
     return {{"metadata": {{"name": name, "namespace": "ops"}}, "status": {{"phase": "Running"}}, "spec": spec}}
 if "pods" in words:
     print(json.dumps({{"items": [pod("one"), pod("two")]}}))
+elif "secret" in words:
+    assert words == ["get", "secret", "page", "--namespace=ops", "-o", "json"], words
+    if "{secret}" == "forbidden":
+        sys.exit("Error from server (Forbidden): secrets is forbidden")
+    print(json.dumps({{"data": {{"word": "YS10b2tlbgo="}}}}))
 elif "leases" in words:
     print(json.dumps({{"items": [{{"spec": {{"holderIdentity": "two_1"}}}}]}}))
 else:

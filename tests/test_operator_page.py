@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
@@ -9,6 +10,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +20,14 @@ from browser import browser
 from operator_cluster import Cluster, wait_for
 from operator_parts import streamjoin
 from streamjoin_operator import plugin
+from streamjoin_operator.api import ApiError
 from streamjoin_operator.cost import Cost
 from streamjoin_operator.health import Health
 from streamjoin_operator.page import PageServer
 from streamjoin_operator.queue import Queue
 from streamjoin_operator.seen import Seen
 from streamjoin_operator.status_model import Status
+from streamjoin_operator.suspending import PageToken, Refused, Suspending
 
 AT = "2026-11-20T10:00:00+00:00"
 
@@ -140,6 +144,8 @@ def test_another_name_of_this_machine_is_refused(url: str) -> None:
         request = urllib.request.Request(f"{url}/v1/streamjoins", headers={"Host": host})
         with contextlib.closing(answer(request)) as found:
             assert found.status == status, host
+        change = urllib.request.Request(f"{url}/v1/streamjoins/shop/orders/suspend", b"{}", headers={"Host": host}, method="PUT")
+        assert answer(change).status == (403 if status == 403 else 404), "nobody changes anything here"
     for path in ("/metrics", "/ui/../page.py", "/v1/plan"):
         assert answer(urllib.request.Request(url + path)).status == 404, path
 
@@ -164,8 +170,8 @@ def test_of_several_operators_the_one_that_is_at_work_is_found() -> None:
         return ask
 
     two = [pod("sj-1"), pod("sj-12", port="9090"), pod("sj-13", phase="Pending")]
-    assert plugin.active_operator(kubectl(two, "sj-12_0f")) == ("operators", "sj-12", 9090)
-    assert plugin.active_operator(kubectl(two, "sj-1_0f")) == ("operators", "sj-1", 8090)
+    assert plugin.active_operator(kubectl(two, "sj-12_0f")) == ("operators", "sj-12", 9090, None)
+    assert plugin.active_operator(kubectl(two, "sj-1_0f")) == ("operators", "sj-1", 8090, None)
     nowhere = "set operator.pagePort"
     for pods, why in (([], "is the operator installed?"), ([pod("a", port="0")], nowhere), ([pod("a", port=None)], nowhere)):
         with pytest.raises(plugin.Refused, match=re.escape(why)):
@@ -193,3 +199,141 @@ def test_an_operator_serves_what_it_has_seen_and_no_longer_than_it_runs(cluster:
         assert ("Ready", "True") in [(one["type"], one["status"]) for one in join["conditions"]]
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(address, timeout=20)
+
+
+def asked(url: str, body: Any, token: str | None = None, method: str = "PUT", **headers: str) -> tuple[int, Any]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    given = headers | ({} if token is None else {"Authorization": f"Bearer {token}"})
+    found = answer(urllib.request.Request(url, data, headers=given, method=method))
+    return found.status, json.loads(found.read())
+
+
+@pytest.mark.apiserver
+def test_who_has_the_token_suspends_and_resumes_from_the_page(cluster: Cluster, tmp_path: Path) -> None:
+    """At a real API server, with the rights that the chart gives."""
+    token = tmp_path / "token"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    path = f"{url}/v1/streamjoins/{cluster.namespace}/one/suspend"
+    with cluster.operator(page_port=port, page_token_file=str(token)) as running:
+        running.await_ready()
+        cluster.run()
+        status, told = asked(path, {"suspend": True}, "any")
+        assert (status, told["error"].split(":")[0]) == (503, "nobody is let in")
+        token.write_text("s3cret\n")
+        for given, wanted in ((None, 401), ("", 401), ("s3cre", 401), ("s3cret s3cret", 401), ("s3crét", 401)):
+            assert asked(path, {"suspend": True}, given)[0] == wanted, given
+        for body in ({}, {"suspend": "yes"}, {"suspend": True, "workers": 3}, [], b"{", {"suspend": None}):
+            assert asked(path, body, "s3cret")[0] == 400, body
+        assert asked(path, b" " * 2000, "s3cret")[0] == 413
+        assert asked(path.replace("/one/", "/two/"), {"suspend": True}, "s3cret")[0] == 404
+        assert asked(path.replace("/suspend", ""), {"suspend": True}, "s3cret")[0] == 404
+        assert "suspend" not in cluster.get()["spec"] or cluster.get()["spec"]["suspend"] is False, "nothing of this has done anything"
+        with browser() as chromium, chromium.page(url) as (page, heard):
+            page.get_by_role("button", name=f"all about {cluster.namespace}/one").click()
+            dialog = page.get_by_role("dialog", name=f"{cluster.namespace}/one")
+            command = f"kubectl streamjoin suspend one -n {cluster.namespace}"
+            expect(dialog).to_contain_text(f"Give the page's token to do it here, or {command} does.")
+            expect(dialog.get_by_role("button", name="Suspend …")).to_be_hidden()
+            page.keyboard.press("Escape")
+            assert heard.errors == []
+        with browser() as chromium, chromium.page(f"{url}/#token=s3cret") as (page, heard):
+            expect(page.locator("#link")).to_have_text("live")
+            assert "s3cret" not in page.url
+            page.get_by_role("button", name=f"all about {cluster.namespace}/one").click()
+            dialog = page.get_by_role("dialog", name=f"{cluster.namespace}/one")
+            dialog.get_by_role("button", name="Suspend …").click()
+            expect(dialog).to_contain_text("Its 1 worker and its driver end after the epoch that runs. Its state stays where it is")
+            dialog.get_by_role("button", name="Leave it").click()
+            expect(dialog.get_by_role("button", name="Suspend …")).to_be_focused()
+            assert not cluster.get()["spec"].get("suspend")
+            dialog.get_by_role("button", name="Suspend …").click()
+            dialog.get_by_role("button", name="Suspend one").click()
+            expect(dialog).to_contain_text("It is suspended.")
+            assert cluster.get()["spec"]["suspend"] is True
+            (writer,) = [one for one in cluster.get()["metadata"]["managedFields"] if one["manager"] == "streamjoin-page"]
+            assert writer["fieldsV1"] == {"f:spec": {"f:suspend": {}}}, "and nothing else"
+            wait_for("its driver is to end", lambda: cluster.child("Deployment")["spec"]["replicas"] == 0)
+            dialog.get_by_role("button", name="Resume …").click()
+            expect(dialog).to_contain_text("go on from its checkpoint at the same place")
+            dialog.get_by_role("button", name="Resume one").click()
+            expect(dialog.get_by_role("button", name="Suspend …")).to_be_visible()
+            wait_for("its driver is to start", lambda: cluster.child("Deployment")["spec"]["replicas"] == 1)
+            assert cluster.get()["spec"]["suspend"] is False
+            token.write_text("another")
+            expect(page.locator("#link")).to_have_text("live, read-only: the token is not the right one")
+            expect(dialog.get_by_role("button", name="Suspend …")).to_be_hidden()
+            assert heard.errors == []
+    assert not [one for one in cluster.server.asked(*cluster.account) if one.code == 403], "the chart's rights are enough"
+
+
+class RefusingApi:
+    """An API server that answers each change with an error."""
+
+    def __init__(self, error: ApiError) -> None:
+        self._error = error
+
+    async def patch(self, *_: Any, **__: Any) -> Any:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ApiError(403, "Forbidden", "not you"), 403),
+        (ApiError(409, "Conflict", "the UID in the precondition does not match"), 409),
+        (ApiError(422, "Invalid", "spec: wrong"), 422),
+        (ApiError(500, "Internal", "broken"), 503),
+        (ApiError(0, "NotActive", "another operator may be active by now"), 503),
+    ],
+)
+def test_what_the_api_server_refuses_is_told(seen: Seen, error: ApiError, status: int) -> None:
+    seen.saw(running("orders", 2, "0.42"))
+
+    async def refused() -> Refused:
+        suspending = Suspending(RefusingApi(error), seen, PageToken(""))  # type: ignore[arg-type]
+        with pytest.raises(Refused) as found:
+            await asyncio.to_thread(suspending.switch, "shop", "orders", b'{"suspend": true}')
+        return found.value
+
+    found = asyncio.run(refused())
+    assert found.status == status
+    assert str(found).startswith("shop/orders: the API server has refused it: ")
+    assert error.message in str(found)
+
+
+def test_what_is_being_deleted_is_not_suspended(seen: Seen) -> None:
+    going = running("orders", 2, "0.42")
+    going["metadata"]["deletionTimestamp"] = AT
+    seen.saw(going)
+
+    async def refused() -> Refused:
+        suspending = Suspending(RefusingApi(ApiError(500, "", "asked all the same")), seen, PageToken(""))  # type: ignore[arg-type]
+        with pytest.raises(Refused) as found:
+            await asyncio.to_thread(suspending.switch, "shop", "orders", b'{"suspend": true}')
+        return found.value
+
+    assert (asyncio.run(refused()).status, seen.bodies["shop", "orders"]["spec"].get("suspend")) == (409, None)
+
+
+def test_without_a_secret_the_page_only_shows(seen: Seen, url: str) -> None:
+    seen.saw(running("orders", 2, "0.42"))
+    found = json.loads(urllib.request.urlopen(f"{url}/v1/streamjoins", timeout=20).read())
+    assert (found["mayWrite"], found["takesToken"]) == (False, False)
+    with pytest.raises(Refused, match="this page only shows") as refused:
+        PageToken("").require("Bearer anything")
+    assert refused.value.status == 403
+    with browser() as chromium, chromium.page(url) as (page, _):
+        expect(page.locator("#link")).to_have_text("live, read-only")
+        expect(page.locator("#ask-token")).to_be_hidden()
+        page.get_by_role("button", name="all about shop/orders").click()
+        expect(page.get_by_role("dialog", name="shop/orders")).to_contain_text("kubectl streamjoin suspend orders -n shop does.")
+
+
+@pytest.mark.parametrize("text", ["", "two words", "x" * 5000])
+def test_a_file_without_a_token_lets_nobody_in(tmp_path: Path, text: str) -> None:
+    (tmp_path / "token").write_text(text)
+    with pytest.raises(Refused, match="must hold one token") as refused:
+        PageToken(str(tmp_path / "token")).require(f"Bearer {text}")
+    assert refused.value.status == 503

@@ -75,6 +75,7 @@ def test_at_each_of_fifty_steps_the_page_shows_what_the_api_says(shown: Shown, c
             plan, samples = shown.get("/v1/plan"), shown.samples()
             check_counters(seen, samples, result)
             check_workers(seen, samples, result)
+            check_delays(seen, shown.get("/v1/live"), samples)
             check_plan(seen, plan)
             assert seen["doing"] == "running"
             assert seen["facts"].startswith(f"epoch {result.epoch} · plan {plan['generation']} · ")
@@ -109,6 +110,17 @@ def check_counters(seen: Any, samples: dict[tuple[str, ...], float], result: Epo
     assert seen["left"]["late"] == seen["streams"][0]["late"]
     shed, late = (sum(whole(row[column]) for row in seen["streams"]) for column in ("shed", "late"))
     assert seen["tiles"]["complete"][1] == (f"{shed:,} shed, {late:,} late" if shed or late else "nothing shed or late")
+
+
+def check_delays(seen: Any, live: Any, samples: dict[tuple[str, ...], float]) -> None:
+    delays = {join["name"]: join["resultDelay"] for join in live["joins"]}
+    for join, delay in delays.items():
+        assert seen[join]["results after"].endswith(f" of the last minute's {delay['records']:,} records")
+        assert samples["streamjoin_result_delay_seconds_count", join] == delay["records"], "all epochs are of the last minute"
+        assert 0 < delay["p50"] <= delay["p99"] <= delay["max"]
+        assert delay["p50"] * delay["records"] / 2 <= samples["streamjoin_result_delay_seconds_sum", join]
+    assert live["epochs"][-1]["resultDelay"] == [pytest.approx(live["series"]["delay"][-1])] * 2
+    assert seen["tiles"]["delay"][1].startswith("p50 ")
 
 
 def check_workers(seen: Any, samples: dict[tuple[str, ...], float], result: EpochResult) -> None:
@@ -508,4 +520,20 @@ def test_who_may_not_write_sees_no_buttons_for_it(tmp_path: Path, chromium: Brow
         with pytest.raises(urllib.error.HTTPError) as refused:
             made.get("/v1/plan/preview", "POST", {"workers": 2})
         assert refused.value.code == 403
+        assert heard.errors == []
+
+
+@pytest.mark.parametrize(
+    ("namespace", "told"),
+    [
+        (None, "Ctrl-C where it runs; streamjoin run x goes on at the same place."),
+        ("shop", "kubectl streamjoin suspend test -n shop, or the page of all joins (kubectl streamjoin open)"),
+    ],
+)
+def test_it_says_how_the_whole_join_is_stopped(namespace: str | None, told: str, tmp_path: Path, chromium: Browser) -> None:
+    made = Shown(tmp_path, steps=1, namespace=namespace)
+    with made.server, chromium.page(made.url) as (page, heard):
+        expect(page.locator("#stopping")).to_contain_text(told)
+        about = made.get("/v1/live")["about"]
+        assert (about["namespace"], about["command"]) == (namespace, "streamjoin run x" if namespace is None else None)
         assert heard.errors == []

@@ -44,9 +44,9 @@ def rates(metric: str, by: str = "") -> str:
     return f"sum{f' by ({by}) ' if by else ''}({rate(metric)})"
 
 
-def quantile(share: float, metric: str) -> str:
-    """Of a histogram."""
-    return f"histogram_quantile({share}, {rates(metric + '_bucket', 'le')})"
+def quantile(share: float, metric: str, by: str = "") -> str:
+    """Of a histogram, by these labels."""
+    return f"histogram_quantile({share}, {rates(metric + '_bucket', f'{by}, le' if by else 'le')})"
 
 
 def mean(metric: str, by: str = "") -> str:
@@ -304,10 +304,18 @@ STREAMS = (
         {"{{stream}}": "max by (stream) (streamjoin_watermark_lag_seconds)"},
     ),
     Panel(
+        "Latency of results",
+        "s",
+        "How long records waited: from when they came to their source until the results of the epoch that read them were visible. Half of "
+        "the records, and 99 of 100, waited no longer.",
+        {f"{{{{join}}}} p{share * 100:.0f}": quantile(share, "streamjoin_result_delay_seconds", "join") for share in (0.5, 0.99)},
+    ),
+    Panel(
         "Backlog",
         "short",
         "Records that the last epoch left for later, as the source estimates them.",
         {"{{stream}}": "sum by (stream) (streamjoin_backlog_records)"},
+        width=12,
         stacked=True,
     ),
     Panel(
@@ -315,6 +323,7 @@ STREAMS = (
         "percentunit",
         "The part of its tuples that a worker was not sent in the last epoch.",
         {"worker {{task}}": "max by (task) (streamjoin_worker_shed_ratio)"},
+        width=12,
         defaults={"min": 0, "max": 1},
     ),
     Panel(
@@ -328,6 +337,7 @@ STREAMS = (
             "along a chain": rates("streamjoin_chain_message_bytes_total"),
             "output": rates("streamjoin_output_bytes_total"),
         },
+        width=12,
     ),
     Panel(
         "Copies per tuple",
@@ -337,6 +347,7 @@ STREAMS = (
             "{{stream}}": f"{rates('streamjoin_routed_tuples_total', 'stream')} / "
             f"({rates('streamjoin_accepted_tuples_total', 'stream')} > 0)"
         },
+        width=12,
     ),
 )
 EPOCHS = (

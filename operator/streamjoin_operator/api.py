@@ -167,10 +167,10 @@ class Api:
         path = KINDS[desired["kind"]].path(metadata["namespace"], metadata["name"])
         return await self._request("apply", "PATCH", path, desired, APPLY, {"fieldManager": MANAGER, "force": "true"})
 
-    async def patch(self, kind: Kind, namespace: str, name: str, body: Object, part: str = "") -> Object:
-        """A merge patch, of the object or of its ``part`` (``/status``)."""
+    async def patch(self, kind: Kind, namespace: str, name: str, body: Object, part: str = "", *, manager: str = MANAGER) -> Object:
+        """A merge patch, of the object or of its ``part`` (``/status``). ``manager``: as whose it is noted."""
         path = (await self.served(kind)).path(namespace, name)
-        return await self._request("patch", "PATCH", path + part, body, MERGE, {"fieldManager": MANAGER})
+        return await self._request("patch", "PATCH", path + part, body, MERGE, {"fieldManager": manager})
 
     async def patch_list(self, kind: Kind, name: str, patch: Objects) -> Object:
         """A JSON patch of something that is in no namespace."""

@@ -35,6 +35,7 @@ from streamjoin_operator.reconcile import Reconciler
 from streamjoin_operator.seen import Seen
 from streamjoin_operator.settings import SettingError, Settings, read
 from streamjoin_operator.storage_version import NotMigratedError, StorageVersion
+from streamjoin_operator.suspending import PageToken, Suspending
 
 WATCH_SECONDS = 600
 """A watch request ends after so long and is begun anew. Whole seconds: any other number ends kopf's watch for good."""
@@ -149,7 +150,7 @@ class Operator:
         try:
             async with contextlib.AsyncExitStack() as servers:
                 server = servers.enter_context(HealthServer(health, self.metrics.registry, self.settings.port))
-                servers.enter_context(self._page(reconciler.seen, health))
+                servers.enter_context(self._page(reconciler.seen, health, api))
                 self.port = server.port
                 if directory := self.settings.conversion_tls_directory:
                     await servers.enter_async_context(conversion.serving(directory, self.settings.conversion_port))
@@ -164,11 +165,12 @@ class Operator:
             await lease_api.close()
 
     @contextlib.contextmanager
-    def _page(self, seen: Seen, health: Health) -> Iterator[None]:
+    def _page(self, seen: Seen, health: Health, api: Api) -> Iterator[None]:
         if not self.settings.page_port:
             yield
             return
-        with PageServer(seen, health, self.settings.page_port):
+        suspending = Suspending(api, seen, PageToken(self.settings.page_token_file))
+        with PageServer(seen, health, self.settings.page_port, suspending):
             yield
 
     async def _work_while(self, lease: Lease, stop: asyncio.Event, api: Api) -> None:

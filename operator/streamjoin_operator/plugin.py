@@ -7,6 +7,7 @@ passes kubectl's own options on.
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ import sys
 import webbrowser
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamjoin.elastic.explain import explain as explanation
 from streamjoin.elastic.ledger import Ledger
@@ -29,6 +30,8 @@ Object = dict[str, Any]
 Kubectl = Callable[[Sequence[str]], str]
 
 RESOURCE = "streamjoins.streamjoin.dev"
+PAGE_VOLUME = "page-token"
+"""With the token of the page, in the operator's pods."""
 OPERATOR_SELECTOR = "app.kubernetes.io/component=operator,app.kubernetes.io/part-of=streamjoin"
 """The operator's own pods, as its chart labels them."""
 
@@ -166,23 +169,26 @@ def _open(kubectl: Kubectl, options: argparse.Namespace, command: Sequence[str])
     if options.name is not None:
         _one(kubectl, options.name)
     driver = "" if options.name is None else f"deployment/{base_name(options.name)}"
+    operator: ActiveOperator | None = None
 
     def begin(port: int) -> subprocess.Popen[str]:
         if driver:
             return forward_with(command, driver, port, PORT)
+        nonlocal operator
         try:
-            namespace, pod, remote_port = active_operator(kubectl)
+            operator = active_operator(kubectl)
         except Refused as refused:
             raise Unreachable(str(refused)) from refused
-        return forward_with([*command, f"--namespace={namespace}"], f"pod/{pod}", port, remote_port)
+        return forward_with([*command, f"--namespace={operator.namespace}"], f"pod/{operator.pod}", port, operator.port)
 
     def token() -> str | None:
-        if not driver:
-            return None
         try:
+            if not driver:
+                return None if operator is None else page_token(kubectl, operator)
             return kubectl(["exec", driver, f"--container={DRIVER}", "--", "cat", f"{TOKEN_PATH}/token"]).strip()
         except Refused as refused:
-            tell_now(f"the token cannot be read, and the page will ask for it: {refused}")
+            what = "the page will ask for it" if driver else "the page only shows until it is given (Token)"
+            tell_now(f"the token cannot be read, and {what}: {refused}")
             return None
 
     def show(link: str) -> None:
@@ -193,8 +199,30 @@ def _open(kubectl: Kubectl, options: argparse.Namespace, command: Sequence[str])
     keep_open(begin, options.port, token=token, show=show, tell=tell_now)
 
 
-def active_operator(kubectl: Kubectl) -> tuple[str, str, int]:
-    """The namespace and the pod of the operator that is at work, and the port of its page there. Raises Refused."""
+class ActiveOperator(NamedTuple):
+    """The operator that is at work."""
+
+    namespace: str
+    pod: str
+    port: int
+    """Of its page."""
+    secret: tuple[str, str] | None = None
+    """The Secret and its key with the token by which the page lets people suspend StreamJoins; None: it lets nobody."""
+
+
+def page_token(kubectl: Kubectl, operator: ActiveOperator) -> str | None:
+    """The token of the operator's page, where there is one. Raises Refused."""
+    if operator.secret is None:
+        return None
+    name, key = operator.secret
+    data = json.loads(kubectl(["get", "secret", name, f"--namespace={operator.namespace}", "-o", "json"])).get("data") or {}
+    if key not in data:
+        raise Refused(f"Secret {operator.namespace}/{name} has no {key}")
+    return base64.b64decode(data[key]).decode().strip()
+
+
+def active_operator(kubectl: Kubectl) -> ActiveOperator:
+    """Raises Refused."""
     found = json.loads(kubectl(["get", "pods", "--all-namespaces", f"--selector={OPERATOR_SELECTOR}", "-o", "json"]))["items"]
     pods = [pod for pod in found if (pod.get("status") or {}).get("phase") == "Running"]
     if not pods:
@@ -211,7 +239,9 @@ def active_operator(kubectl: Kubectl) -> tuple[str, str, int]:
     port = int(environment.get("STREAMJOIN_PAGE_PORT") or 0)
     if not port:
         raise Refused("the operator serves no page: set operator.pagePort of its chart, or STREAMJOIN_PAGE_PORT, to a port")
-    return pod["metadata"]["namespace"], pod["metadata"]["name"], port
+    volumes = (volume["secret"] for volume in pod["spec"].get("volumes") or [] if volume["name"] == PAGE_VOLUME)
+    secret = next(((volume["secretName"], volume["items"][0]["key"]) for volume in volumes), None)
+    return ActiveOperator(pod["metadata"]["namespace"], pod["metadata"]["name"], port, secret)
 
 
 def _inside(kubectl: Kubectl, options: argparse.Namespace) -> tuple[list[str], list[str]]:

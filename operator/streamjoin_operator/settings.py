@@ -45,6 +45,9 @@ class Settings:
     image_pull_secrets: tuple[str, ...] = _setting((), "Names of Secrets in each StreamJoin's namespace, separated by commas.")
     port: int = _setting(8080, "Where /metrics, /healthz and /readyz are served.")
     page_port: int = _setting(0, "Where the page of all StreamJoins is, for the pod alone: kubectl port-forward reaches it; 0: nowhere.")
+    page_token_file: str = _setting(
+        "", "A file with the token by which who sees that page may suspend and resume StreamJoins; none: nobody may from it."
+    )
     workers: int = _setting(8, "How many StreamJoins are reconciled at a time, besides those that wait for a slow answer.")
     poll_seconds: float = _setting(15.0, "How often a running driver is asked for its state.")
     resync_seconds: float = _setting(300.0, "How often all children are compared with what they should be, besides on every change.")

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 from streamjoin.api.failure import Exit, Failure, failure_of
 from streamjoin.api.loop import AnnouncedRunner, Ended, Event, Loop, Notice, Reason, Retrying
 from streamjoin.elastic.decision import Decision
+from streamjoin.epoch.delays import Delays
 from streamjoin.epoch.ports import EpochResult, JoinWork, Runner, Stepper
 from streamjoin.job import Inbox, Job
 from streamjoin.location import is_url
@@ -86,6 +87,12 @@ class Epoch:
     def joins(self) -> Mapping[str, JoinWork]:
         """By join: the number of results, and of the pairs that were checked for them."""
         return self.detail.joins
+
+    @property
+    def delays(self) -> Mapping[str, Delays]:
+        """By join: how long records waited for results that became visible with this epoch, or since the one before: ``quantile(0.99)``,
+        ``longest``, ``count``. A join of which none did is not there."""
+        return self.detail.delays
 
     @property
     def backlog(self) -> dict[str, int]:

@@ -10,6 +10,7 @@ import threading
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from streamjoin.cli.delays import RecentDelays, worst_p99
 from streamjoin.epoch.ports import EpochResult, JoinWork
 from streamjoin.epoch.replan import PlanStatus, Switched
 
@@ -41,6 +42,8 @@ class Sample:
     workers: int = 0
     shed: int = 0
     """Tuples dropped by load shedding, of all streams."""
+    delay: float | None = None
+    """p99 of how long records waited for their results, of the join where that is longest; None: none became visible."""
 
     def merged(self, later: Sample) -> Sample:
         return Sample(
@@ -57,6 +60,7 @@ class Sample:
             lag=tuple(map(_larger, self.lag, later.lag)),
             workers=later.workers,
             shed=self.shed + later.shed,
+            delay=_larger(self.delay, later.delay),
         )
 
 
@@ -151,6 +155,8 @@ class History:
     ended: float = 0.0
     """End of the last epoch."""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    delays: RecentDelays = field(default_factory=RecentDelays)
+    """By the wall clock."""
     _points: deque[Point] = field(default_factory=deque)
 
     def add(self, result: EpochResult, finished: float, plan: PlanStatus | None = None) -> None:
@@ -168,6 +174,7 @@ class History:
         self.epochs += 1
         self.last = result
         self.durations.add(result.duration)
+        self.delays.add(result.delays, finished)
         for name, of_streams in result.counts.items():
             before = self.counts.get(name, [0] * len(of_streams))
             self.counts[name] = [total + count for total, count in zip(before, of_streams, strict=True)]
@@ -199,6 +206,7 @@ class History:
                 result.lag,
                 workers,
                 sum(result.counts["shed"]),
+                worst_p99(result.delays),
             )
         )
         if len(self.samples) > MOST_SAMPLES:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from streamjoin.api.loop import Done, Entering, Event
 from streamjoin.cli.completeness import completeness_record
+from streamjoin.cli.delays import delay_record
 from streamjoin.cli.history import RATE_SECONDS, History, Sample
 from streamjoin.cli.scheme_shapes import shapes
 from streamjoin.cli.seen import Seen
@@ -86,6 +87,8 @@ class _Epoch:
     backlog: tuple[int, ...]
     lost: tuple[int, ...]
     """By stream: shed and late tuples."""
+    delays: tuple[float | None, ...]
+    """By join, p99 of how long records waited for results that became visible with it."""
 
 
 class LiveRun:
@@ -140,6 +143,9 @@ class LiveRun:
             lag=result.lag,
             backlog=result.backlog,
             lost=tuple(map(sum, zip(result.counts["shed"], result.counts["late"], strict=True))),
+            delays=tuple(
+                None if (delays := result.delays.get(join.name)) is None else delays.quantile(0.99) for join in self._subject.job.joins
+            ),
         )
 
     def sections(self) -> dict[str, Any]:
@@ -178,6 +184,8 @@ class LiveRun:
         spec = job.manifest.spec
         return {
             "runner": subject.runner,
+            "command": None if subject.namespace is not None else subject.command,
+            "namespace": subject.namespace,
             "elastic": subject.elastic,
             "main": subject.main,
             "model": job.model,
@@ -211,6 +219,7 @@ class LiveRun:
                     "candidates": totals.get(f"candidates{suffix}", [0])[0],
                     "perSecond": rates[number],
                     "completeness": None if last is None else completeness_record(last, join.name),
+                    "resultDelay": delay_record(self._history.delays.of(join.name, now)),
                 }
             )
         return found
@@ -297,6 +306,7 @@ class LiveRun:
             "lag": [_number(lag) for lag in epoch.lag],
             "backlog": list(epoch.backlog),
             "lost": list(epoch.lost),
+            "resultDelay": [_number(delay) for delay in epoch.delays],
         }
 
     def _switches(self) -> list[dict[str, Any]]:
@@ -383,7 +393,7 @@ def series(history: History) -> dict[str, list[Any]]:
     """The whole run, in at most MOST_POINTS points: per second, or the worst of each. O(samples)."""
     samples = history.samples
     size = max(1, -(-len(samples) // MOST_POINTS))
-    found: dict[str, list[Any]] = {name: [] for name in ("at", "input", "output", "seconds", "fullest", "workers", "lag", "shed")}
+    found: dict[str, list[Any]] = {name: [] for name in ("at", "input", "output", "seconds", "fullest", "workers", "lag", "shed", "delay")}
     since: float | None = None
     for first in range(0, len(samples), size):
         part: Sample = samples[first]
@@ -402,6 +412,7 @@ def series(history: History) -> dict[str, list[Any]]:
             part.workers,
             _number(max(lags)) if lags else None,
             part.shed,
+            _number(part.delay),
         )
         for values, value in zip(found.values(), row, strict=True):
             values.append(value)

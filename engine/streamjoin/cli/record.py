@@ -9,6 +9,7 @@ from typing import Any
 from streamjoin.api.loop import Ended
 from streamjoin.cli import wording
 from streamjoin.cli.completeness import completeness_record
+from streamjoin.cli.delays import delay_record
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.history import History
 from streamjoin.cli.scaling import decision_record, plan_record, switch_record
@@ -46,7 +47,12 @@ def epoch_record(
         "candidates": result.candidates,
         "output": result.output,
         "joins": [
-            {**of_join, "completeness": completeness_record(result, of_join["name"])} for of_join in _joins(subject, result.joins)
+            {
+                **of_join,
+                "completeness": completeness_record(result, of_join["name"]),
+                "resultDelay": delay_record(result.delays.get(of_join["name"])),
+            }
+            for of_join in _joins(subject, result.joins)
         ],
         "workers": [
             {

@@ -157,7 +157,8 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
         raise
     except Exception as error:
         raise failure_of(error, traceback.format_exc(), log_directory) from error
-    subject, history = Subject(job, options.runner, options.command, driver, options.elastic), History(began)
+    namespace = None if options.pods is None else options.pods.namespace
+    subject, history = Subject(job, options.runner, options.command, driver, options.elastic, namespace), History(began)
     autoscaler: Autoscaler | None = None
     is_shown = options.ui if options.ui is not None else options.metrics_port is not None or _on_terminal(options, out)
     live = LiveRun(subject, history, driver, autoscaler=lambda: autoscaler) if is_shown else None

@@ -34,6 +34,8 @@ class Subject:
     decided: Decided
     elastic: bool = False
     """Whether it is scaled while it runs."""
+    namespace: str | None = None
+    """Of the StreamJoin, where an operator has it run; None: somebody has called ``command``."""
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -233,7 +233,7 @@ class Screen:
             if spare < LEAST_WORKER_LINES:
                 blank, spare = [], spare + 2
             curve = max(10, min(60, width - WIDTH + 32))
-            parts += [*blank, self._workers(last, max(1, spare), width), *blank, self._flow(now, last, curve), self._state_line(last)]
+            parts += [*blank, self._workers(last, max(1, spare), width), *blank, self._flow(now, last, curve), self._state_line(last, now)]
         parts += [Text(f" ! {warning}", style="yellow", overflow="ellipsis", no_wrap=True) for warning in self._warnings]
         if self._seen.ended is None:
             parts += [Text(), Text(f" {self._hint()}", style="dim", no_wrap=True, overflow="ellipsis")]
@@ -406,7 +406,7 @@ class Screen:
             table.add_row(name, value, self._curve(curve, colour), more)
         return table
 
-    def _state_line(self, last: EpochResult) -> RenderableType:
+    def _state_line(self, last: EpochResult, now: float) -> RenderableType:
         backlog = sum(last.backlog)
         line = Text(" ", no_wrap=True, overflow="ellipsis")
         complete = least(last)
@@ -415,6 +415,9 @@ class Screen:
         for step in ("plan", "tasks", "commit", "publish"):
             if step in last.seconds:
                 line.append(f"{step} ", "dim").append(f"{wording.duration(last.seconds[step])}  ")
+        delays = self.history.delays.worst((join.name for join in self.subject.job.joins), now)
+        if delays is not None:
+            line.append("results after ", "dim").append(f"{wording.duration(delays.quantile(0.99))}  ")
         line.append("backlog ", "dim").append(f"{_number(backlog)}  ", "yellow" if backlog else "")
         line.append("blocks ", "dim").append(f"{_number(last.blocks)}  ")
         line.append("read back ", "dim").append(_number(self.history.read_back), "yellow" if last.read_back else "")

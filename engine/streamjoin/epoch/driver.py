@@ -29,12 +29,13 @@ import contextlib
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.sequences import Ways
 from streamjoin.epoch.compaction import next_rewrite
+from streamjoin.epoch.delays import Counted, DelayMeter
 from streamjoin.epoch.deployment import (
     Deployed,
     as_it_lies,
@@ -64,7 +65,7 @@ from streamjoin.epoch.janitor import Janitor
 from streamjoin.epoch.join import Steps
 from streamjoin.epoch.joins import as_named_now
 from streamjoin.epoch.observations import Observations
-from streamjoin.epoch.outcome import checkpoint_after, require_predecessor, result_of
+from streamjoin.epoch.outcome import arrivals_of, checkpoint_after, require_predecessor, result_of, whose
 from streamjoin.epoch.planning import Head, PlannedEpoch, make_spec, plan_inputs, tuple_bytes, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner, Running
 from streamjoin.epoch.pulse import STARTING, Pulse
@@ -130,6 +131,7 @@ class Driver:
         self._timelines = Timelines(job, storage, clock=clock, in_background=in_background)
         self._replanner = Replanner(self._query, fetches=storage.local_path(FOLDER) is None)
         self._observations = Observations(job.places, len(job.streams))
+        self._delays = DelayMeter(join.name for join in job.joins)
         # Of three and more streams, once a plan is adopted.
         self._flow: Flow | None = None
         # None until a plan is adopted.
@@ -248,7 +250,7 @@ class Driver:
             raise
         warnings, self._warnings = self._warnings, ()
         result = result_of(self.job, after, epoch, reports, steps.seconds, retries() - repeated - self._task_retries)
-        return replace(result, warnings=result.warnings + warnings)
+        return replace(result, warnings=result.warnings + warnings, delays=self._delays.take())
 
     def _advance_plan(self) -> None:
         """Take up a plan that was put, and bring the one that is being applied as far as it can be brought between two epochs."""
@@ -392,6 +394,8 @@ class Driver:
         self._enter("commit")
         self._log.commit(after, segment.data)
         self.checkpoint, self._results, self._published, self._refused = after, results, False, None
+        self._show_fed()
+        self._delays.committed(arrivals_of(self.job, epoch, reports), whose(self.job, results.waiting))
         return after
 
     def _commit_between(self, *, gathers: bool, final: bool = False) -> None:
@@ -459,6 +463,7 @@ class Driver:
         self._sink.publish(self._results.staged, again=again)
         self._dead_letters.publish([Staged.from_json(value) for value in self.checkpoint.staged.get(LETTERS, [])], again=again)
         self._published = True
+        self._delays.published(self._clock(), all_of_it=not self._results.waiting)
         for source, position in zip(self._sources, self.checkpoint.positions, strict=True):
             if position is not None and isinstance(source, Follower):
                 source.committed(position)
@@ -517,10 +522,14 @@ class Driver:
         return () if self._flow is None else self._flow.ways(self.checkpoint, self._observations.rates(), self._clock())
 
     def _plan_inputs(self, head: Head, final: bool) -> tuple[SourcePlan, ...]:
+        self._show_fed()
+        return plan_inputs(self.job, self._sources, self.checkpoint, head, self._clock(), final=final)
+
+    def _show_fed(self) -> None:
+        """Show the streams that read results which of them the last commit names."""
         for source in self._sources:
             if isinstance(source, ResultsSource):
-                source.show(self.checkpoint.fed)
-        return plan_inputs(self.job, self._sources, self.checkpoint, head, self._clock(), final=final)
+                source.show(self.checkpoint.fed, self._clock())
 
     def sweep(self) -> int:
         """Remove what the last commit does not name. Returns how many files. Nothing may be in flight. O(stored objects)."""
@@ -541,6 +550,11 @@ class Driver:
     def traffic(self) -> tuple[Traffic, ...]:
         """Of this process with each source's servers, and with the sink's."""
         return tuple(part.traffic if isinstance(part, Counting) else Traffic() for part in (*self._sources, self._sink))
+
+    @property
+    def delays(self) -> Mapping[str, Counted]:
+        """How long records waited for their results, by join, in this process's time. Any thread may call this."""
+        return self._delays.counted
 
     def snapshots(self) -> dict[str, SnapshotsState]:
         """How snapshots of results get on, by join. Any thread may call this."""

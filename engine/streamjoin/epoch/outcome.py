@@ -17,7 +17,8 @@ from streamjoin.epoch.ports import EpochFailed, EpochResult, JoinWork, TaskWork
 from streamjoin.epoch.results import LETTERS, Results
 from streamjoin.epoch.spec import Rewritten, RouteReport, TaskReport
 from streamjoin.epoch.watermark import advance
-from streamjoin.io.base import Position, SourcePlan
+from streamjoin.io.arrivals import Arrivals
+from streamjoin.io.base import Position, SourcePlan, Staged
 from streamjoin.io.results_source import BEGIN
 from streamjoin.io.several import tags
 from streamjoin.job import Job, JoinSource
@@ -278,6 +279,31 @@ def result_of(
         source_errors=tuple(_source_errors(reports, stream) for stream in range(len(inputs))),
         backlog_by_partition=tuple(plan.backlog_by_partition for plan in inputs),
     )
+
+
+def arrivals_of(job: Job, epoch: PlannedEpoch, reports: Sequence[TaskReport]) -> dict[str, Arrivals]:
+    """When the records that the epoch has read came to their sources, by join that reads them; without joins that read none. Where nobody
+    knows, they came when the epoch was planned, at the latest. O(splits)."""
+    routes = [route for report in reports for route in report.routes]
+
+    def of_stream(number: int) -> Arrivals | None:
+        own, plan = [route for route in routes if route.stream == number], epoch.inputs[number]
+        records = sum(route.input for route in own)
+        if not records:
+            return None
+        told = plan.arrivals or Arrivals.together(route.arrivals for route in own)
+        return told or Arrivals.once(epoch.started_at, records)
+
+    streams = [of_stream(number) for number in range(len(job.streams))]
+    found = {join.name: Arrivals.together(streams[number] for number in join.streams) for join in job.joins}
+    return {name: arrivals for name, arrivals in found.items() if arrivals is not None}
+
+
+def whose(job: Job, staged: Sequence[Staged]) -> frozenset[str]:
+    """The joins that some of these are results of."""
+    named = tags(join.name for join in job.joins)
+    found = {each.join for each in staged}
+    return frozenset(join for join, tag in named.items() if tag in found)
 
 
 def joins_of(reports: Iterable[TaskReport]) -> dict[str, JoinWork]:

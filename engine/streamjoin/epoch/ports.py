@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from streamjoin.elastic.completeness import Losses
+from streamjoin.epoch.delays import Delays
 from streamjoin.epoch.spec import EpochSpec, SplitTooLarge, TaskReport, TooLarge
 
 if TYPE_CHECKING:
@@ -165,6 +166,9 @@ class EpochResult:
     block_tuples: int | None = None
     """How many tuples a chain's workers sent on at once; None: they stand in no chain."""
     backlog_by_partition: tuple[Mapping[int, int], ...] = field(default_factory=lambda: ({}, {}))
+    delays: Mapping[str, Delays] = field(default_factory=dict)
+    """How long records waited for their results, by join: of those whose results became visible since the epoch before was done. Without
+    joins that had none."""
 
     @property
     def duration(self) -> float:

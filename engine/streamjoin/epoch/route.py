@@ -40,6 +40,7 @@ from streamjoin.epoch.spec import (
     sample_of,
     units_of,
 )
+from streamjoin.io.arrivals import Arrivals, Stamps
 from streamjoin.io.base import Records, Rejected, Split
 from streamjoin.io.text import raw_text
 from streamjoin.io.values import row_text
@@ -68,12 +69,14 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
     dead = dead_letters.writer(attempt_name(spec, index), final_name(spec, index), taken.stream.name)
     held: list[pa.Table] = []
     held_bytes = 0
+    arrived: list[Stamps | None] = []
     for read in worker.config.readers[which].read(split):
         records = without_oversized(read, spec.record_bytes, report)
         report.rejected += len(records.rejected)
         report.input += records.batch.num_rows + len(records.rejected)
         report.input_bytes += records.batch.nbytes
         report.source_errors += records.errors
+        arrived.append(read.arrived)
         _require_room(spec, split, report)
         found = prepare(spec, worker, which, index, records, split.first_record, report, late_letters=dead_letters.late)
         dead.write(split, records.rejected + found.letters)
@@ -87,6 +90,7 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
             held, held_bytes = [], 0
         held.append(batch)
         held_bytes += batch.nbytes
+    report.arrivals = Arrivals.sampled(arrived)
     report.dead_letters = dead.close()
     report.dead_letter_bytes = sum(staged.nbytes for staged in report.dead_letters)
     if held:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from streamjoin.elastic.sequences import Ways
 from streamjoin.epoch.pulse import LEAST_SECONDS
 from streamjoin.epoch.steps import ManyJoin, Sequences, StepWork, before
+from streamjoin.io.arrivals import Arrivals
 from streamjoin.io.base import Reader, Split, Staged
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.several import Sinks, tags
@@ -290,6 +291,8 @@ class RouteReport:
     storage_retries: int = 0
     source_errors: int = 0
     """Errors of the source's servers that reading got over."""
+    arrivals: Arrivals | None = None
+    """When the records came, where the reader knows that."""
     punctuations: list[str] = field(default_factory=list)
     """Their identifiers, in order; they are among ``filtered``."""
 

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
+from streamjoin.io.arrivals import Arrivals, Stamps
 from streamjoin.state.extent import Extent
 
 MAX_BATCH_ROWS = 1 << 18
@@ -85,6 +86,8 @@ class SourcePlan:
     """Records that were gone before they were read, since the stream's start; a part of the position."""
     replacements: int = 0
     """How often what is read was replaced by something else that has its name, since the stream's start; a part of the position."""
+    arrivals: Arrivals | None = None
+    """When the splits' records came, where the driver knows that. None: readers say it, or they came when this was planned."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,8 @@ class Records:
     """The offset within the split of the first row, where ``positions`` is None."""
     errors: int = 0
     """Errors that the reader got over since the batch before."""
+    arrived: Stamps | None = None
+    """When records came that no batch before has told of, where readers know that and the driver does not."""
 
     def offsets(self) -> np.ndarray:
         """The offset within the split of each row, int64."""

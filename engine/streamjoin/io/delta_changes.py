@@ -98,7 +98,8 @@ class DeltaChanges:
                 remedy = "give onChange: skip to read nothing of such versions, or begin after it with startingVersion and a new checkpoint"
                 raise SourceError(f"{told}; {remedy}")
             return Change([version, False], (), f"{told}; its files are skipped")
-        return Change([version, False], [self._file(add, version) for add in added])
+        at = next((stamp for action in actions if (stamp := action.get("commitInfo", {}).get("timestamp")) is not None), None)
+        return Change([version, False], [self._file(add, version, at) for add in added])
 
     def _look(self, version: int) -> None:
         """Raises SourceError where the version was removed from the log, rather than not written yet."""
@@ -127,10 +128,15 @@ class DeltaChanges:
         with_deleted = pa.table(table.deletion_vectors()).num_rows
         if with_deleted:
             raise self._deleted(version)
-        actions = pa.table(table.get_add_actions(flatten=False)).select(["path", "size_bytes"]).to_pylist()
+        actions = pa.table(table.get_add_actions(flatten=False)).select(["path", "size_bytes", "modification_time"]).to_pylist()
         partitions = {action["path"]: action for action in self._partitions(table)}
         return sorted(
-            (TableFile(unquote(action["path"]), action["size_bytes"], partitions.get(action["path"], {})) for action in actions),
+            (
+                TableFile(
+                    unquote(action["path"]), action["size_bytes"], partitions.get(action["path"], {}), _seconds(action["modification_time"])
+                )
+                for action in actions
+            ),
             key=lambda file: file.path,
         )
 
@@ -144,7 +150,7 @@ class DeltaChanges:
             found.append({"path": row["path"]} | {name: _text(row[f"partition.{name}"]) for name in names})
         return found
 
-    def _file(self, add: Mapping[str, Any], version: int) -> TableFile:
+    def _file(self, add: Mapping[str, Any], version: int, committed_at: Any) -> TableFile:
         if add.get("deletionVector"):
             raise self._deleted(version)
         path = unquote(add["path"])
@@ -152,7 +158,8 @@ class DeltaChanges:
             where = f"version {version} has a file elsewhere ({path}), as shallow clones have"
             raise SourceError(f"delta.path: {self.root}: {where}; read the table that it is a clone of")
         values = {name: value or None for name, value in (add.get("partitionValues") or {}).items()}
-        return TableFile(path, int(add["size"]), values)
+        at = _seconds(committed_at)
+        return TableFile(path, int(add["size"]), values, _seconds(add.get("modificationTime")) if at is None else at)
 
     def _deleted(self, version: int) -> SourceError:
         remedy = "rewrite them (REORG TABLE ... APPLY (PURGE)), and begin with a new checkpoint"
@@ -179,6 +186,11 @@ class DeltaChanges:
         except OSError as error:
             kind = UnavailableError if is_url(self.root) else SourceError
             raise kind(f"delta.path: {self.root}: cannot be read ({' '.join(str(error).split())[:300]})") from error
+
+
+def _seconds(millis: Any) -> float | None:
+    """Since 1970, of what writers give as milliseconds; None: they give none."""
+    return millis / 1000 if isinstance(millis, int | float) else None
 
 
 def _text(value: Any) -> str | None:

@@ -94,6 +94,7 @@ class FilesSource:
             exhausted=everywhere and not taken.unfinished and not taken.left_records,
             end_record=first + records,
             warnings=tuple(sorted(listing.warnings + taken.warnings)),
+            arrivals=taken.arrivals,
         )
 
     def _list(self, seen: SeenFiles, now: float, final: bool) -> _Listing:

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from streamjoin.io.arrivals import Arrivals
 from streamjoin.io.base import SourceError
 from streamjoin.io.files_reader import FileRange, FilesReader, FilesSplit
 from streamjoin.io.folder import REQUESTS_AT_ONCE, Folder
@@ -36,6 +37,7 @@ class Listed:
     """A file of the directory that may have something new."""
 
     modified_ns: int
+    """When it was changed last, since 1970; 0: it is not known."""
     name: str
     size: int
     entry: Entry
@@ -104,6 +106,7 @@ class FilesPlan:
         self._now = now
         self._final = final
         self._pieces: list[tuple[FileRange, int]] = []
+        self._stamps: list[tuple[float, int]] = []
         self._piece_records = LEAST_SPLIT_RECORDS
         self._room = 0
         self._opened_bytes = self._opened_rows = 0
@@ -150,6 +153,11 @@ class FilesPlan:
                 taken += 1
                 if file.entry:
                     self.growing.append(file.name)
+
+    @property
+    def arrivals(self) -> Arrivals | None:
+        """When the records that were taken came: by when their files were changed last."""
+        return Arrivals.each((at, records) for at, records in self._stamps if at)
 
     def splits(self, first_record: int) -> Iterator[FilesSplit]:
         """What was taken, gathered into splits of some size."""
@@ -214,6 +222,7 @@ class FilesPlan:
                 if piece.records:
                     part = FileRange(file.name, piece.start, piece.end, piece.records, size)
                     self._pieces.append((part, piece.end - piece.start))
+                    self._stamps.append((modified_ns / 1e9, piece.records))
                     self._room -= piece.records
         if at < end:
             self.left_records += (end - at) / self.density
@@ -255,6 +264,7 @@ class FilesPlan:
             if row_group.num_rows:
                 part = FileRange(file.name, group, group + 1, row_group.num_rows, size)
                 self._pieces.append((part, row_group.total_byte_size))
+                self._stamps.append((file.modified_ns / 1e9, row_group.num_rows))
                 self._room -= row_group.num_rows
             group += 1
         if group == metadata.num_row_groups:

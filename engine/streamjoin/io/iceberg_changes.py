@@ -120,7 +120,7 @@ class IcebergChanges:
                 for entry in manifest.fetch_manifest_entry(table.io)
                 if entry.status is ManifestEntryStatus.ADDED and entry.snapshot_id == number
             ]
-        return Change(mark, [self._file(table, entry.data_file) for entry in entries])
+        return Change(mark, [self._file(table, entry.data_file, snapshot) for entry in entries])
 
     def _whole(self, table: Table, number: int) -> list[TableFile]:
         """The files of a snapshot, in an order that is always the same. O(files)."""
@@ -129,9 +129,11 @@ class IcebergChanges:
         if any(task.delete_files for task in tasks):
             remedy = "rewrite them (rewrite_data_files), and begin with a new checkpoint"
             raise SourceError(f"{self._where}: snapshot {number} has files with deleted rows, which are not read; {remedy}")
-        return sorted((self._file(table, task.file) for task in tasks), key=lambda file: file.path)
+        snapshot = table.snapshot_by_id(number)
+        return sorted((self._file(table, task.file, snapshot) for task in tasks), key=lambda file: file.path)
 
-    def _file(self, table: Table, file: DataFile) -> TableFile:
+    def _file(self, table: Table, file: DataFile, snapshot: Snapshot | None) -> TableFile:
+        """``snapshot``: the one that the file came with, or, of the table as a whole, its newest."""
         root = self.root
         path = place(file.file_path)
         if file.content is not DataFileContent.DATA or not within(path, root) or not file.file_path.lower().endswith(".parquet"):
@@ -141,7 +143,8 @@ class IcebergChanges:
             if isinstance(part.transform, IdentityTransform):
                 column = table.schema().find_field(part.source_id)
                 partition[column.name] = _text(file.partition[position], is_date=isinstance(column.field_type, DateType))
-        return TableFile(path[len(root) :].lstrip("/"), file.file_size_in_bytes, partition)
+        at = None if snapshot is None else snapshot.timestamp_ms / 1000
+        return TableFile(path[len(root) :].lstrip("/"), file.file_size_in_bytes, partition, at)
 
     def _newest(self) -> Table:
         with explained(self.config.table, "read", SourceError):

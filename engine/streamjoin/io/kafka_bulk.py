@@ -39,6 +39,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
+from streamjoin.io.arrivals import Stamps, sample_step
 from streamjoin.io.kafka_records import HEADER, Cells, Event, Fetched, KafkaSplit, Outgoing, Wanted
 from streamjoin.io.librdkafka import (
     CONSUMER,
@@ -194,7 +195,9 @@ class BulkConsumer(_Client):
         room = taken.count - taken.next
         offsets, found, value_ends, value_given = (np.empty(room, kind) for kind in (np.int64, np.int64, np.int64, np.uint8))
         key_ends, key_given = np.empty(room * wanted.keys, np.int64), np.empty(room * wanted.keys, np.uint8)
-        times = np.empty(room * wanted.timestamps, np.int64)
+        # The first row's, and of those after it each how manieth.
+        step = 1 if wanted.timestamps else sample_step(room)
+        times = np.empty(-(-room // step), np.int64)
         values, keys = np.empty(self._value_bytes, np.uint8), np.empty(self._key_bytes * wanted.keys, np.uint8)
         state = np.zeros(native.STATES, np.int64)
         state[native.AT] = taken.next
@@ -203,7 +206,7 @@ class BulkConsumer(_Client):
             while True:
                 result = native.gather(
                     *(taken.addresses, taken.count, split.partition, low, split.end, int(wanted.lines), state, offsets, found),
-                    *(values, value_ends, value_given, keys, key_ends, key_given, times, *functions),
+                    *(values, value_ends, value_given, keys, key_ends, key_given, times, step, *functions),
                 )
                 taken.next = int(state[native.AT])
                 if result == native.VALUES_FULL and (len(values) < BLOCK_BYTES or not state[native.RECORDS]):
@@ -224,6 +227,7 @@ class BulkConsumer(_Client):
             times[:count] if wanted.timestamps else None,
             bool(state[native.PASSED]),
             events,
+            arrived=_stamps(times, step, count),
         )
 
     def _event(self, address: int) -> Event:
@@ -238,6 +242,13 @@ class BulkConsumer(_Client):
             self._taken.drop()
             self._library.consumer_close(self._handle)
             self._end()
+
+
+def _stamps(times: np.ndarray, step: int, count: int) -> Stamps:
+    """``times``: of the first of ``count`` records, and of each that is ``step`` after one."""
+    known = -(-count // step)
+    fewer = sample_step(known)
+    return Stamps(times[:known:fewer], step * fewer, count)
 
 
 def _larger(data: np.ndarray) -> np.ndarray:

@@ -71,7 +71,7 @@ def _call_with_three(context: Any, function: Any, first: Any, second: Any, third
         *(write("int64"), write("int64"), write("int64")),
         *(write("uint8"), write("int64"), write("uint8")),
         *(write("uint8"), write("int64"), write("uint8")),
-        *(write("int64"), "uint64", "uint64"),
+        *(write("int64"), "int64", "uint64", "uint64"),
     )
 )
 def gather(
@@ -91,6 +91,7 @@ def gather(
     key_ends: Any,
     key_given: Any,
     times: Any,
+    step: Any,
     timestamp: Any,
     destroy: Any,
 ) -> Any:
@@ -98,13 +99,15 @@ def gather(
 
     ``messages``: addresses; state[AT] says with which to begin. Records of other partitions, and of offsets outside [low, high), are
     dropped; what is no record is left alone, and its index put into ``events``. Values go to ``values``, ``gap`` bytes apart (the byte is
-    a newline), and keys to ``keys`` where ``key_ends`` has room for them; timestamps to ``times`` where that has, by the function
-    ``timestamp``. For the rest see ``kafka_records``. Returns DONE, VALUES_FULL or KEYS_FULL: then call again with more room, or with all
-    of it.
+    a newline), and keys to ``keys`` where ``key_ends`` has room for them; timestamps, by the function ``timestamp``, to ``times``: of the
+    first record, and of each that is ``step`` after one. For the rest see ``kafka_records``. Returns DONE, VALUES_FULL or KEYS_FULL: then
+    call again with more room, or with all of it.
     """
     at, row, used, keys_used, found = state[AT], state[RECORDS], state[VALUES_USED], state[KEYS_USED], state[EVENTS]
     passed, no_lines = state[PASSED], state[NO_LINES]
-    wants_keys, wants_times = len(key_ends) > 0, len(times) > 0
+    wants_keys = len(key_ends) > 0
+    timed = -(-row // step)  # of the rows before this call; a division of each would take as long as the rest
+    due = timed * step
     values_at, keys_at = types.uint64(values.ctypes.data), types.uint64(keys.ctypes.data)
     result = DONE
     while at < count:
@@ -136,8 +139,10 @@ def gather(
             keys_used += key_nbytes
             key_ends[row] = keys_used
             key_given[row] = key != 0
-        if wants_times:
-            times[row] = _call_with_two(timestamp, message, types.uint64(0))
+        if row == due:
+            times[timed] = _call_with_two(timestamp, message, types.uint64(0))
+            timed += 1
+            due += step
         copy(values_at + types.uint64(used), source, types.uint64(nbytes))
         _call(destroy, message)
         end = used + nbytes

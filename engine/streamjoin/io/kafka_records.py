@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError
 
+from streamjoin.io.arrivals import Stamps
 from streamjoin.io.base import Records, Rejected, Split
 from streamjoin.io.lines import CARRIAGE_RETURN, JSON_SPACE, NEWLINE, line_bounds
 from streamjoin.io.text import JsonFormat, parse_block, raw_text
@@ -112,6 +113,8 @@ class Fetched:
     events: list[Event] = field(default_factory=list)
     headers: tuple[Cells, ...] = ()
     """In the order of ``Wanted.headers``; of several of one name the last."""
+    arrived: Stamps | None = None
+    """The timestamps of some of them."""
 
     def __len__(self) -> int:
         return len(self.offsets)

@@ -18,6 +18,7 @@ import numpy as np
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from streamjoin.io import librdkafka
+from streamjoin.io.arrivals import Stamps, sample_step
 from streamjoin.io.base import SourceError, UnavailableError
 from streamjoin.io.kafka_bulk import BATCH_MESSAGES, BulkConsumer
 from streamjoin.io.kafka_client import Complaints, KafkaClient
@@ -81,6 +82,8 @@ class RecordByRecord:
                     else:
                         passed = True
         count = len(records)
+        step = sample_step(count)
+        stamps = np.fromiter((message.timestamp()[1] for message in records[::step]), np.int64)
         offsets = range(low, low + count) if dense else (message.offset() for message in records)
         return Fetched(
             np.fromiter(offsets, np.int64, count),
@@ -90,6 +93,7 @@ class RecordByRecord:
             passed,
             events,
             tuple(_cells([_header(message, name) for message in records], lines=False) for name in wanted.headers),
+            Stamps(stamps, step, count),
         )
 
     def close(self) -> None:

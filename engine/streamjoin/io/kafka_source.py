@@ -387,8 +387,10 @@ class KafkaReader:
         decode = self._decoder()
         with borrowed(self.config.client, self.config.group, split, headers=bool(decode.wanted.headers)) as session:
             for fetched in session.read(split, decode.wanted):
+                arrived = fetched.arrived
                 for records in decode(split, fetched):
                     records.errors = session.new_errors()
+                    records.arrived, arrived = arrived, None
                     yield records
 
     def _decoder(self) -> Decoder:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyarrow import ipc
 
+from streamjoin.io.arrivals import Arrivals
 from streamjoin.io.base import MAX_BATCH_ROWS, Position, Records, SourcePlan, Split, Staged
 from streamjoin.state.blocks import name_of
 from streamjoin.state.extent import Extent
@@ -38,14 +39,17 @@ class ResultsSource:
         self.join = join
         self._reader = ResultsReader(storage, schema)
         self._fed: tuple[Fed, ...] = ()
+        self._shown_at: dict[tuple[int, int], float] = {}
+        """By epoch and number of a part, when it was shown first."""
 
     @property
     def reader(self) -> ResultsReader:
         return self._reader
 
-    def show(self, fed: Sequence[Fed]) -> None:
+    def show(self, fed: Sequence[Fed], now: float) -> None:
         """What the last commit names."""
         self._fed = tuple(part for part in fed if part.join == self.join)
+        self._shown_at = {(part.epoch, part.number): self._shown_at.get((part.epoch, part.number), now) for part in self._fed}
 
     def plan(
         self, position: Position | None, limit_records: int, now: float, final: bool = False, *, split_records: int | None = None
@@ -54,18 +58,20 @@ class ResultsSource:
         at, splits, room = dict(position or BEGIN), list[ResultsSplit](), max(1, limit_records)
         most = min(SPLIT_ROWS, split_records or SPLIT_ROWS)
         left = [part for part in self._fed if part.is_after(at["epoch"], at["number"])]
-        first, records = at["records"], at["records"]
+        first, records, arrived = at["records"], at["records"], list[tuple[float, int]]()
         backlog = sum(part.rows for part in left) - at["row"]
         for part in left:
             while room > 0 and at["row"] < part.rows:
                 rows = min(most, room, part.rows - at["row"])
                 splits.append(ResultsSplit(first_record=records, records=rows, extent=part.extent, first_row=at["row"]))
+                arrived.append((self._shown_at[part.epoch, part.number], rows))
                 at["row"], records, room = at["row"] + rows, records + rows, room - rows
             if at["row"] < part.rows:
                 break
             at |= {"epoch": part.epoch, "number": part.number, "row": 0}
         backlog -= records - first
-        return SourcePlan(tuple(splits), at | {"records": records}, records - first, backlog, backlog == 0, records)
+        after = at | {"records": records}
+        return SourcePlan(tuple(splits), after, records - first, backlog, backlog == 0, records, arrivals=Arrivals.each(arrived))
 
     def referenced(self, position: Position | None) -> frozenset[str]:
         return frozenset()

@@ -39,6 +39,8 @@ class TableFile:
     size: int
     partition: Mapping[str, str | None] = field(default_factory=dict)
     """Values of columns that the file need not have, as text; null is None."""
+    added_at: float | None = None
+    """When it became a part of the table, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ class TableSource:
             position = {"mark": mark, "file": 0 if itself else None, "entry": None, "records": 0, "density": 0.0}
         changes = list(itertools.islice(self._log.changes(position["mark"], itself=position["file"] is not None), CHANGES_AHEAD))
         pending = [
-            Listed(0, file.path, file.size, _entry(position, change, index))
+            Listed(round((file.added_at or 0.0) * 1e9), file.path, file.size, _entry(position, change, index))
             for change in changes
             for index, file in enumerate(change.files)
             if index >= _first(position, change)
@@ -164,6 +166,7 @@ class TableSource:
             exhausted=not changes or (len(changes) < CHANGES_AHEAD and after["mark"] == changes[-1].mark and after["file"] is None),
             end_record=first + records,
             warnings=tuple(change.warning for change in changes if change.warning is not None),
+            arrivals=taken.arrivals,
         )
 
     def _after(self, position: Position, changes: Sequence[Change], taken: FilesPlan) -> Position:

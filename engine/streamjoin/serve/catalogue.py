@@ -200,6 +200,14 @@ STREAMS = (
         "Always 1; says on which side (left, right) of the plan a stream is; of three and more, one may be on both.",
     ),
 )
+DELAY = (
+    _histogram(
+        "result_delay_seconds",
+        JOIN,
+        "Time that records waited for their results, those without any too: from when a record came to its source until what the join found"
+        " in the epoch that read it was visible. Counts records.",
+    ),
+)
 EPOCHS = (
     _gauge("epoch_number", NAME, "The last committed epoch. The checkpoint's first is 0."),
     _gauge("last_commit_timestamp_seconds", NAME, "When the last epoch was committed, since 1970. Without input there are no epochs."),
@@ -300,6 +308,7 @@ SECTIONS = {
     "Workers and the plan": WORKERS,
     "Changes of the plan": SCALING,
     "Streams and output": STREAMS,
+    "Latency": DELAY,
     "Completeness": COMPLETENESS,
     "Epochs": EPOCHS,
     "State": STATE,

@@ -28,6 +28,7 @@ from streamjoin.elastic.completeness import SPANS, Losses
 from streamjoin.elastic.decision import Decision
 from streamjoin.elastic.decision import Kind as Action
 from streamjoin.elastic.settings import Mode
+from streamjoin.epoch.delays import BOUNDS, Counted
 from streamjoin.epoch.outcome import stored
 from streamjoin.epoch.planning import utilization
 from streamjoin.epoch.ports import EpochResult
@@ -118,6 +119,7 @@ class Metrics(Collector):
         self._source_errors = [0] * len(job.streams)
         """What tasks got over; the driver's are in the traffic."""
         self._traffic: tuple[Traffic, ...] = (Traffic(),) * (len(job.streams) + 1)
+        self._delays: Mapping[str, Counted] = {}
         self._of_kafka = [number for number, stream in enumerate(job.streams) if isinstance(stream.source, KafkaSource)]
         self._last_error: str | None = None
         self._last_failure: str | None = None
@@ -175,11 +177,12 @@ class Metrics(Collector):
             self._retries += self._state == "retrying"
             self._running_since = self._clock()
 
-    def spent(self, storage_retries: int, traffic: tuple[Traffic, ...]) -> None:
-        """A start or an attempt is over, whatever became of it: what it repeated, and all traffic so far."""
+    def spent(self, storage_retries: int, traffic: tuple[Traffic, ...], delays: Mapping[str, Counted]) -> None:
+        """A start or an attempt is over, whatever became of it: what it repeated, and so far all traffic and, by join, how long records
+        waited for their results."""
         with self._lock:
             self._storage_retries += storage_retries
-            self._traffic = traffic
+            self._traffic, self._delays = traffic, delays
 
     def observe(self, result: EpochResult, plan: PlanStatus | None = None) -> None:
         """The attempt has committed this epoch, and the plan is there. O(tasks + steps)."""
@@ -329,6 +332,8 @@ class Metrics(Collector):
         self._add_scaling(page)
         self._add_traffic(page)
         self._add_snapshots(page)
+        for join, counted in self._delays.items():
+            page.add_counted("streamjoin_result_delay_seconds", BOUNDS, counted.records, counted.seconds, name, join)
         self.queries.add_to(page)
         if self._committed is not None:
             self._add_committed(page, self._committed, now)

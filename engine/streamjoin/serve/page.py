@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from prometheus_client import Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.utils import floatToGoString
 
 from streamjoin.serve.catalogue import CATALOGUE, Kind
 
@@ -31,6 +33,16 @@ class Page:
         for each in histogram.collect():
             each.samples = [sample for sample in each.samples if not sample.name.endswith("_created")]
             self.families[each.name] = each
+
+    def add_counted(self, name: str, bounds: Sequence[float], counts: Sequence[int], total: float, *labels: object) -> None:
+        """A histogram's samples. ``counts``: of what is up to each bound and above the one before, and above the last; ``total``: the sum
+        of what was counted."""
+        metric = self.families.setdefault(name, family(name))
+        labelled = dict(zip(CATALOGUE[name].labels, map(str, labels), strict=True))
+        for bound, count in zip((*map(floatToGoString, bounds), "+Inf"), accumulate(counts), strict=True):
+            metric.add_sample(f"{name}_bucket", labelled | {"le": bound}, count)
+        metric.add_sample(f"{name}_count", labelled, sum(counts))
+        metric.add_sample(f"{name}_sum", labelled, total)
 
     def __iter__(self) -> Iterator[Metric]:
         return iter([self.families[name] for name in CATALOGUE if name in self.families])

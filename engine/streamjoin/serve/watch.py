@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
+from streamjoin.epoch.delays import Counted
 from streamjoin.epoch.ports import EpochResult, Stepper
 from streamjoin.epoch.replan import PlanStatus
 from streamjoin.io.base import Traffic
@@ -19,6 +21,9 @@ class Observable(Stepper, Protocol):
 
     @property
     def traffic(self) -> tuple[Traffic, ...]: ...
+
+    @property
+    def delays(self) -> Mapping[str, Counted]: ...
 
 
 class Watched:
@@ -40,7 +45,7 @@ class Watched:
             self._metrics.failed(error)
             raise
         finally:
-            self._metrics.spent(retries() - repeated, self._driver.traffic)
+            self._metrics.spent(retries() - repeated, self._driver.traffic, self._driver.delays)
         self._metrics.resume(self._driver.checkpoint)
 
     def step(self, *, final: bool = False) -> EpochResult | None:
@@ -53,7 +58,8 @@ class Watched:
             raise
         finally:
             # A result has the tasks' too, which may have been in this process.
-            self._metrics.spent(retries() - repeated if result is None else result.storage_retries, self._driver.traffic)
+            repeated = retries() - repeated if result is None else result.storage_retries
+            self._metrics.spent(repeated, self._driver.traffic, self._driver.delays)
         if result is None:
             self._metrics.idle(self._driver.plan_status())
         else:

@@ -24,7 +24,8 @@ export class Change {
     this.form = h("form", { class: "row", onsubmit: (event) => { event.preventDefault(); this.preview(); } }, fields);
     this.box = h("section", { "aria-labelledby": "change-title" }, h("h3", { id: "change-title" }, "Another plan"), this.form, this.said, this.shown);
     this.readOnly = h("p", { class: "muted" }, "Read-only: give the run's token to put plans.");
-    byId("change").append(this.box, this.readOnly);
+    this.stopping = h("p", { class: "muted", id: "stopping" });
+    byId("change").append(this.box, this.readOnly, this.stopping);
     this.pause = h("button", { type: "button", id: "pause", onclick: () => this.pauseScaling() });
     byId("why").parentElement.append(" ", this.pause);
     this.touched = false;
@@ -33,7 +34,8 @@ export class Change {
 
   show(live) {
     this.live = live;
-    const { plan, about, mayWrite, scheme } = live;
+    const { plan, about, mayWrite, scheme, run } = live;
+    text(this.stopping, stopping(run.name, about));
     this.box.hidden = !mayWrite || !plan;
     this.readOnly.hidden = Boolean(mayWrite);
     this.workers.min = about.minWorkers;
@@ -95,4 +97,11 @@ export class Change {
       return { status: 0, value: { error: "The run cannot be reached." } };
     }
   }
+}
+
+/** How the whole join is stopped: not from here, where nobody has the right to. */
+function stopping(name, { namespace, command }) {
+  if (namespace === null) return `To stop it and keep its state: Ctrl-C where it runs; ${command} goes on at the same place.`;
+  const act = (word) => `kubectl streamjoin ${word} ${name} -n ${namespace}`;
+  return `To stop it and keep its state: ${act("suspend")}, or the page of all joins (kubectl streamjoin open); ${act("resume")} lets it go on at the same place.`;
 }

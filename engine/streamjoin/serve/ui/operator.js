@@ -1,12 +1,16 @@
-// The page of all StreamJoins that an operator looks after: asks for their statuses every few seconds.
+// The page of all StreamJoins that an operator looks after: asks for their statuses every few seconds. Who has its token may suspend them.
 
 import { bar } from "./bar.js";
 import { byId, facts, h, keyed, table, text } from "./dom.js";
-import { ask } from "./feed.js";
+import { adoptToken, ask, setToken, token } from "./feed.js";
 import * as f from "./format.js";
+import { Suspending } from "./suspending.js";
+
+adoptToken();
 
 const EVERY_MS = 2000, MOST_DECISIONS = 30;
-let found = { at: 0, operator: "", streamJoins: [] }, opened = null;
+let found = { at: 0, operator: "", streamJoins: [] }, opened = null, wake = () => {};
+const suspending = new Suspending(() => wake());
 
 const id = (join) => `${join.namespace}/${join.name}`;
 const condition = (join, type) => join.conditions.find((one) => one.type === type);
@@ -48,6 +52,8 @@ function show() {
     { name: "last commit", of: (join) => moment(join.lastCommit) },
   ], joins, id);
   decisions(joins);
+  byId("ask-token").hidden = !found.takesToken;
+  text(byId("link"), !found.takesToken ? "live, read-only" : found.mayWrite ? "live" : token() ? "live, read-only: the token is not the right one" : "live, read-only without the token");
   if (opened) about();
 }
 
@@ -80,6 +86,7 @@ function decisions(joins) {
 
 function open(join) {
   opened = join;
+  suspending.forget();
   about();
   byId("dialog").showModal();
 }
@@ -90,8 +97,9 @@ function about() {
   if (!join) return byId("dialog-body").replaceChildren(h("p", {}, "It is not there any more."));
   const body = byId("dialog-body");
   if (!body.querySelector("#about-facts")) {
-    body.replaceChildren(h("dl", { id: "about-facts" }), h("h3", {}, "Conditions"), h("div", { class: "wide" }, h("table", { id: "about-conditions" })), h("h3", {}, "Decisions"), h("div", { class: "wide" }, h("table", { id: "about-decisions" })));
+    body.replaceChildren(h("dl", { id: "about-facts" }), suspending.box, h("h3", {}, "Conditions"), h("div", { class: "wide" }, h("table", { id: "about-conditions" })), h("h3", {}, "Decisions"), h("div", { class: "wide" }, h("table", { id: "about-decisions" })));
   }
+  suspending.show(join, found);
   const { plan, cost, utilization } = join;
   facts(byId("about-facts"), [
     ["phase", join.phase ?? "–"],
@@ -117,6 +125,14 @@ function about() {
 
 byId("filter").addEventListener("input", show);
 byId("dialog").addEventListener("close", () => { opened = null; });
+byId("ask-token").addEventListener("click", () => {
+  byId("token").value = "";
+  byId("token-dialog").showModal();
+});
+byId("token-form").addEventListener("submit", (event) => {
+  setToken(event.submitter?.value === "forget" ? null : byId("token").value.trim());
+  wake();
+});
 
 for (;;) {
   try {
@@ -127,9 +143,8 @@ for (;;) {
       show();
       document.documentElement.dataset.at = String(value.at);
     } else text(byId("notice"), value.error);
-    text(byId("link"), "live");
   } catch {
     text(byId("link"), "the operator cannot be reached; trying again");
   }
-  await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
+  await new Promise((resolve) => { wake = resolve; setTimeout(resolve, EVERY_MS); });
 }

@@ -20,6 +20,7 @@ export class Overview {
       }),
       seconds: new Chart({ title: "An epoch takes", format: f.duration, lines: [{ name: "seconds", colour: "--orange", fill: true }] }),
       lag: new Chart({ title: "Event time lags by", format: f.duration, lines: [{ name: "lag", colour: "--teal", fill: true }] }),
+      delay: new Chart({ title: "Records wait for their results (p99)", format: f.duration, lines: [{ name: "p99", colour: "--blue", fill: true }] }),
     };
     byId("charts").append(...Object.values(this.charts).map((chart) => chart.figure));
     this.drawn = "";
@@ -56,6 +57,7 @@ export class Overview {
   tiles({ rates, workers, streams, about, joins, plan }) {
     const fullest = Math.max(0, ...workers.map((worker) => worker.utilization ?? 0));
     const lags = streams.map((stream) => stream.lagSeconds).filter((lag) => lag !== null);
+    const delay = worstDelay(joins);
     const estimates = joins.map((join) => join.completeness?.["1h"]).filter(Boolean);
     const least = estimates.reduce((low, one) => (low === null || one.share < low.share ? one : low), null);
     const shed = streams.reduce((sum, stream) => sum + stream.shed, 0), late = streams.reduce((sum, stream) => sum + stream.late, 0);
@@ -67,6 +69,7 @@ export class Overview {
       { id: "tau", name: "Fullest worker", value: workers.length ? f.tau(fullest) : "–", more: `τ2 ${f.tau(tau2)}, τ3 ${f.tau(tau3)}`, kind: fullest >= tau3 ? "bad" : fullest >= tau2 ? "warn" : "" },
       { id: "workers", name: "Workers", value: plan ? f.count(plan.workers) : "–", more: `${about.minWorkers} to ${about.maxWorkers}${about.elastic ? ", scaled" : ""}` },
       { id: "lag", name: "Lag", value: f.duration(lags.length ? Math.max(...lags) : null), more: "of event time" },
+      { id: "delay", name: "Results after", value: f.duration(delay?.p99 ?? null), more: delay ? `p50 ${f.duration(delay.p50)}, p99 of the last minute` : "p99 of the last minute" },
       { id: "backlog", name: "Waits to be read", value: f.short(rates.backlog), more: "records", kind: rates.backlog ? "warn" : "" },
       {
         id: "complete", name: "Results found", value: least ? f.percent(least.share) : "–", kind: least && least.share < 1 ? "bad" : "",
@@ -87,6 +90,7 @@ export class Overview {
     this.charts.fullest.show([series.at, series.fullest, ...thresholds], `${f.tau(fullest)}, ${f.plural(last(series.workers) ?? 0, "worker")}`);
     this.charts.seconds.show([series.at, series.seconds], `${f.duration(rates.epochSeconds.last)}, p95 ${f.duration(rates.epochSeconds.p95)}`);
     this.charts.lag.show([series.at, series.lag], f.duration(last(series.lag)));
+    this.charts.delay.show([series.at, series.delay], f.duration(last(series.delay)));
   }
 
   workers({ workers, about, streams }) {
@@ -213,6 +217,9 @@ function part(area, side) {
   const keys = area.keys[side] ?? "all", pieces = side ? area.columns : area.rows, width = sum(pieces.map(([begin, end]) => end - begin));
   return `${keys}${area.holds[side] ? "" : ", only to probe"} (${f.share(width)})`;
 }
+
+/** Of the join whose records wait longest for their results. */
+const worstDelay = (joins) => joins.map((join) => join.resultDelay).filter(Boolean).reduce((worst, one) => (worst && worst.p99 >= one.p99 ? worst : one), null);
 
 const sum = (values) => values.reduce((one, other) => one + other, 0);
 

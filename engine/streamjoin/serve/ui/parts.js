@@ -11,24 +11,30 @@ class JoinPanel {
   constructor(name) {
     this.facts = h("dl");
     this.found = h("table");
-    this.chart = new Chart({ title: "Results of an epoch", format: f.short, lines: [{ name: "results", colour: "--green", fill: true }] });
+    this.charts = [
+      new Chart({ title: "Results of an epoch", format: f.short, lines: [{ name: "results", colour: "--green", fill: true }] }),
+      new Chart({ title: "Records wait for their results (p99)", format: f.duration, lines: [{ name: "p99", colour: "--blue", fill: true }] }),
+    ];
     const title = `join-${name}-title`;
     this.parts = [
       h("section", { class: "card", "aria-label": `Join ${name}` }, h("h2", {}, `Join ${name}`), this.facts),
-      this.chart.figure,
+      h("div", { class: "charts" }, this.charts.map((chart) => chart.figure)),
       h("section", { class: "card", "aria-labelledby": title }, h("h2", { id: title }, "Which part of all results was found"), h("div", { class: "wide", tabindex: "0", role: "region", "aria-labelledby": title }, this.found)),
     ];
   }
 
   show({ joins, epochs }, index) {
-    const join = joins[index];
+    const join = joins[index], delay = join.resultDelay;
     facts(this.facts, [
       ["condition", join.condition], ["type", join.type], ["window", join.window], ["streams", join.streams.join(", ")], ["results go to", join.sink],
       ["results", `${f.count(join.output)}, ${f.short(join.perSecond)} a second`],
+      ["results after", delay ? `p50 ${f.duration(delay.p50)}, p99 ${f.duration(delay.p99)}, at most ${f.duration(delay.max)}, of the last minute's ${f.plural(delay.records, "record")}` : "–"],
       ["pairs compared", `${f.count(join.candidates)}${join.candidates > 0 ? `, of which ${f.share(join.output / join.candidates)} are results` : ""}`],
     ]);
     const last = epochs.at(-1)?.output[index] ?? null;
-    this.chart.show([epochs.map((epoch) => epoch.at), epochs.map((epoch) => epoch.output[index])], `${f.count(last)} in the last one`);
+    const at = epochs.map((epoch) => epoch.at), delays = epochs.map((epoch) => epoch.resultDelay[index]);
+    this.charts[0].show([at, epochs.map((epoch) => epoch.output[index])], `${f.count(last)} in the last one`);
+    this.charts[1].show([at, delays], f.duration(delays.findLast((one) => one !== null) ?? null));
     const rows = SPANS.map(([span, name]) => ({ name, estimate: join.completeness?.[span] ?? null }));
     table(this.found, [
       { name: "time", row: true, of: (row) => row.name },
@@ -110,7 +116,7 @@ export class Tabs {
     if (addressed) history.replaceState(null, "", id === "all" ? location.pathname : `#${encodeURIComponent(id)}`);
     this.mark();
     this.overview.fit();
-    for (const panel of this.panels.values()) for (const chart of panel.charts ?? [panel.chart]) chart.fit();
+    for (const panel of this.panels.values()) for (const chart of panel.charts) chart.fit();
   }
 
   mark() {
