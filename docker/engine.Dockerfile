@@ -7,7 +7,7 @@
 # executors, to /var/data.
 #
 # All that is in it is locked by digest (locks/). Nothing of the image for another processor is run while it is built, so any machine builds it; its
-# containers then do without what START makes.
+# containers then do without the archive of Java's classes, which START makes.
 ARG BASE=docker.io/library/debian:bookworm-slim
 
 FROM --platform=${BUILDPLATFORM} ${BASE} AS tools
@@ -22,19 +22,22 @@ ENV TARGETARCH=${TARGETARCH} SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PIP_CERT=${P
     UV_NO_CACHE=1 UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never
 WORKDIR /build
 COPY locks locks
-COPY docker/unpack-debian.sh docker/make-root.sh docker/install-python.sh docker/
+COPY docker/unpack-debian.sh docker/make-root.sh docker/install-python.sh docker/sourceless.sh docker/
 RUN python3 -m venv /opt/uv && /opt/uv/bin/pip install -q --no-cache-dir --require-hashes -r locks/build.txt
 
 FROM tools AS root
 RUN docker/unpack-debian.sh locks/debian.txt ${TARGETARCH} /root-fs python engine && docker/make-root.sh /root-fs
 
+# Of java.desktop, Spark's logging takes its beans: no libraries for windows, pictures and sound.
 FROM tools AS java
 RUN machine=$(dpkg --print-architecture) \
     && docker/unpack-debian.sh locks/debian.txt "$machine" /machine java \
     && ln -s /machine/etc/java-17-openjdk /etc/ \
     && if [ "$machine" = "${TARGETARCH}" ]; then ln -s /machine /target; else docker/unpack-debian.sh locks/debian.txt ${TARGETARCH} /target java; fi \
     && /machine/usr/lib/jvm/java-17-openjdk-"$machine"/bin/jlink --module-path /target/usr/lib/jvm/java-17-openjdk-${TARGETARCH}/jmods \
-    --output /opt/java --no-header-files --no-man-pages --compress=2 --add-modules \
+    --output /opt/java --no-header-files --no-man-pages --compress=2 --strip-java-debug-attributes \
+    --exclude-files "$(for library in awt awt_headless awt_xawt fontmanager freetype javajpeg jawt jsound lcms mlib_image splashscreen; do \
+    printf 'glob:**/lib%s.so,' "$library"; done)glob:**/psfont*" --add-modules \
     java.base,java.compiler,java.desktop,java.instrument,java.logging,java.management,java.naming,java.net.http,java.rmi,java.scripting,java.security.jgss,java.security.sasl,java.sql,java.xml,jdk.crypto.ec,jdk.incubator.vector,jdk.management,jdk.security.auth,jdk.unsupported,jdk.zipfs \
     && mkdir -p /about/var/lib/dpkg/status.d /about/usr/share/doc \
     && cp /target/var/lib/dpkg/status.d/openjdk-17-jre-headless /about/var/lib/dpkg/status.d/ \
@@ -42,7 +45,8 @@ RUN machine=$(dpkg --print-architecture) \
 
 # What the engine needs, by far the largest part, has stages and a layer of its own, which a change of its code leaves as it is.
 FROM tools AS packages
-COPY docker/unused-jars.txt docker/unused-python.txt docker/
+COPY docker/prune-python.sh docker/trim_jars.py docker/used-jars.txt docker/unused-python.txt docker/
+COPY docker/scipy docker/scipy
 RUN docker/install-python.sh engine ${TARGETARCH}
 
 FROM packages AS code
@@ -51,19 +55,27 @@ COPY engine engine
 COPY operator operator
 RUN docker/install-python.sh --code engine
 
-# Spark's classes in one archive, and the machine code of the kernels for processors such as this one's: executors start in half of the time.
-# Made last, as both are compared with the files that they were made from.
+# The machine code of native functions, for the levels of processors of the image's kind: a library of some hundred kilobytes instead of Numba and
+# LLVM. They run here on the machine that builds, whatever the image is for.
+FROM tools AS kernels
+COPY --from=code /code /code
+RUN docker/install-python.sh --kernels ${TARGETARCH}
+
+# Spark's classes in one archive: executors start in less time. Made last, as it is compared with the files that it was made from.
 FROM packages AS start
 COPY --from=java /opt/java /opt/java
 COPY --from=code /code /opt/streamjoin
+COPY --from=kernels /kernels /opt/streamjoin
+COPY docker/check_engine.py docker/
 ARG START=yes
 RUN mkdir -p /start/opt/streamjoin/share/streamjoin \
     && if [ "${START}" = yes ] && [ "$(dpkg --print-architecture)" = "${TARGETARCH}" ]; then \
     find /opt/streamjoin /opt/java -exec touch -h -d @${SOURCE_DATE_EPOCH} {} + \
-    && /opt/java/bin/java -Xshare:dump \
-    && JAVA_HOME=/opt/java HOME=/tmp NUMBA_CACHE_DIR=/opt/streamjoin/share/streamjoin/kernels PYTHONDONTWRITEBYTECODE=1 \
+    && /opt/java/bin/java -XX:+UseSerialGC -Xshare:dump \
+    && PYTHONDONTWRITEBYTECODE=1 /opt/streamjoin/bin/python docker/check_engine.py \
+    && JAVA_HOME=/opt/java HOME=/tmp PYTHONDONTWRITEBYTECODE=1 \
        PYSPARK_PYTHON=/opt/streamjoin/bin/python /opt/streamjoin/bin/python -m streamjoin.runner.archive \
-    && mv /opt/streamjoin/share/streamjoin /start/opt/streamjoin/share/ \
+    && mv /opt/streamjoin/share/streamjoin/*.jsa /start/opt/streamjoin/share/streamjoin/ \
     && mkdir -p /start/opt/java/lib/server && mv /opt/java/lib/server/*.jsa /start/opt/java/lib/server/; fi
 
 FROM scratch
@@ -72,8 +84,9 @@ COPY --from=java /about /
 COPY --from=java /opt/java /opt/java
 COPY --from=packages /opt/streamjoin /opt/streamjoin
 COPY --from=code /code /opt/streamjoin
+COPY --from=kernels /kernels /opt/streamjoin
 COPY --from=start /start /
-ENV JAVA_HOME=/opt/java PATH=/opt/streamjoin/bin:/opt/java/bin:/usr/bin:/bin HOME=/tmp NUMBA_CACHE_DIR=/tmp MPLCONFIGDIR=/tmp \
+ENV JAVA_HOME=/opt/java PATH=/opt/streamjoin/bin:/opt/java/bin:/usr/bin:/bin HOME=/tmp MPLCONFIGDIR=/tmp \
     PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PYSPARK_PYTHON=/opt/streamjoin/bin/python LANG=C.UTF-8
 USER 10001:10001
 WORKDIR /tmp

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs Python packages into /opt/streamjoin, for any processor: install-python.sh engine|operator ARCHITECTURE
 # or this project, without what it needs, into /code:                install-python.sh --code engine|operator
+# or the machine code of its native functions, into /kernels:        install-python.sh --kernels ARCHITECTURE
 #
 # Only wheels are installed, and PySpark, which has none: it is built, and has no machine code.
 set -eu
@@ -27,43 +28,33 @@ if [ "$1" = --code ]; then
     exit
 fi
 
+if [ "$1" = --kernels ]; then
+    case $2 in
+        amd64) machine=x86_64 ;;
+        arm64) machine=aarch64 ;;
+        *) echo "install-python: $2: is no processor that images are made for; take amd64 or arm64" >&2; exit 1 ;;
+    esac
+    # Of what is locked for the engine, what the compiler loads, for the machine that builds.
+    awk '/^[^ #]/ { wanted = /^(numba|llvmlite|numpy|pyarrow|confluent-kafka|sqlglot|pyyaml)==/ } wanted' locks/engine.txt > /compiler.txt
+    /usr/bin/python3.11 -m venv --without-pip /compiler
+    $uv pip install -q --python /compiler/bin/python --require-hashes --no-deps --only-binary :all: -r /compiler.txt
+    PYTHONPATH=$(echo /code/lib/python3*/site-packages) /compiler/bin/python -m streamjoin.runner.machine_code \
+        /kernels/share/streamjoin/kernels "$machine" "$machine-linux-gnu-ld"
+    find /kernels -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+    exit
+fi
+
 case $2 in
-    amd64) platform=x86_64-manylinux_2_36 other=aarch_64 strip=x86_64-linux-gnu-strip ;;
-    arm64) platform=aarch64-manylinux_2_36 other=x86_64 strip=aarch64-linux-gnu-strip ;;
+    amd64) platform=x86_64-manylinux_2_36 ;;
+    arm64) platform=aarch64-manylinux_2_36 ;;
     *) echo "install-python: $2: is no processor that images are made for; take amd64 or arm64" >&2; exit 1 ;;
 esac
 /usr/bin/python3.11 -m venv --without-pip /opt/streamjoin
 $uv pip install -q --python /opt/streamjoin/bin/python --python-platform "$platform" --require-hashes --build-constraints locks/build.txt \
     --only-binary :all: --no-binary pyspark -r "locks/$1.txt"
 
-cd /opt/streamjoin/lib/python3.11/site-packages
-# Lines: IMAGE|both PATTERN
-grep -v '^#' /build/docker/unused-python.txt | while read -r image pattern; do
-    if [ "$image" = both ] || [ "$image" = "$1" ]; then
-        # shellcheck disable=SC2086 -- a pattern
-        rm -rf $pattern
-    fi
-done
-if [ -d pyspark ]; then
-    grep -v '^#' /build/docker/unused-jars.txt | while read -r pattern; do rm -f pyspark/jars/$pattern; done
-    rm -f pyspark/jars/*-linux-"$other".jar
-    rm -rf pyspark/jars/connect-repl pyspark/examples pyspark/data pyspark/sbin pyspark/yarn pyspark/kubernetes pyspark/R
-fi
-# A wheel cannot hold links, so it holds the same library three times.
-for versioned in pyarrow/libarrow_python*.so.*.*.*; do
-    [ -e "$versioned" ] || continue
-    plain=${versioned%%.so.*}.so
-    major=${versioned#"$plain".}
-    ln -sf "$(basename "$versioned")" "$plain.${major%%.*}"
-    ln -sf "$(basename "$versioned")" "$plain"
-done
-find . -type d \( -name tests -o -name test \) -not -path './pyspark/*' -prune -exec rm -rf {} +
-find . -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.a' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.pyi' -o -name '*.c' -o -name '*.cpp' \) -delete
-# Symbols for debuggers, of wheels that have many. Not of all wheels: libraries that auditwheel has moved may be broken by strip.
-for package in aiohttp frozenlist llvmlite multidict propcache yaml yarl; do
-    [ ! -d "$package" ] || find "$package" -name '*.so' -exec "$strip" --strip-unneeded {} +
-done
+docker/prune-python.sh "$1" "$2" /opt/streamjoin/lib/python3.11/site-packages
 rm -f /opt/streamjoin/.lock /opt/streamjoin/bin/[Aa]ctivate* /opt/streamjoin/.gitignore
 rm -rf /opt/streamjoin/share/man
-compile /opt/streamjoin/lib
+docker/sourceless.sh /opt/streamjoin/lib
 find /opt/streamjoin -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +

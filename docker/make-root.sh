@@ -1,6 +1,7 @@
 #!/bin/sh
 # Completes a root file system of unpacked packages, as their scripts would: make-root.sh DIRECTORY
 set -eu
+here=$(cd "$(dirname "$0")" && pwd)
 cd "$1"
 
 # Of documentation, licences alone stay.
@@ -49,4 +50,4 @@ EOF
 printf 'passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n' > etc/nsswitch.conf
 # A virtual environment's python leads here.
 [ -x usr/bin/python3.11 ]
-python3 -m compileall -q -j 1 --invalidation-mode unchecked-hash -s "$1" -p / "$stdlib"
+"$here/sourceless.sh" "$1/$stdlib" -s "$1" -p /

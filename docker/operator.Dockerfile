@@ -18,7 +18,7 @@ ENV TARGETARCH=${TARGETARCH} SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PIP_CERT=${P
     UV_NO_CACHE=1 UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never
 WORKDIR /build
 COPY locks locks
-COPY docker/unpack-debian.sh docker/make-root.sh docker/install-python.sh docker/
+COPY docker/unpack-debian.sh docker/make-root.sh docker/install-python.sh docker/sourceless.sh docker/
 RUN python3 -m venv /opt/uv && /opt/uv/bin/pip install -q --no-cache-dir --require-hashes -r locks/build.txt
 
 FROM tools AS root
@@ -26,7 +26,7 @@ RUN docker/unpack-debian.sh locks/debian.txt ${TARGETARCH} /root-fs python && do
 
 # What the operator needs has a stage and a layer of its own, which a change of its code leaves as it is.
 FROM tools AS packages
-COPY docker/unused-jars.txt docker/unused-python.txt docker/
+COPY docker/prune-python.sh docker/unused-python.txt docker/
 RUN docker/install-python.sh operator ${TARGETARCH}
 
 FROM packages AS code

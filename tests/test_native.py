@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -11,8 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamjoin.kernel.native import _private_directory, copy_missing
+from harness import output_of
+from image_join import run
+from skips import lacks
+from streamjoin.kernel import library, native
+from streamjoin.kernel.native import _private_directory
 from streamjoin.kernel.run import merge_two
+from streamjoin.runner import machine_code as machine_code_module
+from streamjoin.runner.inline import InlineRunner
 
 ENGINE = Path(__file__).parents[1] / "engine"
 
@@ -76,23 +85,104 @@ def test_without_a_place_for_a_cache_a_private_directory_is_used(tmp_path: Path)
     assert (tmp_path / path.relative_to(tmp_path).parts[0]).stat().st_mode & 0o777 == 0o700
 
 
-def test_machine_code_that_an_installation_brings_along_is_not_compiled_again(tmp_path: Path) -> None:
-    (tmp_path / "doubling.py").write_text(textwrap.dedent(MODULE))
+LIBRARY = """
+    import sys
+    from pathlib import Path
 
-    def misses(cache: Path) -> int:
-        environment = {**os.environ, "PYTHONPATH": f"{ENGINE}{os.pathsep}{tmp_path}", "NUMBA_CACHE_DIR": str(cache)}
-        command = [sys.executable, "-c", textwrap.dedent(USE)]
-        done = subprocess.run(command, input="\n", env=environment, capture_output=True, text=True, check=True)
-        return int(done.stdout.split()[0])
+    class Absent:
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] in ("llvmlite", "numba"):
+                raise ModuleNotFoundError(f"No module named {name!r}, which the image leaves out", name=name)
 
-    assert misses(tmp_path / "brought") == 2
-    (tmp_path / "cache").mkdir()
-    copy_missing(tmp_path / "brought", tmp_path / "cache")
-    assert misses(tmp_path / "cache") == 0
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").glob("*/*.nb?")}
-    copy_missing(tmp_path / "brought", tmp_path / "cache")
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").glob("*/*.nb?")} == before
-    copy_missing(tmp_path / "absent", tmp_path / "cache")
+    sys.meta_path.insert(0, Absent())
+    from streamjoin.kernel import library
+    library.DIRECTORY = Path(sys.argv[1])
+"""
+"""Makes Python know of the library alone, as an image's does."""
+
+
+@pytest.fixture(scope="module")
+def machine_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library for the least of this machine's processors."""
+    linker = shutil.which("ld")
+    if linker is None:
+        pytest.skip(lacks("ld", "apt-get install binutils"))
+    directory = tmp_path_factory.mktemp("kernels")
+    level = library.LEVELS[platform.machine()][-1]
+    machine_code_module.make_level(directory, platform.machine(), linker, level)
+    return directory
+
+
+def with_library(directory: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", textwrap.dedent(LIBRARY) + textwrap.dedent(program), str(directory), *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_a_library_has_every_native_function_and_joins_and_reads_as_numba_does(machine_code: Path, tmp_path: Path) -> None:
+    program = """
+        from streamjoin.kernel import native
+        from streamjoin.runner.machine_code import import_all
+        import_all()
+        native.compile_all()
+        from image_join import run
+        from streamjoin.runner.inline import InlineRunner
+        run(Path(sys.argv[2]), InlineRunner())
+        print(len(native.functions()), [name for name in sys.modules if name in ("numba", "llvmlite")])
+    """
+    done = with_library(machine_code, program, str(tmp_path / "library"))
+    assert done.returncode == 0, done.stderr
+    machine_code_module.import_all()
+    assert done.stdout == f"{len(native.functions())} []\n"
+    run(tmp_path / "numba", InlineRunner())
+    assert output_of(tmp_path / "library") == output_of(tmp_path / "numba")
+
+
+def test_a_library_of_another_source_is_not_used(machine_code: Path, tmp_path: Path) -> None:
+    described = json.loads((machine_code / library.DESCRIPTION).read_text())
+    described["sources"]["streamjoin.kernel.run"] = "of another release"
+    for file in machine_code.glob("*.so"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / library.DESCRIPTION).write_text(json.dumps(described))
+    program = "from streamjoin.kernel.run import merge_two\nfrom streamjoin.kernel.marks import mark_rows\nmerge_two.compile()"
+    done = with_library(tmp_path, program)
+    assert "No module named 'numba', which the image leaves out" in done.stderr
+
+
+def test_a_library_takes_only_the_declared_types(machine_code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "DIRECTORY", machine_code)
+    library._library.cache_clear()
+    try:
+        kinds = ("int64", "float64")
+        signatures: list[list[library.Argument]] = [
+            [*[(kind, False), ("int32", False)] * 2, (kind, True), ("int32", True)] for kind in kinds
+        ]
+        merge = library.found("streamjoin.kernel.run", "merge_two", signatures)
+    finally:
+        library._library.cache_clear()
+    assert merge is not None
+    left, right, rows, others = np.array([1, 4]), np.array([2]), np.arange(2, dtype=np.int32), np.array([2], np.int32)
+    merged, merged_rows = np.empty(3, np.int64), np.empty(3, np.int32)
+    left.flags.writeable = False
+    merge(left, rows, right, others, merged, merged_rows)
+    assert (merged.tolist(), merged_rows.tolist()) == ([1, 2, 4], [0, 2, 1])
+    with pytest.raises(TypeError, match=r"takes arrays of int64, int32, .* or float64"):
+        merge(left.astype(np.float32), rows, right, others, merged, merged_rows)
+    merged.flags.writeable = False
+    with pytest.raises(TypeError, match="takes a contiguous array of int64 to write to, not one of 1 dimensions of int64, read-only"):
+        merge(left, rows, right, others, merged, merged_rows)
+    with pytest.raises(TypeError, match="a contiguous array of int64, not"):
+        merge(np.arange(4)[::2], rows, right, others, np.empty(3, np.int64), merged_rows)
+
+
+def test_the_level_of_a_processor_is_what_it_says_that_it_can(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor: 0\nflags : fpu avx avx2 bmi1 bmi2 f16c fma abm movbe\n")
+    assert library.level("x86_64", info) == ["x86-64-v3", "x86-64"]
+    info.write_text("processor: 0\nflags : fpu avx\n")
+    assert library.level("x86_64", info) == library.level("x86_64", tmp_path / "absent") == ["x86-64"]
+    assert library.level("aarch64", info) == ["aarch64"]
+    assert library.level("riscv64", info) == []
 
 
 def test_a_private_directory_that_others_can_write_to_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

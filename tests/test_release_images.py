@@ -29,7 +29,7 @@ from waiting import wait_for
 ROOT = Path(__file__).resolve().parent.parent
 
 WITHOUT = """
-import importlib.util, pkgutil, sys
+import importlib.util, pathlib, pkgutil, sys
 
 class Absent:
     def __init__(self, names):
@@ -37,6 +37,16 @@ class Absent:
     def find_spec(self, name, path=None, target=None):
         if name in self.names:
             raise ModuleNotFoundError(f"No module named {name!r}, which the image leaves out", name=name)
+
+class Replaced:    # packages that the image has in another form
+    def __init__(self, directory):
+        self.directory = directory
+    def find_spec(self, name, path=None, target=None):
+        file = self.directory.joinpath(*name.split(".")[1:], "__init__.py")
+        if name.partition(".")[0] == "scipy" and file.is_file():
+            import scipy
+            places = [str(pathlib.Path(scipy.__path__[0], *name.split(".")[1:]))]
+            return importlib.util.spec_from_file_location(name, file, submodule_search_locations=places)
 
 def import_all(package, but=()):
     for each in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
@@ -54,7 +64,7 @@ def left_out(image: str) -> list[str]:
         if not line.startswith("#"):
             whose, pattern = line.split()
             for path in site.glob(pattern) if whose in ("both", image) else ():
-                parts = [*path.relative_to(site).parts[:-1], path.name.split(".")[0]]
+                parts = [*path.relative_to(site).parts[:-1], path.name if path.is_dir() else path.name.split(".")[0]]
                 if all(part.isidentifier() for part in parts) and (path.is_dir() or path.suffix in (".py", ".so")):
                     found.add(".".join(parts))
     assert len(found) > 10
@@ -62,7 +72,8 @@ def left_out(image: str) -> list[str]:
 
 
 def run_without(names: list[str], program: str, directory: Path, *paths: Path) -> subprocess.CompletedProcess[str]:
-    text = f"{WITHOUT}\nsys.meta_path.insert(0, Absent({names!r}))\n{program}"
+    finders = f"Absent({names!r}), Replaced(pathlib.Path({str(ROOT / 'docker' / 'scipy')!r}))"
+    text = f"{WITHOUT}\nsys.meta_path[:0] = [{finders}]\n{program}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     command = [sys.executable, "-c", text]
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=120)
@@ -88,8 +99,14 @@ def test_the_engine_does_without_what_its_image_leaves_out(tmp_path: Path) -> No
 import streamjoin
 import_all(streamjoin, {[f"streamjoin.{each}" for each in draw]!r})
 import numpy
-from streamjoin.elastic.mapping import assign
-print(assign(numpy.array([[1.0, 5.0], [4.0, 1.0]])))
+from streamjoin.elastic import factors, mapping
+matrix = numpy.array([[1.0, 5.0, 0.0], [4.0, 1.0, 0.0]])
+old, new = numpy.nonzero(matrix)
+print(mapping.assign(matrix), mapping.assign(mapping.Overlap(matrix.shape, old, new, matrix[old, new])))
+holders = factors.Holders(2, numpy.arange(3), numpy.arange(2))
+three = factors.Holders(3, numpy.arange(4), numpy.arange(3))
+print(factors.Factors.of(holders, three, old, new, matrix[old, new]).best(1)[2].tolist())
+print([name for name in sys.modules if name in ("numba", "llvmlite", "pandas", "grpc", "scipy.linalg", "scipy.special")])
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *more: None if name == "matplotlib" else find(name, *more)    # as where it is not
 from streamjoin.cli import main
@@ -99,7 +116,7 @@ except SystemExit as end:
     print(end.code)
 """
     done = run_without(left_out("engine"), program, tmp_path, ROOT / "engine")
-    assert done.stdout == "(1, 0)\n2\n", done.stderr
+    assert done.stdout == "(1, 0, None) (1, 0, None)\n[5.0, 4.0]\n[]\n2\n", done.stderr
     assert "'run.png' cannot be drawn without matplotlib, which images leave out; pip install 'streamjoin[engine]'" in done.stderr
 
 

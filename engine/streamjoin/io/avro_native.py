@@ -17,16 +17,15 @@ source.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from streamjoin.io.memory import byte_at, copy, int32_at, int64_at, put_byte
 from streamjoin.io.unreadable import ENDS, LEFT_OVER, NEGATIVE, NO_BOOLEAN, NO_BRANCH, NO_SYMBOL, OK, TOO_DEEP, TOO_MANY
 from streamjoin.io.varint import varint
 from streamjoin.kernel.native import native, read, write
+from streamjoin.kernel.numba_names import part
 
 END, VARINT, ENUM, BOOLEAN, FLOAT, DOUBLE, BYTES, FIXED, UNION, JUMP, BLOCKS, NEXT, CALL, RETURN, GIVE = range(15)
 """Instructions. BLOCKS begins an array or a map, whose NEXT is at the argument; NEXT goes to the argument for each item; CALL and RETURN
@@ -41,11 +40,8 @@ SPAN_BITS = 31
 """A cell of bytes has where they begin in the upper bits, and their number in so many lower ones."""
 _SPAN_MASK = (1 << SPAN_BITS) - 1
 
-_Function: TypeAlias = Callable[..., Any]
-_part = cast(Callable[[_Function], _Function], register_jitable)
 
-
-@_part
+@part
 def _long(at: Any, end: Any) -> Any:
     """A zig-zag number, and where it ends; as :func:`streamjoin.io.varint.varint`."""
     number, at = varint(at, end)
@@ -55,18 +51,18 @@ def _long(at: Any, end: Any) -> Any:
 @native(
     (
         *(read("uint8"), read("int64"), read("int64"), read("int64"), "int64"),
-        *(write("int64"), write("uint8"), write("uint8")),
+        *(write("int64"), write("uint8"), write("uint8"), write("int64")),
     )
 )
-def read_records(data: Any, starts: Any, ends: Any, program: Any, first: Any, cells: Any, given: Any, status: Any) -> Any:
+def read_records(data: Any, starts: Any, ends: Any, program: Any, first: Any, cells: Any, given: Any, status: Any, stack: Any) -> Any:
     """Runs the program from word ``first`` on over the records that lie at ``starts`` to ``ends`` of ``data``; O(bytes).
 
     What slot s has of record r goes to cells[s * records + r], and 1 to ``given`` there, which must be 0: a number, the bits of a double
-    or float, or, of bytes, where they are. ``status`` gets what became of each record.
+    or float, or, of bytes, where they are. ``status`` gets what became of each record. ``stack`` has room for 2 * DEEPEST numbers.
     """
     base = np.int64(data.ctypes.data)
     records = len(starts)
-    kinds, lefts = np.empty(DEEPEST, np.int64), np.empty(DEEPEST, np.int64)
+    kinds, lefts = stack[:DEEPEST], stack[DEEPEST:]
     for row in range(records):
         at: Any = base + starts[row]
         end = base + ends[row]
@@ -227,7 +223,7 @@ def copy_decimals(data: Any, cells: Any, given: Any, limbs: Any) -> Any:
         limbs[2 * row], limbs[2 * row + 1] = low, high
 
 
-@_part
+@part
 def _put_long(at: Any, number: Any) -> Any:
     """Writes a zig-zag number, and says where it ends."""
     left = np.uint64(number << 1) ^ np.uint64(number >> 63)

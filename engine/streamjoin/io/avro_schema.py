@@ -45,7 +45,8 @@ class AvroReader:
         rows, slots = len(starts), len(self.slots)
         cells, given = np.zeros((slots, rows), np.int64), np.zeros((slots, rows), np.uint8)
         status = np.zeros(rows, np.uint8)
-        native.read_records(data, starts, ends, self.program, self.first, cells.reshape(-1), given.reshape(-1), status)
+        stack = np.empty(2 * native.DEEPEST, np.int64)
+        native.read_records(data, starts, ends, self.program, self.first, cells.reshape(-1), given.reshape(-1), status, stack)
         bad = np.flatnonzero(status)
         given[:, bad] = 0
         problems: Problems = {int(row): REASONS[int(status[row])] for row in bad}

@@ -15,14 +15,13 @@ NB: the parts of :func:`parse` stay in its file, by which alone Numba knows whet
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from streamjoin.io.memory import byte_at
 from streamjoin.kernel.native import native, read, write
+from streamjoin.kernel.numba_names import part
 
 INTEGER, DOUBLE, BOOLEAN, DECIMAL, TEXT, INSTANT, WALL_CLOCK, DATE = range(8)
 """What a column's values are."""
@@ -45,25 +44,23 @@ _HIGH, _LOW, _AFTER_LOW = 0xD800, 0xDC00, 0xE000
 NEWLINE = 10
 _SPACE = 32
 
-_Function: TypeAlias = Callable[..., Any]
-_part = cast(Callable[[_Function], _Function], register_jitable)
-"""A part of :func:`parse`. Positions are addresses; -1 says that it gave up. None reads beyond a newline, so none beyond the block."""
+# Of the parts of :func:`parse`, positions are addresses; -1 says that it gave up. None reads beyond a newline, so none beyond the block.
 
 
-@_part
+@part
 def _after_space(at: Any) -> Any:
     while byte_at(at) == _SPACE or byte_at(at) == 9 or byte_at(at) == 13:
         at += 1
     return at
 
 
-@_part
+@part
 def _is_three(at: Any, first: Any, second: Any, third: Any) -> Any:
     """Whether these bytes follow."""
     return byte_at(at + 1) == first and byte_at(at + 2) == second and byte_at(at + 3) == third
 
 
-@_part
+@part
 def _is_name(at: Any, name: Any, nbytes: Any) -> Any:
     for index in range(nbytes):
         if byte_at(at + index) != byte_at(name + index):
@@ -71,13 +68,13 @@ def _is_name(at: Any, name: Any, nbytes: Any) -> Any:
     return True
 
 
-@_part
+@part
 def _digit(at: Any) -> Any:
     """0 to 9, or anything else."""
     return np.int64(byte_at(at)) - _ZERO
 
 
-@_part
+@part
 def _unit(at: Any) -> Any:
     """The UTF-16 unit that four hexadecimal digits give; or -1."""
     unit = np.int64(0)
@@ -92,7 +89,7 @@ def _unit(at: Any) -> Any:
     return unit
 
 
-@_part
+@part
 def _escape_bytes(at: Any) -> Any:
     """How many bytes the escape is whose backslash is at ``at``, one that is a character: both halves of a surrogate pair; or -1."""
     kind = byte_at(at + 1)
@@ -108,7 +105,7 @@ def _escape_bytes(at: Any) -> Any:
     return 2 if kind == _B or kind == _F or kind == _N or kind == _R or kind == _SMALL_T else -1
 
 
-@_part
+@part
 def _character(at: Any) -> Any:
     """What the escape at ``at`` stands for, which is one."""
     kind = byte_at(at + 1)
@@ -128,7 +125,7 @@ def _character(at: Any) -> Any:
     return np.int64(kind)
 
 
-@_part
+@part
 def _string_end(at: Any) -> Any:
     """Of a string that begins at ``at``: its closing quote; all of its bytes ORed; whether it has escapes. Or -1."""
     bits, escaped = np.uint8(0), False
@@ -147,7 +144,7 @@ def _string_end(at: Any) -> Any:
     return at, bits, escaped
 
 
-@_part
+@part
 def _whole(at: Any) -> Any:
     """Digits as JSON has them in front of a point: the number, how many, and where they end; or -1."""
     number, start = np.int64(0), at
@@ -161,7 +158,7 @@ def _whole(at: Any) -> Any:
     return number, at - start, at
 
 
-@_part
+@part
 def _fraction(at: Any, number: Any, digits: Any) -> Any:
     """The same for what follows, which may be a point and digits: the number with them, the digits behind the point, and where they end."""
     if byte_at(at) != _POINT:
@@ -178,7 +175,7 @@ def _fraction(at: Any, number: Any, digits: Any) -> Any:
     return number, at - start, at
 
 
-@_part
+@part
 def _real(at: Any) -> Any:
     """A number as a double, and where it ends; or -1."""
     sign = 1.0
@@ -212,7 +209,7 @@ def _real(at: Any) -> Any:
     return sign * value, at
 
 
-@_part
+@part
 def _decimal(at: Any, scale: Any, limit: Any) -> Any:
     """A decimal's digits with ``scale`` of them behind the point, fewer than ``limit``, and where it ends; or -1."""
     negative = byte_at(at) == _MINUS
@@ -231,14 +228,14 @@ def _decimal(at: Any, scale: Any, limit: Any) -> Any:
     return -number if negative else number, at
 
 
-@_part
+@part
 def _two(at: Any) -> Any:
     """Two digits as a number; or something from 100 on."""
     tens, ones = _digit(at), _digit(at + 1)
     return tens * 10 + ones if 0 <= tens <= 9 and 0 <= ones <= 9 else np.int64(100)
 
 
-@_part
+@part
 def _date(at: Any) -> Any:
     """Days since 1970 of YYYY-MM-DD, and where it ends; or -1. Days are counted from March 1 of year 0 on (Hinnant, days_from_civil)."""
     for index in range(10):
@@ -258,7 +255,7 @@ def _date(at: Any) -> Any:
     return 365 * year + year // 4 - year // 100 + year // 400 + day_of_year - 719468, at + 10
 
 
-@_part
+@part
 def _timestamp(at: Any, with_zone: Any) -> Any:
     """Microseconds since 1970 of YYYY-MM-DDTHH:MM:SS, perhaps with more digits and a zone, and where it ends; or -1.
 
@@ -305,7 +302,7 @@ def _timestamp(at: Any, with_zone: Any) -> Any:
     return micros, at
 
 
-@_part
+@part
 def _number_end(at: Any) -> Any:
     """Where a number ends, of any length; or -1."""
     at += byte_at(at) == _MINUS
@@ -332,7 +329,7 @@ def _number_end(at: Any) -> Any:
     return at
 
 
-@_part
+@part
 def _word_end(at: Any) -> Any:
     """Where true, false or null ends; or -1."""
     first = byte_at(at)
@@ -341,7 +338,7 @@ def _word_end(at: Any) -> Any:
     return at + 5 if first == _F and _is_three(at, _A, _L, _S) and byte_at(at + 4) == _SMALL_E else -1
 
 
-@_part
+@part
 def _value_of_member(at: Any) -> Any:
     """Where the value of an object's member begins whose name does at ``at``, and the name's bytes ORed; or -1."""
     if byte_at(at) != _QUOTE:
@@ -353,7 +350,7 @@ def _value_of_member(at: Any) -> Any:
     return _after_space(at + 1) if byte_at(at) == _COLON else -1, bits
 
 
-@_part
+@part
 def _value_end(at: Any) -> Any:
     """Where any value ends, and the bytes of its strings ORed; or -1."""
     # Which of the arrays (0) and objects (1) that are open is the inner one, the lowest bit says.

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba.core import types
-
 from streamjoin.io.librdkafka import ARGUMENT_WORDS, HEADER_ROW, KEY_ROW, ROWS, VALUE_ROW, Message
-from streamjoin.io.memory import addresses, copy, int32_at, int64_at
+from streamjoin.io.memory import copy, int32_at, int64_at
 from streamjoin.kernel.native import native, read, write
+from streamjoin.kernel.numba_names import addresses, ir, types
 
 ERROR = Message.err.offset
 PARTITION = Message.partition.offset

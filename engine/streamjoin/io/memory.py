@@ -9,16 +9,9 @@ NB: Numba's cache on disk notices changes only of the file that a compiled funct
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from typing import Any
 
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba.core import cgutils, types
-from numba.extending import intrinsic
-
-Generator: TypeAlias = Callable[..., Any]
-addresses = cast(Callable[[Generator], Generator], intrinsic)
-"""Decorates what generates the code of a function of addresses: numba.extending.intrinsic, with a type."""
+from streamjoin.kernel.numba_names import addresses, cgutils, ir, types
 
 
 def _load(builder: Any, address: Any, bits: int) -> Any:

@@ -17,16 +17,15 @@ source.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from streamjoin.io.memory import int32_at, int64_at
 from streamjoin.io.unreadable import BAD_TAG, ENDS, OK, TOO_DEEP
 from streamjoin.io.varint import varint
 from streamjoin.kernel.native import native, read, write
+from streamjoin.kernel.numba_names import part
 
 INT64, INT32, UINT32, ZIGZAG, BOOLEAN, EIGHT, FOUR, UNSIGNED_FOUR, BYTES, MESSAGE, NOTHING, SHORT_ZIGZAG = range(12)
 """What a field is; NOTHING: its value is not asked for."""
@@ -36,11 +35,8 @@ SPAN_BITS = 31
 """As ``avro_native`` has it."""
 _VARINT, _EIGHT_BYTES, _LENGTH, _GROUP, _END_GROUP, _FOUR_BYTES = range(6)
 
-_Function: TypeAlias = Callable[..., Any]
-_part = cast(Callable[[_Function], _Function], register_jitable)
 
-
-@_part
+@part
 def _skipped(at: Any, end: Any, wire: Any) -> Any:
     """Where a value ends that nobody wants, or what is wrong with it, below 0."""
     depth = 0
@@ -74,17 +70,19 @@ def _skipped(at: Any, end: Any, wire: Any) -> Any:
 @native(
     (
         *(read("uint8"), read("int64"), read("int64"), read("int64"), read("int64"), "int64"),
-        *(write("int64"), write("uint8"), write("uint8")),
+        *(write("int64"), write("uint8"), write("uint8"), write("int64")),
     )
 )
-def read_messages(data: Any, starts: Any, ends: Any, table: Any, firsts: Any, top: Any, cells: Any, given: Any, status: Any) -> Any:
+def read_messages(
+    data: Any, starts: Any, ends: Any, table: Any, firsts: Any, top: Any, cells: Any, given: Any, status: Any, stack: Any
+) -> Any:
     """Reads the records at ``starts`` to ``ends`` of ``data`` as messages ``top``, whose rows of the table begin at firsts[top]; O(bytes).
 
-    Cells and ``given`` are as in ``avro_native.read_records``; a message that is there gives its slot 1.
+    Cells, ``given`` and ``stack`` are as in ``avro_native.read_records``; a message that is there gives its slot 1.
     """
     base = np.int64(data.ctypes.data)
     records = len(starts)
-    outer_ends, outer = np.empty(DEEPEST, np.int64), np.empty(DEEPEST, np.int64)
+    outer_ends, outer = stack[:DEEPEST], stack[DEEPEST:]
     for row in range(records):
         at: Any = base + starts[row]
         end: Any = base + ends[row]

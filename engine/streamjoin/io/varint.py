@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from streamjoin.io.memory import byte_at
 from streamjoin.io.unreadable import ENDS, TOO_LONG
-
-_Function: TypeAlias = Callable[..., Any]
-_part = cast(Callable[[_Function], _Function], register_jitable)
+from streamjoin.kernel.numba_names import part
 
 
-@_part
+@part
 def varint(at: Any, end: Any) -> Any:
     """A number as it is written, and where it ends: -ENDS or -TOO_LONG where it does not."""
     number = np.uint64(0)

@@ -8,8 +8,7 @@ The cache goes where Numba puts it: ``NUMBA_CACHE_DIR`` when set, else ``__pycac
 the user's cache directory, else (no writable home, as in a container with an arbitrary user) a directory of that user's own under
 the system's temporary one. Entries are keyed by source, signature, Numba's version and CPU: another machine's are not misused.
 
-An installation may bring machine code along, in ``share/streamjoin/kernels`` of its prefix, as our image does, whose containers start with
-an empty cache each: where ``NUMBA_CACHE_DIR`` is set, what it lacks is copied there first.
+An installation may bring machine code along (``kernel.library``), as our image does, which has no Numba: then nothing of this happens.
 
 Numba picks the names of cache files without a lock: of two processes that compile at the same time, one can store its code under
 the name that the other's index gives to another signature or CPU. Hence a file lock around compilation; who had to wait then loads.
@@ -23,12 +22,13 @@ import functools
 import importlib
 import os
 import stat
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
+
+from streamjoin.kernel import library
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,18 +60,33 @@ class _Native:
 
     def __init__(self, function: Callable[..., Any], signatures: tuple[Signature, ...]) -> None:
         self.__doc__ = function.__doc__
-        self._function, self._signatures = function, signatures
+        self.source, self._signatures = function, signatures
         self._dispatcher: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: Any) -> Any:
         return (self._dispatcher or self.compile())(*arguments)
 
+    @property
+    def module(self) -> str:
+        """Where it is, and under which ``name``."""
+        return self.source.__module__
+
+    @property
+    def name(self) -> str:
+        return self.source.__qualname__
+
+    def numba_types(self) -> list[tuple[Any, ...]]:
+        """By signature, the types of its arguments."""
+        return [tuple(_numba_type(argument) for argument in signature) for signature in self._signatures]
+
     def compile(self) -> Callable[..., Any]:
         if self._dispatcher is None:
-            dispatcher = _dispatcher(self._function)
+            self._dispatcher = library.found(self.module, self.name, [list(map(_plain, each)) for each in self._signatures])
+        if self._dispatcher is None:
+            dispatcher = _dispatcher(self.source)
             with _compiling(Path(dispatcher.stats.cache_path)):
-                for signature in self._signatures:
-                    dispatcher.compile(tuple(_numba_type(argument) for argument in signature))
+                for types in self.numba_types():
+                    dispatcher.compile(types)
             dispatcher.disable_compile()
             self._dispatcher = cast(Callable[..., Any], dispatcher)
         return self._dispatcher
@@ -96,25 +111,9 @@ def compile_all() -> None:
         function.compile()
 
 
-@functools.cache
-def _bring_along() -> None:
-    """Once in each process."""
-    directory = os.environ.get("NUMBA_CACHE_DIR")
-    if directory:
-        with contextlib.suppress(OSError):  # then it is compiled
-            copy_missing(Path(sys.prefix, "share", "streamjoin", "kernels"), Path(directory))
-
-
-def copy_missing(brought: Path, cache: Path) -> None:
-    """Copies files that the cache does not have. Indices come last: what they name is there. Each is there whole, or not at all."""
-    for source in sorted(brought.glob("*/*.nb[ci]")):
-        target = cache / source.relative_to(brought)
-        if target.exists():
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as copied:
-            copied.write(source.read_bytes())
-        Path(copied.name).replace(target)
+def functions() -> list[_Native]:
+    """Every native function of the modules imported so far."""
+    return list(_functions)
 
 
 @functools.cache
@@ -139,7 +138,6 @@ def _no_blas() -> None:
 
 
 def _dispatcher(function: Callable[..., Any]) -> Any:
-    _bring_along()
     numba = _numba()
     decorate = numba.njit(cache=True, nogil=True, error_model="numpy")
     try:
@@ -147,6 +145,10 @@ def _dispatcher(function: Callable[..., Any]) -> Any:
     except RuntimeError:  # Numba found no place where it may write a cache
         numba.config.CACHE_DIR = str(_private_directory())
         return decorate(function)
+
+
+def _plain(argument: Array | str) -> library.Argument:
+    return argument if isinstance(argument, str) else (argument.dtype, argument.writable)
 
 
 def _numba_type(argument: Array | str) -> Any:

@@ -113,19 +113,21 @@ def _view(batch: pa.RecordBatch, position: int, expected: pa.DataType) -> NDArra
     return view
 
 
-@native((write("uint64"), write("uint64"), "int64", "int64", "int64"))
-def radix_sort_words(words: Any, spare: Any, shift: int, bits: int, digit: int) -> bool:
-    """Sorts words (one or more) by ``bits`` bits from ``shift`` on, ``digit`` a pass, stably. True: the result is in ``spare``."""
+@native((write("uint64"), write("uint64"), write("int64"), "int64", "int64", "int64"))
+def radix_sort_words(words: Any, spare: Any, counts: Any, shift: int, bits: int, digit: int) -> bool:
+    """Sorts words (one or more) by ``bits`` bits from ``shift`` on, ``digit`` a pass, stably. True: the result is in ``spare``.
+
+    ``counts``: zeros, 2 to the power of ``digit`` for each pass.
+    """
     passes, size = (bits + digit - 1) // digit, 1 << digit
     mask = np.uint64(size - 1)
-    counts = np.zeros((passes, size), np.int64)
     for i in range(len(words)):
         word = words[i] >> np.uint64(shift)
         for p in range(passes):
-            counts[p, (word >> np.uint64(p * digit)) & mask] += 1
+            counts[np.uint64(p * size) + ((word >> np.uint64(p * digit)) & mask)] += 1
     in_spare = False
     for p in range(passes):
-        places, low = counts[p], np.uint64(shift + p * digit)
+        places, low = counts[p * size : (p + 1) * size], np.uint64(shift + p * digit)
         if places[(words[0] >> low) & mask] == len(words):
             continue  # all have this digit in common, as the last digits of round floats
         place = np.int64(0)
@@ -181,7 +183,9 @@ def _sorted(words: NDArray[np.uint64], shift: int, bits: int) -> NDArray[np.uint
 def _radix_sorted(words: NDArray[np.uint64], shift: int, bits: int) -> NDArray[np.uint64]:
     spare = np.empty_like(words)
     passes = -(-bits // DIGIT_BITS)
-    return spare if radix_sort_words(words, spare, shift, bits, -(-bits // passes)) else words
+    digit = -(-bits // passes)
+    counts = np.zeros(passes << digit, np.int64)
+    return spare if radix_sort_words(words, spare, counts, shift, bits, digit) else words
 
 
 def sort_order(key: NDArray[Any]) -> NDArray[np.int64]:

@@ -1,6 +1,6 @@
 """Makes the archive of Spark's Java classes that drivers and executors start with (``runner.classes``), by running a small join.
 
-What that join does not need of the machine code, which reads JSON and Kafka, is compiled, too: an image has all of it.
+What that join does not need of the machine code (it reads JSON and Kafka) is compiled, too, where no library has it (``kernel.library``).
 
     python -m streamjoin.runner.archive
 """

@@ -104,7 +104,7 @@ class SparkRunner:
     @property
     def context(self) -> Any:
         """The live SparkContext."""
-        return self._spark.sparkContext
+        return self._spark
 
     @property
     def pool(self) -> Pool:
@@ -180,7 +180,7 @@ class SparkRunner:
 
     def _start(self, workers: int) -> None:
         settings = self._settings
-        self._spark = self._session(workers)
+        self._spark = self._start_context(workers)
         self._pool = Pool(
             self._bring_hosts,
             settings.security,
@@ -193,9 +193,10 @@ class SparkRunner:
         self._hosts = SparkHosts(self.context, pool, self._settings)
         return self._hosts
 
-    def _session(self, workers: int) -> Any:
+    def _start_context(self, workers: int) -> Any:
+        """A SparkContext and no session: SQL's classes, which nothing here calls, are neither loaded nor, in the image, there."""
+        from pyspark import SparkConf, SparkContext
         from pyspark.find_spark_home import _find_spark_home
-        from pyspark.sql import SparkSession
 
         settings = self._settings
         settings.log_directory.mkdir(parents=True, exist_ok=True)
@@ -233,11 +234,9 @@ class SparkRunner:
         if settings.master is not None:
             conf["spark.executor.instances"] = str(executors_for(workers, settings.workers_per_executor))
         conf |= settings.conf
-        builder = SparkSession.builder.master(settings.master or f"local[{LOCAL_TASKS}]").appName("streamjoin")
-        for name, value in conf.items():
-            builder = builder.config(name, value)
+        conf |= {"spark.master": settings.master or f"local[{LOCAL_TASKS}]", "spark.app.name": "streamjoin"}
         with _stderr_to(settings.log_directory / "spark.log"):
-            return builder.getOrCreate()
+            return SparkContext.getOrCreate(SparkConf().setAll(list(conf.items())))
 
     def _failure(self, what: str, error: Exception) -> EpochFailed:
         trace = f"{error}"

@@ -1,0 +1,49 @@
+#!/bin/sh
+# Leaves out of installed Python packages what an image does not need: prune-python.sh engine|operator ARCHITECTURE SITE-PACKAGES
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+case $2 in
+    amd64) other=aarch_64 strip=x86_64-linux-gnu-strip ;;
+    arm64) other=x86_64 strip=aarch64-linux-gnu-strip ;;
+    *) echo "prune-python: $2: is no processor that images are made for; take amd64 or arm64" >&2; exit 1 ;;
+esac
+cd "$3"
+# Lines: IMAGE|both PATTERN
+grep -v '^#' "$here/unused-python.txt" | while read -r image pattern; do
+    if [ "$image" = both ] || [ "$image" = "$1" ]; then
+        # shellcheck disable=SC2086 -- a pattern
+        rm -rf $pattern
+    fi
+done
+if [ -d pyspark ]; then
+    python3 "$here/trim_jars.py" "$here/used-jars.txt" pyspark/jars pyspark/kept
+    rm -rf pyspark/jars
+    mv pyspark/kept pyspark/jars
+    rm -f pyspark/jars/*-linux-"$other".jar
+    # What is in pyspark.zip lies beside it, compiled.
+    rm -rf pyspark/examples pyspark/data pyspark/sbin pyspark/yarn pyspark/kubernetes pyspark/R pyspark/python/lib/pyspark.zip
+fi
+# A wheel cannot hold links, so it holds the same library three times.
+for versioned in pyarrow/libarrow_python*.so.*.*.*; do
+    [ -e "$versioned" ] || continue
+    plain=${versioned%%.so.*}.so
+    major=${versioned#"$plain".}
+    ln -sf "$(basename "$versioned")" "$plain.${major%%.*}"
+    ln -sf "$(basename "$versioned")" "$plain"
+done
+find . -type d \( -name tests -o -name test \) -not -path './pyspark/*' -prune -exec rm -rf {} +
+find . -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.a' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.pyi' -o -name '*.c' \
+    -o -name '*.cpp' \) -delete
+# Of SciPy, planning takes three functions, whose packages load LAPACK for what else they have: docker/scipy has packages with these alone.
+if [ -d scipy ]; then cp -r "$here/scipy/." scipy/; fi
+# Symbols for debuggers and linkers. Not of libraries that auditwheel has moved (*.libs), which strip may break.
+find . -type f -name '*.so*' -not -path './*.libs/*' -exec "$strip" --strip-unneeded {} +
+# A library that another one asks for must not have gone with its package: those of Debian alone are elsewhere.
+find . -type f -name '*.so*' | sed 's|.*/||' | sort -u > /tmp/libraries
+find . -type l -name '*.so*' | sed 's|.*/||' >> /tmp/libraries
+find . -type f -name '*.so*' -exec readelf -d {} + 2>/dev/null | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort -u | while read -r library; do
+    case $library in
+        libc.so.*|libm.so.*|libdl.so.*|libpthread.so.*|librt.so.*|libutil.so.*|libgcc_s.so.*|libstdc++.so.*|libz.so.*|ld-linux-*) ;;
+        *) grep -qxF "$library" /tmp/libraries || { echo "prune-python: $library is left out, and something that stays asks for it" >&2; exit 1; } ;;
+    esac
+done
