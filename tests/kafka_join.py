@@ -142,14 +142,19 @@ class Joined:
         client: dict[str, Any] | None = None,
         source: dict[str, Any] | None = None,
         sink: dict[str, Any] | None = None,
+        by_pattern: bool = False,
     ) -> None:
-        """``client``: more fields of sources and sink, ``source``: of the sources, ``sink``: of the sink."""
+        """``client``: more fields of sources and sink, ``source``: of the sources, ``sink``: of the sink. ``by_pattern``: the sources are
+        of their topics, and of all whose names are one of these, ``-`` and more."""
         self.broker = broker
         self.root = root
         self.topics = [broker.create_topic(f"join-{side}-{next(NAMES)}", partitions) for side in ("l", "r", "out")]
         self.partitions = partitions
         common = {"bootstrapServers": broker.servers, "timeout": timeout} | (client or {})
         fields = [common | {"topic": name} | (extra or {}) for name, extra in zip(self.topics, (source, source, sink), strict=True)]
+        if by_pattern:
+            for of_topic in fields[:2]:
+                of_topic["topicPattern"] = f"{of_topic.pop('topic')}(-.*)?"
         left, right, out = (json.dumps(of_topic) for of_topic in fields)
         text = JOIN.format(left=left, right=right, out=out, root=root, watermark=watermark, epoch=epoch)
         self.manifest = root / "join.yaml"
@@ -161,14 +166,18 @@ class Joined:
     def feed(self, count: int, seconds: int = 10, **more: Any) -> None:
         """So many more records on each side and partition; ``more`` fields are the same in all of them."""
         for side, name in enumerate(self.topics[:2]):
-            for partition in range(self.partitions):
-                values = []
-                for _ in range(count):
-                    row = (len(self.rows[side]), self.rng.randint(0, 60), START + self.rng.randint(0, seconds * SECOND))
-                    self.rows[side].append(row)
-                    moment = datetime.fromtimestamp(row[2] // SECOND, UTC).replace(microsecond=row[2] % SECOND)
-                    values.append({"rid": row[0], "k": row[1], "at": moment.isoformat()} | more)
-                produce(self.broker, name, values, partition)
+            self.feed_topic(side, name, count, seconds, **more)
+
+    def feed_topic(self, side: int, name: str, count: int, seconds: int = 10, **more: Any) -> None:
+        """So many more records in each partition of one topic."""
+        for partition in range(self.partitions):
+            values = []
+            for _ in range(count):
+                row = (len(self.rows[side]), self.rng.randint(0, 60), START + self.rng.randint(0, seconds * SECOND))
+                self.rows[side].append(row)
+                moment = datetime.fromtimestamp(row[2] // SECOND, UTC).replace(microsecond=row[2] % SECOND)
+                values.append({"rid": row[0], "k": row[1], "at": moment.isoformat()} | more)
+            produce(self.broker, name, values, partition)
 
     def driver(self, runner: Any = None, **options: Any) -> Driver:
         return Driver(self.job, ObjectStorage(self.job.checkpoint), runner or InlineRunner(), **options)

@@ -93,6 +93,10 @@ class Timed:
     def exhausted(self) -> bool:
         return self._driver.exhausted
 
+    @property
+    def idle_warnings(self) -> tuple[str, ...]:
+        return self._driver.idle_warnings
+
     def step(self, *, final: bool = False) -> EpochResult | None:
         result = self._driver.step(final=final)
         return None if result is None else replace(result, seconds={"tasks": 0.1})

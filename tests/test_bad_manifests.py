@@ -787,6 +787,66 @@ CASES = [
         'spec.streams[0].source.kafka.topic: "orders, payments" is not the name of a topic; use letters, digits, ., _ and -',
     ),
     bad(
+        "a kafka source of no topic",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092"}',
+        "spec.streams[0].source.kafka: has no topic; give topic, or topicPattern for several",
+    ),
+    bad(
+        "a kafka source of a topic and a pattern",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, topicPattern: "orders-.*"}',
+        "spec.streams[0].source.kafka: has topic and topicPattern; keep one",
+    ),
+    bad(
+        "a pattern that is empty",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topicPattern: ""}',
+        'spec.streams[0].source.kafka.topicPattern: "" must not be empty; give a regular expression of Python that matches the'
+        " whole names of topics",
+    ),
+    bad(
+        "a pattern that is none",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topicPattern: "orders-*)"}',
+        'spec.streams[0].source.kafka.topicPattern: "orders-*)" is not a regular expression (unbalanced parenthesis at position 8); write'
+        " one as orders-.* or orders-(eu|us)",
+    ),
+    bad(
+        "a pattern of a shell",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topicPattern: "*-orders"}',
+        'spec.streams[0].source.kafka.topicPattern: "*-orders" is not a regular expression (nothing to repeat at position 0); write one'
+        " as orders-.* or orders-(eu|us)",
+    ),
+    bad(
+        "a pattern of topics of its own",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topicPattern: "__.*"}',
+        'spec.streams[0].source.kafka.topicPattern: "__.*" means Kafka\'s own topics, which begin with __ and which no pattern matches;'
+        " correct it, or name one by topic",
+    ),
+    bad(
+        "an interval of discovery without a pattern",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topic: orders, discoveryInterval: 10s}',
+        'spec.streams[0].source.kafka.discoveryInterval: "10s" is for topicPattern, and there is none; remove it, or give topicPattern',
+    ),
+    bad(
+        "an interval of discovery that is too short",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topicPattern: "orders-.*", discoveryInterval: 0s}',
+        'spec.streams[0].source.kafka.discoveryInterval: "0s" must be at least 100ms and at most 1h',
+    ),
+    bad(
+        "a pattern that matches the topic of results",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topicPattern: "orders.*"}',
+        'spec.streams[0].source.kafka.topicPattern: "orders.*" matches orders-paid, to which spec.joins[0].output.sink.kafka writes; narrow'
+        " it, or give the results another topic",
+        also=(SINK, 'sink: {kafka: {bootstrapServers: "b:9092", topic: orders-paid}}'),
+    ),
+    bad(
         "an option that would move offsets",
         "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
         'kafka: {bootstrapServers: "b:9092", topic: orders, options: {enable.auto.commit: true}}',
@@ -818,7 +878,8 @@ CASES = [
         'kafka: {bootstrapServers: "b:9092", topic: orders, sasl.password: sesame, options: "sasl.password=sesame"}',
         "spec.streams[0].source.kafka.options: must be a mapping",
         'spec.streams[0].source.kafka["sasl.password"]: is given to a field that does not exist; the fields here are bootstrapServers,'
-        " topic, format, schemaRegistry, startingOffsets, startingTimestamp, metadata, onDataLoss, groupId, idleTimeout, timeout and"
+        " topic, topicPattern, discoveryInterval, format, schemaRegistry, startingOffsets, startingTimestamp, metadata, onDataLoss,"
+        " groupId, idleTimeout, timeout and"
         " options",
     ),
     bad(

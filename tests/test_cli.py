@@ -33,7 +33,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from streamjoin.api import loop
-from streamjoin.api.loop import Asked, Done, Ended, Entering, Event, Loop, Reason, Retrying, Starting, Stopping, Waiting
+from streamjoin.api.loop import Asked, Done, Ended, Entering, Event, Loop, Notice, Reason, Retrying, Starting, Stopping, Waiting
 from streamjoin.api.machine import shortage
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
@@ -672,6 +672,7 @@ class ScriptedDriver:
 
     def __init__(self, *answers: Any, exhausted: bool = True) -> None:
         self.exhausted = exhausted
+        self.idle_warnings: tuple[str, ...] = ()
         self.calls: list[str] = []
         self._answers: Iterator[Any] = iter(answers)
 
@@ -715,6 +716,20 @@ def test_a_failed_epoch_is_tried_again_and_then_goes_on(tmp_path: Path) -> None:
     events = play(driver, tmp_path, until_idle=True)
     assert [event.attempt for event in events if isinstance(event, Retrying)] == [1, 2]
     assert ended(events).reason is Reason.IDLE
+
+
+def test_what_sources_without_news_warn_of_is_told_once(tmp_path: Path) -> None:
+    driver = ScriptedDriver(exhausted=False)
+    stop = threading.Event()
+
+    def warn(*warnings: str) -> Callable[[], None]:
+        return lambda: setattr(driver, "idle_warnings", warnings)
+
+    none, both = ("no topic",), ("no topic", "a file is gone")
+    driver._answers = iter([*(warn(*each) for each in ((), none, none, both, (), none)), stop.set])
+    events = play(driver, tmp_path, stop=stop)
+    told = [event.text for event in events if isinstance(event, Notice)]
+    assert told == ["warning: no topic", "warning: a file is gone", "warning: no topic"]
 
 
 def test_an_epoch_is_tried_four_times(tmp_path: Path) -> None:

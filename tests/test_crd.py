@@ -77,6 +77,7 @@ def refused(name: str, old: str, new: str, field: str, message: str, good: str =
 
 FILES = "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}"
 KAFKA = "kafka: {bootstrapServers: 'kafka:9092', topic: orders}"
+PATTERN = "kafka: {bootstrapServers: 'kafka:9092', topicPattern: 'orders-(eu|us)-[0-9]+'}"
 RATE = "rate: {constant: 50}"
 RATE_FIELD = "spec.streams[1].source.generator.rate"
 COLUMN = "id: {sequence: {start: 5}}"
@@ -132,6 +133,8 @@ ACCEPTED = [
     accepted("every unit", (WINDOW, "window: {within: 1d2h3m4s5ms6us}")),
     accepted("a hundred years", (WINDOW, "window: {within: 36500d}")),
     accepted("Kafka to Kafka", (FILES, KAFKA), (SINK, "sink: {kafka: {bootstrapServers: b, topic: out, options: {linger.ms: 5, a: x}}}")),
+    accepted("topics by pattern", (FILES, PATTERN)),
+    accepted("topics by pattern, looked for now and then", (FILES, PATTERN.replace("'}", "', discoveryInterval: 100ms}"))),
     accepted("snapshots", (SINK, SINK + "\n        snapshots: {every: 10s, size: 9, maxDelay: 3, key: order_id, keep: 7d, buffer: 256Mi}")),
     accepted("snapshots in files alone", (SINK, SINK + "\n        snapshots: {size: 9, store: {embedded: {}}}")),
     accepted(
@@ -278,6 +281,41 @@ REFUSED = [
     refused("spaces around a place", "path: in/orders", "path: ' in'", "spec.streams[0].source.files.path", "without spaces around it"),
     refused(
         "a topic with a slash", FILES, KAFKA.replace("orders", "a/b"), "spec.streams[0].source.kafka.topic", "is not the name of a topic"
+    ),
+    refused(
+        "a topic and a pattern",
+        FILES,
+        KAFKA.replace("topic:", "topicPattern: a.*, topic:"),
+        "spec.streams[0].source.kafka",
+        "exactly one of topic and topicPattern",
+    ),
+    refused(
+        "neither a topic nor a pattern",
+        FILES,
+        KAFKA.replace(", topic: orders", ""),
+        "spec.streams[0].source.kafka",
+        "exactly one of topic and topicPattern",
+    ),
+    refused(
+        "an empty pattern",
+        FILES,
+        PATTERN.replace("orders-(eu|us)-[0-9]+", ""),
+        "spec.streams[0].source.kafka.topicPattern",
+        "at least 1 chars long",
+    ),
+    refused(
+        "an interval of discovery without a pattern",
+        FILES,
+        KAFKA.replace("topic:", "discoveryInterval: 9s, topic:"),
+        "spec.streams[0].source.kafka.discoveryInterval",
+        "is for topicPattern, and there is none",
+    ),
+    refused(
+        "an interval of discovery that is too long",
+        FILES,
+        PATTERN.replace("'}", "', discoveryInterval: 2h}"),
+        "spec.streams[0].source.kafka.discoveryInterval",
+        "at least 100ms and at most 1h",
     ),
     refused("the same name twice", "name: payments", "name: orders", "spec.streams[1]", "Duplicate value"),
     refused("the same name in capitals", "name: payments", "name: Orders", "spec.streams", "two streams have the same name"),
@@ -516,6 +554,11 @@ BEYOND = {
     "a label by a name that none can have",
     "a secret's place",
     "an option that is no setting",
+    # Patterns of Python, which CEL does not know.
+    "a pattern that is none",
+    "a pattern of a shell",
+    "a pattern of topics of its own",
+    "a pattern that matches the topic of results",
     # YAML, which kubectl reads in its own way.
     "a field given twice",
     "a YAML tag",
@@ -1048,6 +1091,27 @@ FREE = [
 def test_what_is_not_in_the_state_may_change(defined: ApiServer, joins: str) -> None:
     defined.admin.create(joins, as_kubectl(GOOD))
     defined.admin.patch(f"{joins}/good", FREE, JSON_PATCH)
+
+
+@pytest.mark.apiserver
+def test_a_pattern_may_follow_a_topic_and_another_pattern_and_no_topic_a_pattern(defined: ApiServer, joins: str) -> None:
+    """Whether it matches the topic is for the operator to say."""
+    place, source = f"{joins}/good", "/spec/streams/0/source/kafka"
+    defined.admin.create(joins, as_kubectl(changed((FILES, KAFKA))))
+    to_pattern = [
+        {"op": "remove", "path": f"{source}/topic"},
+        {"op": "add", "path": f"{source}/topicPattern", "value": "orders(-.*)?"},
+    ]
+    with pytest.raises(ApiError, match=r"a stream's source .* may not change"):
+        defined.admin.patch(place, [*to_pattern, {"op": "add", "path": f"{source}/format", "value": "raw"}], JSON_PATCH)
+    defined.admin.patch(place, to_pattern, JSON_PATCH)
+    defined.admin.patch(place, [{"op": "replace", "path": f"{source}/topicPattern", "value": "orders-.*"}], JSON_PATCH)
+    to_topic = [
+        {"op": "remove", "path": f"{source}/topicPattern"},
+        {"op": "add", "path": f"{source}/topic", "value": "orders"},
+    ]
+    with pytest.raises(ApiError, match=r"a stream's source .* may not change"):
+        defined.admin.patch(place, to_topic, JSON_PATCH)
 
 
 @pytest.mark.apiserver

@@ -56,6 +56,9 @@ ACCEPTED: dict[str, str] = {
     "spec: rule: a join has no sink, and no stream reads its results; give files, delta, iceberg, postgres, kafka or console": OPTIONAL,
     "spec: rule: a stream's source (its kind, directory or topic, and format) may not change under the same checkpoint; give another"
     " checkpoint, or make another StreamJoin": NEW_FIELD,
+    "spec.streams[].source.kafka: rule: give exactly one of topic and topicPattern": OPTIONAL,
+    "spec.streams[].source.kafka: rule: is not the name of a topic; use letters, digits, ., _ and -": OPTIONAL,
+    "spec.streams[].source.kafka: rule: is for topicPattern, and there is none; remove it, or give topicPattern": NEW_FIELD,
     "spec: rule: a stream's schema may not change under the same checkpoint; give another checkpoint, or make another StreamJoin": OPTIONAL,
     "spec: rule: a stream's select may not change under the same checkpoint; give another checkpoint, or make another StreamJoin": (
         "it may now, where joins come or go"

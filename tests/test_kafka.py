@@ -35,8 +35,9 @@ from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.io.base import SinkError, SourceError, Staged, UnavailableError
 from streamjoin.io.kafka_client import KafkaClient
+from streamjoin.io.kafka_group import SESSION
 from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
-from streamjoin.io.kafka_source import SESSION, KafkaSource, KafkaSourceConfig, fair_shares
+from streamjoin.io.kafka_source import KafkaSource, KafkaSourceConfig, fair_shares
 from streamjoin.io.several import Sinks
 from streamjoin.job import compile_job
 from streamjoin.manifest import load
@@ -396,7 +397,7 @@ def test_a_topic_that_is_another_one_is_refused(broker: KafkaBroker, topic: Call
 def test_a_topic_that_was_made_anew_is_data_loss_also_where_it_is_longer(
     broker: KafkaBroker, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamjoin.io.kafka_source.BEHIND_SECONDS", 0.5)
+    monkeypatch.setattr("streamjoin.io.kafka_topics.BEHIND_SECONDS", 0.5)
     name = topic(2)
     produce(broker, name, rows(0, 5))
     failing, skipping = source_of(broker, name), source_of(broker, name, on_data_loss="skip")
@@ -673,14 +674,19 @@ def test_metrics_say_what_the_brokers_say(broker: KafkaBroker, tmp_path: Path) -
     assert result is not None
     position = driver.checkpoint.positions[0]
     assert position is not None
-    lags = [sample(metrics, "kafka_lag_records", stream="l", partition=str(partition)) for partition in (0, 1)]
+    lags = [sample(metrics, "kafka_lag_records", stream="l", topic=join.topics[0], partition=str(partition)) for partition in (0, 1)]
     assert lags == [60 - position["offsets"][str(partition)] for partition in (0, 1)]
     assert sum(lags) == sample(metrics, "backlog_records", stream="l") == 70
     broker.delete_records(join.topics[0], 1, 60)
     broker.delete_records(join.topics[1], 0, 58)
     while watched.step(final=True) is not None:
         pass
-    assert [sample(metrics, "kafka_lag_records", stream=name, partition=str(p)) for name in "lr" for p in (0, 1)] == [0] * 4
+    ends = [
+        sample(metrics, "kafka_lag_records", stream=name, topic=topic, partition=str(partition))
+        for name, topic in zip("lr", join.topics, strict=False)
+        for partition in (0, 1)
+    ]
+    assert ends == [0] * 4
     lost = {name: sample(metrics, "kafka_skipped_records_total", stream=name) for name in "lr"}
     assert lost == {"l": 10, "r": 8}, "what two epochs had not taken yet"
     assert {name: 120 - sample(metrics, "input_records_total", stream=name) for name in "lr"} == lost

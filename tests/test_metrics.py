@@ -584,7 +584,7 @@ def test_kafka_is_shown_by_stream_and_partition_and_summed_over_epochs(run: Run)
         totals = result.totals | {"skipped": [0, 4]}
         metrics.observe(replace(result, source_errors=errors, backlog_by_partition=(lag, {}), totals=totals))
     seen = scrape(metrics)
-    assert seen["kafka_lag_records"] == {("1", "l"): 3}, "a partition that the last epoch did not know of has no series"
+    assert seen["kafka_lag_records"] == {("1", "l", "t"): 3}, "a partition that the last epoch did not know of has no series"
     assert seen["kafka_source_errors_total"] == {"l": 13, "r": 4}
     assert seen["kafka_skipped_records_total"] == {"l": 0, "r": 4}
     assert (seen["kafka_sent_records_total"], seen["kafka_sent_bytes_total"]) == (100, 2000)

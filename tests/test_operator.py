@@ -113,6 +113,25 @@ class TestChanges:
         is_same = revision(before, "") == revision(after, "")
         assert is_same == (kind in (Class.IGNORED, Class.LIVE)), "the driver restarts exactly when the revision differs"
 
+    @pytest.mark.parametrize(
+        ("before", "after", "kind"),
+        [
+            ({"topic": "orders"}, {"topicPattern": "orders(-.*)?"}, Class.RESTART),
+            ({"topic": "orders"}, {"topicPattern": "orders-.*"}, Class.REFUSED),
+            ({"topicPattern": "orders-.*"}, {"topicPattern": "other-.*"}, Class.RESTART),
+            ({"topicPattern": "orders-.*"}, {"topicPattern": "orders-.*", "discoveryInterval": "1s"}, Class.RESTART),
+            ({"topicPattern": "orders"}, {"topic": "orders"}, Class.REFUSED),
+        ],
+    )
+    def test_a_pattern_may_follow_a_topic_that_it_matches(self, before: Object, after: Object, kind: Class) -> None:
+        def of(topics: Object) -> Object:
+            return compared(manifest_of(changed("streams.0.source", {"kafka": {"bootstrapServers": "kafka:9092"} | topics})))
+
+        changes = classify(of(before), of(after))
+        assert worst(changes) is kind
+        assert all(change.field.startswith("spec.streams[0].source.kafka.") for change in changes)
+        assert revision(of(before), "") != revision(of(after), "")
+
     def test_a_budget_is_the_drivers_which_says_for_how_long_it_lasts(self) -> None:
         before = changed("shedding", {"model": "linear"})
         after = copy.deepcopy(before)

@@ -175,6 +175,10 @@ class _Quick:
     def exhausted(self) -> bool:
         return bool(self._driver.exhausted)
 
+    @property
+    def idle_warnings(self) -> tuple[str, ...]:
+        return tuple(self._driver.idle_warnings)
+
     def step(self, *, final: bool = False) -> EpochResult | None:
         result: EpochResult | None = self._driver.step(final=final)
         return None if result is None else replace(result, seconds={"tasks": 0.1}, backlog=(0,) * len(result.backlog))

@@ -1031,6 +1031,15 @@ exit_way(
     do="Create it, or correct `topic`",
 )
 exit_way(
+    "A topic that was read by its pattern is deleted",
+    3,
+    "Kafka topic orders-eu on kafka:9092: the topic was deleted (it was read up to these offsets by partition: 0: 17); what was not read of"
+    " it is lost. Set kafka.onDataLoss: skip to go on without it, or choose a new checkpoint.location",
+    "Kafka topic orders-eu on kafka:9092: the topic was deleted",
+    "Set kafka.onDataLoss: skip to go on without it",
+    do="Set `onDataLoss: skip`, if the topic was meant to go; the join goes on with the others",
+)
+exit_way(
     "The schema registry of a Kafka source cannot be reached",
     3,
     "epoch 0: task 0: UnavailableError: schema registry https://registry: no answer within 30 s (Connection refused); see whether it is up,"

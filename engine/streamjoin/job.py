@@ -73,6 +73,9 @@ class Inbox:
         return Inbox, ()
 
 
+ONE_TOPIC = "Kafka topic "
+BY_PATTERN = "Kafka topics by pattern"
+"""What a stream of topics by pattern is of, whatever the pattern."""
 SourceModel = FilesSource | GeneratorSource | KafkaSource | DeltaSource | IcebergSource | JoinSource
 SinkModel = FilesSink | ConsoleSink | KafkaSink | DeltaSink | IcebergSink | PostgresSink | Inbox
 
@@ -620,7 +623,8 @@ def _source_identity(source: SourceModel) -> str:
     if isinstance(source, JoinSource):
         return "results of a join"
     if isinstance(source, KafkaSource):
-        return f"{source.format} records of Kafka topic {source.topic}"
+        # Not by which pattern: it may change, as the position says of each topic what was read of it.
+        return f"{source.format} records of " + (BY_PATTERN if source.topic is None else ONE_TOPIC + source.topic)
     if isinstance(source, DeltaSource):
         return f"Delta table {source.path}"
     if isinstance(source, IcebergSource):

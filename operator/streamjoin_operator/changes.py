@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from streamjoin.language.topics import matches
 from streamjoin.manifest.model import Join, Manifest
 from streamjoin.manifest.versions import FORMER
 from streamjoin.scheme.models import HANDSHAKE
@@ -56,6 +57,7 @@ def _rule(pattern: str, kind: Class, why: str) -> Rule:
 
 
 DEFAULT_NAME = Join.model_fields["name"].default
+_TOPIC = re.compile(r"spec\.streams\[\d+\]\.source\.kafka\.topic")
 _SELECT = re.compile(r"spec\.streams\[\d+\]\.select.*")
 IDENTITY = "held tuples and positions in the checkpoint would no longer fit"
 CHAIN = "tuples in a chain have yet to meet: no other model goes on from what it holds, nor it from what another model does"
@@ -75,6 +77,7 @@ RULES = (
     _rule(r"spec\.streams\[\d+\]\.source\.delta\.path", Class.REFUSED, IDENTITY),
     _rule(r"spec\.streams\[\d+\]\.source\.iceberg\.table", Class.REFUSED, IDENTITY),
     _rule(r"spec\.streams\[\d+\]\.source\.kafka\.(topic|format)", Class.REFUSED, IDENTITY),
+    _rule(r"spec\.streams\[\d+\]\.source\.kafka\.topicPattern", Class.RESTART, "each topic goes on from where it was read"),
     _rule(r"spec\.joins\[\d+\]\.(name|condition|type|window)\b.*", Class.REFUSED, IDENTITY),
     _rule(r"spec\.scaling\.tau\d", Class.RESTART, "load shedding and the metrics' thresholds rest on it"),
     _rule(r"spec\.scaling\.budget\b.*", Class.RESTART, "the driver says for how long it lasts"),
@@ -139,6 +142,7 @@ def classify(before: Object, after: Object) -> tuple[Change, ...]:
     fields = [field for field in {**old, **new} if old.get(field) != new.get(field)]
     moved = before["spec"]["checkpoint"] != after["spec"]["checkpoint"]
     changes = [_relaxed(change, moved, bool(joins)) for change in map(_classified, sorted(fields))]
+    changes = [_widened(change, old, new) for change in changes]
     return (*changes, *joins)
 
 
@@ -180,6 +184,14 @@ def _relaxed(change: Change, moved: bool, joins_change: bool) -> Change:
     if moved and change.kind is Class.REFUSED:
         return Change(change.field, Class.RESTART, "the join begins anew in another checkpoint")
     return change
+
+
+def _widened(change: Change, old: Mapping[str, Any], new: Mapping[str, Any]) -> Change:
+    """A pattern may follow a topic that it matches."""
+    topic, pattern = old.get(change.field), new.get(f"{change.field}Pattern")
+    if change.kind is not Class.REFUSED or not _TOPIC.fullmatch(change.field) or not topic or not pattern or not matches(pattern, topic):
+        return change
+    return Change(change.field, Class.RESTART, "the topic is one of topicPattern, and goes on from where it was read")
 
 
 def _fields(value: Object) -> dict[str, Any]:

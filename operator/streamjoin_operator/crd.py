@@ -174,10 +174,16 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         ),
     ),
     sources.KafkaSource: (
+        _exactly_one("topic", "topicPattern"),
         Rule(
-            "self.topic.matches('^[A-Za-z0-9._-]+$') && !(self.topic in ['.', '..'])",
+            "!has(self.topic) || (self.topic.matches('^[A-Za-z0-9._-]+$') && !(self.topic in ['.', '..']))",
             "is not the name of a topic; use letters, digits, ., _ and -",
             field="topic",
+        ),
+        Rule(
+            "!has(self.discoveryInterval) || has(self.topicPattern)",
+            "is for topicPattern, and there is none; remove it, or give topicPattern",
+            field="discoveryInterval",
         ),
     ),
     sinks.KafkaSink: (
@@ -387,12 +393,17 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             "streams",
             " && ".join(
                 [f"has(s.source.{kind}) == has(o.source.{kind})" for kind in _names(sources.Source)]
+                # A pattern may follow a topic, which the operator compares it with.
+                + [
+                    "(!has(s.source.kafka) || !has(o.source.kafka) || !has(s.source.kafka.topic)"
+                    " || (has(o.source.kafka.topic) && s.source.kafka.topic == o.source.kafka.topic))"
+                ]
                 + [
                     f"(!has(s.source.{kind}) || !has(o.source.{kind})"
                     f" || ({' && '.join(f's.source.{kind}.{name} == o.source.{kind}.{name}' for name in names)}))"
                     for kind, names in (
                         ("files", ("path", "format")),
-                        ("kafka", ("topic", "format")),
+                        ("kafka", ("format",)),
                         ("delta", ("path",)),
                         ("iceberg", ("table",)),
                     )

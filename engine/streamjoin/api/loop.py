@@ -212,6 +212,7 @@ class Loop:
         self._until_idle = until_idle
         self._run_seconds = run_seconds
         self._pauses = pauses
+        self._warned: frozenset[str] = frozenset()
 
     def run(self) -> None:
         """All epochs."""
@@ -252,7 +253,9 @@ class Loop:
                 if done is None and self._driver.exhausted:
                     return Reason.IDLE
             now = time.monotonic()
-            if done is not None:
+            if done is None:
+                self._tell_warnings()
+            else:
                 yield done
             if self._run_seconds is not None:
                 # Counted from the end of the first step, for that one starts the workers.
@@ -268,6 +271,13 @@ class Loop:
             self._tell(Waiting())
             self._stop.wait(wait)
         return Reason.STOPPED
+
+    def _tell_warnings(self) -> None:
+        """What sources that have nothing new warn of, once: no epoch's result says it."""
+        for warning in self._driver.idle_warnings:
+            if warning not in self._warned:
+                self._tell(Notice(f"warning: {warning}"))
+        self._warned = frozenset(self._driver.idle_warnings)
 
     def _attempts(self, *, final: bool) -> Done | None:
         """One epoch, tried again with growing pauses. Raises what the last attempt raised."""

@@ -24,8 +24,8 @@ from streamjoin.cli.completeness import least, percent
 from streamjoin.cli.history import History
 from streamjoin.cli.record import epoch_record
 from streamjoin.cli.scaling import decision_text, plan_text, switch_text
+from streamjoin.cli.seen import WARNING, Seen
 from streamjoin.cli.seen import Kind as TroubleKind
-from streamjoin.cli.seen import Seen
 from streamjoin.cli.subject import Subject
 from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.epoch.ports import EpochResult
@@ -128,8 +128,9 @@ class LineView:
             for warning in event.result.warnings:
                 if warning not in self._warned:
                     self._warned.add(warning)
-                    self._note(f"warning: {warning}")
+                    self._note(f"{WARNING}{warning}")
         elif text := happening(event, self._subject.runner):
+            self._warned.add(text.removeprefix(WARNING))
             self._note(text)
 
     def tick(self) -> None:

@@ -116,6 +116,8 @@ class Driver:
         self.checkpoint = Checkpoint()
         self.exhausted = False
         """Whether, when last asked, both sources said that nothing will ever come after what they had planned."""
+        self.idle_warnings: tuple[str, ...] = ()
+        """Of the sources, when last asked, if they had nothing new."""
         self.layout: Layout | None = None
         self._storage = storage
         self._runner = runner
@@ -265,6 +267,7 @@ class Driver:
         inputs = self._plan_inputs(head, final)
         self.exhausted = all(plan.exhausted for plan in inputs)
         idle = not any(plan.splits for plan in inputs)
+        self.idle_warnings = tuple(warning for plan in inputs for warning in plan.warnings) if idle else ()
         if self._replanner.running is None and (not idle or self._may_change_joins(final)):
             steps.lap("plan")
             self._enter("deploy")

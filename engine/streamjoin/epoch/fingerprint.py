@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from streamjoin.epoch.ports import CheckpointMismatch
-from streamjoin.job import Job
+from streamjoin.job import BY_PATTERN, ONE_TOPIC, Job
 from streamjoin.language.join_type import JoinType
+from streamjoin.language.topics import matches
 from streamjoin.manifest import resolve
+from streamjoin.manifest.sources import KafkaSource
 from streamjoin.state.log import Checkpoint
 
 CONDITION = "].condition"
@@ -40,6 +42,7 @@ def join_changes(job: Job, checkpoint: Checkpoint, location: str) -> JoinChanges
     before, now = _as_named_today(checkpoint.fingerprint), job.fingerprint()
     if not before:
         return JoinChanges()
+    before = _widened(job, before)
     had, streams = _streams_in(before), _streams_in(now)
     if len(had) != len(streams):
         lines = [f"spec.streams: {', '.join(streams)} differ from {', '.join(had)}, which the checkpoint was made with"]
@@ -60,10 +63,29 @@ def _mismatch(lines: list[str], location: str) -> CheckpointMismatch:
     return CheckpointMismatch("; ".join(lines) + f". Restore the manifest, or choose a new checkpoint.location (this one is {location})")
 
 
+def _widened(job: Job, before: dict[str, str]) -> dict[str, str]:
+    """The fingerprint, with a stream's topic taken for the pattern by which it is read now, where that matches it: what was read of it is
+    in the position by its name."""
+    widened = {}
+    for index, stream in enumerate(job.streams):
+        source, name = stream.source, f"spec.streams[{index}].source"
+        if isinstance(source, KafkaSource) and source.topic_pattern is not None:
+            records, _, topic = before.get(name, "").partition(ONE_TOPIC)
+            if topic and matches(source.topic_pattern, topic):
+                widened[name] = records + BY_PATTERN
+    return before | widened
+
+
 def _differing(before: Mapping[str, str], now: Mapping[str, str], names: list[str]) -> Iterator[str]:
     for name in names:
-        if before.get(name) != now[name]:
-            yield f"{name}: {now[name]} differs from {before.get(name)}, which the checkpoint was made with"
+        was, is_now = before.get(name), now[name]
+        if was is not None and was.endswith(BY_PATTERN) and ONE_TOPIC in is_now:
+            topic = is_now.partition(ONE_TOPIC)[2]
+            pattern = topic.replace(".", r"\.")
+            message = "cannot follow topicPattern, as it would be forgotten how far others were read"
+            yield f"{name}.kafka.topic: {topic} {message}; topicPattern: {pattern} reads it alone"
+        elif was != is_now:
+            yield f"{name}: {is_now} differs from {was}, which the checkpoint was made with"
 
 
 def _joins(job: Job, checkpoint: Checkpoint, before: Mapping[str, str]) -> tuple[JoinChanges, list[str]]:

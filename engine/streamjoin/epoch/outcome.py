@@ -201,6 +201,7 @@ def _totals(
     totals |= {name: [last.totals.get(name, [0])[0] + count] for name, count in once.items()}
     totals["skipped"] = [plan.skipped_records for plan in epoch.inputs]
     totals["replaced"] = [plan.replacements for plan in epoch.inputs]
+    totals["deleted"] = [plan.deletions for plan in epoch.inputs]
     return totals
 
 
@@ -225,9 +226,11 @@ def _advance(
     stream = job.streams[number]
     if isinstance(stream.source, JoinSource):
         return _watermark_of_results(job, last, epoch, fed, number, stream.source), last.partitions[number]
+    there = epoch.inputs[number].backlog_by_partition
     return advance(
         last.watermarks[number],
-        last.partitions[number],
+        # Those of a topic that was deleted, or is not read any more, hold nothing back.
+        {partition: newest for partition, newest in last.partitions[number].items() if partition in there},
         (route for report in reports for route in report.routes if route.stream == number),
         delay_micros=stream.watermark_micros,
         idle_seconds=stream.idle_micros / 1e6,
@@ -278,6 +281,7 @@ def result_of(
         block_tuples=spec.block_tuples if epoch.plans.current.scheme.model == HANDSHAKE else None,
         source_errors=tuple(_source_errors(reports, stream) for stream in range(len(inputs))),
         backlog_by_partition=tuple(plan.backlog_by_partition for plan in inputs),
+        topics=tuple(plan.topics for plan in inputs),
     )
 
 

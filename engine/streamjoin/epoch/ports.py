@@ -169,6 +169,8 @@ class EpochResult:
     delays: Mapping[str, Delays] = field(default_factory=dict)
     """How long records waited for their results, by join: of those whose results became visible since the epoch before was done. Without
     joins that had none."""
+    topics: tuple[Mapping[int, tuple[str, int]], ...] = ()
+    """Of streams of topics by pattern: by partition its topic, and its number in that. Empty: no stream is."""
 
     @property
     def duration(self) -> float:
@@ -181,6 +183,10 @@ class Stepper(Protocol):
 
     @property
     def exhausted(self) -> bool: ...
+
+    @property
+    def idle_warnings(self) -> tuple[str, ...]:
+        """Of the sources, where the last step found nothing new; what an epoch warns of is in its result."""
 
     def start(self) -> None: ...
 

@@ -11,6 +11,7 @@ from a manifest's models.
 ``plain_json``, ``json_native``   JSON as columns, by machine code
 ``generator``, ``generator_*``    made-up records: rates and columns
 ``kafka_source``, ``kafka_sink``  Kafka; records move in bulk (``kafka_bulk``, by ``librdkafka`` itself) or one by one
+``kafka_topics``, ``kafka_*``     which topics exist and how far each has been read; consumers; the consumer group
 ``schema_registry``               schemas by id
 ``registered``, ``decoded``       Kafka records that name their schema, as columns
 ``avro_*``, ``protobuf_*``        Avro and Protobuf, by machine code

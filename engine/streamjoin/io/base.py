@@ -88,6 +88,10 @@ class SourcePlan:
     """How often what is read was replaced by something else that has its name, since the stream's start; a part of the position."""
     arrivals: Arrivals | None = None
     """When the splits' records came, where the driver knows that. None: readers say it, or they came when this was planned."""
+    deletions: int = 0
+    """How many of the topics that were read were deleted, since the stream's start; a part of the position."""
+    topics: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    """By partition, the topic that it is of, and its number in that; where the stream is of topics by pattern."""
 
 
 @dataclass(frozen=True)

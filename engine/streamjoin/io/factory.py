@@ -58,13 +58,14 @@ def make_source(
         )
         return FilesSource(config, declared, snapshots, exact_counts, stream=stream)
     if isinstance(source, sources.KafkaSource):
-        from streamjoin.io.kafka_source import KafkaSource, KafkaSourceConfig
+        from streamjoin.io.kafka_source import DISCOVERY_SECONDS, KafkaSource, KafkaSourceConfig
 
         group = source.group_id or f"streamjoin-{query}"
         kafka = KafkaSourceConfig(
             *(_kafka_client(source), group, source.format, source.starting_offsets, source.on_data_loss, _registry(source)),
             metadata=_metadata(source, declared),
             starting_millis=None if source.starting_timestamp is None else -(-source.starting_micros // 1000),
+            discovery_seconds=DISCOVERY_SECONDS if source.discovery_interval is None else source.discovery_interval.micros / SECOND,
         )
         return KafkaSource(kafka, declared)
     if isinstance(source, sources.DeltaSource):
@@ -149,7 +150,11 @@ def _kafka_client(kafka: sources.KafkaSource | sinks.KafkaSink) -> KafkaClient:
     from streamjoin.io.kafka_client import KafkaClient
 
     options = {name: _setting(value) for name, value in kafka.options.items()}
-    return KafkaClient(kafka.bootstrap_servers, kafka.topic, tuple(sorted(options.items())), kafka.timeout.micros / SECOND)
+    pattern = kafka.topic_pattern if isinstance(kafka, sources.KafkaSource) else None
+    topic = pattern or kafka.topic
+    assert topic is not None, "the manifest demands one"
+    timeout = kafka.timeout.micros / SECOND
+    return KafkaClient(kafka.bootstrap_servers, topic, tuple(sorted(options.items())), timeout, is_pattern=pattern is not None)
 
 
 def _metadata(kafka: sources.KafkaSource, schema: pa.Schema) -> tuple[tuple[str, str], ...]:

@@ -178,6 +178,27 @@ class BulkConsumer(_Client):
         if code:
             raise KafkaException(library.error(code))
 
+    def rest(self) -> None:
+        """Fetch nothing until the next ``assign``. Raises KafkaException."""
+        self._taken.drop()
+        code = self._library.assign(self._handle, None)
+        if code:
+            raise KafkaException(self._library.error(code))
+
+    def learn(self, topic: str, timeout_seconds: float) -> None:
+        """Ask which brokers lead the topic's partitions. Raises KafkaException."""
+        library, found = self._library, ctypes.POINTER(Metadata)()
+        asked = library.topic_new(self._handle, topic.encode(), None)
+        if not asked:
+            raise KafkaException(library.error(library.last_error()))
+        try:
+            code = library.metadata(self._handle, 0, asked, ctypes.byref(found), int(timeout_seconds * 1000))
+        finally:
+            library.topic_destroy(asked)
+        if code:
+            raise KafkaException(library.error(code))
+        library.metadata_destroy(found)
+
     def take(self, split: KafkaSplit, low: int, limit: int, wanted: Wanted, timeout_seconds: float) -> Fetched:
         """The split's records from offset ``low`` on, at most ``limit``, as far as they come within the time. O(bytes)."""
         taken = self._taken
@@ -205,7 +226,7 @@ class BulkConsumer(_Client):
         try:
             while True:
                 result = native.gather(
-                    *(taken.addresses, taken.count, split.partition, low, split.end, int(wanted.lines), state, offsets, found),
+                    *(taken.addresses, taken.count, split.number, low, split.end, int(wanted.lines), state, offsets, found),
                     *(values, value_ends, value_given, keys, key_ends, key_given, times, step, *functions),
                 )
                 taken.next = int(state[native.AT])
@@ -213,6 +234,8 @@ class BulkConsumer(_Client):
                     values = _larger(values)
                 elif result == native.KEYS_FULL and (len(keys) < BLOCK_BYTES or not state[native.RECORDS]):
                     keys = _larger(keys)
+                elif result == native.TOPIC_UNKNOWN:
+                    self._tell_topic(split, state)
                 else:
                     break
         finally:
@@ -230,9 +253,22 @@ class BulkConsumer(_Client):
             arrived=_stamps(times, step, count),
         )
 
+    def _tell_topic(self, split: KafkaSplit, state: np.ndarray) -> None:
+        """Says of the message that the state stands at whether it is of the split's topic."""
+        from streamjoin.io import kafka_native as native
+
+        topic = Message.from_address(int(self._taken.addresses[state[native.AT]])).topic
+        state[native.TOPIC if self._topic_of(topic) == split.topic else native.OTHER_TOPIC] = topic
+
+    def _topic_of(self, topic: int) -> str | None:
+        """The name of a topic, by its address."""
+        name = self._library.topic_name(topic) if topic else None
+        return None if name is None else str(name.decode())
+
     def _event(self, address: int) -> Event:
         message = Message.from_address(address)
-        event = Event(self._library.error(message.err, self._library.message_errstr(address)), message.partition, message.offset)
+        error = self._library.error(message.err, self._library.message_errstr(address))
+        event = Event(error, self._topic_of(message.topic), message.partition, message.offset)
         self._library.message_destroy(address)
         return event
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -45,13 +45,19 @@ _MENDABLE = {
 
 @dataclass(frozen=True)
 class KafkaClient:
-    """How to reach one topic."""
+    """How to reach a topic, or all whose names match a pattern."""
 
     servers: str
     topic: str
+    """Its name, or the pattern."""
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Settings of librdkafka; a value ``file:/path`` is that file's content, ``env:NAME`` that environment variable's."""
     timeout_seconds: float = 30.0
+    is_pattern: bool = False
+
+    def one(self, topic: str) -> KafkaClient:
+        """The same for one of the topics."""
+        return replace(self, topic=topic, is_pattern=False) if self.is_pattern else self
 
     def settings(self, own: Mapping[str, Any], errors: type[Exception]) -> dict[str, Any]:
         """The options of a client; ``own`` win over the user's. Raises ``errors`` where a secret cannot be read."""
@@ -88,7 +94,7 @@ class KafkaClient:
         return errors(f"{self}: {error.str()}; {remedy}")
 
     def __str__(self) -> str:
-        return f"Kafka topic {self.topic} on {self.servers}"
+        return f"Kafka {'topics that match' if self.is_pattern else 'topic'} {self.topic} on {self.servers}"
 
 
 class Complaints:

@@ -14,6 +14,7 @@ from streamjoin.kernel.native import native, read, write
 from streamjoin.kernel.numba_names import addresses, ir, types
 
 ERROR = Message.err.offset
+TOPIC_OF = Message.topic.offset
 PARTITION = Message.partition.offset
 VALUE, VALUE_BYTES = Message.payload.offset, Message.payload_bytes.offset
 KEY, KEY_BYTES = Message.key.offset, Message.key_bytes.offset
@@ -21,12 +22,13 @@ OFFSET = Message.offset.offset
 NEWLINE = 10
 SPACE = 32
 
-DONE, VALUES_FULL, KEYS_FULL = 0, 1, 2
+DONE, VALUES_FULL, KEYS_FULL, TOPIC_UNKNOWN = 0, 1, 2, 3
 """Why :func:`gather` has stopped."""
-AT, RECORDS, VALUES_USED, KEYS_USED, EVENTS, PASSED, NO_LINES = range(7)
-"""What each number of the state is: the message to go on with; the records, bytes and events so far; and whether, 0 or 1, a record at
-or after the end has come, and a value is not one line with something in it."""
-STATES = 7
+AT, RECORDS, VALUES_USED, KEYS_USED, EVENTS, PASSED, NO_LINES, TOPIC, OTHER_TOPIC = range(9)
+"""What each number of the state is: the message to go on with; the records, bytes and events so far; whether, 0 or 1, a record at or after
+the end has come, and a value is not one line with something in it; the address of the topic that is read, and of another one, 0 where it is
+not known yet. All messages that are taken at once have one address for one topic."""
+STATES = 9
 
 
 @addresses
@@ -95,11 +97,11 @@ def gather(
 ) -> Any:
     """Copies records out of messages and destroys those, until all are done or there is no room for one; O(bytes).
 
-    ``messages``: addresses; state[AT] says with which to begin. Records of other partitions, and of offsets outside [low, high), are
-    dropped; what is no record is left alone, and its index put into ``events``. Values go to ``values``, ``gap`` bytes apart (the byte is
-    a newline), and keys to ``keys`` where ``key_ends`` has room for them; timestamps, by the function ``timestamp``, to ``times``: of the
-    first record, and of each that is ``step`` after one. For the rest see ``kafka_records``. Returns DONE, VALUES_FULL or KEYS_FULL: then
-    call again with more room, or with all of it.
+    ``messages``: addresses; state[AT] says with which to begin. Records of other topics and partitions, and of offsets outside [low, high),
+    are dropped; what is no record is left alone, and its index put into ``events``. Values go to ``values``, ``gap`` bytes apart (the byte
+    is a newline), and keys to ``keys`` where ``key_ends`` has room for them; timestamps, by the function ``timestamp``, to ``times``: of
+    the first record, and of each that is ``step`` after one. For the rest see ``kafka_records``. Returns DONE; VALUES_FULL or KEYS_FULL:
+    then call again with more room, or with all of it; or TOPIC_UNKNOWN: then call again with the topic of state[AT] in the state.
     """
     at, row, used, keys_used, found = state[AT], state[RECORDS], state[VALUES_USED], state[KEYS_USED], state[EVENTS]
     passed, no_lines = state[PASSED], state[NO_LINES]
@@ -115,7 +117,15 @@ def gather(
             found += 1
             at += 1
             continue
+        topic = int64_at(message + types.uint64(TOPIC_OF))
+        if topic != state[TOPIC] and topic != state[OTHER_TOPIC]:
+            result = TOPIC_UNKNOWN
+            break
         offset = int64_at(message + types.uint64(OFFSET))
+        if topic != state[TOPIC]:
+            _call(destroy, message)
+            at += 1
+            continue
         if int32_at(message + types.uint64(PARTITION)) != partition or offset < low or offset >= high:
             if offset >= high and int32_at(message + types.uint64(PARTITION)) == partition:
                 passed = 1

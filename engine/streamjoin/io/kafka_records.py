@@ -22,6 +22,7 @@ from streamjoin.io.text import JsonFormat, parse_block, raw_text
 
 HEADER = "streamjoin-id"
 """The header with a record's identity, where another column is its key."""
+ANY_PARTITION = -1
 HEADER_OF = "header:"
 """With what the name begins that says that a column is a header."""
 
@@ -33,10 +34,19 @@ class KafkaSplit(Split):
     topic: str
     start: int
     end: int
+    of_topic: int | None = None
+    """Which partition of the topic it is of, where the stream is of several topics, and knows it by another number."""
+
+    @property
+    def number(self) -> int:
+        """Of the partition in its topic."""
+        number = self.partition if self.of_topic is None else self.of_topic
+        assert number is not None
+        return number
 
     @property
     def name(self) -> str:
-        return f"{self.topic} partition {self.partition} offsets {self.start}-{self.end}"
+        return f"{self.topic} partition {self.number} offsets {self.start}-{self.end}"
 
 
 @dataclass(frozen=True)
@@ -94,8 +104,14 @@ class Event:
     """What a consumer gives instead of a record: that a partition has ended, or an error."""
 
     error: KafkaError
+    topic: str | None
+    """None where it is of none."""
     partition: int
     offset: int
+
+    def is_of(self, split: KafkaSplit) -> bool:
+        """Whether it may be about the split's partition, not about one that was read before."""
+        return self.topic is None or (self.topic == split.topic and self.partition in (ANY_PARTITION, split.number))
 
 
 @dataclass(frozen=True)
@@ -126,7 +142,7 @@ class Fetched:
 
     def rejected(self, split: KafkaSplit, index: int, error: str) -> Rejected:
         offset = int(self.offsets[index])
-        place = f"{split.topic} partition {split.partition} offset {offset}"
+        place = f"{split.topic} partition {split.number} offset {offset}"
         return Rejected(offset - split.start, raw_text(self.values[index] or b""), error, place)
 
 
@@ -270,7 +286,7 @@ def record_column(
     if kind == "topic":
         return pa.repeat(split.topic, len(fetched))
     if kind == "partition":
-        return pa.repeat(pa.scalar(split.partition, pa.int32()), len(fetched))
+        return pa.repeat(pa.scalar(split.number, pa.int32()), len(fetched))
     if kind == "offset":
         return pa.array(fetched.offsets)
     if kind == "timestamp":

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from streamjoin.io import librdkafka
 from streamjoin.io.arrivals import Stamps, sample_step
@@ -38,8 +38,18 @@ FETCHING = {
     "fetch.wait.max.ms": 100,
 }
 """How consumers fetch, unless the user's options say otherwise."""
+OF_MANY = {"queued.max.messages.kbytes": 2_048}
+"""The same, where there are more of them, of many topics."""
+LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+ABSENT = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 SESSIONS = 4
 """Consumers that a process keeps of one source: each goes on where it stopped without asking for the same records again."""
+SESSIONS_OF_MANY = 32
+"""The same of many topics. To send a consumer elsewhere takes as long as its request that is under way. So there are more of them, and
+where there are still too few, each rests as soon as it has read."""
+LEARN_SECONDS = 1.0
+LEARNT_SECONDS = 60.0
+"""So long after it was told of a topic, a consumer still knows it; in truth for a quarter of an hour."""
 
 
 class Fetcher(Protocol):
@@ -47,6 +57,12 @@ class Fetcher(Protocol):
 
     def assign(self, topic: str, partition: int, offset: int) -> None:
         """Fetch from there on, and nothing else. Raises KafkaException."""
+
+    def rest(self) -> None:
+        """Fetch nothing until the next ``assign``. Raises KafkaException."""
+
+    def learn(self, topic: str, timeout_seconds: float) -> None:
+        """Ask which brokers lead the topic's partitions. Raises KafkaException."""
 
     def take(self, split: KafkaSplit, low: int, limit: int, wanted: Wanted, timeout_seconds: float) -> Fetched:
         """The split's records from offset ``low`` on, at most ``limit``, as far as they come within the time."""
@@ -63,20 +79,27 @@ class RecordByRecord:
     def assign(self, topic: str, partition: int, offset: int) -> None:
         self._consumer.assign([TopicPartition(topic, partition, offset)])
 
+    def rest(self) -> None:
+        self._consumer.unassign()
+
+    def learn(self, topic: str, timeout_seconds: float) -> None:
+        self._consumer.list_topics(topic, timeout_seconds)
+
     def take(self, split: KafkaSplit, low: int, limit: int, wanted: Wanted, timeout_seconds: float) -> Fetched:
         """O(bytes), with several Python objects for each record."""
         got = self._consumer.consume(min(limit, READ_MESSAGES), timeout_seconds)
         records, events, passed = got, [], False
         # All records as they should be, by far the most frequent: told by the last one and their number.
-        dense = bool(got) and got[-1].offset() - low + 1 == len(got) and got[0].partition() == split.partition
+        place = split.topic, split.number
+        dense = bool(got) and got[-1].offset() - low + 1 == len(got) and (got[0].topic(), got[0].partition()) == place
         dense = dense and all(message.error() is None for message in got)
         if not dense:
             records = []
             for message in got:
                 error = message.error()
                 if error is not None:
-                    events.append(Event(error, message.partition(), message.offset()))
-                elif message.partition() == split.partition and message.offset() >= low:
+                    events.append(Event(error, message.topic(), message.partition(), message.offset()))
+                elif (message.topic(), message.partition()) == place and message.offset() >= low:
                     if message.offset() < split.end:
                         records.append(message)
                     else:
@@ -138,14 +161,17 @@ class Session:
             "isolation.level": "read_committed",
             "error_cb": self._complaints,
         }
-        kinds: list[Callable[[dict[str, Any]], Fetcher]] = [lambda settings: RecordByRecord(Consumer(FETCHING | settings))]
+        fetching = FETCHING | OF_MANY if client.is_pattern else FETCHING
+        kinds: list[Callable[[dict[str, Any]], Fetcher]] = [lambda settings: RecordByRecord(Consumer(fetching | settings))]
         library = librdkafka.load()
         if library is not None and not headers:
-            kinds.insert(0, lambda settings: BulkConsumer(library, FETCHING | settings))
+            kinds.insert(0, lambda settings: BulkConsumer(library, fetching | settings))
         self.fetcher: Fetcher = client.make_first(kinds, own, SourceError)
         self._counted = 0
-        self.stands_at: tuple[int, int] | None = None
-        """(partition, offset) that would be read next without asking again."""
+        self._learnt: dict[str, float] = {}
+        """When this consumer was last told of a topic, by the monotonic clock."""
+        self.stands_at: tuple[str, int, int] | None = None
+        """(topic, partition, offset) that would be read next without asking again."""
 
     def new_errors(self) -> int:
         """What the brokers, or the way to them, did wrong since this was last asked."""
@@ -157,9 +183,9 @@ class Session:
 
         Raises SourceError, UnavailableError.
         """
-        assert split.partition is not None
-        partition, offset = split.partition, split.start
-        if self.stands_at != (partition, offset):
+        partition, offset = split.number, split.start
+        if self.stands_at != (split.topic, partition, offset):
+            self._learn(split.topic)
             self.fetcher.assign(split.topic, partition, offset)
         self.stands_at = None
         self._complaints.forget()
@@ -168,37 +194,55 @@ class Session:
         while offset < split.end and not (ended or passed):
             fetched = self.fetcher.take(split, offset, split.end - offset, wanted, POLL_SECONDS)
             for event in fetched.events:
-                self._check(split, event)
-                ended |= event.error.code() == KafkaError._PARTITION_EOF and event.partition == partition and event.offset >= split.end
+                if event.is_of(split):
+                    self._check(split, event)
+                    ended |= event.error.code() == KafkaError._PARTITION_EOF and event.offset >= split.end
             passed = fetched.passed
             if len(fetched):
                 offset = int(fetched.offsets[-1]) + 1
                 deadline = time.monotonic() + self._client.timeout_seconds
                 yield fetched
             elif not (ended or passed):
-                self._keep_waiting(f"nothing came of partition {partition} from offset {offset} on", deadline)
+                self._keep_waiting(split.topic, f"nothing came of partition {partition} from offset {offset} on", deadline)
         if not passed:
-            self.stands_at = (partition, split.end)
+            self.stands_at = (split.topic, partition, split.end)
+
+    def rest(self) -> None:
+        """Fetch nothing for now, so that no request is under way when it is sent elsewhere."""
+        self.stands_at = None
+        with contextlib.suppress(KafkaException):  # it goes on fetching then, which is only slower
+            self.fetcher.rest()
+
+    def _learn(self, topic: str) -> None:
+        """A consumer that is sent from one topic to another would find out by itself who leads its partitions, after up to a second."""
+        now = time.monotonic()
+        if self._learnt and now - self._learnt.get(topic, float("-inf")) > LEARNT_SECONDS:
+            with contextlib.suppress(KafkaException):  # whatever is wrong is said by reading
+                self.fetcher.learn(topic, LEARN_SECONDS)
+        self._learnt[topic] = now
 
     def _check(self, split: KafkaSplit, event: Event) -> None:
         """Raises what reading cannot go on after; what librdkafka mends by itself is remembered for messages."""
         error = event.error
         if error.code() == KafkaError._PARTITION_EOF:
             return
-        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            raise UnavailableError(f"{self._client}: {split.name} were there when the epoch was planned, and are no more ({error.str()})")
-        failure = self._client.failure(error, SourceError, "no answer")
+        client = self._client.one(split.topic)
+        # One topic of several may go while it is read: the next plan is made without it, or says so.
+        gone = (*LOST, *ABSENT) if self._client.is_pattern else LOST
+        if error.code() in gone:
+            raise UnavailableError(f"{client}: {split.name} were there when the epoch was planned, and are no more ({error.str()})")
+        failure = client.failure(error, SourceError, "no answer")
         if isinstance(failure, SourceError):
             raise failure
         self._complaints(error)
 
-    def _keep_waiting(self, what: str, deadline: float) -> None:
+    def _keep_waiting(self, topic: str, what: str, deadline: float) -> None:
         """Raises SourceError where the brokers refuse this client, UnavailableError after the deadline."""
         refusal = self._complaints.refusal(self._client, SourceError)
         if refusal is not None:
             raise refusal
         if time.monotonic() > deadline:
-            raise self._client.unavailable(what, self._complaints.text)
+            raise self._client.one(topic).unavailable(what, self._complaints.text)
 
     def close(self) -> None:
         with contextlib.suppress(Exception):  # nothing depends on it
@@ -206,7 +250,8 @@ class Session:
 
 
 _idle: dict[tuple[int, KafkaClient, str, bool], list[Session]] = {}
-"""By process (a fork must not use its parent's), topic, group, and whether they read headers, consumers that nobody reads from."""
+"""By process (a fork must not use its parent's), topic or pattern, group, and whether they read headers, consumers that nobody reads
+from."""
 
 
 def close_idle() -> None:
@@ -218,7 +263,7 @@ def close_idle() -> None:
 
 
 def close_kept(client: KafkaClient, group: str) -> None:
-    """The same, of one topic and group."""
+    """The same, of one topic, or all of a pattern, and group."""
     for headers in (False, True):
         for session in _idle.pop((os.getpid(), client, group, headers), []):
             session.close()
@@ -228,8 +273,9 @@ def close_kept(client: KafkaClient, group: str) -> None:
 def borrowed(client: KafkaClient, group: str, split: KafkaSplit, *, headers: bool = False) -> Iterator[Session]:
     """A consumer of this process, if possible one that stands where the split begins; ``headers``: one that reads them."""
     kept = _idle.setdefault((os.getpid(), client, group, headers), [])
-    ready = next((session for session in kept if session.stands_at == (split.partition, split.start)), None)
-    if ready is None and len(kept) >= SESSIONS:
+    ready = next((session for session in kept if session.stands_at == (split.topic, split.number, split.start)), None)
+    is_moved = ready is None and len(kept) >= (SESSIONS_OF_MANY if client.is_pattern else SESSIONS)
+    if is_moved:
         ready = kept[0]
     if ready is not None:
         kept.remove(ready)
@@ -242,4 +288,6 @@ def borrowed(client: KafkaClient, group: str, split: KafkaSplit, *, headers: boo
     except BaseException:
         session.close()
         raise
+    if is_moved and client.is_pattern:
+        session.rest()
     kept.append(session)

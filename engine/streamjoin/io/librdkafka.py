@@ -113,6 +113,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "message_timestamp": (ctypes.c_int64, (_Pointer, _Pointer)),
     "topic_new": (_Pointer, (_Pointer, ctypes.c_char_p, _Pointer)),
     "topic_destroy": (None, (_Pointer,)),
+    "topic_name": (ctypes.c_char_p, (_Pointer,)),
     "produceva": (_Pointer, (_Pointer, _Pointer, ctypes.c_size_t)),
     "error_code": (ctypes.c_int, (_Pointer,)),
     "error_string": (ctypes.c_char_p, (_Pointer,)),

@@ -168,6 +168,7 @@ Span = Annotated[Duration, _Between(Duration(0), LONGEST)]
 """A duration that may be 0."""
 PositiveSpan = Annotated[Duration, _Between(Duration(1), LONGEST)]
 DeadlineSpan = Annotated[Duration, _Between(Duration.parse("10s"), LONGEST)]
+DiscoverySpan = Annotated[Duration, _Between(Duration.parse("100ms"), Duration.parse("1h"))]
 EpochSpan = Annotated[Duration, _Between(Duration.parse("0s"), Duration.parse("1h"))]
 MemoryAmount = Annotated[Memory, _Between(Memory.parse("64Mi"), Memory.parse("16Ti"))]
 CapacityAmount = Annotated[Memory, _Between(Memory.parse("1Ki"), Memory.parse("16Ti"))]

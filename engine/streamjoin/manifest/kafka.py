@@ -15,6 +15,7 @@ from streamjoin.manifest.problem import Problem, closest, is_secret, listed
 from streamjoin.manifest.sinks import KafkaSink
 from streamjoin.manifest.sources import KafkaSource, SchemaRegistry
 from streamjoin.manifest.text import field_name
+from streamjoin.manifest.topics import source_topic_problems, topic_problem
 
 RAW_COLUMNS: Mapping[str, tuple[TypeName, ...]] = {
     "key": (TypeName.BINARY, TypeName.STRING),
@@ -63,11 +64,13 @@ _CALLBACKS = re.compile(r".*_cb|logger|on_delivery|on_commit")
 
 
 def kafka_client_problems(field: str, kafka: KafkaSource | KafkaSink | None) -> Iterator[Problem]:
-    """The topic's name and the options."""
+    """The topics and the options."""
     if kafka is None:
         return
-    if not re.fullmatch(r"[A-Za-z0-9._-]+", kafka.topic) or kafka.topic in (".", ".."):
-        yield Problem(f"{field}.topic", kafka.topic, "is not the name of a topic; use letters, digits, ., _ and -")
+    if isinstance(kafka, KafkaSource):
+        yield from source_topic_problems(field, kafka)
+    else:
+        yield from topic_problem(f"{field}.topic", kafka.topic)
     refused = {**_BOTH, **(_SOURCE if isinstance(kafka, KafkaSource) else _SINK)}
     for name, value in kafka.options.items():
         here = option_field(field, name)

@@ -6,7 +6,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from streamjoin.manifest.field_types import HttpUrl, Instant, Location, Name, Number, Options, PositiveSpan, Scalar, Span, instant_micros
+from streamjoin.manifest.field_types import (
+    DiscoverySpan,
+    HttpUrl,
+    Instant,
+    Location,
+    Name,
+    Number,
+    Options,
+    PositiveSpan,
+    Scalar,
+    Span,
+    instant_micros,
+)
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.quantity import Duration
 
@@ -196,27 +208,32 @@ class KafkaMetadata(Part):
 
 
 class KafkaSource(Part):
-    """Records of one Kafka topic, of all its partitions and those that are added."""
+    """Records of one Kafka topic, or of all topics whose names match a pattern: all their partitions, also those that are added later."""
 
     bootstrap_servers: Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
-    """Where to find the brokers: host:port, more of them after commas."""
-    topic: Annotated[str, StringConstraints(min_length=1, max_length=249)]
+    """The brokers' addresses: host:port, separated by commas."""
+    topic: Annotated[str, StringConstraints(min_length=1, max_length=249)] | None = None
     """The topic."""
+    topic_pattern: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = None
+    """Instead of topic, a Python regular expression. All topics whose whole name it matches are read, also those that appear later. Kafka's
+    internal topics, whose names begin with __, never match."""
+    discovery_interval: DiscoverySpan | None = None
+    """With topicPattern: how often, at most, the brokers are asked for the list of topics. By default 5s."""
     format: Literal["json", "raw", "avro", "protobuf", "jsonSchema"] = "json"
     """json: a record's value is one JSON object; raw: the columns are those of the record, such as key, value, offset and timestamp; avro,
     protobuf and jsonSchema: a value names its schema by the id that a schema registry gave it."""
     schema_registry: SchemaRegistry | None = None
     """avro, protobuf and jsonSchema: the registry that has the schemas."""
     starting_offsets: Literal["earliest", "latest"] = "earliest"
-    """Where a new checkpoint begins; partitions that are added later are read from their start."""
+    """Where a new checkpoint begins; partitions and topics that are added later are read from their start."""
     starting_timestamp: Instant | None = None
     """Where a new checkpoint begins instead: with each partition's first record of that time or later, as ISO 8601; without a zone it is
     UTC."""
     metadata: KafkaMetadata | None = None
     """Columns of the record's key, time, headers and place, beside those of its value."""
     on_data_loss: Literal["fail", "skip"] = "fail"
-    """When retention has removed records that were not read yet, or the topic was deleted and made anew: fail, or skip what is lost, with
-    a warning."""
+    """What to do if retention removed records before they were read, or if a topic was deleted, or deleted and recreated: fail, or skip the
+    lost records with a warning."""
     group_id: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
     """The consumer group that is told the offsets of each commit, for lag monitors. By default streamjoin- and the resource's name."""
     idle_timeout: PositiveSpan = Duration.parse("30s")
@@ -272,7 +289,7 @@ class Source(Part):
     generator: GeneratorSource | None = None
     """Made-up tuples, to try things and to measure."""
     kafka: KafkaSource | None = None
-    """A Kafka topic."""
+    """A Kafka topic, or several."""
     delta: DeltaSource | None = None
     """The rows added to a Delta table."""
     iceberg: IcebergSource | None = None

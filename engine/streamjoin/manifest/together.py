@@ -36,6 +36,7 @@ from streamjoin.manifest.sinks import PostgresSink, Sink
 from streamjoin.manifest.stores import postgres_sink_problems, postgres_sink_remarks, store_problems, store_remarks
 from streamjoin.manifest.tables import TABLES, catalog_problems, catalog_remarks, table_problems
 from streamjoin.manifest.text import field_name
+from streamjoin.manifest.topics import loop_problems
 from streamjoin.scheme.models import HANDSHAKE, KEYED
 
 _RESOURCE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -92,7 +93,7 @@ def problems(manifest: Manifest) -> list[Problem]:
     if by_name is not None and joins:
         checks += [_model(manifest, by_name), _held(manifest, by_name)]
     checks += [_join_names(joins), _window_kinds(joins), _scheme(manifest), _checkpoint(manifest), _places(manifest)]
-    checks.append(_punctuations(manifest))
+    checks += [_punctuations(manifest), _topics(streams, joins)]
     return [problem for check in checks for problem in until_refused(check)]
 
 
@@ -405,6 +406,12 @@ def _source(field: str, stream: model.Stream) -> Check:
         if spike is not None and spike.every is not None and spike.length > spike.every:
             message = f"must be at most every ({spike.every}); shorten it"
             yield Problem(f"{field}.generator.rate.spike.for", str(spike.length), message)
+
+
+def _topics(streams: Sequence[model.Stream], joins: Sequence[model.Join]) -> Check:
+    read = [(f"spec.streams[{index}].source.kafka", _given(stream, "source", "kafka")) for index, stream in enumerate(streams)]
+    written = [(f"spec.joins[{index}].output.sink.kafka", _given(join, "output", "sink", "kafka")) for index, join in enumerate(joins)]
+    return loop_problems(read, written)
 
 
 def _files_source(field: str, files: sources.FilesSource) -> Check:

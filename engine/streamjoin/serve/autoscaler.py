@@ -255,6 +255,10 @@ class Elastic:
     def exhausted(self) -> bool:
         return self._driver.exhausted
 
+    @property
+    def idle_warnings(self) -> tuple[str, ...]:
+        return self._driver.idle_warnings
+
     def start(self) -> None:
         self._driver.start()
         self._autoscaler.begin()

@@ -261,7 +261,7 @@ CHAIN = (
 KAFKA = (
     _gauge(
         "kafka_lag_records",
-        ("name", "stream", "partition"),
+        ("name", "stream", "topic", "partition"),
         "How far a partition's end was ahead of what the last epoch read of it, when that was planned.",
     ),
     _counter("kafka_skipped_records_total", STREAM, "Records that retention removed before they were read (onDataLoss: skip).", "skipped"),
@@ -270,6 +270,12 @@ KAFKA = (
         STREAM,
         "Times that a stream's topic was deleted and made anew, and then read from its start (onDataLoss: skip).",
         "replaced",
+    ),
+    _counter(
+        "kafka_deleted_topics_total",
+        STREAM,
+        "Topics of a pattern that were deleted after they had been read from (onDataLoss: skip).",
+        "deleted",
     ),
     _counter("kafka_source_errors_total", STREAM, "Errors of a stream's brokers, or on the way to them, that reading met with."),
     _counter("kafka_sent_records_total", NAME, "Records that the sink's brokers have acknowledged, in epochs that were sent whole."),

@@ -446,6 +446,13 @@ class Metrics(Collector):
                 for cause, share in (("shedding", estimate.lost_to_shedding), ("lateness", estimate.lost_to_lateness)):
                     page.add("streamjoin_lost_results_ratio", share, name, join, over, cause)
 
+    def _lags(self, result: EpochResult, number: int) -> list[tuple[str, int, int]]:
+        """Of a stream's partitions: their topics, their numbers in these, and how many records wait there."""
+        source = self._job.streams[number].source
+        one = source.topic or "" if isinstance(source, KafkaSource) else ""
+        topics, lags = result.topics[number] if result.topics else {}, result.backlog_by_partition[number]
+        return sorted((*topics.get(partition, (one, partition)), waiting) for partition, waiting in lags.items())
+
     @staticmethod
     def _messages(totals: Mapping[str, Sequence[int]]) -> list[str]:
         """The kinds of a chain's messages; none where there is no chain."""
@@ -457,8 +464,8 @@ class Metrics(Collector):
         name = self._job.name
         for number, stream in enumerate(self._streams):
             page.add("streamjoin_backlog_records", result.backlog[number], name, stream)
-            for partition, waiting in sorted(result.backlog_by_partition[number].items()):
-                page.add(f"{KAFKA_PREFIX}lag_records", waiting, name, stream, partition)
+            for topic, partition, waiting in self._lags(result, number):
+                page.add(f"{KAFKA_PREFIX}lag_records", waiting, name, stream, topic, partition)
             lag = result.lag[number]
             if lag is not None:
                 page.add("streamjoin_watermark_lag_seconds", lag + max(0.0, now - result.started_at), name, stream)

@@ -37,6 +37,10 @@ class Watched:
     def exhausted(self) -> bool:
         return self._driver.exhausted
 
+    @property
+    def idle_warnings(self) -> tuple[str, ...]:
+        return self._driver.idle_warnings
+
     def start(self) -> None:
         repeated = retries()
         try:
