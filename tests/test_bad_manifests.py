@@ -778,7 +778,7 @@ CASES = [
         "a kafka source without servers",
         "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
         "kafka: {topic: orders}",
-        "spec.streams[0].source.kafka.bootstrapServers: is missing; give where to find the brokers",
+        "spec.streams[0].source.kafka.bootstrapServers: is missing; give the brokers' addresses",
     ),
     bad(
         "a topic's name",
@@ -802,8 +802,8 @@ CASES = [
         "a pattern that is empty",
         "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
         'kafka: {bootstrapServers: "b:9092", topicPattern: ""}',
-        'spec.streams[0].source.kafka.topicPattern: "" must not be empty; give a regular expression of Python that matches the'
-        " whole names of topics",
+        'spec.streams[0].source.kafka.topicPattern: "" must not be empty; give a Python regular expression for the whole'
+        " names of topics, instead of topic",
     ),
     bad(
         "a pattern that is none",

@@ -97,7 +97,7 @@ def test_a_driver_reads_nothing_that_an_operator_of_another_release_has_written(
             document["spec"]["ofAnotherRelease"] = True
             return {**files, driver_files.MANIFEST_KEY: json.dumps(document), driver_files.EXECUTOR_KEY: "{}"}
 
-        for module in ("child_steps", "trial_step", "children"):
+        for module in ("reconciliation", "children"):
             monkeypatch.setattr(f"streamjoin_operator.{module}.driver_files", of_another_release)
         world.reconciler = world.operator()
         world.now += world.settings.resync_seconds

@@ -215,8 +215,8 @@ class KafkaSource(Part):
     topic: Annotated[str, StringConstraints(min_length=1, max_length=249)] | None = None
     """The topic."""
     topic_pattern: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = None
-    """Instead of topic, a Python regular expression. All topics whose whole name it matches are read, also those that appear later. Kafka's
-    internal topics, whose names begin with __, never match."""
+    """A Python regular expression for the whole names of topics, instead of topic. All topics that match are read, also those that appear
+    later. Kafka's internal topics, whose names begin with __, never match."""
     discovery_interval: DiscoverySpan | None = None
     """With topicPattern: how often, at most, the brokers are asked for the list of topics. By default 5s."""
     format: Literal["json", "raw", "avro", "protobuf", "jsonSchema"] = "json"
