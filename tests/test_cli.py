@@ -300,6 +300,7 @@ def test_a_checkpoint_of_another_join_is_refused_naming_what_differs(tmp_path: P
     assert result.exit_code == Exit.MISMATCH
     assert "spec.joins[0].condition" in result.stderr
     assert "checkpoint.location" in result.stderr
+    assert "go on" not in result.stderr, "the same command would be refused again"
 
 
 def test_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from streamjoin.api.loop import Ended, Reason
 from streamjoin.cli import wording
 from streamjoin.cli.completeness import completeness_text
+from streamjoin.cli.exits import Exit
 from streamjoin.cli.history import History
 from streamjoin.cli.record import run_span
 from streamjoin.cli.subject import Subject
@@ -47,7 +48,8 @@ def summary_lines(subject: Subject, history: History, ended: Ended, picture: Pat
             lines.append(_line("plans", wording.plural(history.switched, "change"), numbers, moved))
     if picture is not None:
         lines.append(_line("picture", str(picture)))
-    if ended.reason is not Reason.IDLE:
+    is_refused = ended.failure is not None and ended.failure.code is Exit.MISMATCH  # the same command would be, too
+    if ended.reason is not Reason.IDLE and not is_refused:
         lines.append(_line("go on", subject.command))
     return lines
 
