@@ -527,7 +527,9 @@ def test_without_prometheus_it_holds_until_that_is_back(join: Join, prometheus: 
     join.until("idle", lambda: 0 <= join.gauge("streamjoin_worker_utilization_ratio") < 0.25)
     join.until_epochs(10)  # twice as long as scaleDownAfter
     assert join.condition("MetricsAvailable")["reason"] in ("PrometheusUnreachable", "PrometheusSlow")
-    assert (len(join.acts()), join.status["workers"], len(join.running("executor"))) == (decided, 3, 3)
+    # By the driver's own numbers the join may be cut anew, and no worker goes.
+    assert {record["decision"]["kind"] for record in join.acts()[decided:]} <= {"REPLAN"}
+    assert (join.status["workers"], len(join.running("executor"))) == (3, 3)
     prometheus(1)
     join.until("MetricsAvailable", lambda: join.condition("MetricsAvailable").get("status") == "True")
     join.until_workers(1)
@@ -541,7 +543,9 @@ def test_by_metrics_that_cannot_be_true_no_worker_is_removed(join: Join, tmp_pat
         join.kubectl("exec", "untrue", "--", "sh", "-c", f"echo '{lie}' > /tmp/lie")
 
     spec = join.body["spec"]
-    spec["scaling"] = {"tau0": 0.25, "scaleDownAfter": "5s", "prometheus": {"url": f"http://untrue.{join.namespace}:9090"}}
+    url = f"http://untrue.{join.namespace}:9090"
+    spec["scaling"] = {"tau0": 0.25, "scaleDownAfter": "5s", "prometheus": {"url": url}}
+    install(join.kube, f"prometheus.allowedUrls={{{url}}}")
     join.begin(workers=3)
     for lie, reason in (("stale", "MetricsStale"), ("nan", "MetricsNotFinite"), ("one less", "MetricsIncomplete")):
         tell(lie)
@@ -554,6 +558,7 @@ def test_by_metrics_that_cannot_be_true_no_worker_is_removed(join: Join, tmp_pat
     tell("none")
     join.until_workers(1)
     check_results(join, tmp_path)
+    install(join.kube)
 
 
 UNTRUE = """
