@@ -9,26 +9,9 @@ import json
 import sys
 from pathlib import Path
 
-from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.ports import Runner
-from streamjoin.job import compile_job
-from streamjoin.manifest import load
 from streamjoin.runner import spark
-from streamjoin.runner.archive import JOIN, STREAM
+from streamjoin.runner.archive import run
 from streamjoin.runner.classes import Shared
-from streamjoin.state.storage import ObjectStorage
-
-
-def run(root: Path, runner: Runner) -> None:
-    """Joins all that there is."""
-    job = compile_job(load(JOIN.format(stream=STREAM, root=root)))
-    driver = Driver(job, ObjectStorage(job.checkpoint), runner)
-    try:
-        driver.start()
-        while driver.step(final=True) is not None:
-            pass
-    finally:
-        driver.stop()
 
 
 def main() -> None:

@@ -173,11 +173,15 @@ class Joined:
         for partition in range(self.partitions):
             values = []
             for _ in range(count):
-                row = (len(self.rows[side]), self.rng.randint(0, 60), START + self.rng.randint(0, seconds * SECOND))
-                self.rows[side].append(row)
-                moment = datetime.fromtimestamp(row[2] // SECOND, UTC).replace(microsecond=row[2] % SECOND)
-                values.append({"rid": row[0], "k": row[1], "at": moment.isoformat()} | more)
+                row, key, moment = self.new_row(side, seconds)
+                values.append({"rid": row, "k": key, "at": moment.isoformat()} | more)
             produce(self.broker, name, values, partition)
+
+    def new_row(self, side: int, seconds: int) -> tuple[int, int, datetime]:
+        """Number, key and time of another row, which the oracle knows from now on."""
+        row = (len(self.rows[side]), self.rng.randint(0, 60), START + self.rng.randint(0, seconds * SECOND))
+        self.rows[side].append(row)
+        return row[0], row[1], datetime.fromtimestamp(row[2] // SECOND, UTC).replace(microsecond=row[2] % SECOND)
 
     def driver(self, runner: Any = None, **options: Any) -> Driver:
         return Driver(self.job, ObjectStorage(self.job.checkpoint), runner or InlineRunner(), **options)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ import fastavro
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from harness import SECOND, START
 from kafka_broker import KafkaBroker
 from kafka_join import Joined, produce
 from registry_server import NoRegistry, RegistryServer
@@ -103,10 +101,8 @@ class RegisteredJoin(Joined):
             for partition in range(self.partitions):
                 values = []
                 for _ in range(count):
-                    row = (len(self.rows[side]), self.rng.randint(0, 60), START + self.rng.randint(0, seconds * SECOND))
-                    self.rows[side].append(row)
-                    moment = datetime.fromtimestamp(row[2] // SECOND, UTC).replace(microsecond=row[2] % SECOND)
-                    record = {"rid": row[0], "k": row[1], "at": moment, "note": ["a", "b"], "price": 1.5}
+                    row, key, moment = self.new_row(side, seconds)
+                    record = {"rid": row, "k": key, "at": moment, "note": ["a", "b"], "price": 1.5}
                     fields = [field["name"] for field in schema["fields"]]
                     values.append(framed(number, avro(schema, {name: record[name] for name in fields})))
                 produce(self.broker, name, values, partition)

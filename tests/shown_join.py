@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from harness import SECOND, START, Input, driver_for, join_of, make_batch, make_job
 from streamjoin.api.loop import Done, Waiting
+from streamjoin.bearer import Token
 from streamjoin.cli.history import History
 from streamjoin.cli.live import LiveRun
 from streamjoin.cli.subject import Subject
@@ -24,7 +25,6 @@ from streamjoin.serve.api import PlanApi
 from streamjoin.serve.live import Board
 from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.server import DriverServer
-from streamjoin.serve.token import Token
 from streamjoin.serve.watch import Watched
 from streamjoin.state.storage import ObjectStorage
 

@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness import SECOND, START, Input, driver_for, make_batch, make_job, manifest_text, oracle, output_of
+from streamjoin.bearer import TokenFile
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.epoch.driver import Driver
@@ -32,7 +33,6 @@ from streamjoin.serve.api import MOST_BODY_BYTES, PlanApi
 from streamjoin.serve.messages import MOST_AREAS, PlanAnswer, StatisticsAnswer
 from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.server import DriverServer
-from streamjoin.serve.token import TokenFile
 from streamjoin.serve.watch import Watched
 from streamjoin.state.storage import ObjectStorage
 

@@ -23,6 +23,7 @@ from pyarrow import flight
 from faulty_runs import elastic, run_with_faults
 from harness import driver_for, join_of, manifest_text
 from joins import BAND, band_inputs
+from streamjoin.bearer import TokenFile
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.epoch.driver import Driver
@@ -35,7 +36,6 @@ from streamjoin.serve.followers import Followers, FollowLimits
 from streamjoin.serve.queries import QueryApi
 from streamjoin.serve.query_metrics import QueryMetrics, QueryPage
 from streamjoin.serve.server import DriverServer
-from streamjoin.serve.token import TokenFile
 from streamjoin.state.storage import ObjectStorage
 from test_follow_command import process
 from test_query_follow import Server as HttpServer

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from harness import output_of
-from image_join import run
 from skips import lacks
 from streamjoin.kernel import library, native
 from streamjoin.kernel.native import _private_directory
 from streamjoin.kernel.run import merge_two
 from streamjoin.runner import machine_code as machine_code_module
+from streamjoin.runner.archive import run
 from streamjoin.runner.inline import InlineRunner
 
 ENGINE = Path(__file__).parents[1] / "engine"
@@ -125,7 +125,7 @@ def test_a_library_has_every_native_function_and_joins_and_reads_as_numba_does(m
         from streamjoin.runner.machine_code import import_all
         import_all()
         native.compile_all()
-        from image_join import run
+        from streamjoin.runner.archive import run
         from streamjoin.runner.inline import InlineRunner
         run(Path(sys.argv[2]), InlineRunner())
         print(len(native.functions()), [name for name in sys.modules if name in ("numba", "llvmlite")])

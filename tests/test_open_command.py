@@ -15,7 +15,7 @@ from playwright.sync_api import expect
 
 from browser import browser
 from shown_join import Shown, read
-from streamjoin.serve.token import TokenFile
+from streamjoin.bearer import TokenFile
 from streamjoin_operator.following import Ended, Unreachable
 from streamjoin_operator.health import Health
 from streamjoin_operator.opening import keep_open

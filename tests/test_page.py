@@ -26,11 +26,11 @@ from playwright.sync_api import expect
 from browser import Browser, browser
 from shown_join import STEPS, Shown, read
 from streamjoin.api.loop import Ended, Notice, Reason, Retrying
+from streamjoin.bearer import Token
 from streamjoin.cli import main
 from streamjoin.epoch.ports import EpochResult
 from streamjoin.serve.admission import Request
 from streamjoin.serve.live import Board
-from streamjoin.serve.token import Token
 
 PLANS = {8: {"workers": 2}, 17: {"workers": 4}, 26: {"workers": 3, "model": "square"}, 35: {"workers": 3}, 43: {"workers": 1}}
 """At which steps which plans are put."""

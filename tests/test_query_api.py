@@ -23,6 +23,7 @@ from click.testing import CliRunner, Result
 from pyarrow import ipc
 
 from harness import manifest_text
+from streamjoin.bearer import TokenFile
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.query import pool as pooling
@@ -34,7 +35,6 @@ from streamjoin.serve.api import PlanApi
 from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.queries import QueryApi
 from streamjoin.serve.server import DriverServer
-from streamjoin.serve.token import TokenFile
 from streamjoin_operator import plugin
 from test_query_sql import OPTIONS, Asked
 from waiting import wait_for

@@ -22,6 +22,7 @@ from faulty_runs import elastic, run_with_faults
 from harness import driver_for, join_of, make_job, manifest_text, output_of
 from joins import BAND, band_inputs
 from streamjoin.api.join import anchored
+from streamjoin.bearer import TokenFile
 from streamjoin.cli.serve import Changes
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest import load
@@ -33,7 +34,6 @@ from streamjoin.serve.followers import Followers, FollowLimits
 from streamjoin.serve.queries import QueryApi
 from streamjoin.serve.query_metrics import QueryMetrics
 from streamjoin.serve.server import DriverServer
-from streamjoin.serve.token import TokenFile
 from streamjoin.state.storage import ObjectStorage
 from waiting import wait_for
 

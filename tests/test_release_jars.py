@@ -17,9 +17,9 @@ import pytest
 
 from apiserver import ApiServer
 from harness import output_of
-from image_join import run
 from kubelet import ADDRESS, Kubelet
 from streamjoin.cli.pods import Pods, Secrets, executor_command
+from streamjoin.runner.archive import run
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.runner.java import find_java
 

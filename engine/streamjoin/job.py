@@ -604,7 +604,7 @@ def _sink(sink: Sink) -> SinkModel:
 def sink_identity(sink: SinkModel | None) -> str:
     """Where results go: what is committed for one place is visible nowhere else."""
     if isinstance(sink, KafkaSink):
-        return f"Kafka topic {sink.topic}"
+        return ONE_TOPIC + sink.topic
     if isinstance(sink, PostgresSink):
         return f"PostgreSQL table {sink.database}.{sink.namespace}.{sink.table}"
     if isinstance(sink, IcebergSink):

@@ -119,7 +119,7 @@ class PageServer:
                 if not self._is_from_here():
                     return
                 if path == PATH:
-                    may_write = suspending is not None and suspending.token.admits(self.headers.get("Authorization"))
+                    may_write = suspending is not None and suspending.token.may(self.headers.get("Authorization"))
                     takes_token = suspending is not None and suspending.token.is_there
                     self._say(200, overview(seen, health.state, time.time(), may_write=may_write, takes_token=takes_token))
                 else:

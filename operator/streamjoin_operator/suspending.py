@@ -7,21 +7,19 @@ field, and only while this operator may write (its Lease). The token's file is r
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import json
 import logging
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any, Protocol
 
+from streamjoin.bearer import MOST_BYTES, Token, TokenError, only_token
 from streamjoin_operator.api import STREAM_JOIN, TIMEOUT_SECONDS, Api, ApiError
 from streamjoin_operator.queue import Key
 
 MANAGER = "streamjoin-page"
 """The field manager of what the page changes: it tells who did."""
 MOST_BODY_BYTES = 1024
-MOST_TOKEN_BYTES = 4096
 SECONDS = 2 * TIMEOUT_SECONDS
 """For both requests that a change may take."""
 
@@ -36,8 +34,10 @@ class Refused(Exception):  # noqa: N818 - an answer rather than an error
         self.status = status
 
 
-class PageToken:
+class PageToken(Token):
     """The file that holds the token; no file: nobody may change anything."""
+
+    whence = "what the Secret of operator.pageTokenSecret holds"
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -47,8 +47,8 @@ class PageToken:
         """Whether anybody may change anything."""
         return bool(self._path)
 
-    def admits(self, authorization: str | None) -> bool:
-        """Whether this value of an ``Authorization`` header shows the token."""
+    def may(self, authorization: str | None) -> bool:
+        """Whether this value of an ``Authorization`` header lets anything be changed."""
         try:
             self.require(authorization)
         except Refused:
@@ -60,20 +60,21 @@ class PageToken:
         if not self._path:
             raise Refused(403, "this page only shows; to suspend from it, give operator.pageTokenSecret of the operator's chart a Secret")
         try:
-            with Path(self._path).open("rb") as file:
-                token = file.read(MOST_TOKEN_BYTES + 1).strip()
-        except OSError as error:
-            text = f"nobody is let in: the token's file cannot be read ({error.strerror}); make the Secret of operator.pageTokenSecret"
-            raise Refused(503, text) from error
-        if not token or len(token) > MOST_TOKEN_BYTES or len(token.split()) > 1:
-            text = f"nobody is let in: the Secret of operator.pageTokenSecret must hold one token, of 1 to {MOST_TOKEN_BYTES} bytes"
-            raise Refused(503, text)
-        scheme, _, given = (authorization or "").partition(" ")
-        # Of equal length, whatever was given: compare_digest is quicker for texts of different lengths.
-        shown, expected = (hashlib.sha256(text).digest() for text in (given.strip().encode("latin-1", "replace"), token))
-        if scheme.lower() != "bearer" or not hmac.compare_digest(shown, expected):
+            is_admitted = self.admits(authorization)
+        except TokenError as error:
+            raise Refused(503, f"nobody is let in: {error}") from error
+        if not is_admitted:
             what = "the token is not the right one" if authorization else "there is no token"
-            raise Refused(401, f"{what}; send Authorization: Bearer and what the Secret of operator.pageTokenSecret holds")
+            raise Refused(401, f"{what}; send Authorization: Bearer and {self.whence}")
+
+    def _read(self) -> bytes:
+        try:
+            token = only_token(Path(self._path))
+        except OSError as error:
+            raise TokenError(f"the token's file cannot be read ({error.strerror}); make the Secret of operator.pageTokenSecret") from error
+        if token is None:
+            raise TokenError(f"the Secret of operator.pageTokenSecret must hold one token, of 1 to {MOST_BYTES} bytes")
+        return token
 
 
 class Watched(Protocol):

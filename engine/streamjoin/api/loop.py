@@ -92,6 +92,10 @@ class Retrying:
     pause: float
 
 
+WARNING = "warning: "
+"""How a notice begins that is one."""
+
+
 @dataclass(frozen=True)
 class Notice:
     """A line for who watches."""
@@ -276,7 +280,7 @@ class Loop:
         """What sources that have nothing new warn of, once: no epoch's result says it."""
         for warning in self._driver.idle_warnings:
             if warning not in self._warned:
-                self._tell(Notice(f"warning: {warning}"))
+                self._tell(Notice(WARNING + warning))
         self._warned = frozenset(self._driver.idle_warnings)
 
     def _attempts(self, *, final: bool) -> Done | None:

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from streamjoin.api.failure import Exit, Failure, failure_of
-from streamjoin.api.loop import AnnouncedRunner, Ended, Event, Loop, Notice, Reason, Retrying
+from streamjoin.api.loop import WARNING, AnnouncedRunner, Ended, Event, Loop, Notice, Reason, Retrying
 from streamjoin.elastic.decision import Decision
 from streamjoin.epoch.delays import Delays
 from streamjoin.epoch.ports import EpochResult, JoinWork, Runner, Stepper
@@ -317,7 +317,7 @@ def local_spark(
         warning = shortage(job.memory_bytes, max(workers, job.max_workers) if may_grow else workers, machine_bytes())
         is_fitted = job.capacity.origin and job.capacity.amount > LEAST
         if warning is not None and not is_fitted:
-            tell(Notice(f"warning: {warning}"))
+            tell(Notice(WARNING + warning))
         warm()  # compiled once, here: the workers find it in the cache
         return SparkSettings(log_directory, java_home=java_home)
 

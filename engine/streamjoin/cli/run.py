@@ -202,6 +202,7 @@ def _measured(
     if options.metrics_port is None and live is None:
         yield driver, None, None
         return
+    from streamjoin.bearer import Token, TokenError, TokenFile
     from streamjoin.cli.pods import Limits
     from streamjoin.cli.serve import flight_served
     from streamjoin.query.catalog import Catalog
@@ -210,7 +211,6 @@ def _measured(
     from streamjoin.serve.metrics import Metrics
     from streamjoin.serve.queries import QueryApi
     from streamjoin.serve.server import DriverServer
-    from streamjoin.serve.token import Token, TokenError, TokenFile
     from streamjoin.serve.watch import Watched
 
     address, port = options.metrics_address or "127.0.0.1", options.metrics_port or 0

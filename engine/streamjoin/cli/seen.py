@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from streamjoin.api.loop import Asked, Done, Ended, Entering, Event, Notice, Reason, Retrying, Started, Starting, Stopping, Waiting
+from streamjoin.api.loop import WARNING, Asked, Done, Ended, Entering, Event, Notice, Reason, Retrying, Started, Starting, Stopping, Waiting
 from streamjoin.cli import wording
 from streamjoin.cli.history import History
 from streamjoin.cli.subject import Subject
@@ -21,8 +21,6 @@ from streamjoin.epoch.replan import PlanStatus
 LONG_SECONDS = 2.0
 """A step that takes longer is named."""
 MOST_TROUBLES = 20
-WARNING = "warning: "
-"""How a notice begins that is one."""
 
 
 class Kind(StrEnum):

@@ -17,9 +17,9 @@ import click
 from streamjoin.cli.exits import Exit, Failure
 
 if TYPE_CHECKING:
+    from streamjoin.bearer import Token
     from streamjoin.query.catalog import Catalog
     from streamjoin.serve.queries import QueryApi
-    from streamjoin.serve.token import Token
 
 
 REREAD_SECONDS = 2.0
@@ -52,12 +52,12 @@ def run_server(options: Options) -> int:
 
 def _serve(options: Options) -> None:
     from streamjoin.api.join import Join
+    from streamjoin.bearer import TokenError, TokenFile
     from streamjoin.cli.validate import read_text, refusing
     from streamjoin.query.catalog import Catalog
     from streamjoin.query.pool import Pool
     from streamjoin.serve.queries import QueryApi
     from streamjoin.serve.server import DriverServer
-    from streamjoin.serve.token import TokenError, TokenFile
 
     with refusing(options.manifest):
         text = read_text(str(options.manifest))

@@ -18,14 +18,14 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from streamjoin.api.loop import Asked, Done, Event, Notice, Retrying, Starting, Stopping
+from streamjoin.api.loop import WARNING, Asked, Done, Event, Notice, Retrying, Starting, Stopping
 from streamjoin.cli import wording
 from streamjoin.cli.completeness import least, percent
 from streamjoin.cli.history import History
 from streamjoin.cli.record import epoch_record
 from streamjoin.cli.scaling import decision_text, plan_text, switch_text
-from streamjoin.cli.seen import WARNING, Seen
 from streamjoin.cli.seen import Kind as TroubleKind
+from streamjoin.cli.seen import Seen
 from streamjoin.cli.subject import Subject
 from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.epoch.ports import EpochResult

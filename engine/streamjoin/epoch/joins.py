@@ -114,7 +114,6 @@ def continued(
         held_bytes=_by_place(checkpoint.held_bytes, was),
         totals={name: counts for name, counts in checkpoint.totals.items() if name.partition("/")[2] not in changes.removed},
         losses=checkpoint.losses.without_memories(),
-        staged={},
         fingerprint=stored_fingerprint(job.fingerprint()),
     )
     return lying, moved, tuple(was)

@@ -46,13 +46,14 @@ class Results:
     @classmethod
     def of(cls, checkpoint: Checkpoint, storage: Storage, job: Job) -> Results:
         """As the last commit has them. Raises StorageError, and CheckpointMismatch where they are not for the places of the manifest."""
-        _check(checkpoint, job)
+        going = places(job)
+        _check(checkpoint, going, job)
         found = [Staged.from_json(value) for value in (*checkpoint.staged.get(SINK, []), *checkpoint.waiting)]
         kept = [staged.extent for staged in found if staged.extent]
         data = dict(zip(kept, read_extents(storage, kept), strict=True))
         whole = [replace(staged, data=bytes(data[staged.extent])) if staged.extent else staged for staged in found]
         count = len(whole) - len(checkpoint.waiting)
-        return cls(tuple(whole[:count]), tuple(whole[count:]), checkpoint.waiting_since, places(job))
+        return cls(tuple(whole[:count]), tuple(whole[count:]), checkpoint.waiting_since, going)
 
     def are_due(self, sink: Sinks, now: float, interval_seconds: float) -> bool:
         """Whether those that wait should not wait for another epoch."""
@@ -106,8 +107,8 @@ def places(job: Job) -> list[dict[str, str]]:
     ]
 
 
-def _check(checkpoint: Checkpoint, job: Job) -> None:
-    before, now = _by_owner(checkpoint.staged.get(PLACES, ())), _by_owner(places(job))
+def _check(checkpoint: Checkpoint, going: Sequence[Mapping[str, str]], job: Job) -> None:
+    before, now = _by_owner(checkpoint.staged.get(PLACES, ())), _by_owner(going)
     names = {tag: name for name, tag in tags(join.name for join in job.joins).items()}
     for owner in _owners(checkpoint):
         if owner in before and before[owner] != now[owner]:

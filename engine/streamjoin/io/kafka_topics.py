@@ -215,10 +215,7 @@ class Brokers:
             try:
                 return list(self._admin.list_topics(timeout=min(patience, max(PAUSE_SECONDS, deadline - time.monotonic()))).topics)
             except KafkaException as error:
-                self._admin.poll(0)
-                refusal = self.complaints.refusal(self._client, SourceError)
-                if refusal is not None:
-                    raise refusal from None
+                self._raise_refusal()
                 if time.monotonic() + PAUSE_SECONDS >= deadline:
                     raise _FailedError(self._client, error) from None
             time.sleep(PAUSE_SECONDS)
@@ -244,12 +241,16 @@ class Brokers:
             try:
                 return asked.result(ANSWER_SECONDS)
             except TimeoutError:
-                self._admin.poll(0)
-                refusal = self.complaints.refusal(self._client, SourceError)
-                if refusal is not None:
-                    raise refusal from None
+                self._raise_refusal()
             except KafkaException as error:
                 raise _FailedError(self._client.one(topic), error) from None
+
+    def _raise_refusal(self) -> None:
+        """Raises SourceError where a broker has refused this client, which asking again does not change."""
+        self._admin.poll(0)
+        refusal = self.complaints.refusal(self._client, SourceError)
+        if refusal is not None:
+            raise refusal from None
 
     def _contradiction(self, seen: Seen, read: Mapping[str, Read]) -> SourceError | None:
         """Whether a topic cannot be the one that was read."""

@@ -7,7 +7,6 @@ What that join does not need of the machine code (it reads JSON and Kafka) is co
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -15,12 +14,13 @@ import tempfile
 from pathlib import Path
 
 from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.ports import EpochFailed
+from streamjoin.epoch.ports import EpochFailed, Runner
 from streamjoin.job import compile_job
 from streamjoin.kernel.native import compile_all
 from streamjoin.manifest import load
 from streamjoin.runner.classes import archive, is_plain
 from streamjoin.runner.java import JavaNotFound, find_java
+from streamjoin.runner.machine_code import import_all
 from streamjoin.runner.spark import SparkRunner, SparkSettings
 from streamjoin.state.storage import ObjectStorage
 
@@ -69,8 +69,7 @@ def make() -> Path:
     java = str(java_home / "bin" / "java")
     if subprocess.run([java, "-Xshare:on", "-version"], capture_output=True, check=False).returncode:
         subprocess.run([java, "-Xshare:dump"], capture_output=True, check=False)  # a runtime that came without its own archive
-    for name in ("avro_native", "json_native", "kafka_native", "protobuf_native"):
-        importlib.import_module(f"streamjoin.io.{name}")
+    import_all()
     compile_all()
     unfinished = path.with_suffix(f".{os.getpid()}")
     try:
@@ -78,7 +77,11 @@ def make() -> Path:
             # First with an executor, for what a driver on a cluster needs; then in the driver's own process, as on a laptop.
             for number, master in enumerate(("local-cluster[1,1,512]", None)):
                 root = Path(name, str(number))
-                _run(root, SparkRunner(SparkSettings(root / "logs", 512, master, java_home, classes_to=unfinished)))
+                runner = SparkRunner(SparkSettings(root / "logs", 512, master, java_home, classes_to=unfinished))
+                try:
+                    run(root, runner)
+                finally:
+                    runner.stop()
             _end_java()
         if not unfinished.is_file():
             raise ClassesError(f"{java_home}: this runtime shares no classes")
@@ -87,7 +90,8 @@ def make() -> Path:
         unfinished.unlink(missing_ok=True)  # of one that failed
 
 
-def _run(root: Path, runner: SparkRunner) -> None:
+def run(root: Path, runner: Runner) -> None:
+    """The small join, to its end. The results are in ``root/out``."""
     job = compile_job(load(JOIN.format(stream=STREAM, root=root)))
     driver = Driver(job, ObjectStorage(job.checkpoint), runner)
     try:
@@ -96,7 +100,6 @@ def _run(root: Path, runner: SparkRunner) -> None:
             pass
     finally:
         driver.stop()
-        runner.stop()
 
 
 def _end_java() -> None:

@@ -1,6 +1,6 @@
 """The HTTP interface of a running join: metrics, health, the plan API, queries; and the loop that scales the join from within.
 
 ``catalogue`` names every metric; ``metrics`` gives them their values; ``watch`` feeds it with the driver's events. ``messages`` has the
-bodies of the plan API, ``token`` checks access, ``api`` answers; ``server`` is the port. ``wishes`` makes plans for a running
+bodies of the plan API, ``api`` answers; ``server`` is the port. ``wishes`` makes plans for a running
 join, ``autoscaler`` decides when, and ``decisions`` keeps its decisions.
 """

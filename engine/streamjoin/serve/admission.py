@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from streamjoin.bearer import Token, TokenError
 from streamjoin.serve.messages import ErrorAnswer, Message
-from streamjoin.serve.token import Token, TokenError
 
 if TYPE_CHECKING:
     from streamjoin.serve.event_stream import Outlet

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from streamjoin.bearer import Token
 from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned, overfull
@@ -39,7 +40,6 @@ from streamjoin.serve.messages import (
 from streamjoin.serve.preview import Draw, planned, preview, unchanged
 from streamjoin.serve.queries import METHODS as QUERY_METHODS
 from streamjoin.serve.queries import PRIVATE, QueryApi
-from streamjoin.serve.token import Token
 from streamjoin.serve.wishes import Planning, mapped_plan, newest_generation, plan_for_workers, same_cut
 
 MOST_BODY_BYTES = 1 << 20

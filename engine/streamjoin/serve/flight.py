@@ -26,6 +26,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import flight, ipc
 
+from streamjoin.bearer import Token
 from streamjoin.query.continuous import Position
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.messages import Form
@@ -34,7 +35,6 @@ from streamjoin.serve.admission import Admission, Refused
 from streamjoin.serve.followers import Follower, Over, Rows
 from streamjoin.serve.messages import BodyError, FollowTicket, QueryWish, read_ticket
 from streamjoin.serve.queries import QueryApi
-from streamjoin.serve.token import Token
 
 METHOD, CALL = "Flight", "DoGet"
 LOOK_SECONDS = 0.25

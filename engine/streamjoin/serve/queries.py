@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import unquote
 
+from streamjoin.bearer import Token
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.continuous import Continuous, Position
 from streamjoin.query.errors import QueryError, Why
@@ -16,7 +17,6 @@ from streamjoin.serve.event_stream import CONTENT_TYPE, stream
 from streamjoin.serve.followers import Follower, Followers
 from streamjoin.serve.messages import BodyError, QueryWish, read_following, read_query
 from streamjoin.serve.query_metrics import QueryMetrics
-from streamjoin.serve.token import Token
 
 QUERY = "/v1/query"
 QUERIES = "/v1/queries/"

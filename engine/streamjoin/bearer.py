@@ -1,4 +1,4 @@
-"""The bearer token that a client of the plan API must show.
+"""The bearer token that a client must show: of the plan API, or of an operator's page.
 
 Always holds: the file is read anew for every request, so that a token that was changed counts at once and an old one no more; how long a
 comparison takes says nothing of the token; without a readable token nobody is let in.
@@ -40,6 +40,13 @@ class Token:
         return self._text
 
 
+def only_token(path: Path) -> bytes | None:
+    """What a file holds, without white space around it; None: that is not one token. Raises OSError."""
+    with path.open("rb") as file:
+        token = file.read(MOST_BYTES + 1).strip()
+    return None if not token or len(token) > MOST_BYTES or len(token.split()) > 1 else token
+
+
 class TokenFile(Token):
     """A file that holds one token; white space around it does not count."""
 
@@ -52,10 +59,9 @@ class TokenFile(Token):
 
     def _read(self) -> bytes:
         try:
-            with self._path.open("rb") as file:
-                token = file.read(MOST_BYTES + 1).strip()
+            token = only_token(self._path)
         except OSError as error:
             raise TokenError(f"{self._path}: cannot be read ({error.strerror}); it must hold the token") from error
-        if not token or len(token) > MOST_BYTES or len(token.split()) > 1:
+        if token is None:
             raise TokenError(f"{self._path}: must hold one token without white space, of 1 to {MOST_BYTES} bytes")
         return token
