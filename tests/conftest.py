@@ -26,6 +26,8 @@ __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_te
 hypothesis.settings.register_profile("untimed", deadline=None)  # a machine that is busy fails no test
 hypothesis.settings.load_profile("untimed")
 
+gc.set_threshold(50_000, 20, 50)  # What the imports left is looked through once in a while, rather than a hundred times a minute.
+
 GROUPS = ("apiserver", "spark", "kafka")
 """Marks of tests that run one after another in one process: each Spark brings Java processes that would crowd out another's, and the
 others share a server. A test with two marks is in the first one's group: one with Spark, too, would start a second API server there.

@@ -243,6 +243,7 @@ def test_every_record_is_read_exactly_once_whatever_happens_in_the_directory(
     """Files appear, grow by parts of lines, and go; plans are committed, repeated or forgotten; sources are started afresh."""
     generator = random.Random(seed)
     monkeypatch.setattr(files, "RECHECKED", generator.choice([3, 1000]))
+    monkeypatch.setattr(files, "RECHECKED_A_SECOND", 0)
     monkeypatch.setattr(seen, "DELTA_ENTRIES", 4)
     snapshots = MemorySnapshots()
     text: dict[str, str] = {}
@@ -343,6 +344,7 @@ def test_files_that_are_gone_are_forgotten_but_not_for_one_wrong_listing(monkeyp
 
 def test_an_old_file_that_grows_is_found_among_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "RECHECKED", 5)
+    monkeypatch.setattr(files, "RECHECKED_A_SECOND", 0)
     for number in range(50):
         put(tmp_path / f"{number}.json", ids(number))
     source = make(tmp_path, "json")
@@ -350,6 +352,24 @@ def test_an_old_file_that_grows_is_found_among_many(tmp_path: Path, monkeypatch:
     put(tmp_path / "7.json", ids(700), NOW + 1000, mode="a")
     assert drain(source, position, now=NOW + 1000)[0] == [700]
     assert drain(make(tmp_path, "json"), position, now=NOW + 1000)[0] == [700]
+
+
+def test_so_many_files_are_looked_at_again_as_time_has_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "RECHECKED", 1)
+    monkeypatch.setattr(files, "RECHECKED_A_SECOND", 1)
+    for number in range(50):
+        put(tmp_path / f"{number}.json", ids(number))
+    source = make(tmp_path, "json")
+    _, position = drain(source)
+    later = NOW + 1000
+    assert source.plan(position, 100, later).exhausted  # none has changed
+    put(tmp_path / "7.json", ids(700), later, mode="a")
+    plans = 0
+    while not (plan := source.plan(position, 100, later + 10 * plans)).records:
+        assert plan.splits == ()
+        plans += 1
+        assert plans <= 5, "ten files in ten seconds"
+    assert plan.records == 1
 
 
 def test_a_replaced_file_is_reported_and_not_read_again(tmp_path: Path) -> None:

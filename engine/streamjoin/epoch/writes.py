@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +21,8 @@ from streamjoin.scheme.tiling import Area
 from streamjoin.state.blocks import FOLDER, Block, axes_of, describe, encode_in_parts, is_file, load, name_of
 from streamjoin.state.store import SCRATCH_BYTES, HeldRun, settle, slice_keys
 
+T = TypeVar("T")
+
 UPLOADS = 4
 """So many blocks are written at once: an object store answers late rather than slowly, and so does a disk that is to flush them."""
 
@@ -26,7 +30,8 @@ UPLOADS = 4
 class Writes:
     """What a task writes, results and blocks, while the join goes on. Closed or abandoned, it leaves no write behind.
 
-    Small blocks are left to the driver, as long as they are not many.
+    Small blocks are left to the driver, as long as they are not many. What is left to it waits for nothing, and is encoded at once: a
+    thread for it would cost as much again.
     """
 
     def __init__(self, spec: EpochSpec, config: Config, areas: dict[int, Area], report: TaskReport, results: str) -> None:
@@ -39,7 +44,12 @@ class Writes:
         self._begun_parts: dict[str, Future[list[StagedPart]]] = {}
         local = self._storage.local_path(FOLDER) is not None
         self._axes = None if local else axes_of(plan_of(spec.scheme, spec.config).uncut, config.layout.main)
-        self._pool = ThreadPoolExecutor(UPLOADS)
+        self._pool: ThreadPoolExecutor | None = None
+        """Once something is to be written elsewhere than to the report."""
+        self._result_bytes: defaultdict[str, int] = defaultdict(int)
+        """By join."""
+        self._few_bytes = config.sink.share(spec.small_bytes) // 2
+        """Results of no more are left to the driver, in whatever format; of more, perhaps."""
         self._begun: dict[str, Future[Block]] = {}
         self._begun_marks: list[Future[Block]] = []
         self._staged: list[Future[list[Staged]]] = []
@@ -48,14 +58,16 @@ class Writes:
 
     def results(self, join: str, batch: pa.RecordBatch) -> None:
         self._sink.write(join, batch)
+        self._result_bytes[join] += batch.nbytes
         if join in self._parts:
             self._parts[join].write(batch)
 
     def finish_results(self, join: str) -> None:
         """There are no more of this join; begin to make them durable."""
-        self._staged.append(self._pool.submit(self._sink.close, join))
+        small = self._result_bytes[join] <= self._few_bytes
+        self._staged.append(self._begin(small, lambda: self._sink.close(join)))
         if join in self._parts:
-            self._begun_parts[join] = self._pool.submit(self._parts[join].close)
+            self._begun_parts[join] = self._begin(small, self._parts[join].close)
 
     def block(self, key: tuple[int, int], run: Run) -> tuple[str, ...]:
         """Begin to write the tuples of a run that this area stores; the block's name, or nothing when there are none."""
@@ -67,7 +79,7 @@ class Writes:
         if not batch.num_rows:
             return ()
         name = self._name(batch.nbytes, f"{area}-{place}-{len(self._begun)}")
-        self._begun[name] = self._pool.submit(self._put, name, batch, place, area)
+        self._begun[name] = self._begin(not is_file(name), lambda: self._put(name, batch, place, area))
         return (name,)
 
     def marks(self, key: tuple[int, int], join: str, parts: Sequence[Rows]) -> None:
@@ -77,7 +89,7 @@ class Writes:
         name = self._name(identities.nbytes, f"{area}-{place}-marks-{len(self._begun_marks)}")
         units = self._areas[area].units[place]
         block = describe_marks(parts, units, name=name, place=place, generation=self._spec.generation, area=area)
-        self._begun_marks.append(self._pool.submit(self._put_marks, replace(block, join=join), identities))
+        self._begun_marks.append(self._begin(not is_file(name), lambda: self._put_marks(replace(block, join=join), identities)))
 
     def _name(self, nbytes: int, which: str) -> str:
         small = nbytes <= self._small_bytes
@@ -123,11 +135,26 @@ class Writes:
         self._report.blocks = [future.result() for future in self._begun.values()]
         self._report.marks = [future.result() for future in self._begun_marks]
 
+    def _begin(self, small: bool, write: Callable[[], T]) -> Future[T]:
+        """``small``: it waits for no storage."""
+        if not small:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(UPLOADS)
+            return self._pool.submit(write)
+        done: Future[T] = Future()
+        try:
+            done.set_result(write())
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
     def close(self) -> None:
-        self._pool.shutdown()
+        if self._pool is not None:
+            self._pool.shutdown()
 
     def abandon(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
         self._sink.abort()
         for writer in self._parts.values():
             writer.abort()

@@ -8,7 +8,8 @@ Always holds: what a position has counted as consumed is never read again. A fil
 a Parquet file whose size has changed, was replaced: the plan warns, and the file is not looked at any more.
 
 Known limits: the directory is listed whole by every plan; with more than ``RECHECKED`` files, those that have been
-read and did not change lately are looked at in turns, so that growth of an old file is noticed some plans later.
+read and did not change lately are looked at in turns, ``RECHECKED_A_SECOND`` in each second, so that growth of an old
+file is noticed later.
 """
 
 from __future__ import annotations
@@ -26,8 +27,13 @@ from streamjoin.io.files_plan import FilesPlan, Footers, Listed
 from streamjoin.io.files_reader import FilesReader, FilesSourceConfig
 from streamjoin.io.seen import Entry, SeenFiles, SeenStore, referenced
 
-RECHECKED = 10_000
-"""How many files that were read whole one plan looks at again."""
+RECHECKED = 250
+"""How many files that were read whole one plan looks at again, at least: a look takes some microseconds, and epochs may be short."""
+RECHECKED_A_SECOND = 2_500
+"""How many plans look at again since the one before."""
+BUCKETS = 1 << 10
+"""Files take turns by so many parts of their names' hashes."""
+MOST_HOT = 10_000
 HOT_SECONDS = 60.0
 """A file that changed so recently is looked at by every plan."""
 
@@ -51,8 +57,12 @@ class FilesSource:
         self._store = SeenStore(snapshots, stream)
         self._footers = Footers(self._reader.folder)
         self._matches = _matcher(config.pattern)
-        self._turn = 0
-        self._quiet_plans = 0
+        self._looked_at = 0.0
+        """When a plan last looked at files again."""
+        self._bucket = 0
+        """The first one of the next turn."""
+        self._quiet_buckets = 0
+        """So many were looked at since something new was found."""
         self._hot: dict[str, float] = {}
         self._waiting: dict[str, Listed] = {}
 
@@ -78,12 +88,12 @@ class FilesSource:
         taken.take(sorted(listing.candidates, key=lambda file: (file.modified_ns, file.name)), limit_records, split_records)
         self._waiting = {file.name: file for file in taken.waiting}
         hot = {name: since for name, since in self._hot.items() if now - since < HOT_SECONDS}
-        hot |= dict.fromkeys(taken.growing[:RECHECKED], now)
+        hot |= dict.fromkeys(taken.growing[:MOST_HOT], now)
         self._hot = hot
         splits = tuple(taken.splits(first))
         records = sum(split.records for split in splits)
-        self._quiet_plans = 0 if listing.candidates else self._quiet_plans + 1
-        everywhere = listing.turns == 1 or self._quiet_plans >= listing.turns
+        self._quiet_buckets = 0 if listing.candidates else self._quiet_buckets + listing.buckets
+        everywhere = max(listing.buckets, self._quiet_buckets) >= BUCKETS
         after = self._store.save(seen, listing.changed | taken.changed, listing.names)
         after |= {"records": first + records, "density": round(taken.density, 1)}
         return SourcePlan(
@@ -100,9 +110,10 @@ class FilesSource:
     def _list(self, seen: SeenFiles, now: float, final: bool) -> _Listing:
         """The directory's files, and which of them may have something new."""
         known = len(seen.settled) + len(seen.delta) + len(self._waiting)
-        turns = 1 if final else max(1, -(-known // RECHECKED))
-        turn = self._turn = (self._turn + 1) % turns
-        listing = _Listing(turns)
+        looks = max(RECHECKED, int(RECHECKED_A_SECOND * (now - self._looked_at)))
+        buckets = BUCKETS if final or known <= looks else -(-BUCKETS * looks // known)
+        first, self._bucket, self._looked_at = self._bucket, (self._bucket + buckets) % BUCKETS, now
+        listing = _Listing(buckets)
         hot = self._hot
         settled, delta = seen.settled, seen.delta
         parquet = self.config.format == "parquet"
@@ -114,7 +125,7 @@ class FilesSource:
             consumed: Entry = delta[name] if name in delta else settled.get(name, 0)
             if consumed is None:
                 continue
-            if turns > 1 and hash(name) % turns != turn and name not in hot:
+            if buckets < BUCKETS and (hash(name) - first) % BUCKETS >= buckets and name not in hot:
                 if consumed and type(consumed) is int:
                     continue
                 waiting = self._waiting.get(name)
@@ -135,8 +146,8 @@ class FilesSource:
 class _Listing:
     """What listing the directory found."""
 
-    turns: int
-    """In so many plans every file is looked at."""
+    buckets: int
+    """Of how many the files were looked at again."""
     names: list[str] = field(default_factory=list)
     candidates: list[Listed] = field(default_factory=list)
     changed: dict[str, Entry] = field(default_factory=dict)

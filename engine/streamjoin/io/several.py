@@ -47,9 +47,13 @@ class Sinks:
         found = [sink.traffic for sink in self.by_join.values() if isinstance(sink, Counting)]
         return Traffic(*(sum(getattr(each, name) for each in found) for name in ("sent_records", "sent_bytes", "failures", "errors")))
 
+    def share(self, small_bytes: int) -> int:
+        """How many of these each writer of a task may leave to the driver."""
+        return small_bytes // max(1, len(self.by_join) + len(self.feeds))
+
     def writers(self, name: str, stem: str, *, small_bytes: int = 0) -> Writers:
         """Writers for one task of one epoch; parameters as of :meth:`streamjoin.io.base.Sink.writer`."""
-        each = small_bytes // max(1, len(self.by_join) + len(self.feeds))
+        each = self.share(small_bytes)
         made: list[tuple[str, Writer]] = [
             (join, sink.writer(self._name(join, name), stem, small_bytes=each)) for join, sink in self.by_join.items()
         ]
