@@ -20,7 +20,8 @@ from s3 import S3Server
 from streamjoin.cli.exits import Exit
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.io.base import SinkError, Staged
-from streamjoin.io.delta_sink import Compaction, DeltaSink, DeltaSinkConfig
+from streamjoin.io.compacting import Compaction
+from streamjoin.io.delta_sink import DeltaSink, DeltaSinkConfig
 from streamjoin.io.delta_table import DeltaLog
 from streamjoin.io.staging import LocalStaging, StoreStaging
 from streamjoin.runner.inline import InlineRunner
@@ -245,8 +246,8 @@ def test_small_files_become_few_beside_the_join(partition_by: tuple[str, ...], t
     target = sink(tmp_path, partition_by=partition_by, compaction=Compaction(files=12))
     for epoch in range(30):
         target.publish(stage(target, epoch, batch(*range(3 * epoch, 3 * epoch + 3))))
-        assert target._log is not None
-        target._log.wait()
+        assert target._opened is not None
+        target._opened.compactor.wait()
     assert ids(tmp_path) == list(range(90))
     assert len(DeltaTable(str(tmp_path)).file_uris()) <= 14
     operations = Counter(entry["operation"] for entry in DeltaTable(str(tmp_path)).history())
@@ -260,8 +261,8 @@ def test_small_files_become_few_after_a_time_too(tmp_path: Path) -> None:
     target = sink(tmp_path, compaction=Compaction(files=1000, every_seconds=0.0))
     for epoch in range(3):
         target.publish(stage(target, epoch, batch(epoch)))
-        assert target._log is not None
-        target._log.wait()
+        assert target._opened is not None
+        target._opened.compactor.wait()
     assert len(DeltaTable(str(tmp_path)).file_uris()) == 2
     assert ids(tmp_path) == [0, 1, 2]
 
@@ -275,8 +276,8 @@ def test_an_interrupted_compaction_leaves_the_table_as_it_is(tmp_path: Path, mon
     monkeypatch.setattr("deltalake.table.TableOptimizer.compact", refuse)
     for epoch in range(3):
         target.publish(stage(target, epoch, batch(epoch)))
-        assert target._log is not None
-        target._log.wait()
+        assert target._opened is not None
+        target._opened.compactor.wait()
     assert ids(tmp_path) == [0, 1, 2]
     assert "could not be compacted (no space left)" in caplog.text
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
+import threading
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -17,12 +18,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
+from pyiceberg.types import StringType
 
 import streamjoin
 from harness import Crash, Root, driver_for, make_job, run_all
 from s3 import S3Server
 from streamjoin.cli.exits import Exit
+from streamjoin.io import iceberg_rewrite
 from streamjoin.io.base import SinkError, Staged, UnavailableError
+from streamjoin.io.compacting import Compaction
+from streamjoin.io.iceberg_rewrite import RewriteError, rewrite
 from streamjoin.io.iceberg_sink import IcebergSink, IcebergSinkConfig
 from streamjoin.io.iceberg_table import IcebergTable
 from streamjoin.io.staging import LocalStaging, StoreStaging
@@ -237,6 +242,167 @@ def test_small_results_are_gathered_and_what_is_left_is_swept(tmp_path: Path) ->
     assert ids(tmp_path) == [1, 5, 6, 7, 8]
 
 
+def waited(target: IcebergSink) -> Table:
+    """The table's newest state, once nothing is rewritten any more."""
+    assert target._opened is not None
+    target._opened.compactor.wait()
+    return table_at(Path(dict(target.config.catalog)["uri"].removeprefix("sqlite:///")).parent)
+
+
+def operations(table: Table) -> list[str]:
+    """Of all snapshots, oldest first."""
+    return [snapshot.summary.operation.value for snapshot in table.snapshots() if snapshot.summary is not None]
+
+
+@pytest.mark.parametrize("partition_by", [(), ("day",), ("FLAG", "text")])
+def test_small_files_become_few_and_every_row_stays_as_it_is(partition_by: tuple[str, ...], tmp_path: Path) -> None:
+    rows = typed_rows(120)
+    target = sink(tmp_path, ALL_TYPES, partition_by=partition_by, compaction=Compaction(files=10))
+    for epoch in range(12):
+        target.publish(stage(target, epoch, pa.RecordBatch.from_pylist(rows[10 * epoch : 10 * epoch + 10], ALL_TYPES)))
+        table = waited(target)
+        assert texts(widened(table.scan().to_arrow())) == normal(rows[: 10 * epoch + 10])
+    assert "replace" in operations(table)
+    files = [task.file for task in table.scan().plan_files()]
+    partitions = Counter(tuple(file.partition[position] for position in range(len(partition_by))) for file in files)
+    assert len(files) - len(partitions) < 10 + 10, "files that could be fewer"
+    rewritten = [file for file in files if "rewritten" in file.file_path]
+    assert rewritten
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert texts(widened(pl.scan_iceberg(table).collect().to_arrow())) == normal(rows)
+    paths = [file.file_path.removeprefix("file://") for file in files]
+    read = duckdb.read_parquet(paths, hive_partitioning=False, union_by_name=True).to_arrow_table()  # type: ignore[arg-type, unused-ignore]
+    assert texts(widened(read)) == normal(rows)
+    for name, value in (("whole", 41_000), ("text", "n3"), ("day", "2026-01-02")):
+        got = table.scan(row_filter=f"{name} = {value if name == 'whole' else repr(value)}").to_arrow().num_rows
+        assert got == sum(str(row[name]) == str(value) for row in rows if row[name] is not None), f"bounds of {name}"
+    summary = table.current_snapshot()
+    assert summary is not None
+    assert summary.summary is not None
+    assert summary.summary["total-records"] == "120"
+    assert summary.summary["total-data-files"] == str(len(files))
+
+
+def test_a_rewriting_repeats_and_loses_no_publication(tmp_path: Path) -> None:
+    target = sink(tmp_path, compaction=Compaction(files=2))
+    first = stage(target, 0, batch(1))
+    target.publish(first)
+    for epoch in range(1, 4):
+        target.publish(stage(target, epoch, batch(epoch + 1)))
+        waited(target)
+    sink(tmp_path).publish(first, again=True)
+    again = sink(tmp_path, compaction=Compaction(files=1000, every_seconds=0.0))
+    again.publish(stage(again, 4, batch(5)))
+    again.publish(stage(again, 5, batch(6)))
+    table = waited(again)
+    assert ids(tmp_path) == [1, 2, 3, 4, 5, 6]
+    assert len(list(table.scan().plan_files())) <= 2
+    assert table.properties["streamjoin.c0ffee00"] == "10"
+    assert "commit.retry.num-retries" not in table.properties
+
+
+def test_large_files_stay_and_groups_are_about_the_size_that_is_wanted(tmp_path: Path) -> None:
+    target = sink(tmp_path)
+    for epoch in range(6):
+        target.publish(stage(target, epoch, batch(*range(100 * epoch, 100 * epoch + 100))))
+    table = table_at(tmp_path)
+    (size,) = {task.file.file_size_in_bytes // 100 for task in table.scan().plan_files()}
+    assert rewrite(table, 100 * size, "zstd") == (0, 0), "none is smaller"
+    assert rewrite(table_at(tmp_path), 250 * size, "zstd") == (6, 2)
+    assert rewrite(table_at(tmp_path), 250 * size, "zstd") in ((0, 0), (2, 1))
+    assert ids(tmp_path) == list(range(600))
+
+
+def test_a_file_of_many_row_groups_has_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = sink(tmp_path)
+    for epoch in range(4):
+        target.publish(stage(target, epoch, batch(*range(50 * epoch, 50 * epoch + 50))))
+    monkeypatch.setattr(iceberg_rewrite, "ROW_GROUP_ROWS", 100)
+    assert rewrite(table_at(tmp_path), 1 << 20, "snappy") == (4, 1)
+    (task,) = table_at(tmp_path).scan().plan_files()
+    with pq.ParquetFile(task.file.file_path.removeprefix("file://")) as file:
+        assert [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)] == [100, 100]
+        assert file.metadata.row_group(0).column(0).compression == "SNAPPY"
+    assert ids(tmp_path) == list(range(200))
+
+
+def test_what_is_appended_while_files_are_rewritten_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, other = sink(tmp_path), sink(tmp_path)
+    for epoch in range(3):
+        target.publish(stage(target, epoch, batch(epoch)))
+    made = iceberg_rewrite._one_file
+
+    def slow(*arguments: Any) -> Any:
+        file = made(*arguments)
+        other.publish(stage(other, 0, batch(100), checkpoint="0ther"))
+        return file
+
+    monkeypatch.setattr(iceberg_rewrite, "_one_file", slow)
+    assert rewrite(table_at(tmp_path), 1 << 20, "zstd") == (3, 1)
+    assert ids(tmp_path) == [0, 1, 2, 100]
+    assert operations(table_at(tmp_path)) == ["append"] * 4 + ["replace"]
+
+
+@pytest.mark.parametrize("change", ["a delete", "a rewriting"])
+def test_files_that_others_change_meanwhile_are_left_to_them(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = sink(tmp_path)
+    for epoch in range(3):
+        target.publish(stage(target, epoch, batch(2 * epoch, 2 * epoch + 1)))
+    made = iceberg_rewrite._one_file
+
+    def slow(*arguments: Any) -> Any:
+        monkeypatch.setattr(iceberg_rewrite, "_one_file", made)
+        if change == "a delete":
+            table_at(tmp_path).delete("id = 3")
+        else:
+            rewrite(table_at(tmp_path), 1 << 20, "zstd")
+        return made(*arguments)
+
+    monkeypatch.setattr(iceberg_rewrite, "_one_file", slow)
+    with pytest.raises(RewriteError, match="others changed it meanwhile"):
+        rewrite(table_at(tmp_path), 1 << 20, "zstd")
+    assert ids(tmp_path) == [number for number in range(6) if change != "a delete" or number != 3]
+    named = {task.file.file_path.removeprefix("file://") for task in table_at(tmp_path).scan().plan_files()}
+    left = {str(path) for path in tmp_path.rglob("*rewritten*.parquet")}
+    assert left <= named, "what it had written is removed"
+
+
+def test_a_table_whose_columns_were_changed_since_is_rewritten_in_the_present_ones(tmp_path: Path) -> None:
+    target = sink(tmp_path)
+    target.publish(stage(target, 0, batch(1)))
+    with table_at(tmp_path).update_schema() as update:
+        update.add_column("more", StringType())
+        update.rename_column("name", "label")
+    target = sink(tmp_path, pa.schema([("id", pa.int64()), ("label", pa.string())]))
+    renamed = batch(2).rename_columns(["id", "label"])
+    target.publish(stage(target, 1, renamed))
+    before = table_at(tmp_path).scan().to_arrow().sort_by("id").to_pylist()
+    assert before == [{"id": number, "label": f"n{number}", "more": None} for number in (1, 2)]
+    assert rewrite(table_at(tmp_path), 1 << 20, "zstd") == (2, 1)
+    assert table_at(tmp_path).scan().to_arrow().sort_by("id").to_pylist() == before
+
+
+@pytest.mark.parametrize("fails", ["while it writes", "while it commits"])
+def test_an_interrupted_rewriting_leaves_the_table_as_it_is(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = sink(tmp_path, compaction=Compaction(files=2))
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(iceberg_rewrite, "_one_file" if fails == "while it writes" else "_replace", refuse)
+    for epoch in range(3):
+        target.publish(stage(target, epoch, batch(epoch)))
+        table = waited(target)
+    assert ids(tmp_path) == [0, 1, 2]
+    assert operations(table) == ["append"] * 3
+    assert "could not be compacted (OSError: no space left)" in caplog.text
+    if fails == "while it writes":
+        assert not list(tmp_path.rglob("*rewritten*.parquet")), "nothing is left that nobody could have committed"
+
+
 def test_the_example_fills_a_table_with_the_matches_of_the_band(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out").mkdir()
@@ -303,6 +469,32 @@ def test_a_join_whose_driver_dies_while_it_publishes_has_each_result_once(where:
 
 
 @pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("name", ["_one_file", "_replace"])
+def test_a_join_whose_driver_dies_while_it_rewrites_has_each_result_once(name: str, after: bool, tmp_path: Path) -> None:
+    inputs = make_inputs(epochs=6)
+    job = job_at(tmp_path, gather="0s", compact={"files": 2})
+    with pytest.MonkeyPatch.context() as patched:
+
+        def die(*arguments: Any) -> None:
+            if after:
+                real(*arguments)
+            died.set()
+            raise Crash(name)
+
+        real, died = getattr(iceberg_rewrite, name), threading.Event()
+        patched.setattr(iceberg_rewrite, name, die)
+        patched.setattr(threading, "excepthook", lambda arguments: None)
+        driver = driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
+        driver.start()
+        while not died.is_set() and driver.step() is not None:
+            pass
+        assert died.wait(60)
+    finish(tmp_path, inputs, job)
+    table = table_at(tmp_path)
+    assert rows_of(table) == expected(inputs)
+
+
+@pytest.mark.parametrize("after", [False, True])
 def test_a_join_in_an_object_store_has_each_result_once(after: bool, small: str, s3: S3Server, tmp_path: Path) -> None:
     inputs, warehouse = make_inputs(epochs=3), s3.bucket()
     job = job_at(tmp_path, warehouse, partitionBy=["b"], gather="0s" if small == "in files" else "1h")
@@ -312,4 +504,8 @@ def test_a_join_in_an_object_store_has_each_result_once(after: bool, small: str,
             run_all(driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner()))
     finish(tmp_path, inputs, job)
     table = table_at(tmp_path, warehouse, **{"s3.endpoint": s3.endpoint})
+    assert rows_of(table) == expected(inputs)
+    files = len(list(table.scan().plan_files()))
+    before, now = rewrite(table, 1 << 20, "zstd")
+    assert len(list(table.scan().plan_files())) == files - before + now
     assert rows_of(table) == expected(inputs)

@@ -199,6 +199,7 @@ class Driver:
             self._mark("stop")
             self._runner.stop()
             self._timelines.stop()
+            self._sink.finish()
             self.pulse.leave()
 
     def step(self, *, final: bool = False) -> EpochResult | None:

@@ -282,3 +282,11 @@ class Sink(Protocol):
 
         Returns how many.
         """
+
+
+@runtime_checkable
+class Busy(Protocol):
+    """A sink that does something beside the join, as rewriting a table's small files."""
+
+    def finish(self) -> None:
+        """Waits for it. Raises nothing."""

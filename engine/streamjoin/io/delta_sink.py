@@ -18,24 +18,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from streamjoin.io.base import SinkError
+from streamjoin.io.compacting import Compaction
 from streamjoin.io.staging import Staging, staging_at
 from streamjoin.io.table_files import TableFiles, columns_named, stored_schema
 from streamjoin.io.table_sink import TableSink
 
 if TYPE_CHECKING:
     from streamjoin.io.delta_table import DeltaLog
-
-
-@dataclass(frozen=True)
-class Compaction:
-    """When small files of a table become few large ones."""
-
-    files: int
-    """Once there are so many that could be fewer."""
-    every_seconds: float | None = None
-    """Or so long after the last time, if there are two such files or more."""
-    target_bytes: int = 128 * 1024 * 1024
-    """Files of this size or more stay as they are."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +52,7 @@ class DeltaSink(TableSink):
         files = TableFiles(schema, stored_schema(schema), columns, compression=config.compression, roll_bytes=config.roll_bytes)
         super().__init__(schema, files)
         self._staged_at = staging_at(config.path)
-        self._log: DeltaLog | None = None
+        self._opened: DeltaLog | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DeltaSink, (self.config, self.schema)
@@ -77,11 +66,11 @@ class DeltaSink(TableSink):
         return self._staged_at
 
     def _table(self) -> DeltaLog:
-        if self._log is None:
+        if self._opened is None:
             try:
                 from streamjoin.io.delta_table import DeltaLog
             except ImportError as error:
                 raise SinkError(f"delta: the package deltalake is missing ({error}); pip install deltalake") from error
-            self._log = DeltaLog(self.config, self._files)
-        self._log.open()
-        return self._log
+            self._opened = DeltaLog(self.config, self._files)
+        self._opened.open()
+        return self._opened

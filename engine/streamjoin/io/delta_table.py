@@ -12,9 +12,7 @@ import logging
 import os
 import random
 import re
-import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from streamjoin.io.base import SinkError, Staged, UnavailableError
+from streamjoin.io.compacting import Compactor
 from streamjoin.io.delta_sink import DeltaSinkConfig
 from streamjoin.io.table_files import Publication, TableFiles
 from streamjoin.location import is_url
@@ -61,9 +60,7 @@ class DeltaLog:
         self._files = files
         self._uri = table_uri(config.path)
         self._table: DeltaTable | None = None
-        self._small_files = 0
-        self._compacted_at = time.monotonic()
-        self._compacting: threading.Thread | None = None
+        self.compactor = Compactor(config.compaction, self._compact)
 
     def open(self) -> None:
         """Have the newest version of the table, which is made when missing. Raises SinkError, UnavailableError, StorageError."""
@@ -77,7 +74,7 @@ class DeltaLog:
             table = self._made()
         self._check(table)
         self._table = table
-        self._small_files = self._surplus(table)
+        self.compactor.found(lambda: self._sizes(table))
 
     def has(self, publication: Publication) -> bool:
         """Whether the table has it, or a later one of its checkpoint."""
@@ -113,26 +110,7 @@ class DeltaLog:
                 time.sleep(PAUSE_SECONDS * attempt * random.uniform(0.5, 1.0))  # noqa: S311 - nothing secret about it
         self.open()
         self._flush(table.version())
-        self._small_files += len(staged)
-        self._compact_if_due()
-
-    def _compact_if_due(self) -> None:
-        """Begin to rewrite small files as few, beside the join, where the manifest says that it is time."""
-        compaction = self.config.compaction
-        if compaction is None or (self._compacting is not None and self._compacting.is_alive()):
-            return
-        waited = time.monotonic() - self._compacted_at
-        is_time = compaction.every_seconds is not None and waited >= compaction.every_seconds and self._small_files >= 2
-        if self._small_files < compaction.files and not is_time:
-            return
-        self._compacting = threading.Thread(target=self._compact, args=(compaction.target_bytes,), name="streamjoin-compact")
-        self._small_files, self._compacted_at = 0, time.monotonic()
-        self._compacting.start()
-
-    def wait(self) -> None:
-        """Until no compaction is under way."""
-        if self._compacting is not None:
-            self._compacting.join()
+        self.compactor.added(len(staged))
 
     def _compact(self, target_bytes: int) -> None:
         """One transaction, which changes no data; whoever reads an older version goes on reading the files that it replaces."""
@@ -189,18 +167,11 @@ class DeltaLog:
         if checks:
             raise SinkError(f"{where}: has {checks[0]}, which results are not checked for; drop the constraint, or give another path")
 
-    def _surplus(self, table: DeltaTable) -> int:
-        """How many files could be fewer: the small ones but for one of each partition. O(files)."""
-        compaction = self.config.compaction
-        if compaction is None:
-            return 0
+    def _sizes(self, table: DeltaTable) -> list[tuple[tuple[str, ...], int]]:
+        """The partition and the bytes of each file. O(files)."""
         actions: dict[str, list[Any]] = _columns(table.get_add_actions(flatten=True))
         partitions = [actions[f"partition.{name}"] for name in self._files.partition_by]
-        sizes = actions["size_bytes"]
-        small = Counter(
-            tuple(str(column[row]) for column in partitions) for row, size in enumerate(sizes) if size < compaction.target_bytes
-        )
-        return sum(count - 1 for count in small.values())
+        return [(tuple(str(column[row]) for column in partitions), size) for row, size in enumerate(actions["size_bytes"])]
 
     def _flush(self, version: int) -> None:
         """A transaction survives a power loss once the sink has said that results are published."""

@@ -22,7 +22,7 @@ from streamjoin.manifest import sinks, sources
 from streamjoin.state.storage import Storage
 
 if TYPE_CHECKING:
-    from streamjoin.io.delta_sink import Compaction
+    from streamjoin.io.compacting import Compaction
     from streamjoin.io.kafka_client import KafkaClient
     from streamjoin.io.schema_registry import RegistryConfig
 
@@ -132,13 +132,13 @@ def make_sink(
     if isinstance(sink, sinks.IcebergSink):
         from streamjoin.io.iceberg_sink import IcebergSink, IcebergSinkConfig
 
-        iceberg = IcebergSinkConfig(sink.table, _properties(sink), sink.catalog_name, query, sink.partition_by, sink.compression, gather)
-        return IcebergSink(iceberg, schema)
+        table, compaction = (sink.table, _properties(sink), sink.catalog_name), _compaction(sink.compact)
+        return IcebergSink(IcebergSinkConfig(*table, query, sink.partition_by, sink.compression, gather, compaction), schema)
     return FilesSink(FilesSinkConfig(place(sink.path), sink.format, sink.compression, gather_seconds=gather), schema)
 
 
 def _compaction(compact: sinks.Compact | None) -> Compaction | None:
-    from streamjoin.io.delta_sink import Compaction
+    from streamjoin.io.compacting import Compaction
 
     if compact is None:
         return None

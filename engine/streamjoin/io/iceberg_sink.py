@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from streamjoin.io.base import SinkError
+from streamjoin.io.compacting import Compaction
 from streamjoin.io.staging import Staging, staging_at
 from streamjoin.io.table_files import TableFiles, columns_named, stored_schema
 from streamjoin.io.table_sink import TableSink
@@ -38,6 +39,7 @@ class IcebergSinkConfig:
     partition_by: tuple[str, ...] = ()
     compression: str = "zstd"
     gather_seconds: float = 0.0
+    compaction: Compaction | None = None
     roll_bytes: int = 512 * 1024 * 1024
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import random
 import time
@@ -32,10 +33,11 @@ from pyiceberg.exceptions import (
     TooManyRequestsError,
 )
 from pyiceberg.io.pyarrow import compute_statistics_plan, data_file_statistics_from_parquet_metadata, parquet_path_to_id_mapping
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntryStatus
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
@@ -55,11 +57,15 @@ from pyiceberg.types import (
 )
 
 from streamjoin.io.base import SinkError, SourceError, Staged, UnavailableError
+from streamjoin.io.compacting import Compactor
+from streamjoin.io.iceberg_rewrite import rewrite, small_files
 from streamjoin.io.iceberg_sink import IcebergSinkConfig
 from streamjoin.io.references import resolved
 from streamjoin.io.table_files import Publication, TableFiles
 from streamjoin.location import is_url, place
 from streamjoin.state import durable
+
+_log = logging.getLogger(__name__)
 
 ATTEMPTS = 20
 """At a transaction, against others that change the table meanwhile."""
@@ -103,13 +109,14 @@ def iceberg_type(kind: pa.DataType) -> IcebergType:
 
 
 class IcebergTable:
-    """See the module. For one thread."""
+    """See the module. For one thread, but for the compaction, which has its own."""
 
     def __init__(self, config: IcebergSinkConfig, files: TableFiles) -> None:
         self.config = config
         self._files = files
         self._table: Table | None = None
         self._root = ""
+        self.compactor = Compactor(config.compaction, self._compact)
 
     def open(self) -> str:
         """Have the newest state of the table, which is made when missing; where its files go, as a place.
@@ -122,6 +129,7 @@ class IcebergTable:
             else:
                 table = self._made(catalog_of(self.config.catalog_name, self.config.catalog))
                 self._check(table)
+                self.compactor.found(lambda: small_files(table))
                 self._table = table
                 self._root = _data_place(table)
         return self._root
@@ -155,6 +163,17 @@ class IcebergTable:
                 pause = min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * 2 ** (attempt - 1))
                 time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - nothing secret about it
         self._flush(table)
+        self.compactor.added(len(staged))
+
+    def _compact(self, target_bytes: int) -> None:
+        """One snapshot, which changes no row; whoever reads an older one goes on reading the files that it replaces."""
+        try:
+            table = catalog_of(self.config.catalog_name, self.config.catalog).load_table(self.config.table)
+            before, after = rewrite(table, target_bytes, self.config.compression)
+            self._flush(table)
+            _log.info("%s: %d files became %d", self.config.table, before, after)
+        except Exception as error:  # the table is as it was; the next time is after as many files again
+            _log.warning("%s: could not be compacted (%s)", self.config.table, _brief(error))
 
     def _append(self, table: Table, publication: Publication, staged: Sequence[Staged], footers: Sequence[pq.FileMetaData]) -> None:
         # NB: PyIceberg would itself begin again after a conflict, without asking whether the publication is there by then.
@@ -253,7 +272,11 @@ class IcebergTable:
         paths = [table.metadata_location]
         if snapshot is not None:
             paths.append(snapshot.manifest_list)
-            paths += [file.manifest_path for file in snapshot.manifests(table.io) if file.added_snapshot_id == snapshot.snapshot_id]
+            added = [file for file in snapshot.manifests(table.io) if file.added_snapshot_id == snapshot.snapshot_id]
+            paths += [file.manifest_path for file in added]
+            if snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE:  # others are flushed when they are staged
+                entries = (entry for file in added for entry in file.fetch_manifest_entry(table.io))
+                paths += [entry.data_file.file_path for entry in entries if entry.status is ManifestEntryStatus.ADDED]
         for path in paths:
             if path.startswith(("/", "file:")):
                 with contextlib.suppress(FileNotFoundError):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from streamjoin.io.base import Counting, Sink, Staged, Traffic, Writer
+from streamjoin.io.base import Busy, Counting, Sink, Staged, Traffic, Writer
 from streamjoin.io.results_source import Feed
 
 
@@ -73,6 +73,12 @@ class Sinks:
         """See :class:`streamjoin.io.base.Sink`. Where one raises, the others have not all published, and are asked again."""
         for join, sink in self.by_join.items():
             sink.publish(self._whose(staged, join), again=again)
+
+    def finish(self) -> None:
+        """See :class:`streamjoin.io.base.Busy`."""
+        for sink in self.by_join.values():
+            if isinstance(sink, Busy):
+                sink.finish()
 
     def sweep(self, may_remove: Callable[[str], bool]) -> int:
         """See :class:`streamjoin.io.base.Sink`."""

@@ -12,12 +12,15 @@ from typing import Protocol
 import pyarrow as pa
 
 from streamjoin.io.base import Staged
+from streamjoin.io.compacting import Compactor
 from streamjoin.io.staging import STAGING, Staging
 from streamjoin.io.table_files import Publication, TableFiles, TableWriter
 
 
 class Table(Protocol):
     """A table that knows which publications it has."""
+
+    compactor: Compactor
 
     def has(self, publication: Publication) -> bool:
         """Whether they were appended already."""
@@ -28,6 +31,9 @@ class Table(Protocol):
 
 class TableSink(ABC):
     """See the module, and :class:`streamjoin.io.base.Sink`."""
+
+    _opened: Table | None
+    """The table, once it was asked for."""
 
     def __init__(self, schema: pa.Schema, files: TableFiles) -> None:
         self.schema = schema
@@ -40,6 +46,11 @@ class TableSink(ABC):
     def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
         """One file of each partition: staged where that is a directory, else for the commit to keep. O(rows)."""
         return self._files.gather(self._staging, small, name, stem)
+
+    def finish(self) -> None:
+        """See :class:`streamjoin.io.base.Busy`."""
+        if self._opened is not None:
+            self._opened.compactor.wait()
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
         """Adds files to the table, in one transaction. O(files), and what the table does about them.

@@ -98,6 +98,8 @@ class IcebergSink(Part):
     """How to compress the files, which are Parquet."""
     gather: Span = Duration.parse("10s")
     """How long the results of small epochs may wait, for fewer files and snapshots; 0s: a transaction for each epoch at once."""
+    compact: Compact | None = None
+    """When small files are rewritten as large ones. By default they are not."""
 
 
 class PostgresSink(Part):

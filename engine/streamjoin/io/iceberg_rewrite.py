@@ -1,0 +1,237 @@
+"""Small files of an Iceberg table become few large ones, in one snapshot that changes no row (``replace``), as by Spark's
+``rewrite_data_files``. PyIceberg reads and commits; it has no such operation itself.
+
+Always holds: a file is replaced only by one with all of its rows, in the table's present columns; where a delete may have been meant for
+files that are being rewritten, nothing is replaced. Whoever dies on the way leaves at most new files that no snapshot names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.exceptions import CommitFailedException, ValidationException
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import (
+    ArrowScan,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table import FileScanTask, Table, TableProperties
+from pyiceberg.table.snapshots import Operation, Summary, ancestors_of
+from pyiceberg.table.update.snapshot import _OverwriteFiles
+
+from streamjoin.io.sinks import ROW_GROUP_BYTES, ROW_GROUP_ROWS
+
+ATTEMPTS = 20
+"""At a transaction, against others that append meanwhile."""
+PAUSE_SECONDS = 0.2
+NEWEST_FORMAT = 2
+"""From version 3 on rows have identities, which a rewriting would have to keep."""
+
+
+class RewriteError(Exception):
+    """Why files stay as they are; the text is for people."""
+
+
+def rewrite(table: Table, target_bytes: int, compression: str) -> tuple[int, int]:
+    """Replaces the small files of each partition by fewer. How many became how many.
+
+    Appends of others in between do not disturb it. Raises RewriteError, and what PyIceberg raises; the table is as it was then, but where
+    a catalog does not say whether it has committed. O(bytes of small files); memory: one small file, and a row group.
+    """
+    if table.metadata.format_version > NEWEST_FORMAT:
+        raise RewriteError(f"its format is version {table.metadata.format_version}, and only {NEWEST_FORMAT} is rewritten here")
+    snapshot = table.current_snapshot()
+    groups = _groups(table, target_bytes) if snapshot is not None else []
+    if snapshot is None or not groups:
+        return 0, 0
+    old = [task.file for tasks in groups for task in tasks]
+    new: list[DataFile] = []
+    is_open = False
+    """Whether the catalog may have committed."""
+    try:
+        for tasks in groups:
+            new.append(_one_file(table, tasks, compression))
+        for attempt in range(1, ATTEMPTS + 1):
+            is_open = True
+            try:
+                _replace(table, old, new)
+                break
+            except (CommitFailedException, ValidationException) as conflict:
+                is_open = False
+                table.refresh()
+                if attempt == ATTEMPTS or not _only_appended(table, snapshot.snapshot_id):
+                    raise RewriteError("others changed it meanwhile") from conflict
+                time.sleep(PAUSE_SECONDS * random.uniform(0.5, 1.0))  # noqa: S311 - nothing secret about it
+    except BaseException:
+        if not is_open:
+            for file in new:
+                _remove(table, file.file_path)
+        raise
+    return len(old), len(new)
+
+
+def _replace(table: Table, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
+    """One snapshot without the old files and with the new ones."""
+    # NB: PyIceberg would itself begin again after a conflict, without asking what has come in between.
+    once = {**table.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": once})
+    with table.transaction() as transaction, _Replacing(Operation.REPLACE, transaction, table.io) as snapshot:
+        for file in old:
+            snapshot.delete_data_file(file)
+        for file in new:
+            snapshot.append_data_file(file)
+
+
+def _only_appended(table: Table, since: int) -> bool:
+    """Whether all snapshots after this one only added files, so that what was read of it is what there is."""
+    for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
+        if snapshot.snapshot_id == since:
+            return True
+        if snapshot.summary is None or snapshot.summary.operation is not Operation.APPEND:
+            return False
+    return False
+
+
+def _remove(table: Table, path: str) -> None:
+    with contextlib.suppress(Exception):  # what stays is for remove_orphan_files
+        table.io.delete(path)
+
+
+class _Replacing(_OverwriteFiles):
+    """PyIceberg's producer of a snapshot that takes files away and adds others; it knows no summary of ``replace``."""
+
+    def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
+        self._operation = Operation.OVERWRITE
+        try:
+            counted = super()._summary(snapshot_properties or {})
+        finally:
+            self._operation = Operation.REPLACE
+        return Summary(operation=Operation.REPLACE, **counted.additional_properties)
+
+
+def small_files(table: Table) -> list[tuple[Any, int]]:
+    """The partition and the bytes of each file that could be rewritten. O(files)."""
+    return [(_partition(task), task.file.file_size_in_bytes) for task in _tasks(table)]
+
+
+def _tasks(table: Table) -> list[FileScanTask]:
+    return [
+        task
+        for task in table.scan().plan_files()
+        if not task.delete_files
+        and task.file.file_format is FileFormat.PARQUET
+        and task.file.spec_id == table.metadata.default_spec_id
+        and task.file.content is DataFileContent.DATA
+    ]
+
+
+def _partition(task: FileScanTask) -> tuple[Any, ...]:
+    return tuple(task.file.partition[position] for position in range(len(task.file.partition)))
+
+
+def _groups(table: Table, target_bytes: int) -> list[list[FileScanTask]]:
+    """Two small files or more of a partition that are about the target's size together, in the order of their names."""
+    small: defaultdict[tuple[Any, ...], list[FileScanTask]] = defaultdict(list)
+    for task in sorted(_tasks(table), key=lambda task: task.file.file_path):
+        if task.file.file_size_in_bytes < target_bytes:
+            small[_partition(task)].append(task)
+    groups: list[list[FileScanTask]] = []
+    for tasks in small.values():
+        of_partition: list[list[FileScanTask]] = [[]]
+        total = 0
+        for task in tasks:
+            if total >= target_bytes:
+                of_partition.append([])
+                total = 0
+            of_partition[-1].append(task)
+            total += task.file.file_size_in_bytes
+        groups += [group for group in of_partition if len(group) > 1]
+    return groups
+
+
+def _one_file(table: Table, tasks: Sequence[FileScanTask], compression: str) -> DataFile:
+    """A file beside the first of these, with the rows of all. One that fails leaves none."""
+    path = f"{os.path.dirname(tasks[0].file.file_path)}/part-rewritten-{uuid.uuid4()}.parquet"
+    try:
+        return _written(table, tasks, path, compression)
+    except BaseException:
+        _remove(table, path)
+        raise
+
+
+def _written(table: Table, tasks: Sequence[FileScanTask], path: str, compression: str) -> DataFile:
+    schema = table.schema()
+    columns = schema_to_pyarrow(schema, include_field_ids=True)
+    footers: list[pq.FileMetaData] = []
+    # As the specification wants decimals.
+    options: dict[str, Any] = {"compression": compression, "store_decimal_as_integer": True, "metadata_collector": footers}
+    output = table.io.new_output(path)
+    rows, pending = 0, _Pending(columns)
+    with output.create() as stream, pq.ParquetWriter(stream, columns, **options) as writer:
+        scan = ArrowScan(table.metadata, table.io, schema, AlwaysTrue())
+        for task in tasks:
+            for batch in scan.to_record_batches([task]):
+                rows += batch.num_rows
+                pending.add(batch)
+                if pending.is_row_group:
+                    writer.write_table(pending.taken())
+        if pending:
+            writer.write_table(pending.taken())
+    expected = sum(task.file.record_count for task in tasks)
+    if rows != expected:
+        raise RewriteError(f"{len(tasks)} files have {rows} rows, and their manifests say {expected}")
+    statistics = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=footers[0],
+        stats_columns=compute_statistics_plan(schema, table.properties),
+        parquet_column_mapping=parquet_path_to_id_mapping(schema),
+    )
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=tasks[0].file.partition,
+        file_size_in_bytes=len(output),
+        sort_order_id=None,
+        spec_id=table.metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
+class _Pending:
+    """Rows that are yet to be written, in the columns of the table."""
+
+    def __init__(self, columns: pa.Schema) -> None:
+        self._columns = columns
+        self._batches: list[pa.RecordBatch] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        # What a file has as text may come as one of two types of Arrow's.
+        self._batches.append(batch.select(self._columns.names).cast(self._columns))
+
+    @property
+    def is_row_group(self) -> bool:
+        rows, nbytes = sum(batch.num_rows for batch in self._batches), sum(batch.nbytes for batch in self._batches)
+        return bool(rows >= ROW_GROUP_ROWS or nbytes >= ROW_GROUP_BYTES)
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    def taken(self) -> pa.Table:
+        rows = pa.Table.from_batches(self._batches, self._columns)
+        self._batches = []
+        return rows
