@@ -37,6 +37,7 @@ from streamjoin.io.sinks import ROW_GROUP_BYTES, ROW_GROUP_ROWS
 ATTEMPTS = 20
 """At a transaction, against others that append meanwhile."""
 PAUSE_SECONDS = 0.2
+_NOBODY = contextlib.nullcontext()
 NEWEST_FORMAT = 2
 """From version 3 on rows have identities, which a rewriting would have to keep."""
 
@@ -45,11 +46,14 @@ class RewriteError(Exception):
     """Why files stay as they are; the text is for people."""
 
 
-def rewrite(table: Table, target_bytes: int, compression: str) -> tuple[int, int]:
+def rewrite(
+    table: Table, target_bytes: int, compression: str, alone: contextlib.AbstractContextManager[Any] = _NOBODY
+) -> tuple[int, int]:
     """Replaces the small files of each partition by fewer. How many became how many.
 
-    Appends of others in between do not disturb it. Raises RewriteError, and what PyIceberg raises; the table is as it was then, but where
-    a catalog does not say whether it has committed. O(bytes of small files); memory: one small file, and a row group.
+    Appends of others in between do not disturb it. ``alone``: keeps this process from committing to the table beside, as appends that come
+    faster than a transaction takes would never let one through. Raises RewriteError, and what PyIceberg raises; the table is as it was
+    then, but where a catalog does not say whether it has committed. O(bytes of small files); memory: one small file, and a row group.
     """
     if table.metadata.format_version > NEWEST_FORMAT:
         raise RewriteError(f"its format is version {table.metadata.format_version}, and only {NEWEST_FORMAT} is rewritten here")
@@ -65,15 +69,18 @@ def rewrite(table: Table, target_bytes: int, compression: str) -> tuple[int, int
         for tasks in groups:
             new.append(_one_file(table, tasks, compression))
         for attempt in range(1, ATTEMPTS + 1):
-            is_open = True
             try:
-                _replace(table, old, new)
+                with alone:
+                    table.refresh()
+                    if not _only_appended(table, snapshot.snapshot_id):
+                        raise RewriteError("others changed it meanwhile")
+                    is_open = True
+                    _replace(table, old, new)
                 break
             except (CommitFailedException, ValidationException) as conflict:
                 is_open = False
-                table.refresh()
-                if attempt == ATTEMPTS or not _only_appended(table, snapshot.snapshot_id):
-                    raise RewriteError("others changed it meanwhile") from conflict
+                if attempt == ATTEMPTS:
+                    raise RewriteError(f"others changed it each time ({conflict})") from conflict
                 time.sleep(PAUSE_SECONDS * random.uniform(0.5, 1.0))  # noqa: S311 - nothing secret about it
     except BaseException:
         if not is_open:

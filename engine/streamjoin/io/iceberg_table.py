@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import random
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -117,6 +118,7 @@ class IcebergTable:
         self._table: Table | None = None
         self._root = ""
         self.compactor = Compactor(config.compaction, self._compact)
+        self._committing = threading.Lock()
 
     def open(self) -> str:
         """Have the newest state of the table, which is made when missing; where its files go, as a place.
@@ -148,7 +150,7 @@ class IcebergTable:
             footers = list(pool.map(lambda each: _footer(table, self._path(each)), staged))
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                with self._explained("commit to"):
+                with self._explained("commit to"), self._committing:
                     self._append(table, publication, staged, footers)
                 break
             except CommitFailedException as conflict:
@@ -169,7 +171,7 @@ class IcebergTable:
         """One snapshot, which changes no row; whoever reads an older one goes on reading the files that it replaces."""
         try:
             table = catalog_of(self.config.catalog_name, self.config.catalog).load_table(self.config.table)
-            before, after = rewrite(table, target_bytes, self.config.compression)
+            before, after = rewrite(table, target_bytes, self.config.compression, self._committing)
             self._flush(table)
             _log.info("%s: %d files became %d", self.config.table, before, after)
         except Exception as error:  # the table is as it was; the next time is after as many files again
