@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import psutil
 import pyarrow as pa
 import pytest
@@ -28,9 +29,10 @@ from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.query import pool as pooling
 from streamjoin.query.errors import QueryError, Why
-from streamjoin.query.messages import Form
+from streamjoin.query.execution import asked
+from streamjoin.query.messages import Form, Limits
 from streamjoin.query.pool import Pool
-from streamjoin.query.rendering import lines
+from streamjoin.query.rendering import interval_text, lines
 from streamjoin.serve.api import PlanApi
 from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.queries import QueryApi
@@ -313,14 +315,49 @@ def test_every_type_that_a_query_can_give_is_written_as_json(join: Asked) -> Non
     for columns in (sql, "SELECT 1::HUGEINT AS h, TIME '10:00' AS t, 'x'::ENUM ('x', 'y') AS e, NULL AS n, 'nan'::DOUBLE AS d, 2 AS h"):
         with_types = join.ask(columns)[0]
         assert len(with_types) == 1
-    from streamjoin.query.execution import asked
-    from streamjoin.query.messages import Limits
-
     with asked(join.storage, join.catalog, sql, Limits()) as answer:
         (text,) = [lines(batch) for batch in answer.batches]
     row = json.loads(text)
-    assert (row["h"], row["l"], row["s"]["a"], row["n"], row["d"], row["e"], row["h_1"]) == (1, [1, 2], "x", None, "nan", "x", 1)
+    assert (row["h"], row["l"], row["s"], row["n"]) == (1, [1, 2], {"a": "x", "n": "1.50"}, None)
+    assert (row["d"], row["e"], row["h_1"]) == ("NaN", "x", 1)
+    assert (row["t"], row["i"], row["b"]) == ("10:00:00.000000", "00:05:00", "qg=="), "as without columns that are nested"
     with asked(join.storage, join.catalog, "SELECT sum(k)::HUGEINT AS s, TIME '10:00' AS t, 'nan'::DOUBLE AS d FROM l", Limits()) as answer:
         (text,) = [lines(batch) for batch in answer.batches]
     row = json.loads(text)
     assert (isinstance(row["s"], int), row["t"], row["d"]) == (True, "10:00:00.000000", "NaN")
+
+
+@pytest.mark.parametrize(
+    ("interval", "text"),
+    [
+        ("INTERVAL 0 SECOND", "00:00:00"),
+        ("INTERVAL 90 SECOND", "00:01:30"),
+        ("INTERVAL '1 day 2 hours 3.5 seconds'", "1 day 02:00:03.5"),
+        ("-INTERVAL 1500 MILLISECOND", "-00:00:01.5"),
+        ("INTERVAL '14 months 2 days'", "1 year 2 months 2 days"),
+        ("-INTERVAL '14 months'", "-1 year -2 months"),
+        ("INTERVAL 100 HOUR", "100:00:00"),
+    ],
+)
+def test_intervals_are_written_as_duckdb_writes_them(interval: str, text: str) -> None:
+    value, cast = duckdb.sql(f"SELECT {interval} AS i, CAST({interval} AS VARCHAR) AS t").to_arrow_table().to_batches()[0].columns
+    assert interval_text(value[0].as_py()) == text == cast[0].as_py().removesuffix("00000")
+
+
+def test_values_within_others_are_written_as_those_of_columns(join: Asked) -> None:
+    values = {
+        "t": "TIMESTAMPTZ '2026-01-02 03:04:05.5+00'",
+        "d": "DATE '2026-01-02'",
+        "x": "'\\xAA'::BLOB",
+        "f": "'-inf'::DOUBLE",
+        "n": "'nan'::DOUBLE",
+        "p": "1.50::DECIMAL(9, 2)",
+        "i": "INTERVAL 5 MINUTE",
+    }
+    plain = ", ".join(f"{value} AS {name}" for name, value in values.items())
+    nested = ", ".join(f"[{value}] AS {name}" for name, value in values.items())
+    found = []
+    for columns in (plain, nested):
+        with asked(join.storage, join.catalog, f"SELECT {columns}", Limits()) as answer:
+            found.append(next(json.loads(lines(batch)) for batch in answer.batches))
+    assert found[1] == {name: [value] for name, value in found[0].items()}

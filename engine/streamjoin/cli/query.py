@@ -291,10 +291,13 @@ def _print_rows(columns: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str
 def _texts(column: pa.Array) -> Iterator[str | None]:
     import pyarrow as pa
 
+    from streamjoin.query.rendering import interval_text, nested_text
+
+    text = interval_text if pa.types.is_interval(column.type) else nested_text if pa.types.is_nested(column.type) else str
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.string())
     for value in column.to_pylist():
-        yield None if value is None else str(value)
+        yield None if value is None else text(value)
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -293,32 +293,8 @@ def _brief(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
-def json_lines(batch: pa.RecordBatch) -> pa.Buffer | bytes:
-    """The batch as JSON lines, UTF-8. All columns are formatted and joined vectorised; O(bytes)."""
-    if batch.num_rows == 0:
-        return b""
-    lines = json_texts(batch, "\n")
-    # The strings of an array lie one after another in its data buffer, which thus is the text of the file.
-    _, offsets, data = lines.buffers()
-    first = int.from_bytes(offsets[4 * lines.offset : 4 * lines.offset + 4].to_pybytes(), sys.byteorder)
-    end = 4 * (lines.offset + len(lines))
-    last = int.from_bytes(offsets[end : end + 4].to_pybytes(), sys.byteorder)
-    return data[first:last]
-
-
-def json_texts(batch: pa.RecordBatch, end: str = "") -> pa.Array:
-    """Each row as the text of a JSON object, with ``end`` after it. Together at most 2 GB."""
-    if batch.num_columns == 0:
-        return pa.repeat("{}" + end, batch.num_rows)
-    parts: list[Any] = []
-    for index, field in enumerate(batch.schema):
-        parts.append(("{" if index == 0 else ",") + json.dumps(field.name, ensure_ascii=False) + ":")
-        parts.append(pc.fill_null(_json_values(batch.column(index)), "null"))
-    return pc.binary_join_element_wise(*parts, "}" + end, "")
-
-
-def _json_values(column: pa.Array) -> pa.Array:
-    """Each value's JSON text, as strings; null stays null."""
+def json_values(column: pa.Array) -> pa.Array:
+    """Each value's JSON text, as strings; null stays null. Raises SinkError for a type that results cannot have."""
     kind = column.type
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
         return column.cast(pa.string())
@@ -343,6 +319,30 @@ def _json_values(column: pa.Array) -> pa.Array:
     else:
         raise SinkError(f"a column of type {kind} cannot be written as JSON; cast it in output.select")
     return pc.binary_join_element_wise('"', text, '"', "")
+
+
+def json_lines(batch: pa.RecordBatch, values: Callable[[pa.Array], pa.Array] = json_values) -> pa.Buffer | bytes:
+    """The batch as JSON lines, UTF-8. All columns are formatted and joined vectorised; O(bytes)."""
+    if batch.num_rows == 0:
+        return b""
+    lines = json_texts(batch, "\n", values)
+    # The strings of an array lie one after another in its data buffer, which thus is the text of the file.
+    _, offsets, data = lines.buffers()
+    first = int.from_bytes(offsets[4 * lines.offset : 4 * lines.offset + 4].to_pybytes(), sys.byteorder)
+    end = 4 * (lines.offset + len(lines))
+    last = int.from_bytes(offsets[end : end + 4].to_pybytes(), sys.byteorder)
+    return data[first:last]
+
+
+def json_texts(batch: pa.RecordBatch, end: str = "", values: Callable[[pa.Array], pa.Array] = json_values) -> pa.Array:
+    """Each row as the text of a JSON object, with ``end`` after it. Together at most 2 GB. ``values``: a column's texts."""
+    if batch.num_columns == 0:
+        return pa.repeat("{}" + end, batch.num_rows)
+    parts: list[Any] = []
+    for index, field in enumerate(batch.schema):
+        parts.append(("{" if index == 0 else ",") + json.dumps(field.name, ensure_ascii=False) + ":")
+        parts.append(pc.fill_null(values(batch.column(index)), "null"))
+    return pc.binary_join_element_wise(*parts, "}" + end, "")
 
 
 def _escape(text: pa.Array) -> pa.Array:

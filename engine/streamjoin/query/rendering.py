@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Iterable, Iterator
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import ipc
 
-from streamjoin.io.sinks import json_lines
+from streamjoin.io.sinks import json_lines, json_values
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.execution import Answer
 from streamjoin.query.messages import Form
@@ -42,13 +44,25 @@ def rendered(answer: Answer, form: Form, most_bytes: int) -> bytes:
 def lines(batch: pa.RecordBatch) -> bytes:
     """A JSON object for each row, in a line of its own; values as results in JSON have them. O(bytes)."""
     columns = [_simple(column) for column in batch.columns]
-    names = _unique(batch.schema.names)
-    if any(pa.types.is_nested(column.type) or pa.types.is_interval(column.type) for column in columns):
-        rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        return b"".join(
-            json.dumps(dict(zip(names, map(_plain, row), strict=True)), ensure_ascii=False, default=str).encode() + b"\n" for row in rows
-        )
-    return bytes(json_lines(pa.RecordBatch.from_arrays(columns, names=names)))
+    return bytes(json_lines(pa.RecordBatch.from_arrays(columns, names=_unique(batch.schema.names)), _values))
+
+
+def interval_text(value: pa.MonthDayNano) -> str:
+    """An interval as DuckDB and PostgreSQL write it: ``1 year 2 months 3 days 04:05:06.5``; no part that is nothing, but for all."""
+    years, months = divmod(abs(value.months), 12)
+    sign = -1 if value.months < 0 else 1
+    parts = [(sign * years, "year"), (sign * months, "month"), (value.days, "day")]
+    texts = [f"{count} {name}{'' if abs(count) == 1 else 's'}" for count, name in parts if count]
+    if value.nanoseconds or not texts:
+        seconds, nanos = divmod(abs(value.nanoseconds), 1_000_000_000)
+        fraction = f".{nanos:09d}".rstrip("0").rstrip(".")
+        texts.append(f"{'-' if value.nanoseconds < 0 else ''}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction}")
+    return " ".join(texts)
+
+
+def nested_text(value: Any) -> str:
+    """A list, a map or a row as JSON, on one line."""
+    return json.dumps(_plain(value), ensure_ascii=False)
 
 
 def _unique(names: list[str]) -> list[str]:
@@ -78,15 +92,39 @@ def _simple(column: pa.Array) -> pa.Array:
     return column
 
 
+def _values(column: pa.Array) -> pa.Array:
+    """Each value's JSON text; null stays null."""
+    if pa.types.is_interval(column.type):
+        return pa.array([None if value is None else json.dumps(interval_text(value)) for value in column.to_pylist()], pa.string())
+    if pa.types.is_nested(column.type):
+        return pa.array([None if value is None else nested_text(value) for value in column.to_pylist()], pa.string())
+    return json_values(column)
+
+
 def _plain(value: Any) -> Any:
-    """A value of nested columns as JSON has it."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Decimal) and value == value.to_integral_value():
-        return int(value)
-    if isinstance(value, dict):
-        return {str(name): _plain(each) for name, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+    """A value within nested ones as JSON has it, as those of columns."""
+    match value:
+        case float() if math.isnan(value):
+            return "NaN"
+        case float() if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
+        case Decimal():
+            return int(value) if value == value.to_integral_value() else str(value)
+        case datetime():
+            return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        case date() | time():
+            return value.isoformat()
+        case timedelta():
+            return value // timedelta(microseconds=1)
+        case bytes():
+            return base64.b64encode(value).decode()
+        case pa.MonthDayNano():
+            return interval_text(value)
+        case dict():
+            return {str(name): _plain(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+    return value
 
 
 def _require(nbytes: int, most_bytes: int) -> None:
