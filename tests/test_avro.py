@@ -247,9 +247,9 @@ def test_a_column_takes_what_loses_nothing_and_says_what_would() -> None:
         ("string", "is not that of a record"),
         (["null", record_of(("a", "long"))], "is not that of a record"),
         (record_of(("b", "long"), ("c", "int")), "has none of the stream's columns; its fields are b, c"),
-        (record_of(("a", "string")), "field a is of type string, which is not read as BIGINT"),
+        (record_of(("a", "string")), "field a is of type string, which cannot be read as BIGINT"),
         (record_of(("a", {"type": "array", "items": "long"})), "field a is of type array, which has parts, and columns have none"),
-        (record_of(("a", {"type": "long", "logicalType": "timestamp-millis"})), "type timestamp-millis, which is not read as BIGINT"),
+        (record_of(("a", {"type": "long", "logicalType": "timestamp-millis"})), "type timestamp-millis, which cannot be read as BIGINT"),
         (record_of(("a", "Missing")), "is not an Avro schema \\(UnknownType: Missing"),
         ({"type": "enum", "name": "E"}, "is not an Avro schema"),
         (7, "is not an Avro schema"),
@@ -325,7 +325,7 @@ def test_results_are_written_as_fastavro_reads_them(seed: int) -> None:
 
 
 def test_a_name_that_avro_does_not_have() -> None:
-    with pytest.raises(SinkError, match=r"output.select: a-b is no name in Avro; give the column another one \(AS\)"):
+    with pytest.raises(SinkError, match=r"output.select: a-b is not a name that Avro allows; give another one \(AS\)"):
         avro_schema(pa.schema([("a-b", pa.int64())]))
 
 

@@ -645,7 +645,7 @@ CASES = [
         "  scheme: {model: adsp}\n",
         ANOTHER.replace("name: other", "name: other\n      type: anti"),
         'spec.shedding.model: "linear" would make the results of spec.joins[1].type anti wrong: a tuple whose match was shed would come as'
-        ' one without; set "off"',
+        ' one without a match; set "off"',
     ),
     bad(
         "two joins with one directory for their results",
@@ -1472,7 +1472,7 @@ CASES = [
         "    - name: match\n",
         "    - name: match\n      type: anti\n",
         'spec.shedding.model: "linear" would make the results of spec.joins[0].type anti wrong: a tuple whose match was shed would come as'
-        ' one without; set "off"',
+        ' one without a match; set "off"',
         also=(
             'select: ["orders.id AS order_id", "payments.id AS payment_id"]\n        where: "orders.id <> payments.id"',
             'select: ["orders.id AS order_id"]',
@@ -1587,7 +1587,7 @@ CASES = [
         "an option that would lose results",
         "sink: {files: {path: out/matches, format: parquet}}",
         'sink: {kafka: {bootstrapServers: "b:9092", topic: matches, options: {acks: 1}}}',
-        'spec.joins[0].output.sink.kafka.options.acks: 1 is what makes each result arrive; remove it',
+        'spec.joins[0].output.sink.kafka.options.acks: 1 is set by the engine, so that each result arrives; remove it',
     ),
     bad(
         "no sink",
@@ -1611,8 +1611,8 @@ CASES = [
         "results of Avro whose names Avro does not have",
         "sink: {files: {path: out/matches, format: parquet}}",
         'sink: {kafka: {bootstrapServers: "b:9092", topic: matches, format: avro, schemaRegistry: {url: "https://r"}}}',
-        'spec.joins[0].output.select: "order-id" is no name of a field of Avro, as which the sink writes it; give it another (AS), of'
-        " letters, digits and _",
+        'spec.joins[0].output.select: "order-id" is not a name that Avro allows, and the sink writes Avro; give another name'
+        " (AS), of letters, digits and _",
         also=("orders.id AS order_id", "orders.id AS `order-id`"),
     ),
     bad(
@@ -1820,8 +1820,9 @@ def test_the_good_manifest_may_have_sixteen_joins() -> None:
 def test_joins_of_different_keys_are_remarked_upon() -> None:
     (document,) = parse(GOOD.replace(JOINS, JOINS + ANOTHER))
     assert [str(remark) for remark in document.remarks] == [
-        "spec.joins: have no pair of keys that all of their conditions bound, so every tuple meets every other one on some worker, or is"
-        " held once for each pair of keys, whichever is expected to hold less; joins of other keys in a manifest of their own are sent less"
+        "spec.joins: have no pair of keys that all of their conditions limit, so every tuple meets every other one on some worker, or is"
+        " held once for each pair of keys, whichever is expected to hold less; to send fewer tuples, move joins of other keys into a"
+        " manifest of their own"
     ]
 
 

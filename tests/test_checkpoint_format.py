@@ -80,7 +80,7 @@ def test_one_that_needs_what_is_not_known_is_refused_and_left_as_it_is(tmp_path:
     rewritten(tmp_path, lambda values: newer(values, version.MINOR + 1))
     before = {path: path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()}
     driver = driver_for(kept.job(tmp_path), kept.inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
-    with pytest.raises(StorageError, match=r"written by streamjoin 0\.9\.0, and holds what only that knows .*; go on with that one"):
+    with pytest.raises(StorageError, match=r"written by streamjoin 0\.9\.0, and uses what is new in it .*; go on with that version"):
         driver.start()
     assert {path: path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()} == before
 

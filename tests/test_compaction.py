@@ -160,7 +160,7 @@ def test_a_rewrite_in_an_object_store_is_in_parts_and_what_cannot_be_read_is_tol
         step(driver)
         result = driver.step()
         assert result is not None
-        assert result.warnings == ("blocks of plans before could not be put together: s3: no answer",)
+        assert result.warnings == ("blocks of former plans could not be merged: s3: no answer",)
     for _ in range(4):
         step(driver)
     assert any(block.generation == 0 and block.parts is not None for block in driver.checkpoint.blocks)

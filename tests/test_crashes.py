@@ -520,7 +520,7 @@ def test_after_a_commit_of_unknown_outcome_the_driver_commits_nothing_else(tmp_p
     driver.start()
     with pytest.raises(StorageError):
         exhaust(driver)
-    with pytest.raises(StorageError, match="not known; start again"):
+    with pytest.raises(StorageError, match="last commit succeeded; start again"):
         exhaust(driver)
     check(tmp_path, inputs, finish(tmp_path, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner()), "unknown outcome")
 
@@ -564,7 +564,7 @@ def test_nothing_is_committed_after_a_commit_whose_outcome_could_not_be_found_ou
     with pytest.raises(StorageError):
         driver.step()
     asking = False
-    with pytest.raises(StorageError, match="the outcome of the last commit is not known"):
+    with pytest.raises(StorageError, match="it is not known whether the last commit succeeded"):
         driver.stop()
     monkeypatch.undo()
     successor = finish(tmp_path, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())

@@ -109,7 +109,7 @@ def test_records_of_several_schemas_come_in_order_and_bad_ones_are_rejected_with
         "names no schema: it begins with the byte 123, not with 0 and a schema's id",
         "names no schema: it has 3 bytes, and a schema's id takes 5",
     ]
-    assert told[4] == f"schema {numbers[2]} field id is of type string, which is not read as BIGINT"
+    assert told[4] == f"schema {numbers[2]} field id is of type string, which cannot be read as BIGINT"
     assert told[5] == f"schema {proto} is of type PROTOBUF, and kafka.format is avro"
     assert told[6].startswith(f"schema 999999 is not in the schema registry {registry.url} (")
     assert told[7] == f"schema {numbers[1]}: ends before the schema does"

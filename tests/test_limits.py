@@ -163,7 +163,7 @@ def test_a_record_that_is_too_large_is_a_dead_letter(tmp_path: Path) -> None:
     assert (totals["oversized"], totals["rejected"], totals["input"]) == ([1, 0], [1, 0], [101, 101])
     (letter,) = [json.loads(line) for path in (tmp_path / "state/dead-letters").glob("*.json") for line in path.read_text().splitlines()]
     assert (letter["stream"], letter["position"]) == ("l", 50)
-    assert letter["error"] == "has 1,048,577 bytes, and a record may have 1,048,576"
+    assert letter["error"] == "has 1,048,577 bytes, and a record may have at most 1,048,576"
     assert letter["raw"].startswith('{"rid": 50, "k": "00000050xxx')
     assert len(letter["raw"]) == 64 * 1024
 

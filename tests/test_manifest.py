@@ -254,7 +254,8 @@ def test_an_outer_join_that_sheds_or_never_lets_go_is_remarked_upon() -> None:
     assert [str(remark) for remark in document.remarks] == [
         "spec.joins[0].window.unbounded: never ends, so tuples without a match come only when the input has ended"
         " (streamjoin run --until-idle)",
-        'spec.shedding.model: "linear" sheds tuples, whose matches then come as if they had none, by spec.joins[0].type: left',
+        'spec.shedding.model: "linear" sheds tuples, and by spec.joins[0].type: left the matches of a shed tuple then come'
+        ' as tuples without a match',
     ]
 
 

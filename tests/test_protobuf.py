@@ -182,7 +182,7 @@ def test_what_a_column_cannot_have_and_defaults_of_proto2() -> None:
     assert problems == {2: "column a: 2097151 is not a value of SMALLINT"}
     kinds = pa.schema([("p", pa.string())])
     found, problems = read(protobuf_reader(reordered(), (), kinds), [b"\0\x80\x01\x09", b"\0"], kinds)
-    assert problems == {0: "column p: 9 is the number of no name of enum Kind"}
+    assert problems == {0: "column p: no name of enum Kind has the number 9"}
     assert found[1] == {"p": "NONE"}
     numbers = pa.schema([("p", pa.int32())])
     assert read(protobuf_reader(reordered(), (), numbers), [b"\0\x80\x01\x09"], numbers) == ([{"p": 9}], {})
@@ -194,7 +194,7 @@ def test_what_a_column_cannot_have_and_defaults_of_proto2() -> None:
         ("message M { repeated int32 a = 1; }", pa.int64(), "field a is repeated, and columns have one value"),
         ("message M { int32 b = 1; }", pa.int64(), "has none of the stream's columns in message M; its fields are b"),
         ("message M { M a = 1; }", pa.int64(), "field a is of type M, which has parts"),
-        ("message M { string a = 1; }", pa.int64(), "field a is of type string, which is not read as BIGINT"),
+        ("message M { string a = 1; }", pa.int64(), "field a is of type string, which cannot be read as BIGINT"),
         ("message M { int64 a = 1 }", pa.int64(), "is not a schema of Protobuf \\(schema.proto:1:"),
         ("enum E { A = 0; }", pa.int64(), "has no message"),
         ('import "other.proto"; message M { int64 a = 1; }', pa.int64(), "is not a schema of Protobuf .*other.proto"),

@@ -222,7 +222,7 @@ def test_a_query_whose_blocks_go_meanwhile_begins_again_on_the_newer_commit(tmp_
         else:
             error = join.refused("SELECT count(*) AS n FROM l")
             assert error.why is Why.STORAGE
-            assert "was gone before it was read; ask again" in str(error)
+            assert "was removed before it was read; ask again" in str(error)
 
 
 def test_limits_end_a_query_and_never_give_a_part_of_an_answer_unsaid(join: Asked) -> None:

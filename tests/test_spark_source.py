@@ -298,7 +298,7 @@ def test_snapshots_that_were_let_go_before_they_were_read_are_named_or_left_out(
         StreamJoinSource({"manifest": str(tmp_path / "join.yaml"), "failOnDataLoss": fails}) for fails in ("true", "false")
     )
     begin, everything = {"snapshot": -1}, ReadAllAvailable()
-    with pytest.raises(FileNotFoundError, match=f"near: snapshots 0 to {first - 1} are there no more, .* failOnDataLoss"):
+    with pytest.raises(FileNotFoundError, match=f"near: snapshots 0 to {first - 1} are not stored any more, .* failOnDataLoss"):
         careful.streamReader(careful.schema()).latestOffset(begin, everything)
     left = careless.streamReader(careless.schema())
     end = left.latestOffset(begin, everything)

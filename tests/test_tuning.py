@@ -219,7 +219,7 @@ def test_thresholds_are_proposed_that_the_manifest_takes_and_that_cost_what_is_s
         assert proposed[part]["shedTuples"] + proposed[part]["unheldTuples"] <= now[part]["shedTuples"] + now[part]["unheldTuples"]
     text = run("tune", EXAMPLE, "--trace", trace, "--step", "60s")
     assert text.exit_code == 0, text.output
-    assert "a trace of less than a day says nothing of the other hours" in text.stderr
+    assert "a trace of less than a day says nothing about the other hours" in text.stderr
     pasted = yaml.safe_load(text.stdout[text.stdout.index("scaling:\n  policy") :])
     assert pasted == {"scaling": proposed["scaling"]}
     manifest = yaml.safe_load(Path(EXAMPLE).read_text())

@@ -160,15 +160,25 @@ def _dashed(name: str, colour: str) -> Object:
 
 
 NOW = (
-    stat("Workers", "none", "Workers of the plan.", "sum(streamjoin_workers)"),
-    stat("Fullest worker", "percentunit", "tau of the fullest worker: tuples held / capacity.", "max(streamjoin_worker_utilization_ratio)"),
-    stat("Read", "cps", "Records read, of all streams.", rates("streamjoin_input_records_total")),
-    stat("Results", "cps", "Rows of output.", rates("streamjoin_output_rows_total")),
-    stat("Watermark lag", "s", "Of the stream that is furthest behind.", "max(streamjoin_watermark_lag_seconds)"),
+    stat("Workers", "none", "Workers of the running plan.", "sum(streamjoin_workers)"),
+    stat(
+        "Fullest worker",
+        "percentunit",
+        "tau of the fullest worker: the tuples, or bytes, that it holds / its capacity.",
+        "max(streamjoin_worker_utilization_ratio)",
+    ),
+    stat("Read", "cps", "Records read per second, of all streams together.", rates("streamjoin_input_records_total")),
+    stat("Results", "cps", "Rows of output per second, of all joins together.", rates("streamjoin_output_rows_total")),
+    stat(
+        "Watermark lag",
+        "s",
+        "Seconds from the watermark to tuples made now, of the stream that is furthest behind.",
+        "max(streamjoin_watermark_lag_seconds)",
+    ),
     stat(
         "Since the last commit",
         "s",
-        "Without input there are no epochs, and no commits.",
+        "Seconds since the last epoch was committed. Without input there are no epochs, and no commits.",
         "time() - max(streamjoin_last_commit_timestamp_seconds)",
     ),
 )
@@ -176,8 +186,8 @@ WORKERS = (
     Panel(
         "tau per worker, and the thresholds",
         "percentunit",
-        "Tuples that a worker holds / its capacity. At or above tau3 workers are added, at or below tau0 removed; from tau2 on tuples are "
-        "shed, where shedding is on; a change aims at tau1.",
+        "What a worker holds / its capacity. From tau3 up, the autoscaler adds workers; from tau0 down, it removes workers; each change "
+        "aims at tau1. From tau2 up, the join sheds tuples, if shedding is on.",
         {
             "worker {{task}}": "max by (task) (streamjoin_worker_utilization_ratio)",
             "{{threshold}}": "max by (threshold) (streamjoin_threshold_ratio)",
@@ -188,7 +198,8 @@ WORKERS = (
     Panel(
         "Number of workers",
         "none",
-        "Of the plan that runs, of the plan that is being applied (desired), how many there are (ready), and between which limits.",
+        "Workers of the running plan (now), of the plan that is being applied (desired), and workers that are ready; with the limits min "
+        "and max.",
         {
             "now": "sum(streamjoin_workers)",
             "desired": "sum(streamjoin_workers_wanted)",
@@ -203,21 +214,22 @@ WORKERS = (
     Panel(
         "Tuples per worker",
         "short",
-        "Of both sides, replicas included.",
+        "Tuples that each worker holds, by side of the plan. Each replica counts.",
         {"worker {{task}} {{side}}": "max by (task, side) (streamjoin_worker_tuples)"},
         stacked=True,
     ),
     Panel(
         "Bytes per worker",
         "bytes",
-        "Size of the tuples that a worker holds. Large runs of them are mapped files.",
+        "Bytes of the tuples that each worker holds. Large runs of tuples are mapped files.",
         {"worker {{task}}": "max by (task) (streamjoin_worker_bytes)"},
         stacked=True,
     ),
     Panel(
         "How busy each worker is",
         "percentunit",
-        "Time in joins / time.",
+        "Time of a worker's joins / time. It includes the wait for tuples of other workers, and can exceed 100 %: one epoch is written "
+        "while the next is joined.",
         {"worker {{task}}": rates("streamjoin_worker_busy_seconds_total", "task")},
     ),
 )
@@ -225,7 +237,7 @@ PLANS = (
     Panel(
         "Plan generation",
         "none",
-        "Each step is a change of the plan.",
+        "Each step up is a switch to another plan.",
         {"running": "max(streamjoin_plan_generation)", "wanted": "max(streamjoin_plan_wanted_generation)"},
         stepped=True,
         defaults={},
@@ -233,7 +245,7 @@ PLANS = (
     Panel(
         "Phase of the wanted plan",
         "none",
-        "Running where no other plan is wanted; else whether it waits for workers, prepares or switches.",
+        "Running, if no other plan is being applied; else whether that plan waits for workers, prepares or switches.",
         {"{{phase}}": "max by (phase) (streamjoin_plan_phase)"},
         kind="state-timeline",
         defaults={"mappings": [{"type": "value", "options": {"0": _shown("no", "transparent", 0), "1": _shown("yes", "green", 1)}}]},
@@ -241,22 +253,23 @@ PLANS = (
     Panel(
         "Decisions",
         "short",
-        "Of the autoscaler, of its process's time. Enforce: carried out; Recommend: only said. It holds in all other epochs.",
+        "Decisions of the autoscaler since the driver started. Enforce: carried out. Recommend: only reported. Decisions to hold are left "
+        "out.",
         {"{{kind}} {{mode}}": 'sum by (kind, mode) (streamjoin_decisions_total{kind!="HOLD"})'},
         stepped=True,
     ),
     Panel(
         "Moved tuples",
         "short",
-        "At switches of the process's time: tuples brought to another worker, and those that were already where they were needed.",
+        "Held tuples at switches to other plans since the driver started: moved to a worker that lacked them, or kept on their worker.",
         {"moved": "sum(streamjoin_plan_moved_tuples_total)", "kept": "sum(streamjoin_plan_kept_tuples_total)"},
         stepped=True,
     ),
     Panel(
         "Pause and wait",
         "s",
-        "Of all switches of the process's time: by how much the first epoch of a plan took longer than those before it, and how long plans "
-        "had waited for workers and blocks, while epochs went on.",
+        "Sums over all switches since the driver started. Pause: how much longer the first epoch of a plan took than those before it. "
+        "Wait: how long plans waited for workers and state, while epochs went on.",
         {"pause": "sum(streamjoin_plan_pause_seconds_sum)", "wait": "sum(streamjoin_plan_wait_seconds_sum)"},
         stepped=True,
         defaults={},
@@ -264,28 +277,33 @@ PLANS = (
     Panel(
         "Still to fetch",
         "bytes",
-        "What workers of the plan that is being applied have to fetch before it can switch.",
+        "Bytes of state that workers must still fetch before the join can switch to the plan that is being applied.",
         {"to fetch": "sum(streamjoin_plan_fetch_bytes)"},
     ),
 )
 STREAMS = (
-    Panel("Records read", "cps", "By stream.", {"{{stream}}": rates("streamjoin_input_records_total", "stream")}),
+    Panel("Records read", "cps", "Records read per second, by stream.", {"{{stream}}": rates("streamjoin_input_records_total", "stream")}),
     Panel(
         "Results and candidates",
         "cps",
-        "Rows of output, and the pairs that the main predicates found, on which the rest of each condition is checked; of three and more "
-        "streams also the partial results that were sent between workers.",
+        "Rows of output per second, and the candidate pairs that the main predicates found, on which the join checks the rest of each "
+        "condition. With three and more streams, also the partial results that workers sent each other.",
         {
             "rows": rates("streamjoin_output_rows_total"),
             "candidate pairs": rates("streamjoin_candidate_pairs_total"),
             "partial results": rates("streamjoin_partial_tuples_total"),
         },
     ),
-    Panel("Results by join", "cps", "Rows of output of each join.", {"{{join}}": rates("streamjoin_join_output_rows_total", "join")}),
+    Panel(
+        "Results by join",
+        "cps",
+        "Rows of output per second, by join.",
+        {"{{join}}": rates("streamjoin_join_output_rows_total", "join")},
+    ),
     Panel(
         "Read, and not joined",
         "cps",
-        "Tuples and records that were left out, by why.",
+        "Tuples and records per second that were not joined, by reason and stream.",
         {
             f"{what} {{{{stream}}}}": rates(f"streamjoin_{metric}_total", "stream")
             for what, metric in (
@@ -300,20 +318,20 @@ STREAMS = (
     Panel(
         "Watermark lag",
         "s",
-        "How far each stream's watermark is behind tuples made now. It grows while nothing happens.",
+        "Seconds from each stream's watermark to tuples made now. It grows until the next commit.",
         {"{{stream}}": "max by (stream) (streamjoin_watermark_lag_seconds)"},
     ),
     Panel(
         "Latency of results",
         "s",
         "How long records waited: from when they came to their source until the results of the epoch that read them were visible. Half of "
-        "the records, and 99 of 100, waited no longer.",
+        "the records (p50), and 99 of 100 (p99), waited no longer than this.",
         {f"{{{{join}}}} p{share * 100:.0f}": quantile(share, "streamjoin_result_delay_seconds", "join") for share in (0.5, 0.99)},
     ),
     Panel(
         "Backlog",
         "short",
-        "Records that the last epoch left for later, as the source estimates them.",
+        "Records that the sources had, by their estimate, and that the last epoch left to later epochs.",
         {"{{stream}}": "sum by (stream) (streamjoin_backlog_records)"},
         width=12,
         stacked=True,
@@ -321,7 +339,7 @@ STREAMS = (
     Panel(
         "Shed",
         "percentunit",
-        "The part of its tuples that a worker was not sent in the last epoch.",
+        "The share of the tuples for a worker to hold that load shedding dropped in the last epoch.",
         {"worker {{task}}": "max by (task) (streamjoin_worker_shed_ratio)"},
         width=12,
         defaults={"min": 0, "max": 1},
@@ -329,8 +347,8 @@ STREAMS = (
     Panel(
         "Bytes in and out",
         "Bps",
-        "Records read, in memory; what was sent to workers, replicas counted each; what workers of a handshake chain sent each other; "
-        "output written.",
+        "Bytes per second of records read (their size in memory), of tuples sent to workers (each replica counted), of messages along a "
+        "handshake chain, and of output written.",
         {
             "read": rates("streamjoin_input_bytes_total"),
             "sent to workers": rates("streamjoin_routed_bytes_total"),
@@ -342,7 +360,7 @@ STREAMS = (
     Panel(
         "Copies per tuple",
         "short",
-        "To how many workers a tuple is sent.",
+        "To how many workers a tuple is sent, on average.",
         {
             "{{stream}}": f"{rates('streamjoin_routed_tuples_total', 'stream')} / "
             f"({rates('streamjoin_accepted_tuples_total', 'stream')} > 0)"
@@ -354,7 +372,8 @@ EPOCHS = (
     Panel(
         "Epoch time",
         "s",
-        "Median and 99th percentile; and the attempt that is running, which goes on growing where an epoch hangs.",
+        "Median and 99th percentile of committed epochs; and the age of the attempt that is running, which grows on and on if an epoch "
+        "hangs.",
         {
             "median": quantile(0.5, "streamjoin_epoch_duration_seconds"),
             "99 %": quantile(0.99, "streamjoin_epoch_duration_seconds"),
@@ -364,21 +383,22 @@ EPOCHS = (
     Panel(
         "Epoch time by step",
         "s",
-        "The mean of each step.",
+        "Mean time of each step of an epoch.",
         {"{{step}}": mean("streamjoin_epoch_step_duration_seconds", "step")},
         stacked=True,
     ),
     Panel(
         "Task time by step",
         "s",
-        "The mean of each step, of the task that took longest.",
+        "Mean time of each step of tasks; in each epoch, of the task that took longest for the step.",
         {"{{step}}": mean("streamjoin_task_step_duration_seconds", "step")},
         stacked=True,
     ),
     Panel(
         "Failures and retries",
         "cps",
-        "Attempts that failed, epochs tried again, requests to object stores repeated, and read backs by workers that lost their tuples.",
+        "Per second: failed attempts, epochs that were tried again, repeated requests to object stores, and tasks that read their tuples "
+        "back.",
         {
             "failed attempts": rates("streamjoin_epoch_failures_total"),
             "epoch retries": rates("streamjoin_epoch_retries_total"),
@@ -389,27 +409,27 @@ EPOCHS = (
     Panel(
         "State",
         "bytes",
-        "Size of the blocks that the last commit names. Replicas are not stored.",
+        "Bytes of the blocks in the last commit. Replicas are not stored.",
         {"{{stream}}": "sum by (stream) (streamjoin_stored_bytes)"},
         stacked=True,
     ),
     Panel(
         "State written and read back",
         "Bps",
-        "Blocks written, those of merged runs included; blocks that workers read back, because they lacked them.",
+        "Bytes per second of blocks written, those of merged runs included, and of tuples that workers read back because they lacked them.",
         {"written": rates("streamjoin_written_bytes_total"), "read back": rates("streamjoin_read_back_bytes_total")},
     ),
     Panel(
         "The driver's memory",
         "bytes",
-        "Resident, of its Python process.",
+        "Resident memory of the driver's Python process.",
         {"resident": "max(process_resident_memory_bytes and on (job, instance) streamjoin_workers_max)"},
         width=12,
     ),
     Panel(
         "The driver's processor",
         "percentunit",
-        "Cores that its Python process uses.",
+        "Processor cores that the driver's Python process uses.",
         {"cores": "max(rate(process_cpu_seconds_total[$__rate_interval]) and on (job, instance) streamjoin_workers_max)"},
         width=12,
     ),
@@ -418,23 +438,28 @@ OPERATOR = (
     Panel(
         "StreamJoins by phase",
         "none",
-        "All that the operator looks after.",
+        "StreamJoins that the operator looks after, by phase.",
         {"{{phase}}": "sum by (phase) (streamjoin_operator_streamjoins)"},
         stacked=True,
         stepped=True,
     ),
-    Panel("Reconciles", "cps", "By how they ended.", {"{{result}}": rates("streamjoin_operator_reconciles_total", "result")}),
+    Panel(
+        "Reconciles",
+        "cps",
+        "Reconciles per second, by how they ended.",
+        {"{{result}}": rates("streamjoin_operator_reconciles_total", "result")},
+    ),
     Panel(
         "Reconcile errors",
         "cps",
-        "By reason.",
+        "Failed reconciles per second, by reason.",
         {"{{reason}}": rates("streamjoin_operator_errors_total", "reason")},
         stacked=True,
     ),
     Panel(
         "Reconcile time",
         "s",
-        "Median and 99th percentile; and the one that is running.",
+        "Median and 99th percentile; and the age of the oldest reconcile that is running.",
         {
             "median": quantile(0.5, "streamjoin_operator_reconcile_duration_seconds"),
             "99 %": quantile(0.99, "streamjoin_operator_reconcile_duration_seconds"),
@@ -444,34 +469,34 @@ OPERATOR = (
     Panel(
         "Due, and failing",
         "none",
-        "StreamJoins that are due, and those whose last reconcile failed.",
+        "StreamJoins that are due for a reconcile, and StreamJoins whose last reconcile failed.",
         {"due": "sum(streamjoin_operator_queue_depth)", "failing": "sum(streamjoin_operator_failing)"},
         stepped=True,
     ),
     Panel(
         "Requests to the API server",
         "reqps",
-        "By verb and code; code 0: no answer.",
+        "Requests per second, by verb and code. Code 0: no answer.",
         {"{{verb}} {{code}}": rates("streamjoin_operator_api_requests_total", "verb, code")},
         stacked=True,
     ),
     Panel(
         "Questions to Prometheus",
         "reqps",
-        "By how they ended; without one, of the drivers' own metrics.",
+        "Questions per second, by how they ended. None if no Prometheus is set: the drivers' own metrics serve then.",
         {"{{result}}": rates("streamjoin_operator_prometheus_requests_total", "result")},
         stacked=True,
     ),
     Panel(
         "Age of samples",
         "s",
-        "Since the last measurement of a join that could be trusted: nothing is decided without one.",
+        "Seconds since the last measurement of a join that the operator could trust. Without one, it decides nothing.",
         {"{{namespace}}/{{streamjoin}}": "max by (namespace, streamjoin) (streamjoin_operator_sample_age_seconds)"},
     ),
     Panel(
         "Executor-hours",
         "none",
-        "Of all joins; and those that were avoided, beside as many workers as are allowed all the time.",
+        "Executor-hours that all joins used; and hours that they avoided, compared with running the most workers allowed all the time.",
         {
             "used": "sum(streamjoin_operator_executor_hours_total)",
             "avoided": "sum(streamjoin_operator_avoided_executor_hours_total)",
@@ -533,7 +558,7 @@ def dashboard() -> Object:
     return {
         "uid": "streamjoin",
         "title": "StreamJoin",
-        "description": "One join: its workers, plans, streams, epochs and state; and the operator that looks after it.",
+        "description": "One join: its workers, plans, streams, epochs and state. And the operator that looks after it.",
         "tags": ["streamjoin"],
         "schemaVersion": SCHEMA_VERSION,
         "version": 1,

@@ -32,14 +32,14 @@ class Looked(Protocol):
 
 
 class Metrics:
-    """One operator's."""
+    """The metrics of one operator."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         registry = self.registry
         self.reconciles = Counter("streamjoin_operator_reconciles_total", "Reconciles, by how they ended.", ["result"], registry=registry)
         name = "streamjoin_operator_reconcile_duration_seconds"
-        self.seconds = Histogram(name, "Time of one reconcile.", buckets=BUCKETS, registry=registry)
+        self.seconds = Histogram(name, "Seconds that a reconcile took.", buckets=BUCKETS, registry=registry)
         self.errors = Counter("streamjoin_operator_errors_total", "Failed reconciles, by reason.", ["reason"], registry=registry)
         self.requests = Counter(
             "streamjoin_operator_api_requests_total", "Requests to the API server (code 0: no answer).", ["verb", "code"], registry=registry
@@ -94,21 +94,23 @@ class _Now(Collector):
 
     def collect(self) -> Iterator[Metric]:
         queue = self._queue
-        yield GaugeMetricFamily("streamjoin_operator_queue_depth", "StreamJoins that are due.", value=queue.depth)
-        yield GaugeMetricFamily("streamjoin_operator_queue_age_seconds", "For how long the oldest has been due.", value=queue.age)
-        yield GaugeMetricFamily("streamjoin_operator_failing", "StreamJoins whose last reconcile failed.", value=queue.failing())
+        yield GaugeMetricFamily("streamjoin_operator_queue_depth", "StreamJoins that are due for a reconcile.", value=queue.depth)
         yield GaugeMetricFamily(
-            "streamjoin_operator_longest_reconcile_seconds", "For how long the oldest reconcile has run.", value=queue.longest_running
+            "streamjoin_operator_queue_age_seconds", "Seconds that the StreamJoin that waits longest has been due.", value=queue.age
         )
+        yield GaugeMetricFamily("streamjoin_operator_failing", "StreamJoins whose last reconcile failed.", value=queue.failing())
+        text = "Seconds that the oldest running reconcile has taken."
+        yield GaugeMetricFamily("streamjoin_operator_longest_reconcile_seconds", text, value=queue.longest_running)
         family = GaugeMetricFamily("streamjoin_operator_streamjoins", "StreamJoins by phase.", labels=["phase"])
         for phase, count in sorted(self._seen.phases().items()):
             family.add_metric([phase], count)
         yield family
         if self._metrics.answered_at is not None:
             age = max(0.0, time.time() - self._metrics.answered_at)
-            yield GaugeMetricFamily("streamjoin_operator_prometheus_answer_age_seconds", "Since Prometheus last answered.", value=age)
+            text = "Seconds since Prometheus last answered."
+            yield GaugeMetricFamily("streamjoin_operator_prometheus_answer_age_seconds", text, value=age)
         ages = GaugeMetricFamily(
-            "streamjoin_operator_sample_age_seconds", "Age of a join's newest sample that could be trusted.", labels=JOIN
+            "streamjoin_operator_sample_age_seconds", "Seconds since the newest sample of a join that could be trusted.", labels=JOIN
         )
         for key, at in sorted(self._seen.samples_at().items()):
             ages.add_metric(key, max(0.0, time.time() - at))
@@ -118,9 +120,9 @@ class _Now(Collector):
 
     def _states(self) -> Iterator[Metric]:
         """What the status says, so that alerts can tell of joins that have no metrics of their own, as their drivers never started."""
-        phases = GaugeMetricFamily("streamjoin_operator_phase", "1: the StreamJoin is in this phase.", labels=[*JOIN, "phase"])
+        phases = GaugeMetricFamily("streamjoin_operator_phase", "Always 1. The label phase names its phase.", labels=[*JOIN, "phase"])
         conditions = GaugeMetricFamily(
-            "streamjoin_operator_condition", "1: this condition of the StreamJoin holds, 0: not.", labels=[*JOIN, "type", "reason"]
+            "streamjoin_operator_condition", "1: this condition of the StreamJoin is true. 0: it is not.", labels=[*JOIN, "type", "reason"]
         )
         for key, status in sorted(self._seen.statuses().items()):
             if "phase" in status:
@@ -133,13 +135,13 @@ class _Now(Collector):
     def _costs(self) -> Iterator[Metric]:
         costs = sorted(self._seen.costs(time.time()).items())
         for name, text, values in (
-            ("executor_hours", "Hours of executors.", [cost.hours for _, cost in costs]),
+            ("executor_hours", "Hours of executors that a join has used.", [cost.hours for _, cost in costs]),
             (
                 "avoided_executor_hours",
-                "Hours that executors for spec.workers.max workers all the time would have taken besides.",
+                "Hours that executors for spec.workers.max workers, running all the time, would have taken in addition.",
                 [cost.avoided_hours for _, cost in costs],
             ),
-            ("cost", "Price of the executor-hours.", [cost.spent for _, cost in costs]),
+            ("cost", "Price of the executor-hours that a join has used.", [cost.spent for _, cost in costs]),
             ("avoided_cost", "Price of the executor-hours that were avoided.", [cost.avoided for _, cost in costs]),
         ):
             family = CounterMetricFamily(f"streamjoin_operator_{name}", text, labels=JOIN)

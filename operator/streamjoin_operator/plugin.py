@@ -81,29 +81,29 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--context", help="As for kubectl.")
     common.add_argument("--kubeconfig", help="As for kubectl.")
     actions = parser.add_subparsers(dest="action", required=True, metavar="status|explain|plan|query|open|suspend|resume")
-    status = actions.add_parser("status", parents=[common], help="One line for each StreamJoin, or all about one.")
-    status.add_argument("name", nargs="?", help="A StreamJoin; all of the namespace without it.")
-    status.add_argument("-A", "--all-namespaces", action="store_true", help="Those of all namespaces.")
+    status = actions.add_parser("status", parents=[common], help="Show one line for each StreamJoin, or everything about one.")
+    status.add_argument("name", nargs="?", help="The StreamJoin; without it, all of the namespace.")
+    status.add_argument("-A", "--all-namespaces", action="store_true", help="Show the StreamJoins of all namespaces.")
     for action, text in (
-        ("explain", "Why it is as it is: conditions, the last change, events, scaling decisions."),
-        ("plan", "The plan that runs, and what the last switch moved."),
+        ("explain", "Explain its state: conditions, the last change, events, scaling decisions."),
+        ("plan", "Show the plan that runs, and what the last switch moved."),
         ("suspend", "Stop it; its state is kept."),
         ("resume", "Let it go on from its checkpoint."),
     ):
         actions.add_parser(action, parents=[common], help=text).add_argument("name", help="The StreamJoin.")
-    query = actions.add_parser("query", parents=[common], help="What it holds: one SELECT, answered by a query server or the driver.")
+    query = actions.add_parser("query", parents=[common], help="Query what it holds: one SELECT, answered by a query server or the driver.")
     query.add_argument("name", help="The StreamJoin.")
     query.add_argument("sql", help="The SELECT.")
     query.add_argument("--json", action="store_true", help="One JSON object per row, instead of a table.")
     ends = query.add_mutually_exclusive_group()
-    ends.add_argument("--limit", type=int, help="Cut the answer there, and say so.")
+    ends.add_argument("--limit", type=int, help="The most rows; more are cut, and the answer says so.")
     ends.add_argument("--follow", action="store_true", help="Go on with the results that come, until Ctrl-C.")
-    query.add_argument("--after", help="With --follow: begin after this snapshot, or the position that was told last; -1: with the first.")
-    open_ = actions.add_parser("open", parents=[common], help="Its page in the browser: what it does, live.")
+    query.add_argument("--after", help="With --follow: begin after this snapshot, or after the last position shown; -1: with the first.")
+    open_ = actions.add_parser("open", parents=[common], help="Open its page in the browser, which shows live what it does.")
     open_.add_argument("name", nargs="?", help="The StreamJoin; without it, the page of all of them.")
-    open_.add_argument("--port", type=int, default=0, help="Of this machine; any free one by default.")
+    open_.add_argument("--port", type=int, default=0, help="The port on this machine; any free one by default.")
     open_.add_argument("--no-browser", action="store_true", help="Only print the link.")
-    actions.choices["explain"].add_argument("--limit", type=int, default=12, help="So many of the last scaling decisions.")
+    actions.choices["explain"].add_argument("--limit", type=int, default=12, help="The number of scaling decisions to show.")
     return parser
 
 

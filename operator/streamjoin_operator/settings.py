@@ -38,51 +38,59 @@ class Settings:
 
     watch_namespaces: tuple[str, ...] = _setting((), "Namespaces to watch, separated by commas; none: all, cluster-wide.")
     watch_namespace_selector: str = _setting(
-        "", "A label selector, as team=a,tier in (gold, silver): all namespaces that it selects are watched, instead of those named."
+        "", "A label selector, such as team=a,tier in (gold, silver): the operator watches the namespaces it selects, not named ones."
     )
-    engine_image: str = _setting("streamjoin-engine:0.1.0", "Image of drivers and executors, where spec.image gives none.")
-    image_pull_policy: str = _setting("IfNotPresent", "Of all pods.")
+    engine_image: str = _setting("streamjoin-engine:0.1.0", "Image of drivers and executors, if spec.image gives none.")
+    image_pull_policy: str = _setting("IfNotPresent", "The pull policy of all pods' images.")
     image_pull_secrets: tuple[str, ...] = _setting((), "Names of Secrets in each StreamJoin's namespace, separated by commas.")
-    port: int = _setting(8080, "Where /metrics, /healthz and /readyz are served.")
-    page_port: int = _setting(0, "Where the page of all StreamJoins is, for the pod alone: kubectl port-forward reaches it; 0: nowhere.")
-    page_token_file: str = _setting(
-        "", "A file with the token by which who sees that page may suspend and resume StreamJoins; none: nobody may from it."
+    port: int = _setting(8080, "The port of /metrics, /healthz and /readyz.")
+    page_port: int = _setting(
+        0, "The port of the page of all StreamJoins, open to the pod alone: kubectl port-forward reaches it. 0: no page."
     )
-    workers: int = _setting(8, "How many StreamJoins are reconciled at a time, besides those that wait for a slow answer.")
+    page_token_file: str = _setting(
+        "", "A file with the token that lets users of that page suspend and resume StreamJoins. None: the page only shows them."
+    )
+    workers: int = _setting(8, "How many StreamJoins are reconciled at a time, not counting those that wait for a slow answer.")
     poll_seconds: float = _setting(15.0, "How often a running driver is asked for its state.")
-    resync_seconds: float = _setting(300.0, "How often all children are compared with what they should be, besides on every change.")
+    resync_seconds: float = _setting(300.0, "How often all children are compared with what they should be, even if nothing changes.")
     start_seconds: float = _setting(5.0, "How often a driver that is not ready yet is looked at.")
-    status_seconds: float = _setting(15.0, "At most so often are changed measurements alone written to the status.")
-    cleanup_seconds: float = _setting(600.0, "How long a deletion may wait for checkpoint.onDelete: Delete; then the state is left.")
-    pod_monitor: str = _setting("auto", "auto: a PodMonitor where the cluster knows that kind; off: none.")
+    status_seconds: float = _setting(15.0, "The least time between two writes of the status for changed measurements alone.")
+    cleanup_seconds: float = _setting(600.0, "How long a deletion may wait for checkpoint.onDelete: Delete. After that, the state is left.")
+    pod_monitor: str = _setting("auto", "auto: make PodMonitors, if the cluster knows that kind; off: make none.")
     pod_monitor_labels: tuple[str, ...] = _setting(
-        (), "Labels of joins' PodMonitors, as release=prometheus, separated by commas; those of spec.metrics.podMonitor go first."
+        (), "Labels of joins' PodMonitors, such as release=prometheus, separated by commas. Labels of spec.metrics.podMonitor win."
     )
     network_policy: bool = _setting(True, "Whether to make NetworkPolicies for each StreamJoin.")
-    driver_url: str = _setting("http://{service}.{namespace}.svc:8080", "Where a driver's API is; {service}, {namespace}, {name}.")
+    driver_url: str = _setting(
+        "http://{service}.{namespace}.svc:8080", "The URL of a driver's API, with {service}, {namespace} and {name}."
+    )
     prometheus_url: str = _setting(
-        "", "The Prometheus whose samples joins are scaled by, where a resource names no other; none: drivers' own metrics are read."
+        "", "The Prometheus by whose samples joins are scaled, if a resource names no other. None: drivers' own metrics are read."
     )
     prometheus_allowed_urls: tuple[str, ...] = _setting(
-        (), "What spec.scaling.prometheus.url may name besides: addresses, and all below them, separated by commas."
+        (), "Other addresses that spec.scaling.prometheus.url may name, with everything below them, separated by commas."
     )
-    prometheus_token_file: str = _setting("", "A file with the bearer token for it; read at every question.")
-    prometheus_ca_file: str = _setting("", "A file with the certificates (PEM) that it is trusted by; none: the image's own.")
-    prometheus_insecure: bool = _setting(False, "Whether to trust any certificate.")
-    prometheus_timeout_seconds: float = _setting(5.0, "How long an answer may take.")
-    prometheus_namespace_label: str = _setting("namespace", "The label by which it tells drivers of different namespaces apart.")
-    price_per_executor_hour: float = _setting(0.0, "What an executor costs in an hour, in any currency; 0: only hours are counted.")
-    operator_class: str = _setting("", "Only StreamJoins whose spec.operatorClass is this are looked after; none: those without one.")
+    prometheus_token_file: str = _setting("", "A file with the bearer token for Prometheus, read at every question.")
+    prometheus_ca_file: str = _setting(
+        "", "A file with the certificates (PEM) of authorities to trust for Prometheus. None: the image's own."
+    )
+    prometheus_insecure: bool = _setting(False, "Whether to trust any certificate of Prometheus.")
+    prometheus_timeout_seconds: float = _setting(5.0, "How long an answer of Prometheus may take.")
+    prometheus_namespace_label: str = _setting("namespace", "The label of Prometheus' series that names a driver's namespace.")
+    price_per_executor_hour: float = _setting(0.0, "The price of an executor for an hour, in any currency. 0: only hours are counted.")
+    operator_class: str = _setting(
+        "", "The operator looks after StreamJoins with this spec.operatorClass alone. None: after those without a class."
+    )
     lease_name: str = _setting(
-        "", "The Lease (coordination.k8s.io) by which one of several operators is active; none: this one is, whoever else runs."
+        "", "The Lease (coordination.k8s.io) that makes one of several operators active. None: this one is always active."
     )
     lease_namespace: str = _setting("default", "The namespace of that Lease.")
     conversion_tls_directory: str = _setting(
-        "", "Holds tls.crt and tls.key, by which conversions of one version of a StreamJoin to another are served; none: they are not."
+        "", "The directory with tls.crt and tls.key of the server that converts StreamJoins between versions. None: no such server."
     )
-    conversion_port: int = _setting(8443, "Where they are served, to the API server.")
+    conversion_port: int = _setting(8443, "The port of that server, which the API server calls.")
     storage_version: str = _setting(
-        "", "v1beta1 or v1alpha1: all StreamJoins of the cluster are to be stored so, and are rewritten; none: nothing is done about it."
+        "", "v1beta1 or v1alpha1: store all StreamJoins of the cluster in this version, and rewrite them. None: leave them as they are."
     )
     log_level: str = _setting("info", "debug, info, warning or error.")
 

@@ -1,4 +1,4 @@
-"""A scheme's coverage areas as people read them: keys as the values that they encode."""
+"""Coverage areas of a scheme, for people: key bounds are shown as the values that they encode."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CoverageArea:
     """A coverage area of a plan."""
 
     floor: int
-    """Of several, in which it is."""
+    """The floor that it is on, if there are several."""
     number: int
     """The scheme's own."""
     tasks: tuple[int, ...]

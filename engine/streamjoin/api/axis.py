@@ -1,4 +1,4 @@
-"""Where keys lie in a picture of a scheme: to the scale of the tuples that have them."""
+"""Positions of keys in a picture of a scheme: a range of keys is as long as its share of the tuples."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Axis:
         self.cuts = sorted({bound for keys in held for bound in (keys.low, keys.high) if bound is not None})
 
     def at(self, bounds: Array) -> Array:
-        """Where these key bounds lie."""
+        """The positions of these key bounds."""
         return self.spread.below(bounds.astype(self.spread.bounds.dtype)) / self.spread.total
 
     def ends(self, keys: KeyRange) -> tuple[float, float]:
-        """Where a key range begins and ends."""
+        """The positions where a key range begins and ends."""
         low = 0.0 if keys.low is None else float(self.at(np.array([keys.low]))[0])
         high = 1.0 if keys.high is None else float(self.at(np.array([keys.high]))[0])
         return low, high
 
     def parts(self, keys: KeyRange, units: UnitRange) -> list[tuple[float, float]]:
-        """Where the parts of a key range that these units take begin and end."""
+        """The positions where these units' parts of a key range begin and end."""
         low, high = self.ends(keys)
         return [(low + (high - low) * (begin / UNITS), low + (high - low) * (end / UNITS)) for begin, end in units.parts]

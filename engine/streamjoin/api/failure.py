@@ -1,4 +1,4 @@
-"""Every error of a run as one sentence that ends with what to do next, and the exit code that says which kind it is."""
+"""Turns every error of a run into one sentence, which ends with what to do next, and an exit code, which says of which kind it is."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _REMEDY = {
     Exit.STALLED: "the same command goes on after the last committed epoch; where it stalls again, look at what it waits for",
     Exit.SUPERSEDED: "run one driver per checkpoint",
 }
-"""For the errors whose own text does not say what to do; the others' does."""
+"""Remedies for errors whose own text does not say what to do."""
 
 
 def failure_of(error: BaseException, trace: str, log_directory: Path) -> Failure:

@@ -1,7 +1,8 @@
-"""The floors of a scheme, one by one, each as if it were a scheme of two streams: for people, who think in keys and not in levels.
+"""Shows the floors of a scheme one by one, each like a scheme of two streams: people think in keys, not in levels.
 
-Of two streams there is one floor, the scheme itself. A scheme of three and more streams cuts levels (:mod:`streamjoin.language.stack`):
-a floor then shows what that means for some of the places that tuples are held at, in the keys of these.
+With two streams there is one floor, which is the scheme itself. A scheme of three and more streams cuts levels
+(:mod:`streamjoin.language.stack`): a floor then shows these cuts for some of the places at which tuples are held, in the keys of these
+places.
 
 Always holds: the floors together have every place once, on its side.
 """
@@ -27,7 +28,7 @@ from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import KeyRange, Scheme
 
 BUCKETS = 1024
-"""Of hashed keys, where nothing else is known of them."""
+"""The number of buckets for hashed keys, if nothing else is known of them."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -40,16 +41,16 @@ class Floor:
     streams: tuple[tuple[str, ...], tuple[str, ...]]
     """The names of each side's streams."""
     statistics: Statistics
-    """In the floor's keys."""
+    """Statistics in the floor's keys."""
     places: tuple[Place, ...] = ()
-    """Those of the floor; empty: of two streams, where there is one floor."""
+    """The places of the floor. Empty with two streams, which have one floor."""
     texts: tuple[str, ...] = ()
     """What is held at these places, for people."""
     stack: Stack | None = None
 
     @classmethod
     def alone(cls, main: MainPredicate, statistics: Statistics, names: tuple[str, str] = ("left", "right")) -> Floor:
-        """Of two streams."""
+        """The only floor of a scheme of two streams."""
         return cls(main, ((names[LEFT],), (names[RIGHT],)), statistics)
 
     @property
@@ -60,7 +61,7 @@ class Floor:
 
     @property
     def headings(self) -> tuple[str, str]:
-        """What is held on each side, for people."""
+        """A heading for each side, for people: what is held there."""
         if self.stack is None:
             return self.names
         left, right = (
@@ -127,7 +128,7 @@ def floors_of(layout: Layout, streams: Sequence[str], known: Sequence[SideStatis
 
 
 def statistics_of(floors: Sequence[Floor]) -> Statistics:
-    """What schemes are made from: of levels, where there are several floors or more than two streams. O(buckets * floors)."""
+    """The statistics from which schemes are made; of levels, if there are several floors or more than two streams. O(buckets * floors)."""
     (stack,) = {floor.stack for floor in floors}
     if stack is None:
         return floors[0].statistics

@@ -27,12 +27,12 @@ from streamjoin.epoch.spec import EpochSpec
 PAUSES = (0.5, 1.0, 2.0)
 """Seconds before a failed epoch is tried again: once for each."""
 DEATHS = 5
-"""So often an epoch whose worker has died is tried again besides, without a pause."""
+"""The number of further tries, without a pause, of an epoch whose worker has died."""
 FIRST_ASK_SECONDS, MOST_ASK_SECONDS = 0.002, 0.05
 """Where the interval is shorter: how long after nothing was new the sources are asked again, twice as long each time."""
 STALLS = 2
-"""So often an epoch that was given up because nothing moved is tried again, without a pause; then the process ends, and the next one begins
-with connections and threads of its own."""
+"""The number of tries, without a pause, of an epoch that was given up because nothing moved. Then the process ends, and the next one
+begins with connections and threads of its own."""
 UNSTARTED = "the driver starts workers before it uses them"
 
 
@@ -55,7 +55,7 @@ class Entering:
 
 @dataclass(frozen=True)
 class Starting:
-    """So many workers are being started."""
+    """Workers are being started."""
 
     tasks: int
 
@@ -73,7 +73,7 @@ class Done:
     result: EpochResult
     finished: float
     plan: PlanStatus | None = None
-    """As it was after the epoch."""
+    """The plan as it was after the epoch."""
     decision: Decision | None = None
     """The autoscaler's, where there is one."""
 

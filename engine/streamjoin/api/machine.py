@@ -1,4 +1,4 @@
-"""What this machine has for workers, and what each of them may hold of it where the manifest does not say."""
+"""The memory of this machine, and how much each worker may hold if the manifest does not say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamjoin.manifest.memory import room_of_process
 
 MIB = 1 << 20
 RESERVED_MIB = 1024
-"""For the driver: Python, and the JVM of Spark."""
+"""Memory for the driver: Python, and the JVM of Spark."""
 SHARE = 2
 """A machine of one's own has other programs, too, and blocks in its page cache: a join whose manifest names no capacity is to fit into one
 part of so many."""

@@ -1,4 +1,4 @@
-"""How a join would be cut among workers: from its manifest, and statistics where there are some, to a plan with what it comes to.
+"""Plans how a join would be divided among workers: from its manifest, and statistics if there are any, to a plan and its figures.
 
 Always holds: nothing is read or written but what the arguments say; the same arguments give the same plan.
 """
@@ -34,7 +34,7 @@ from streamjoin.scheme.tiling import Scheme, SchemeError
 from streamjoin.scheme.unknown import unknown
 
 UNKNOWN_SECONDS = 60.0
-"""Of streams of which it is not said what their windows hold, as many seconds are taken to be held."""
+"""The seconds of tuples that a stream is taken to hold, if the manifest does not say what its window holds."""
 
 
 class PlanRefusal(ValueError):  # noqa: N818 - an answer, with the remedy
@@ -46,7 +46,7 @@ class Outline:
     """A plan and its figures: the data of ``streamjoin plan``."""
 
     job: Job
-    """As its tuples would lie."""
+    """The job, with the layout in which its tuples would lie."""
     planned: Planned
     statistics: Statistics
     """What the plan was made for."""
@@ -60,7 +60,7 @@ class Outline:
     first: FirstPlan | None
     """And what it promises."""
     sequences: tuple[str, ...]
-    """Of three and more streams: in which orders they would meet, a line each."""
+    """With three and more streams: the orders in which they would meet, one line each."""
     notes: tuple[str, ...]
     """How several joins share their tuples, which conjuncts no index serves and why, and what else could have been the main predicate."""
 

@@ -1,7 +1,7 @@
-"""A running join as an iterator of epochs, and the parts that a run is made of, whoever makes it.
+"""A running join as an iterator of epochs, and the parts of which every run is made, by the library or the command line.
 
-Always holds: an epoch that was handed over is committed; whoever leaves a run, in whatever way, leaves its workers ended and the checkpoint
-as the last commit has it, from which the next run goes on.
+Always holds: each epoch that the iterator gives is committed. However a run is left, its workers end, and the next run goes on from the
+last commit.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ def _restore_interrupts(before: Any) -> None:
 
 
 def default_log_directory(job: Job) -> Path:
-    """In the checkpoint where that is on this machine: Spark cannot log into an object store."""
+    """The directory for logs: in the checkpoint, if that is on this machine, because Spark cannot log into an object store."""
     return Path("streamjoin-logs", job.name) if is_url(job.checkpoint) else Path(job.checkpoint, "logs")
 
 
@@ -325,7 +325,7 @@ def local_spark(
 
 
 def require_java(inline: str) -> Path:
-    """Where Java is. ``inline``: as of :func:`local_spark`. Raises Failure where there is none."""
+    """The JAVA_HOME to run Spark with. ``inline``: as of :func:`local_spark`. Raises Failure where there is none."""
     from streamjoin.runner.java import JavaNotFound, find_java
 
     try:

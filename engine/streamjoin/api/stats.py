@@ -1,4 +1,4 @@
-"""What ``streamjoin plan --stats`` reads, and what the manifest alone says of the streams.
+"""Statistics of the streams, for plans: those that ``streamjoin plan --stats`` reads, and those that follow from the manifest alone.
 
 Statistics are JSON: per side the tuples that the window holds and, if known, how their keys are spread, as a sample or as a histogram::
 
@@ -13,7 +13,7 @@ ISO 8601 or in days, lists of these where several equalities make one key. ``bou
 values; ``counts`` are one more. ``left`` and ``right`` may also be called by the streams' names. ``capacity``: tuples that one task
 may hold; the manifest's otherwise.
 
-Of three and more streams, each by its name; of one that is held by several keys, ``by`` says how each is spread::
+With three and more streams, each stream stands by its name. If a stream is held by several keys, ``by`` says how each key is spread::
 
     {
       "orders":    {"tuples": 120000, "keys": [17, 17, 23, 99]},
@@ -60,7 +60,7 @@ class Stats:
 
     @property
     def statistics(self) -> Statistics:
-        """Of two streams."""
+        """The statistics of two streams."""
         return Statistics(self.places)
 
 

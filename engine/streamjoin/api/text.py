@@ -1,4 +1,4 @@
-"""The text of a manifest, and of what else users name by a path."""
+"""Reads the text of a manifest, or of another file that a user names by its path."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Options:
 
     figure: str | None
     kinds: str
-    """Of the rows to compute: some of C, S and R."""
+    """The kinds of the rows to compute: some of C, S and R."""
     quick: bool
     as_json: bool
     picture: Path | None

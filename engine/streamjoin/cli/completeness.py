@@ -9,7 +9,7 @@ from streamjoin.epoch.ports import EpochResult
 
 
 def completeness_record(result: EpochResult, join: str) -> dict[str, Any] | None:
-    """Of each time, the estimate; None of a join of which there is none."""
+    """The estimates of a join by time (1h, 1d, run). None if the join has no estimate."""
     losses = result.losses.joins.get(join)
     return None if losses is None else {name: _of(losses, seconds, result) for name, seconds in SPANS.items()}
 
@@ -33,13 +33,13 @@ def sentence(estimate: Estimate) -> str:
 
 
 def least(result: EpochResult) -> Estimate | None:
-    """Of all joins, the estimate that is lowest over the last hour; None where nothing was lost in that time."""
+    """The lowest estimate of all joins over the last hour. None if nothing was lost in that time."""
     found = (losses.over(SPANS["1h"], result.committed_at or 0.0) for losses in result.losses.joins.values())
     return min((one for one in found if one is not None and one.share < 1), key=lambda one: one.share, default=None)
 
 
 def percent(share: float) -> str:
-    """As many digits as tell it from 100 %: ``87.1 %``, ``99.93 %``, ``99.9991 %``."""
+    """A share in percent, with as many digits as tell it from 100 %: ``87.1 %``, ``99.93 %``, ``99.9991 %``."""
     for digits in (1, 2, 3, 4):
         text = f"{share * 100:.{digits}f} %"
         if 1 - share >= 5 * 10 ** -(digits + 2) or share in (0, 1):

@@ -1,6 +1,6 @@
-"""How long records waited for their results of late, for views of a run, and as JSON (``epoch.delays``).
+"""How long records waited for their results in the last minute, for views of a run, and as JSON (``epoch.delays``).
 
-Always holds: bounded, however many epochs there are.
+Always holds: its memory is bounded, however many epochs there are.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ RECENT_SECONDS = 60
 
 
 class RecentDelays:
-    """Of the last RECENT_SECONDS, by join. Not thread-safe."""
+    """The delays of the last RECENT_SECONDS, by join. Not thread-safe."""
 
     def __init__(self) -> None:
         self._seconds: deque[tuple[int, dict[str, Delays]]] = deque(maxlen=RECENT_SECONDS + 1)
         """What came in each second, oldest first. Bounded also where the clock is set back."""
 
     def add(self, delays: Mapping[str, Delays], at: float) -> None:
-        """Of an epoch that was done at ``at``, by the clock of ``of`` and ``worst``."""
+        """Add the delays of an epoch that ended at ``at``, by the same clock as ``now`` of ``of`` and ``worst``."""
         if not delays:
             return
         if not self._seconds or self._seconds[-1][0] != int(at):
@@ -36,11 +36,11 @@ class RecentDelays:
             self._seconds.popleft()
 
     def of(self, join: str, now: float) -> Delays | None:
-        """Of one join; None: no results became visible."""
+        """The delays of one join. None if no results became visible."""
         return Delays.together(of_second[join] for at, of_second in self._seconds if at > now - RECENT_SECONDS and join in of_second)
 
     def worst(self, joins: Iterable[str], now: float) -> Delays | None:
-        """Of the join whose records wait longest, by p99."""
+        """The delays of the join whose records wait longest, by p99."""
         found = [delays for join in joins if (delays := self.of(join, now)) is not None]
         return max(found, key=lambda delays: delays.quantile(0.99), default=None)
 

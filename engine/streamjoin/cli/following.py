@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SILENT_SECONDS = 60.0
 """A server says something every 15 seconds; one that does not for so long is asked anew."""
 FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.5, 5.0
-"""Before a server is asked again; doubled each time."""
+"""The pause before a server is asked again; it doubles each time."""
 POLL_SECONDS = 0.1
 ENDED = "the join has ended"
 MARK = "\x1e"

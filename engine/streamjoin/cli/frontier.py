@@ -19,7 +19,7 @@ from streamjoin.simulation.run import Outcome
 from streamjoin.simulation.tuning import frontier
 
 MOST_REFUSED = 3
-"""So many settings that are not valid are named."""
+"""The most invalid settings that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ def compare(options: Options, job: Job) -> None:
     else:
         click.echo(heading(job, present))
         click.echo(table(varied, points), nl=False)
-        click.echo("\n*: on the frontier: no other needs fewer worker-hours without losing more.")
-        click.echo(f"Whoever sheds nothing, with the manifest's tau2, needs at least {least.least_hours:,.1f} worker-hours.")
+        click.echo("\n*: on the frontier: no other setting needs fewer worker-hours without losing more.")
+        click.echo(f"A rule that sheds nothing, with the manifest's tau2, needs at least {least.least_hours:,.1f} worker-hours.")
     for values, why in refused[:MOST_REFUSED]:
         click.echo(f"not tried: {told(varied, values)}: {why}", err=True)
     if len(refused) > MOST_REFUSED:

@@ -1,4 +1,4 @@
-"""What has been seen of a run, for views, the summary and the picture. Bounded, however long the run.
+"""The history of a run, for views, the summary and the picture. Its size is bounded, however long the run.
 
 Always holds: sums and maxima over the kept samples are those of all epochs; only their times become coarser.
 """
@@ -147,7 +147,7 @@ class History:
     switched: int = 0
     """How many switches there were."""
     moved_tuples: int = 0
-    """At all switches: held tuples, replicas counted each, that were brought to another worker."""
+    """Held tuples, each replica counted, that all switches brought to another worker."""
     naive_tuples: int = 0
     """And those that would have been if every worker had got all that it needs anew."""
     began: float | None = None

@@ -1,6 +1,6 @@
 """What the page shows of a run, as JSON: the observation that the terminal's screen draws, and what the driver says of its plan.
 
-Always holds: the run's own thread does nothing for it; who asks gets what was told by then. ``docs/api.md`` lists the fields.
+Always holds: the run's own thread does nothing for it; a client gets what the run had reported by then. ``docs/api.md`` lists the fields.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ COUNTERS = {
     "filtered": "filtered",
     "unmatchable": "unmatchable",
 }
-"""Of tuples by stream: the checkpoint's name, and the one here."""
+"""Counters of tuples by stream: the checkpoint's name of each, and its name here."""
 MOST_EPOCHS = 90
 MOST_POINTS = 240
-"""Of the whole run's curves."""
+"""The most points of the whole run's curves."""
 MOST_RECORDS = 60
-"""Of the ledger."""
+"""The most records of the ledger."""
 MOST_SWITCHES = 30
 STATISTICS_SECONDS = 5.0
-"""For so long statistics serve: to take them takes some milliseconds."""
+"""The time for which statistics serve: to take them takes some milliseconds."""
 
 
 class Running(Protocol):

@@ -1,4 +1,5 @@
-"""Where ``streamjoin trace`` sees what a join has met: a Prometheus, the JSON lines of a run, or the metrics of a running one.
+"""The sources from which ``streamjoin trace`` records a join's traffic: a Prometheus, the JSON lines of a run, or the metrics of a running
+join.
 
 Each gives the same observations (``simulation.recording``). Always holds: whatever is missing is named, with what to do about it: by a
 :class:`Failure` where no trace can be made without it, else as a note.
@@ -327,7 +328,7 @@ class Prometheus:
                 return answer["data"]
             refusal = str(answer["error"])
         except (ValueError, KeyError, TypeError):
-            refusal = f"answers {status}, and not as Prometheus does"
+            refusal = f"answers {status}, but not as Prometheus does"
         raise Failure(Exit.SOURCE, f"{url}: {refusal}; give the address below which /api/v1 is, and times that it has")
 
 

@@ -25,7 +25,7 @@ MOST_WORKERS_NAMED = 10
 LINE = 1.4
 MOST_SWITCHES_NAMED = 6
 LAG_UNITS = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), (180.0, 60.0, "minutes"))
-"""From how many seconds on lag is given in which unit."""
+"""The unit in which lag is given, from so many seconds on."""
 
 
 def draw(path: Path, subject: Subject, history: History) -> None:

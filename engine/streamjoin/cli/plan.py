@@ -1,4 +1,4 @@
-"""``streamjoin plan``: a manifest, statistics and perhaps a running plan in; out come the scheme and what moves, in words and drawn."""
+"""``streamjoin plan``: takes a manifest, statistics and perhaps a running plan, and shows the scheme and what moves, in words and drawn."""
 
 from __future__ import annotations
 

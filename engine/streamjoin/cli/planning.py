@@ -25,7 +25,7 @@ MOST_LINES = 40
 
 
 def report_change(before: Plan, planned: Planned, statistics: Statistics) -> str:
-    """In words what happens to what the workers hold when ``planned`` follows ``before``. Ends with a newline."""
+    """Says in words what happens to the workers' tuples when ``planned`` follows ``before``. Ends with a newline."""
     plan, migration = planned.plan, planned.migration
     if not planned.changed:
         return "the running plan serves as well: nothing moves\n"

@@ -106,7 +106,7 @@ class Pods:
     def here(
         cls, environment: Mapping[str, str], template: Path, secrets: Secrets, heap_mib: int, overhead_mib: int, cpu: str
     ) -> Pods:
-        """From what a pod is told about itself. Raises Failure naming what is missing."""
+        """Made from what a pod is told about itself. Raises Failure naming what is missing."""
         wanted = ("STREAMJOIN_IMAGE", "POD_NAMESPACE", "POD_NAME", "POD_IP", "KUBERNETES_SERVICE_HOST")
         missing = [name for name in wanted if not environment.get(name)]
         if missing:
@@ -206,7 +206,7 @@ def certificate_problem(tls: Tls) -> str | None:
 
 
 def worker_ports(workers_per_executor: int) -> tuple[int, ...]:
-    """Where the workers of an executor take pieces, each at the first that is free."""
+    """The ports at which the workers of an executor take pieces; each worker uses the first that is free."""
     return tuple(range(WORKER_PORT, WORKER_PORT + SPARE_PORTS + workers_per_executor))
 
 

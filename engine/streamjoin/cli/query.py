@@ -1,8 +1,8 @@
 """``streamjoin query``: one SELECT over what a join holds, from its storage or from a server, as a table, JSON lines or an Arrow file.
 
-Always holds: what is printed or written is one answer, of one epoch that is named on standard error, and whole, or it is said not to be:
-there, and where it was cut off by an error also by the exit code. A file appears under its name only with all rows in it. What is followed
-is an answer for each time that snapshots have come; the last one's number, by which it can be gone on with, stands behind its rows.
+Always holds: what is printed or written is one answer, of one epoch, which standard error names. If the answer is not whole, standard error
+says so, and so does the exit code if an error cut it off. A file appears under its name only with all rows in it. With ``--follow`` there
+is an answer for each time that snapshots have come; behind its rows stands the number of the last snapshot, from which one can go on.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 WIDEST = 100_000
 """Characters of a line."""
 TABLE_ROWS = 1000
-"""Of a table, unless it is said."""
+"""The most rows of a table, by default."""
 POLL_SECONDS = 0.1
 FOLLOW_SECONDS = 0.5
-"""So often it is looked for snapshots that have come."""
+"""The time between two looks for new snapshots."""
 NOTHING = 2**62
 """After this snapshot there is none."""
 STOP_SECONDS = 1.0
@@ -215,7 +215,8 @@ def _from_server(options: Options, rows: int | None) -> Answer:
         reader = ipc.open_stream(pa.py_buffer(data))
         answer = Answer(int(given["StreamJoin-Epoch"]), given["StreamJoin-Committed-At"] or "", reader.schema, iter(reader), {})
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise Failure(Exit.FAILED, f"{options.target}: the answer is none of a join ({error}); name the port of a driver") from error
+        text = f"{options.target}: the answer is not one that a join gives ({error}); name the port of a driver"
+        raise Failure(Exit.FAILED, text) from error
     answer.rows, answer.is_cut = int(given["StreamJoin-Rows"] or 0), given["StreamJoin-Truncated"] == "true"
     return answer
 

@@ -39,7 +39,7 @@ def refusal(url: str, status: int, data: bytes) -> Failure:
     try:
         text = str(json.loads(data)["error"])
     except (ValueError, KeyError, TypeError):
-        text = f"{url}: answers {status}, and not as a join does; name the port of a driver, or of streamjoin serve"
+        text = f"{url}: answers {status}, but not as a join does; name the port of a driver, or of streamjoin serve"
     return Failure(Exit.USAGE if status in _USAGE else Exit.FAILED, text)
 
 

@@ -65,13 +65,13 @@ class Options:
     """0: any that is free; None: no metrics."""
     metrics_address: str | None = None
     api_token_file: Path | None = None
-    """Of the plan API, on the metrics' port."""
+    """The file with the token of the plan API, on the metrics' port."""
     elastic: bool = False
     """Scale while it runs."""
     pods: Pods | None = None
-    """In a pod: where executors are started. None: on this machine."""
+    """In a pod: how executors are started. None: everything runs on this machine."""
     flight_port: int | None = None
-    """Of Arrow Flight; None: it is not served."""
+    """The port of Arrow Flight. None: it is not served."""
     ui: bool | None = None
     """Whether a page shows the run; None: on a terminal, and where there is a port anyway."""
 
@@ -423,7 +423,8 @@ def quiet_libraries(log_directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def standard_output(alone: bool) -> Iterator[TextIO]:
-    """Where the view prints. ``alone``: everybody else's standard output, that of child processes too, is standard error meanwhile."""
+    """The file that the view prints to. ``alone``: everybody else's standard output, that of child processes too, is standard error
+    meanwhile."""
     out = sys.stdout
     if not alone:
         yield out

@@ -28,7 +28,7 @@ MOST_TICKS = 40
 PIECES = 48
 """Of the span of all keys, by which it is found where keys are dense."""
 HOT = 2.0
-"""So many times the mean density makes a piece a hot one."""
+"""A piece is hot if its density is this many times the mean."""
 HOT_KEY = 0.03
 """And such a share of all tuples a single key."""
 MOST_HOT = 5

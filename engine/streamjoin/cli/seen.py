@@ -1,6 +1,6 @@
-"""What a run is at, by the events that it has told: the same for the terminal's screen and for the page.
+"""The state of a run, by the events that it has reported: the same for the terminal's screen and for the page.
 
-Always holds: only what was told counts, so that two who saw the same events say the same; bounded, however long the run.
+Always holds: only reported events count, so two that saw the same events show the same. Its size is bounded, however long the run.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Seen:
                 self._trouble(warning)
 
     def doing(self, subject: Subject, history: History, now: float) -> str:
-        """What the run is at, in a few words; the first, up to a comma, is the state."""
+        """What the run is doing, in a few words; the words up to the first comma are the state."""
         if self.state != "running":
             return self.state
         if self.is_stopping:

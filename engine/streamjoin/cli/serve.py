@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 REREAD_SECONDS = 2.0
-"""So often it is looked whether the manifest has changed."""
+"""The time between two looks whether the manifest has changed."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Options:
     processes: int
     memory_bytes: int
     flight_port: int | None = None
-    """Of Arrow Flight; None: it is not served."""
+    """The port of Arrow Flight. None: it is not served."""
 
 
 def run_server(options: Options) -> int:

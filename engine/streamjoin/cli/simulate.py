@@ -1,4 +1,5 @@
-"""``streamjoin simulate``: a manifest's thresholds and some traffic in, what would come of it out, beside what others would do."""
+"""``streamjoin simulate``: takes a manifest's thresholds and some traffic, and shows what would come of it, beside other rules.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from streamjoin.simulation.traffic import TraceError, Traffic, generate, read_tr
 
 DAYS = 7.0
 BAND_SHARE = 0.05
-"""Of a band, whose share of all pairs only the data can tell."""
+"""The share of all pairs taken for a band; only the data can tell the true one."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def _simulate(options: Options, job: Job) -> None:
         if any(one.would_shed_tuples for one in outcomes):
             spared = ", ".join(f"{one.name} {one.would_shed_tuples:,.0f}" for one in outcomes)
             click.echo(f"\nShedding is only recommended; it would have dropped: {spared} tuples.")
-        click.echo(f"\nWhoever sheds nothing needs {bounds}.")
+        click.echo(f"\nA rule that sheds nothing needs {bounds}.")
         if options.explained:
             click.echo("\n" + explain(own.ledger, limit=40, now=traffic.seconds), nl=False)
     if options.picture is not None:

@@ -1,4 +1,4 @@
-"""What a run is about, as views and the summary need it: names, thresholds, and what the driver has decided so far."""
+"""The facts of a run that views and the summary need: names, thresholds, and what the driver has decided so far."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Subject:
     elastic: bool = False
     """Whether it is scaled while it runs."""
     namespace: str | None = None
-    """Of the StreamJoin, where an operator has it run; None: somebody has called ``command``."""
+    """The namespace of the StreamJoin, if an operator runs it. None: somebody has called ``command``."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ class Subject:
 
     @property
     def conditions(self) -> list[str]:
-        """That of each join, on one line."""
+        """The condition of each join, on one line."""
         return [" ".join(join.condition.split()) for join in self.job.manifest.spec.joins]
 
     @property
@@ -73,12 +73,12 @@ class Subject:
 
     @property
     def sink(self) -> str:
-        """Where the output goes."""
+        """The place that the output goes to."""
         return self._each(self.sinks)
 
     @property
     def sinks(self) -> list[str]:
-        """Where the output of each join goes."""
+        """The place that each join's output goes to."""
         return [_sink(join.sink) for join in self.job.joins]
 
     @property

@@ -101,11 +101,11 @@ def _tune(options: Options, job: Job) -> None:
     span = f"the first {wording.duration(searched_seconds)}, held out: the last {wording.duration(parts[1].seconds)}"
     click.echo(f"Tried {wording.plural(found.tried, 'setting')} on {span}.\n")
     if traffic.seconds < SHORT_SECONDS:
-        click.echo("note: a trace of less than a day says nothing of the other hours; record a week, if there is one", err=True)
+        click.echo("note: a trace of less than a day says nothing about the other hours; record a week, if you can", err=True)
     click.echo(table(_rows(found, whole)), nl=False)
     if found.proposed is None:
         why = f"; {found.vetoed} that were cheaper there are dearer, or lose more, on the last part" if found.vetoed else ""
-        click.echo(f"\nNothing is proposed: nothing that loses no more is cheaper on the first part by 1 % or more{why}.")
+        click.echo(f"\nNothing is proposed: on the first part, no setting that loses no more is cheaper by 1 % or more{why}.")
         return
     assert whole is not None
     saved = 1 - whole[1].bill / whole[0].bill if whole[0].bill else 0.0
@@ -144,13 +144,13 @@ def _rows(found: Tuned, whole: Sequence[Outcome] | None) -> list[Outcome]:
 
 
 def yaml_of(thresholds: Thresholds) -> str:
-    """As in a manifest."""
+    """The thresholds as YAML, as a manifest has them."""
     lines = [f"  {name}: {value}" for name, value in written(thresholds).items()]
     return "\n".join(["scaling:", *lines]) + "\n"
 
 
 def written(thresholds: Thresholds) -> dict[str, float | str]:
-    """By the manifest's names, as it writes them."""
+    """The thresholds by the manifest's names, as a manifest writes them."""
     return {
         "policy": thresholds.policy.value,
         **{name: getattr(thresholds, name) for name in ("tau0", "tau1", "tau2", "tau3")},

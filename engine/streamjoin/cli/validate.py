@@ -46,7 +46,7 @@ def join_at(path: Path, *, warns: bool = False) -> Join:
 
 
 def job_at(path: Path) -> Job:
-    """What it runs as. Raises Failure with all that is wrong with it."""
+    """The manifest compiled to a job. Raises Failure with everything that is wrong with it."""
     join = join_at(path)
     with refusing(path):
         return join.job

@@ -51,7 +51,7 @@ class Variant:
 
 
 def read_sets(texts: Sequence[str]) -> list[Varied]:
-    """What ``--set`` asks for. Raises Failure."""
+    """The fields and values that ``--set`` asks for. Raises Failure."""
     found: list[Varied] = []
     for text in texts:
         field, equals, values = text.partition("=")

@@ -1,7 +1,7 @@
 """Ends a run whose driver does not come back: the last resort, and the only one when its own thread waits for an answer that never comes.
 
-A thread that is blocked cannot be taken out of it, and one that was left behind might commit later; a process that ends can do neither. The
-next one claims the checkpoint and goes on after the last commit. Needs nothing of the thread that it watches.
+A blocked thread cannot be freed, and a thread that is left behind might commit later; so the whole process ends. The next process claims
+the checkpoint and goes on after the last commit. The watchdog needs nothing of the thread that it watches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamjoin.cli.exits import Exit, stalled
 from streamjoin.epoch.pulse import Activity
 
 BEATS = 5
-"""So often in a row it must be overdue: a process that slept finds all its deadlines over when it wakes, and gets on at once."""
+"""How often in a row it must be overdue: a process that slept finds all its deadlines over when it wakes, and then goes on at once."""
 
 
 class Watchdog:
@@ -57,7 +57,7 @@ def end_process(activity: Activity, log_directory: Path) -> NoReturn:
 
 
 def trace_of_threads(log_directory: Path) -> str:
-    """What each thread is at, in a file; the words that say where."""
+    """Write to a file what each thread is doing. Returns words that say where the file is."""
     path = log_directory / "failure.txt"
     try:
         log_directory.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ def count(value: float) -> str:
 
 
 def short(value: float) -> str:
-    """At most five characters up to a thousand billion: ``12``, ``3.45k``, ``120k``, ``1.23M``."""
+    """A number in at most five characters, up to a thousand billion: ``12``, ``3.45k``, ``120k``, ``1.23M``."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size * 0.9995:
             scaled = value / size

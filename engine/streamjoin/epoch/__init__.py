@@ -1,4 +1,4 @@
-"""The epoch: plan, read and route, shuffle, join, commit, publish. One job and one commit each.
+"""Epochs: each is planned, read and routed, exchanged among workers, joined, committed and published, with one commit.
 
 ``spec`` has the driver's messages to the tasks and their reports; ``route`` and ``join`` are the two task functions; ``driver`` is
 the loop that owns the durable state; ``ports`` has the interface between it and the runners (``streamjoin.runner``). The loop's parts:

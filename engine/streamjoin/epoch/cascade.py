@@ -1,8 +1,9 @@
-"""One task's part of the steps of an epoch: what its heads give, and what partial results that come from other tasks give.
+"""One task's part of the steps of an epoch, with three and more streams: it joins its heads, and the partial results that other tasks send
+it.
 
-It holds what it has found for the next step until that is asked for; then the steps of all sequences go on together, a round of the
-exchange for each. Sequences that fetch have two more: one in which tasks ask for tuples by reference, from the task that has held them
-when they were found, and one in which these come. Memory: the partial results of one step, and the results that wait for their tuples.
+It keeps what it has found until the next step asks for it. The steps of all sequences go on together, each in a round of the exchange.
+Sequences that fetch have two more rounds: in the first, tasks ask for tuples by reference, from the task that held them when they were
+found; in the second, these tuples come. Memory: the partial results of one step, and the results that wait for their tuples.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Cascade:
         self._answers: list[Piece] = []
         self._steps = [step for of_head in self._by_head for step in of_head]
         self._found: dict[int, list[pa.RecordBatch]] = defaultdict(list)
-        """By step, what it has found for the next one."""
+        """What each step has found for the next one, by step."""
         self._held: Runs = {}
         self._new: Runs = {}
         self._salt = 0

@@ -1,12 +1,12 @@
-"""Blocks of plans gone by become few: a change of plans leaves them as they are, and no worker's own merges concern them any more. So do
-marks, of which each epoch writes some.
+"""Merges the blocks of former plans, so that they become few: a change of plans leaves them as they are, and workers do not merge them any
+more. Marks are merged too, because each epoch writes some.
 
 A *rewrite* makes one block of several that are of like size and age. A worker does it in the background, from storage, while epochs go on;
 the commit of the epoch in which it is ready replaces the old ones. Nobody's runs change. A crash before that leaves a file that no commit
 names, and the rewrite is done again.
 
-Always holds: at most one rewrite is under way; what it reads is named by the last commit until it is over, as only expiry takes such blocks
-away; and none is begun, or becomes true, while a plan is applied, whose workers fetch what the last commit names.
+Always holds: at most one rewrite is under way. The last commit names what a rewrite reads until it is over, because only expiry takes such
+blocks away. No rewrite is begun or committed while a plan is applied, because the workers of the plan fetch what the last commit names.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from streamjoin.state.blocks import Block
 from streamjoin.state.log import Checkpoint
 
 FAN_IN = 8
-"""So many blocks of a size class are worth a rewrite. Between classes is a factor of this, so that a tuple is rewritten seldom."""
+"""The number of blocks of one size class that are worth a rewrite. Sizes of classes differ by this factor, so that a tuple is rewritten
+seldom."""
 MOST_BLOCKS = 64
 MOST_BYTES = 128 << 20
-"""Of one rewrite, and so of the blocks that it makes: a worker holds them twice."""
+"""The most bytes of one rewrite, and so of the blocks that it makes: a worker holds them twice."""
 
 
 def next_rewrite(checkpoint: Checkpoint, window: Window, incarnation: int, tasks: int) -> Rewrite | None:

@@ -1,9 +1,9 @@
-"""How long records waited for their results: from when a record came to its source (``io.arrivals``) until the results of the epoch that
-read it were visible, by the sink's publication.
+"""Measures how long records waited for their results: from when a record came to its source (``io.arrivals``) until the sink had published
+the results of the epoch that read it.
 
-Always holds: the records of a committed epoch are counted once for each join that reads them, when nothing that this join has found by then
-waits to be published any more; whether a record has partners makes no difference. What this process has committed is kept in memory
-alone: of epochs that a process before it had committed and not published, nothing is counted.
+Always holds: each record of a committed epoch is counted once for each join that reads it, with or without partners, as soon as nothing
+that the join had found by then waits to be published. Only the memory of this process has the data: epochs that a former process committed
+but did not publish are not counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 6
 
 @dataclass(frozen=True, eq=False)
 class Delays:
-    """Of records whose results became visible."""
+    """The delays of records whose results became visible."""
 
     seconds: np.ndarray
     """float64, ascending; at most ``arrivals.MOST``."""
@@ -41,7 +41,7 @@ class Delays:
 
     @classmethod
     def together(cls, parts: Iterable[Delays]) -> Delays | None:
-        """Of all records of these; None: of none. O(numbers)."""
+        """The delays of all these records as one. None if there are no records. O(numbers)."""
         found = list(parts)
         if len(found) < 2:
             return found[0] if found else None
@@ -56,7 +56,7 @@ class Delays:
 
     @property
     def count(self) -> int:
-        """Of records."""
+        """The number of records."""
         return int(self.records.sum())
 
     @property
@@ -74,9 +74,9 @@ class Counted:
     """All records of this process's time."""
 
     records: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
-    """With a delay up to each of ``BOUNDS`` and above the one before, and above the last."""
+    """The number of records with a delay up to each of ``BOUNDS`` and above the one before; last, those above all of them."""
     seconds: float = 0.0
-    """Of all, summed."""
+    """The sum of all delays."""
 
     def plus(self, delays: Delays) -> Counted:
         records, total = list(self.records), self.seconds
@@ -112,7 +112,7 @@ class DelayMeter:
             self._merge()
 
     def published(self, now: float, *, all_of_it: bool) -> None:
-        """What was committed is visible at ``now``; ``all_of_it``: also what waited for more."""
+        """What was committed has become visible, at ``now``; ``all_of_it``: also what waited for more."""
         visible = [each for each in self._committed if all_of_it or not each.waits]
         self._committed = [each for each in self._committed if each.waits and not all_of_it]
         counted = dict(self.counted)
@@ -123,7 +123,7 @@ class DelayMeter:
         self.counted = counted
 
     def take(self) -> dict[str, Delays]:
-        """By join, of all records since this was last called; without joins that had none."""
+        """The delays by join, of all records since the last call. Joins that had none are left out."""
         seen, self._seen = self._seen, {}
         return {join: found for join, parts in seen.items() if (found := Delays.together(parts)) is not None}
 

@@ -1,5 +1,5 @@
-"""What a join runs as: its predicate and first plan, chosen from a sample of its input; another plan, when the manifest asks for one at a
-restart, or has other joins then; and what the tasks must know that stays the same.
+"""Chooses what a join runs with: its predicate and first plan, from a sample of its input; another plan, if the manifest asks for one at a
+restart, or has other joins then; and the part of the tasks' instructions that stays the same.
 
 Nothing here writes. A plan that is chosen here is in the checkpoint that is returned, and durable with the next commit: a crash before that
 leaves the checkpoint as it was, and the next driver chooses again. A join's predicate never changes once it is chosen: blocks lie in the
@@ -51,7 +51,7 @@ SAMPLE_RECORDS = 50_000
 SAMPLE_BYTES = 32 << 20
 SAMPLE_AHEAD_SECONDS = 60.0
 SAMPLE_BLOCKS = 64
-"""Of each side's blocks, so many are read for the spread of its keys."""
+"""The number of each side's blocks that are read for the spread of its keys."""
 
 
 @dataclass(frozen=True)

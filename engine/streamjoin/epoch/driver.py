@@ -9,8 +9,8 @@ An epoch, and what a crash at each line leaves::
     publish    staged outputs become visible                           published again from the entry by whoever claims the log
     clean      replaced blocks and old entries are removed             swept by the next driver
 
-When nothing is new, nothing is written, but once what still waited to be visible. When a commit's outcome is unknown, or another driver
-holds the log, this one stops.
+When nothing is new, nothing is written, except one commit for results that still wait to be visible. When a commit's outcome is unknown, or
+another driver holds the log, this one stops.
 
 Two epochs may be in flight: while a source has more input waiting, the next epoch is planned and handed to the runner before this one's
 tasks are over, so that its routing fills the time in which workers would wait for each other, for the commit and for the next plan. What
@@ -18,9 +18,9 @@ makes that safe: planning needs positions only; late and expired go by the water
 goes on from runs that the earlier one staged in its process, or fails; the driver commits it only if those are the runs that it has
 committed. An epoch that was begun too early and failed is begun again, after the commit.
 
-What the loop does not do itself: ``planning`` says what an epoch takes and is told, ``outcome`` what the checkpoint after it is, ``replan``
-how a plan that was put gets on, ``deployment`` what the first plan is, ``timelines`` in which snapshot results are, ``compaction`` which
-blocks become one, ``janitor`` what can be removed.
+The loop leaves the rest to others: ``planning`` says how much an epoch reads and what its tasks are told, ``outcome`` makes the checkpoint
+after it, ``replan`` follows a plan that was put, ``deployment`` makes the first plan, ``timelines`` says in which snapshot results are,
+``compaction`` which blocks become one, and ``janitor`` what can be removed.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Driver:
         self.exhausted = False
         """Whether, when last asked, both sources said that nothing will ever come after what they had planned."""
         self.idle_warnings: tuple[str, ...] = ()
-        """Of the sources, when last asked, if they had nothing new."""
+        """Warnings of the sources when they were last asked, if they had nothing new."""
         self.layout: Layout | None = None
         self._storage = storage
         self._runner = runner
@@ -552,7 +552,7 @@ class Driver:
 
     @property
     def traffic(self) -> tuple[Traffic, ...]:
-        """Of this process with each source's servers, and with the sink's."""
+        """The traffic of this process with the servers of each source and, last, with those of the sink."""
         return tuple(part.traffic if isinstance(part, Counting) else Traffic() for part in (*self._sources, self._sink))
 
     @property
@@ -561,7 +561,7 @@ class Driver:
         return self._delays.counted
 
     def snapshots(self) -> dict[str, SnapshotsState]:
-        """How snapshots of results get on, by join. Any thread may call this."""
+        """The state of snapshots of results, by join. Any thread may call this."""
         return self._timelines.states(self.checkpoint)
 
     def put_plan(self, plan: Plan) -> bool:

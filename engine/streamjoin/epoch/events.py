@@ -1,6 +1,7 @@
-"""What the loop tells the state machine of plans (``replan``), what that has it do, and under which plans an epoch runs. Plain data.
+"""Plain data between the loop and the state machine of plans (``replan``): events that the loop reports, instructions that it gets back,
+and the plans under which an epoch runs.
 
-An event says what has happened, and when where that matters. An instruction is for the runner.
+An event says what has happened and, where that matters, when. An instruction is for the runner.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class BetweenEpochs:
 
 @dataclass(frozen=True)
 class WorkersReady:
-    """So many workers are ready, in all. Nothing is in flight."""
+    """``count`` workers are ready, in all, and nothing is in flight."""
 
     count: int
     at: float
@@ -91,7 +92,7 @@ class FirstEpochFailed:
 
     why: str
     worker_died: bool = False
-    """That was the cause, which may not come again."""
+    """The cause was a worker's death, which may not come again."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
-"""What a checkpoint knows of the joins that it was made with (``Job.fingerprint``), by field: what may not change of the streams and of
-joins that stay. Joins over two streams may come and go, by name (``epoch.joins``)."""
+"""Compares a manifest with the joins that its checkpoint was made with (``Job.fingerprint``), field by field: these fields of the streams,
+and of joins that stay, may not change. Joins over two streams may come and go, by name (``epoch.joins``).
+"""
 
 from __future__ import annotations
 
@@ -31,14 +32,15 @@ class JoinChanges:
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     alone: str | None = None
-    """Of a checkpoint with one join: what that is called now, or was, if it is removed."""
+    """With a checkpoint of one join: the name that this join has now, or had, if it is removed."""
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed)
 
 
 def join_changes(job: Job, checkpoint: Checkpoint, location: str) -> JoinChanges:
-    """How the manifest's joins differ from those that the checkpoint was made with. Raises CheckpointMismatch for what may not differ."""
+    """The differences between the manifest's joins and those that the checkpoint was made with. Raises CheckpointMismatch for what may not
+    differ."""
     before, now = _as_named_today(checkpoint.fingerprint), job.fingerprint()
     if not before:
         return JoinChanges()
@@ -147,7 +149,8 @@ def _streams_in(fingerprint: Mapping[str, str]) -> list[str]:
 
 
 def stored(fingerprint: dict[str, str]) -> dict[str, str]:
-    """As a checkpoint has it: under the former names, so that a release that knows those alone can still go on from it."""
+    """The fingerprint as a checkpoint has it: under the former names of fields, so that a release that knows only those can still go on
+    from it."""
     return {FORMER.get(name, name): text for name, text in fingerprint.items()}
 
 

@@ -1,6 +1,6 @@
-"""What the last epochs have shown of the streams and edges of a join graph, for those who choose in which order streams meet.
+"""Measurements of the last epochs, by stream and by edge of a join graph, from which the engine chooses in which order streams meet.
 
-Lost with the driver; the next one goes on by the ways of the last commit, and looks again once it has measured.
+They are lost with the driver. The next driver goes on by the ways of the last commit, and chooses anew once it has measured.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHOOSE_SECONDS = 10.0
 KEPT = 0.8
 """What was measured before an epoch counts for so much after it."""
 LEAST_PAIRS = 10_000.0
-"""Of fewer pairs of tuples it says nothing how many matched."""
+"""With fewer pairs of tuples, the number that matched says nothing."""
 
 
 class Flow:
@@ -66,7 +66,7 @@ class Flow:
         return Flowing(tuple(rates), tuple(held), by_condition, by_output, tuple(measured))
 
     def ways(self, checkpoint: Checkpoint, rates: Sequence[float], now: float) -> Ways:
-        """Those for the next epoch: others than for the last, if it is time to look again, and they are better."""
+        """The ways for the next epoch: the last epoch's, or better ones if it is time to look again."""
         if self._chosen_at is None and self._ways:
             self._chosen_at = now  # nothing has been measured yet, and they were chosen by what had been
         if self._chosen_at is None or not 0 <= now - self._chosen_at < CHOOSE_SECONDS:

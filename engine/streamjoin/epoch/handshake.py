@@ -1,5 +1,5 @@
-"""A task's part of an epoch where workers stand in a chain (model ``handshake``): tuples wander from neighbour to neighbour, by ESJ's
-two-phase forwarding (``streamjoin.chain``), until the chain is at rest; that is what is committed.
+"""A task's part of an epoch in a chain of workers (model ``handshake``): tuples go from neighbour to neighbour, by ESJ's two-phase
+forwarding (``streamjoin.chain``), until the chain is at rest. This state is committed.
 
 Phases:
 
@@ -10,8 +10,8 @@ Phases:
 4. make neighbouring chunks one, write what is not stored yet, stage and report: which chunks this worker holds is part of the commit, as
    blocks change hands without being written again.
 
-Plans add and remove workers at the right end, between two epochs. A new worker holds nothing, and fills by itself. The last one that is
-left takes what those held that go: their right tuples come to it as from a neighbour, their left ones have met all of them.
+Plans add and remove workers at the right end, between two epochs. A new worker holds nothing, and fills by itself. If workers go, the last
+one that stays takes the tuples that they held. Their right tuples come to it as from a neighbour; their left tuples have met all of these.
 
 What dies in an epoch fails the attempt; the next one begins from the commit, or from what that staged: so no message is ever lost or seen
 twice. Memory: as of other models, and the blocks that are on their way.
@@ -114,7 +114,7 @@ class Link(TaskPart):
         return self._watch.over
 
     def begin(self) -> Iterator[Piece]:
-        """What to send before anything comes; what came in at this end is handled."""
+        """Handle what came in at this end, and return the pieces to send before any message comes."""
         yield from self._sent(self._member.resume(self._held))
         for side in SIDES:
             if not self._member.neighbours[side]:
@@ -134,7 +134,7 @@ class Link(TaskPart):
             yield Mark(side, math.inf)
 
     def hear(self, piece: Piece) -> Iterator[Piece]:
-        """What to send about a message of a neighbour."""
+        """The pieces to send in answer to a neighbour's message."""
         heard = self._decoded(piece)
         if isinstance(heard, Wave | AtRest):
             yield from self._signals(self._watch.handle(heard))

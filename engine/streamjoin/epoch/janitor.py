@@ -1,4 +1,4 @@
-"""What no commit names is removed: replaced blocks, old positions of sources, old log entries, and what attempts that failed left behind.
+"""Removes what no commit names: replaced blocks, old positions of sources, old log entries, and the files of failed attempts.
 
 A crash at any line leaves files that the next sweep finds. Always holds:
 
@@ -30,13 +30,13 @@ SWEEP_EVERY = 500
 """Epochs between sweeps for blocks that failed attempts left."""
 GRACE_EPOCHS = 2
 AT_ONCE = 16
-"""So many files, or those of so many epochs, are removed in one request."""
+"""The number of files, or of epochs whose files, are removed in one request."""
 
 
 @dataclass(frozen=True)
 class _Garbage:
     epoch: int
-    """Whose commit made it obsolete."""
+    """The epoch whose commit made it obsolete."""
     paths: list[str]
 
 

@@ -83,7 +83,7 @@ from streamjoin.state.store import (
 MARK = "_mark"
 """How columns of runs begin while they are merged: whether the tuple has matched, by one join."""
 SAMPLED_PAIRS = 4096
-"""Of a chunk of pairs, those that are counted by groups."""
+"""The number of pairs of a chunk that are counted by groups."""
 LARGE_BYTES = 32 << 20
 """A merged run larger than this goes to mapped pages before the next merge begins, so that no two of them fill the memory at once."""
 
@@ -97,8 +97,9 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
 
 
 def rounds_among_tasks(spec: EpochSpec) -> int:
-    """How often tasks send each other pieces after those of the splits: of three and more streams, partial results and what they refer to
-    (``cascade.rounds_of``); of two, once, where a tuple whose matches count can be in several areas. O(areas)."""
+    """The number of rounds in which tasks send each other pieces, after the pieces of the splits. With three and more streams they send
+    partial results and the tuples that these refer to (``cascade.rounds_of``). With two, there is one round if a tuple whose matches count
+    can be in several areas, and none otherwise. O(areas)."""
     worker = compiled(spec.config)
     if worker.sequences is not None:
         return rounds_of(spec.ways)
@@ -134,7 +135,7 @@ class TaskPart(ABC):
         """Take the task's new tuples."""
 
     def finish(self) -> Joined:
-        """All that is left to do, but for what is yet to be written. Raises StorageError."""
+        """Do all that is left to do, except for writes that are still going on. Raises StorageError."""
         try:
             self._finish()
         except BaseException:
@@ -163,14 +164,14 @@ class Part(TaskPart):
     def __init__(self, spec: EpochSpec, task: int, store: RunStore) -> None:
         super().__init__(spec, task, store)
         self._runs: TaskRuns = {}
-        """As the epoch before has left them, without those that have expired."""
+        """The runs that the epoch before has left, without those that have expired."""
         self._fresh: dict[tuple[int, int], tuple[HeldRun, ...]] = {}
         """What came in this epoch."""
         self._matches: dict[str, Matches] = {}
         """By join, of those that track a side."""
         self._notices: list[Piece] = []
         self._cascade: Cascade | None = None
-        """Of three and more streams."""
+        """Only with three and more streams."""
 
     def join(self, pieces: Iterable[Piece]) -> None:
         """Phases 1 to 3."""
@@ -256,8 +257,8 @@ class Part(TaskPart):
         return count
 
     def outgoing(self) -> Iterator[Piece]:
-        """What other tasks are to have in the next round: partial results for the steps that they do, or notices, of tuples that they own
-        and that have matched here."""
+        """The pieces for other tasks in the next round: partial results for the steps that they do, or notices of their tuples that have
+        matched here."""
         if self._report.predecessor_missing:
             return
         if self._cascade is not None:
@@ -422,7 +423,8 @@ def _open(
 
 
 def left_here(spec: EpochSpec, task: int, query: str, store: RunStore, report: TaskReport) -> Staged | None:
-    """What the epoch before left to this task in this process, which drops the rest; None: it is to be read back, if there is any.
+    """The runs that the epoch before left to this task in this process, which drops all others. None: they must be read back, if there are
+    any.
 
     Raises PredecessorMissing. The report says which attempt it goes on from.
     """

@@ -30,8 +30,8 @@ from streamjoin.state.log import Checkpoint
 
 
 def floors_of(job: Job, checkpoint: Checkpoint, changes: JoinChanges, location: str) -> Floors:
-    """On which floors the tuples of a checkpoint of joins over two streams lie. Raises CheckpointMismatch where the manifest's joins cannot
-    say it."""
+    """The floors on which the tuples of a checkpoint lie, for joins over two streams. Raises CheckpointMismatch where the manifest's joins
+    cannot say it."""
     if checkpoint.floors is not None:
         return Floors.from_json(checkpoint.floors)
     conditions = _conditions(job, changes.added)
@@ -93,7 +93,7 @@ def continued(
     lying = job.continuing(after)
     if lying is None:
         raise CheckpointMismatch(
-            f"spec.scheme.model: {job.model} cuts along keys, and not every join that the checkpoint was made with has some; choose another"
+            f"spec.scheme.model: {job.model} divides along keys, and a join that the checkpoint was made with has none; choose another"
             f" model, or a new checkpoint.location (this one is {location})"
         )
     place_of = {len(SIDES) * floor + side: len(SIDES) * now + side for floor, now in numbers.items() for side in SIDES}
@@ -130,7 +130,7 @@ def _beside(left: Floors, added: Floors, location: str) -> Floors:
         return left.beside(added)
     except ValueError as error:
         raise CheckpointMismatch(
-            f"spec.joins: tuples would lie by {error}, as each time that joins are added they have some of their own; remove a join,"
+            f"spec.joins: tuples would lie by {error}, because joins that are added later have keys of their own; remove a join,"
             f" or choose a new checkpoint.location (this one is {location})"
         ) from None
 

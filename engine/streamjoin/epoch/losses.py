@@ -1,6 +1,6 @@
-"""What an epoch's reports say of results that are lost to shedding and to lateness, for ``elastic.completeness``.
+"""Extracts from an epoch's reports what ``elastic.completeness`` needs to estimate the results that are lost to shedding and to lateness.
 
-Always holds: of each join that gives pairs alone, and of no other: what an outer, semi or anti join gives is not made of kept tuples only.
+Always holds: it covers inner joins only, because results of outer, semi and anti joins do not consist of kept tuples alone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def can_lose(job: Job) -> bool:
 def losses_after(
     job: Job, before: Checkpoint, after: Checkpoint, reports: Sequence[TaskReport], workers: Sequence[TaskReport], *, is_chain: bool
 ) -> Losses:
-    """What is remembered after an epoch, whose commit is ``after``; ``workers``: of the reports, those of the plan's tasks.
+    """The losses to remember after an epoch, whose commit is ``after``. ``workers``: those of the reports that come from tasks of the plan.
 
     O(areas x joins + splits x areas + blocks).
     """

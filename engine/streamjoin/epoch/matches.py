@@ -1,8 +1,8 @@
 """Which tuples of a tracked side have matched: for outer, semi and anti joins (:class:`streamjoin.language.join_type.JoinType`).
 
 A tuple may be in several areas, and any of them may find its first match; the area that stores it, its *owner*, answers for it. Each area
-marks what it finds in its own runs. What it finds of tuples that it does not own it tells the owners, once an epoch: these *notices* are a
-second round of the exchange, and only once all of them have come is it known which tuples have matched by this epoch.
+marks what it finds in its own runs. Once an epoch, it tells the owners what it has found of tuples that it does not own. These *notices*
+are a second round of the exchange; only when all of them have come is it known which tuples have matched by this epoch.
 
 Always holds:
 
@@ -59,7 +59,7 @@ class Matches:
         self._now: dict[HeldRun, Marks] = {}
 
     def marker(self, left: HeldRun, right: HeldRun) -> Matched:
-        """Who is told of pairs of these two runs that match."""
+        """The function to call with matching pairs of these two runs."""
         sides = [(side, run) for side, run in enumerate((left, right)) if side in self._join.type.tracked]
 
         def mark(*pairs: Indices) -> None:
@@ -76,7 +76,7 @@ class Matches:
         return np.zeros(run.run.rows, dtype=bool) if found is None else found
 
     def notices(self, runs: Runs) -> Iterator[Piece]:
-        """What the owners of tuples that are not ours are to know. O(rows of other areas that are held here)."""
+        """Notices for the owners of tuples that are not ours. O(rows of other areas that are held here)."""
         for (area, place), of_side in self._tracked_of(runs):
             for held in of_side:
                 start, end = self._owned(area, place, held)
@@ -122,8 +122,8 @@ class Matches:
                 yield key, parts
 
     def passed(self, runs: Runs, *, fresh: bool) -> Iterator[tuple[int, Rows]]:
-        """By place, our tuples that have matched nothing and never will: those that this epoch lets go, of runs that were held before
-        it, or, ``fresh``, those that came in it too late for anything that is still to come. O(rows of runs where there are such)."""
+        """Our tuples, by place, that have matched nothing and never will: of runs that were held before, those that this epoch lets go;
+        with ``fresh``, those that came in this epoch, too late for anything that is still to come. O(rows of runs where there are such)."""
         spec = self._spec
         for (area, place), of_side in self._tracked_of(runs):
             bound, released, is_last = self._expired[place], None if fresh else self._released[place], place in spec.ended
@@ -148,7 +148,7 @@ class Matches:
         return {run: marks for run, marks in known.items() if marks is not None}
 
     def put(self, run: HeldRun, marks: Marks) -> None:
-        """Of a run that was made of others."""
+        """Set the marks of a run that was made of others."""
         self._now[run] = marks
 
     def _of(self, run: HeldRun) -> Marks:
@@ -182,7 +182,7 @@ def rows_of(run: Run, identities: NDArray[np.int64], start: int, end: int) -> ND
 
 
 def identities_of(parts: Sequence[Rows]) -> NDArray[np.int64]:
-    """Of these tuples, one or more. O(tuples)."""
+    """The identities of these tuples, one or more. O(tuples)."""
     return np.concatenate([run.batch.column(ID).to_numpy()[rows] for run, rows in parts])
 
 

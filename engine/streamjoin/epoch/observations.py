@@ -1,6 +1,7 @@
-"""What the last epochs have shown, for those who make plans: the keys of what is held, how fast tuples come, and how long an epoch takes.
+"""Measurements of the last epochs, from which plans are made: the keys of held tuples, the rates of tuples, and the time that an epoch
+takes.
 
-Lost with the driver; the next one learns it anew from what is read back and what comes. Any thread may ask.
+They are lost with the driver; the next driver measures anew, by tuples that are read back and tuples that come. Any thread may ask.
 """
 
 from __future__ import annotations

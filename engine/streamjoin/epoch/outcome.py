@@ -1,4 +1,4 @@
-"""What comes of an epoch whose tasks are over: the next checkpoint, and the account of it. Pure functions.
+"""Pure functions that turn the reports of an epoch's tasks into the next checkpoint, and into the epoch's account.
 
 Always holds: the checkpoint after an epoch follows from the one before it, the epoch's spec and plans, and its tasks' reports. It names
 every block that holds a tuple which may still match, exactly one token per task, and all that is to become visible.
@@ -356,7 +356,7 @@ def _source_errors(reports: Sequence[TaskReport], stream: int) -> int:
 
 
 def _rewrite_errors(reports: Sequence[TaskReport]) -> tuple[str, ...]:
-    return tuple(f"blocks of plans before could not be put together: {error}" for report in reports if (error := report.rewrite_error))
+    return tuple(f"blocks of former plans could not be merged: {error}" for report in reports if (error := report.rewrite_error))
 
 
 def _read_back(epoch: PlannedEpoch, reports: Sequence[TaskReport]) -> int:

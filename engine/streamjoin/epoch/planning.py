@@ -1,4 +1,4 @@
-"""An epoch before its tasks: how much of each source it takes, and what the tasks are told. Nothing here writes.
+"""Plans an epoch: how much it reads of each source, and what its tasks are told. Nothing here writes.
 
 Always holds: an epoch is planned from the last commit, and from where the epoch in flight will have brought the positions; what is late and
 what has expired goes by watermarks that are known by then. So planning an epoch ahead gives what planning it after the commit would.
@@ -24,9 +24,9 @@ from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.state.log import Checkpoint
 
 SMALL_BYTES = 2 << 20
-"""So many bytes of blocks, and of results, an epoch's tasks may together leave to the driver, which writes them with the commit."""
+"""The bytes of blocks, and of results, that an epoch's tasks may together leave to the driver, which writes them with the commit."""
 MOST_SMALL_BYTES = 128 << 10
-"""Of one task."""
+"""The same for one task."""
 MOST_BLOCKS = 64
 """Into about so many blocks of a chain the new tuples of an epoch go at most."""
 SPLIT_BYTES = 64 << 20
@@ -68,15 +68,16 @@ class PlannedEpoch:
 
     @property
     def backlog_records(self) -> int:
-        """What the sources have beyond it."""
+        """Records that the sources have beyond this epoch."""
         return sum(plan.backlog_records for plan in self.inputs)
 
 
 def plan_inputs(
     job: Job, sources: Sequence[Source], last: Checkpoint, head: Head, now: float, *, final: bool
 ) -> tuple[SourcePlan, ...]:
-    """What is new in all sources after ``head``: ``job.max_tuples`` records and about ``job.max_bytes`` together, by what records had
-    before; an even share each, and what some leave the others. A stream that is held back as it is too far ahead leaves all of its own."""
+    """Plan what to read of all sources after ``head``: together at most ``job.max_tuples`` records, and about ``job.max_bytes`` by the size
+    of earlier records. Each source has an even share, and may take what others leave. A stream that is held back, because it is too far
+    ahead, leaves all of its share."""
     limit, room, widths = job.max_tuples, float(job.max_bytes), last.widths
     streams = range(len(sources))
 
@@ -142,7 +143,7 @@ def make_spec(
     ended: frozenset[int] = frozenset(),
     deadline_seconds: float,
 ) -> EpochSpec:
-    """What the tasks of the epoch after ``head`` are told. ``entry`` is the path of the log's newest entry, which is ``last``; ``now`` is
+    """The spec for the tasks of the epoch after ``head``. ``entry`` is the path of the log's newest entry, which is ``last``; ``now`` is
     the wall clock. ``refused``: a split that was given up as too large; where it could not be cut, splits may hold anything now."""
     uncut = refused is not None and any(
         stream == refused.stream and split.first_record == refused.first_record and split.records >= refused.records
@@ -229,7 +230,7 @@ def utilization(job: Job, checkpoint: Checkpoint) -> dict[int, float]:
 
 
 def loads_of(job: Job, checkpoint: Checkpoint) -> dict[int, float]:
-    """What each task holds in all places, in tuples or in bytes, as the job's capacity is."""
+    """The load of each task: what it holds in all places, in the unit of the job's capacity (tuples or bytes)."""
     weights = job.weights(tuple_bytes(job, checkpoint))
     measured = checkpoint.held_bytes if job.capacity.in_bytes else checkpoint.held
     return {

@@ -1,4 +1,4 @@
-"""What the loop and the runners know of each other: the runner's protocol, an epoch's results, and the ways in which it fails."""
+"""The interface between the loop and the runners: the runner's protocol, an epoch's results, and the ways in which an epoch fails."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class EpochResult:
     blocks: int
     warnings: tuple[str, ...] = ()
     would_shed: tuple[float, ...] = ()
-    """As ``shed``, where it is only recommended; else empty."""
+    """As ``shed``, if shedding is only recommended; else empty."""
     committed_at: float | None = None
     work: dict[int, TaskWork] = field(default_factory=dict)
     """By task."""
@@ -170,7 +170,7 @@ class EpochResult:
     """How long records waited for their results, by join: of those whose results became visible since the epoch before was done. Without
     joins that had none."""
     topics: tuple[Mapping[int, tuple[str, int]], ...] = ()
-    """Of streams of topics by pattern: by partition its topic, and its number in that. Empty: no stream is."""
+    """For streams of topics by pattern: the topic of each partition, and its number in that topic. Empty without such streams."""
 
     @property
     def duration(self) -> float:
@@ -186,7 +186,7 @@ class Stepper(Protocol):
 
     @property
     def idle_warnings(self) -> tuple[str, ...]:
-        """Of the sources, where the last step found nothing new; what an epoch warns of is in its result."""
+        """The sources' warnings, if the last step found nothing new; warnings of an epoch are in its result."""
 
     def start(self) -> None: ...
 

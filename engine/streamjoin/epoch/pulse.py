@@ -1,13 +1,13 @@
-"""What a join is at, since when nothing of that has moved, and how long that may last.
+"""Watches whether a running epoch moves: which step it is in, since when nothing of it has moved, and how long that may last.
 
-A step moves when it begins; while the driver waits for its workers, whatever they send, receive or finish moves it too. So an epoch that is
-large but gets on is never overdue, and one that waits for an answer that does not come is, whoever owes it: a worker, an object store, a
-broker. Between epochs a join is at nothing: one that has no input is never overdue.
+A step moves when it begins; while the driver waits for its workers, whatever they send, receive or finish moves it too. So a large epoch
+that goes on is never overdue. An epoch that waits for an answer that does not come is overdue, whoever owes the answer: a worker, an object
+store, a broker. Between epochs nothing can be overdue, so a join without input never is.
 
-Two act on the same deadline: the pool of workers gives an attempt up that they do not get on with, and it is done again; the watchdog
-(``cli.watchdog``) ends a process whose own thread does not come back, as nothing else can.
+Two parts act on the same deadline. The pool of workers gives up an attempt in which no worker moves, and the attempt is done again. The
+watchdog (``cli.watchdog``) ends a process whose own thread does not come back, because nothing else can.
 
-Any thread may ask; only the driver's tells.
+Any thread may ask; only the driver's thread reports.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ TIMES_USUAL = 10.0
 """Nor is it shorter than so many times what the slowest of the last epochs took."""
 RECENT_EPOCHS = 30
 NOTICED = 0.2
-"""After this part of the deadline a join counts as stalled."""
+"""The part of the deadline after which a join counts as stalled."""
 WORKERS_GRACE_SECONDS = 120.0
-"""In this the pool has given an attempt up that is overdue: its workers have a minute to answer, and some seconds to say why they died."""
+"""The time within which the pool gives up an attempt that is overdue: its workers have a minute to answer, and some seconds to say why
+they died."""
 START_GRACE_SECONDS = 1200.0
 """Starting workers has deadlines of its own: a cluster may have to start machines first."""
 WITH_WORKERS = ("tasks", "switch")
@@ -35,7 +36,7 @@ MOST_NAMED = 3
 
 
 class Answering(Protocol):
-    """Who carries an epoch's tasks out (:class:`streamjoin.epoch.ports.Runner`)."""
+    """The part that carries an epoch's tasks out (:class:`streamjoin.epoch.ports.Runner`)."""
 
     @property
     def waits_for(self) -> tuple[str, ...] | None: ...
@@ -46,13 +47,13 @@ class Answering(Protocol):
 
 @dataclass(frozen=True)
 class Activity:
-    """What a join is at."""
+    """The step that a running epoch is in, and since when it has not moved."""
 
     epoch: int
     step: str
-    """As the driver names it (``epoch.driver``)."""
+    """The step, as the driver names it (``epoch.driver``)."""
     seconds: float
-    """Since anything of it moved."""
+    """The seconds since anything of it moved."""
     deadline_seconds: float
     waits_for: tuple[str, ...] = ()
     """Workers that have yet to answer."""
@@ -79,12 +80,13 @@ class Activity:
 
 
 def stall_sentence(epoch: int, step: str, seconds: float, waits_for: Sequence[str]) -> str:
-    """What stands still, and for whom it waits."""
+    """A sentence that says which step stands still, and which workers it waits for."""
     return f"epoch {epoch}: stalled in step {step}: nothing of it has moved for {seconds:.0f} s; it waits for {named(waits_for)}"
 
 
 def named(waits_for: Sequence[str]) -> str:
-    """Workers, of many the first ones; or whatever the driver itself asks, which is not known any closer than by the step."""
+    """The workers that an epoch waits for, in words; of many, the first ones. Without workers, the driver itself waits, and only the step
+    is known."""
     if not waits_for:
         return "an answer to the driver itself, from storage or a broker"
     others = len(waits_for) - MOST_NAMED

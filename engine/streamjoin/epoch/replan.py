@@ -1,4 +1,4 @@
-"""Plans on their way into a running join, as a state machine: what happens goes in as events, what is to be done comes out.
+"""A state machine that brings plans into a running join: events go in, instructions come out.
 
 It knows no runner, no storage and no clock. The loop (``driver``) tells it what happens, carries out the instructions, and asks under which
 plans the next epoch runs. A plan passes through these phases; a crash in any of them resumes to the old plan, after the switch's commit to
@@ -56,9 +56,9 @@ FETCH_SECONDS = 120.0
 SMALL_BYTES = 8 << 20
 """So little to fetch is no reason to wait: every epoch adds some."""
 MOST_DEATHS = 3
-"""So often a plan's first epoch is tried again after one in which a worker died."""
+"""The number of times that a plan's first epoch is tried again because a worker died in it."""
 REMEMBERED = 16
-"""Of so many plans that have ended it is known how."""
+"""The number of ended plans whose fates are remembered."""
 
 
 class PlanPhase(StrEnum):
@@ -80,7 +80,7 @@ class PlanOutdated(PlanRefused):
 
 @dataclass(frozen=True)
 class Switched:
-    """What the switch to a plan took."""
+    """A switch to a plan: how long it took, and how many tuples it moved."""
 
     generation: int
     epoch: int
@@ -88,9 +88,9 @@ class Switched:
     at: float
     """Wall clock."""
     waited_seconds: float
-    """From when the loop took it up until its first epoch began."""
+    """The time from when the loop took the plan up until its first epoch began."""
     pause_seconds: float
-    """How much longer that epoch took than those before it."""
+    """By how much the plan's first epoch took longer than the epochs before it."""
     kept_tuples: int
     """Held tuples, replicas counted each, that were where they are needed; and those that were brought there."""
     moved_tuples: int
@@ -123,7 +123,7 @@ class PlanStatus:
     """The one that runs."""
     phase: PlanPhase
     workers: int
-    """That run it."""
+    """The number of workers that run the plan."""
     wanted: Plan | None = None
     """The plan that is being applied."""
     ready_workers: int = 0
@@ -246,7 +246,7 @@ class Replanner:
 
     @property
     def plans(self) -> EpochPlans | None:
-        """What an epoch that begins now is to run under; None before the first plan."""
+        """The plans under which an epoch that begins now runs. None before the first plan."""
         with self._lock:
             running, applied = self._running, self._applied
         if running is None:

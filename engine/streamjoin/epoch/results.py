@@ -1,10 +1,10 @@
-"""When results become visible: with their epoch, or, where they are little, together with those of the next ones.
+"""Decides when results become visible: with their epoch or, if they are few, together with those of the next epochs.
 
-A commit names what it makes visible (``staged``), and what a later one will (``waiting``), whose data it keeps. A crash at any line leaves
-both as the last commit has them: what is staged is published again, what waits goes on waiting.
+A commit names the results that it makes visible (``staged``) and those that a later commit will make visible (``waiting``), whose data it
+keeps. A crash at any line leaves both as the last commit has them: staged results are published again, waiting results go on waiting.
 
-A commit also says where what it names goes (``places``): a driver whose manifest says another place refuses to go on, as it would look for
-the files there.
+A commit also says to which places its results go (``places``). A driver whose manifest says another place refuses to go on, because it
+would look for the files there.
 
 Always holds: each result is in exactly one of the two, of one commit, and becomes visible once; nothing waits longer than the sink says
 while the driver runs, and nothing at all once the input is over.
@@ -27,9 +27,9 @@ from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
 
 SINK, LETTERS, PLACES = "sink", "deadLetter", "places"
-"""Of what a commit stages: results, dead letters, and where either goes."""
+"""The parts of what a commit stages: results, dead letters, and the places where both go."""
 GATHER_BYTES = 4 << 20
-"""So much does not wait for more."""
+"""Results of this many bytes do not wait for more."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class Results:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, storage: Storage, job: Job) -> Results:
-        """As the last commit has them. Raises StorageError, and CheckpointMismatch where they are not for the places of the manifest."""
+        """The results as the last commit has them. Raises StorageError, and CheckpointMismatch if they are not for the places of the
+        manifest."""
         going = places(job)
         _check(checkpoint, going, job)
         found = [Staged.from_json(value) for value in (*checkpoint.staged.get(SINK, []), *checkpoint.waiting)]
@@ -70,13 +71,13 @@ class Results:
         return replace(self, staged=tuple(staged for staged in new if not staged.data), waiting=waiting, since=since if waiting else None)
 
     def gathered(self, sink: Sinks, identity: str, incarnation: int, epoch: int) -> Results:
-        """With those that waited about to be visible. They are those of epochs up to this one. Raises SinkError, StorageError."""
+        """The same, with waiting results staged to become visible; they are of epochs up to this one. Raises SinkError, StorageError."""
         name = f"{attempt_prefix(identity, incarnation, epoch)}-small-{uuid.uuid4().hex[:8]}"
         staged = (*self.staged, *sink.gather(self.waiting, name, f"{identity}-{epoch:012d}-small"))
         return replace(self, staged=staged, waiting=(), since=None)
 
     def kept_in(self, segment: Segment) -> Results:
-        """With all data where it will be once the segment is committed."""
+        """The same, with all data in the segment, where it is once that is committed."""
 
         def kept(staged: Staged) -> Staged:
             return replace(staged, extent=segment.add(staged.data)) if staged.data and not staged.extent else staged
@@ -98,7 +99,7 @@ class Results:
 
 
 def places(job: Job) -> list[dict[str, str]]:
-    """Where results of each join, and dead letters, go."""
+    """The places where each join's results, and dead letters, go."""
     known = tags(join.name for join in job.joins)
     letters = job.dead_letter.removeprefix(f"{job.checkpoint}/")  # of a checkpoint that is reached by another path now, it is the same
     return [

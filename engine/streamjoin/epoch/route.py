@@ -114,7 +114,11 @@ def without_oversized(records: Records, most_bytes: int, report: RouteReport) ->
         return records
     rows = records.offsets()
     letters = [
-        Rejected(int(rows[row]), raw_text(row_text(batch, row).encode()), f"has {sizes[row]:,} bytes, and a record may have {most_bytes:,}")
+        Rejected(
+            int(rows[row]),
+            raw_text(row_text(batch, row).encode()),
+            f"has {sizes[row]:,} bytes, and a record may have at most {most_bytes:,}",
+        )
         for row in np.flatnonzero(large).tolist()
     ]
     report.oversized += len(letters)

@@ -1,4 +1,4 @@
-"""Where sources keep positions that are too large for every log entry: objects in the checkpoint's storage.
+"""Keeps positions of sources that are too large for every log entry, as objects in the checkpoint's storage.
 
 Always holds: a snapshot that a commit refers to was written before it, and is removed only after a later commit refers to it no more
 (``janitor``).

@@ -1,7 +1,8 @@
-"""What the driver tells the tasks of an epoch, and what they report back. Everything here pickles.
+"""Messages between the driver and the tasks of an epoch: the spec that tasks get, and the reports that they return. Everything here
+pickles.
 
-Always holds: a task function is determined by the spec and its input, but for the token that names its attempt. What does not change from
-epoch to epoch travels as bytes that were pickled once, and is unpickled once a process.
+Always holds: what a task function returns follows from the spec and its input, except for the token that names its attempt. What does not
+change from epoch to epoch travels as bytes that were pickled once, and is unpickled once a process.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from streamjoin.state.storage import Storage
 
 @dataclass(frozen=True)
 class Stream:
-    """What tasks must know of a :class:`streamjoin.job.StreamJob`, whose models of the manifest they need not load."""
+    """The part of a :class:`streamjoin.job.StreamJob` that tasks need, so that they need not load the manifest's models."""
 
     name: str
     schema: Schema
@@ -61,7 +62,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Join:
-    """What tasks must know of a :class:`streamjoin.job.JoinJob`."""
+    """The part of a :class:`streamjoin.job.JoinJob` that tasks need."""
 
     name: str
     type: JoinType
@@ -78,7 +79,7 @@ class Join:
 
 @dataclass(frozen=True)
 class Config:
-    """What stays the same while a driver runs."""
+    """The part of all specs that stays the same while a driver runs."""
 
     query: str
     """Unique to the driver: the key of its runs in the workers."""
@@ -93,7 +94,7 @@ class Config:
     dead_letters: DeadLetters
     readers: tuple[Reader, ...]
     snapshots: dict[str, Form] = field(default_factory=dict)
-    """By the name of each join whose results are kept in snapshots, too."""
+    """The forms of snapshots, by the name of each join whose results are kept in snapshots, too."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Upcoming:
 
     scheme: Shared
     tasks: dict[int, int]
-    """Of those workers that go on, by their number in this epoch, the number of their task."""
+    """Workers that go on: task number in this epoch -> task number under the new plan."""
     base: str
     """The log entry with the blocks to fetch from."""
 
@@ -121,7 +122,7 @@ class Handover:
 
     scheme: Shared
     tokens: dict[int, str]
-    """By its tasks: as ``EpochSpec.tokens``."""
+    """The tokens of its tasks, as ``EpochSpec.tokens``."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +130,9 @@ class Rewrite:
     """Blocks of plans gone by of which one is to be made, in the background; see ``compaction``."""
 
     name: str
-    """Of this rewrite, and the beginning of the name of what it makes."""
+    """The name of this rewrite, with which the name of the block that it makes begins."""
     task: int
-    """Whose worker does it."""
+    """The task whose worker does it."""
     place: int
     blocks: tuple[Block, ...]
     of_marks: bool = False
@@ -153,7 +154,7 @@ class EpochSpec:
     """One epoch's work."""
 
     identity: str
-    """Of the checkpoint."""
+    """The identity of the checkpoint."""
     epoch: int
     incarnation: int
     config: Shared
@@ -179,7 +180,7 @@ class EpochSpec:
     base: str | None
     """The log entry with the blocks to read back from; None in a checkpoint's first epoch, and when this epoch ``follows`` another."""
     ways: Ways
-    """Of three and more streams: for each, in what order its new tuples meet the others, and how. Of two: nothing."""
+    """With three and more streams, for each: the order in which its new tuples meet the others, and how. Empty with two."""
     record_bytes: int
     """A larger record goes to the dead letters."""
     split_bytes: int | None
@@ -196,9 +197,9 @@ class EpochSpec:
     """The epoch before, when it is still in flight: a task goes on from the runs that its last attempt staged in the same process, or
     fails. It reports which attempt that was, and the driver commits only what follows from what it has committed."""
     would_shed: tuple[float, ...] = ()
-    """As ``shed``, where it is only recommended: such tuples are counted, and sent."""
+    """As ``shed``, if shedding is only recommended: such tuples are counted, and sent all the same."""
     block_tuples: int = 1
-    """Of a chain (``handshake``): how many tuples its workers send on at once."""
+    """In a chain (``handshake``): the number of tuples that its workers send on at once."""
     counts_groups: bool = False
     """Whether tasks count results by random groups of tuples, for how sure the estimate of what is lost is."""
     deadline_seconds: float = LEAST_SECONDS
@@ -252,27 +253,27 @@ class Sample:
 
 @dataclass
 class RouteReport:
-    """What one split's routing saw. Counts are of records or tuples."""
+    """The report of routing one split. Counts are of records or tuples."""
 
     stream: int
     input: int = 0
     rejected: int = 0
     filtered: int = 0
     ahead: int = 0
-    """Of ``rejected``: those whose event time is too far ahead of the clock."""
+    """Those of ``rejected`` whose event time is too far ahead of the clock."""
     oversized: int = 0
-    """Of ``rejected``: those that are too large."""
+    """Those of ``rejected`` that are too large."""
     late: int = 0
     unmatchable: int = 0
     """Null or NaN in a key: such a tuple can match nothing and is not held."""
     shed: int = 0
     would_shed: int = 0
-    """Of ``accepted``."""
+    """Those of ``accepted`` that would have been shed."""
     accepted: int = 0
     routed: int = 0
     """Tuples sent, replicas and places counted each."""
     input_bytes: int = 0
-    """In memory, of the records that parsed and are not too large."""
+    """Bytes in memory of the records that parsed and are not too large."""
     kept: dict[tuple[int, int], int] = field(default_factory=dict)
     """By area and place, the tuples sent; and in ``came``, where any may be shed, with those that were shed."""
     came: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -286,7 +287,7 @@ class RouteReport:
     """The split's."""
     dead_letters: list[Staged] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
-    """Of the accepted tuples."""
+    """Samples of the accepted tuples."""
     seconds: float = 0.0
     storage_retries: int = 0
     source_errors: int = 0
@@ -294,11 +295,11 @@ class RouteReport:
     arrivals: Arrivals | None = None
     """When the records came, where the reader knows that."""
     punctuations: list[str] = field(default_factory=list)
-    """Their identifiers, in order; they are among ``filtered``."""
+    """The identifiers of punctuations, in order; punctuations count among ``filtered``."""
 
 
 class ChunkHeld(NamedTuple):
-    """Of a chain's worker: some tuples that it holds."""
+    """A chunk of tuples that a worker of a chain holds."""
 
     area: int
     place: int
@@ -311,7 +312,7 @@ class ChunkHeld(NamedTuple):
 
 @dataclass
 class AreaWork:
-    """What an area holds, and what it found."""
+    """How much an area holds, and how much it found."""
 
     holds: tuple[bool, ...]
     """By place, as the area's."""
@@ -330,8 +331,8 @@ class TaskReport:
     opened: str | None = None
     """The attempt that it went on from; None: it read its runs back, or there were none."""
     predecessor_missing: bool = False
-    """It did nothing, as the epoch that it follows has left no runs here. Not an exception: that would end Spark's Python worker, and
-    the runs of the epochs before with it."""
+    """The task did nothing, because the epoch that it follows has left no runs here. This is no exception, which would end Spark's
+    Python worker, and the runs of earlier epochs with it."""
     held: tuple[int, ...] = (0, 0)
     """Tuples by place, and in ``held_bytes`` the bytes of their runs, mapped or not."""
     held_bytes: tuple[int, ...] = (0, 0)
@@ -340,20 +341,20 @@ class TaskReport:
     admitted: dict[str, int] = field(default_factory=dict)
     """Pairs that its main predicate has admitted, by join."""
     areas: dict[int, AreaWork] = field(default_factory=dict)
-    """Of two streams, but not of a chain: what its areas have and did."""
+    """With two streams, except in a chain: what the task's areas hold and did."""
     groups: dict[str, np.ndarray] = field(default_factory=dict)
     """About how many results are of each random group of a side's tuples, by join; float64[side, group]."""
     blocks: list[Block] = field(default_factory=list)
     small_blocks: dict[str, bytes] = field(default_factory=dict)
     """The content of those of them that are not files, by name."""
     steps: dict[int, StepWork] = field(default_factory=dict)
-    """Of three and more streams, by the number of the step (``epoch.steps``)."""
+    """With three and more streams: the work by the number of the step (``epoch.steps``)."""
     marks: list[Block] = field(default_factory=list)
     """Which of the tuples that the task stores have matched for the first time, of the tracked sides (``epoch.matches``)."""
     chunks: list[ChunkHeld] = field(default_factory=list)
-    """Of a chain's worker, all that it holds, oldest first."""
+    """In a chain: everything that the worker holds, oldest first."""
     messages: dict[str, int] = field(default_factory=dict)
-    """Of a chain's worker, how many it has sent, and their bytes, by kind."""
+    """In a chain: the number of messages that the worker has sent, and their bytes, by kind."""
     rewritten: Rewritten | None = None
     """The spec's rewrite, once it is ready. The driver may have taken it over from the report before."""
     rewrite_error: str | None = None
@@ -368,12 +369,12 @@ class TaskReport:
     """The worker did not have the task's runs."""
     read_back_bytes: int = 0
     kept_tuples: int = 0
-    """In a plan's first epoch: held tuples that were in the process under the plan before, and in ``moved_tuples`` those that were not."""
+    """In a plan's first epoch: held tuples that were in the process under the plan before. ``moved_tuples``: those that were not."""
     moved_tuples: int = 0
     to_fetch_bytes: int = 0
     """What is still to come of the blocks that this worker needs under the upcoming plan."""
     held_sample: list[Sample] = field(default_factory=list)
-    """Of what was read back and this task stores."""
+    """A sample of the tuples that were read back and that this task stores."""
     storage_retries: int = 0
     """Requests to object stores that had to be repeated."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -580,7 +581,7 @@ def sample_of(place: int, batch: pa.RecordBatch, time_max: int | None) -> Sample
 
 
 def attempt_prefix(identity: str, incarnation: int, epoch: int) -> str:
-    """How the names begin of all that a driver's epoch makes before its commit."""
+    """The prefix of the names of everything that an epoch makes before its commit."""
     return f"{identity}-{incarnation:06d}-{epoch:012d}"
 
 

@@ -1,12 +1,12 @@
 """Sequences of steps: how results of three and more streams are found (Tran and Lee, section 4).
 
-New tuples of a stream, its *heads*, meet the held tuples of a second one along an edge of the join graph; what that gives, partial results,
-is sent on to meet those of a third, and so on. A result belongs to the newest of its members: of those that came in this epoch, which are
-all new, to that of the last stream. So heads of stream i meet, of streams before i, all that is held and what came in this epoch; of those
-after i only what was held before. Each result is found once, by the heads of one stream.
+New tuples of a stream, its *heads*, meet the held tuples of a second stream along an edge of the join graph. This gives partial results,
+which are sent on to meet the tuples of a third stream, and so on. A result belongs to its newest member; if several members came in this
+epoch, to that of the last stream among them. So heads of stream i meet all tuples of streams before i, held ones and those of this epoch;
+of streams after i they meet only what was held before. Each result is found once, by the heads of one stream.
 
-A step is done where what it probes is held, and that a scheme says as it does for two streams: partial results are routed as tuples of
-that member by which they find their partners, and are not held. A partial result carries the time of the newest member (``_time``), up to
+A step is done where the tuples that it probes are held. The scheme says where, as for two streams: partial results are routed like tuples
+of the member by which they find their partners, and are not held. A partial result carries the time of the newest member (``_time``), up to
 which time a newer one may be (``_aux``), and of its members what is still to be read. In windows of rows it carries, in place of times, the
 position of each member (``_at.NAME``), and from which of each stream's positions on another member may be (``_from.NAME``). A sequence that
 *fetches* leaves out what only the output reads; for that a *reference* to each such member is carried, by which the tuples of complete
@@ -48,13 +48,13 @@ class StepWork:
     found: int = 0
     """Results, partial ones or last ones."""
     sent: int = 0
-    """Of them, sent to other tasks for the next step, replicas counted each."""
+    """Those that were sent to other tasks for the next step, each replica counted."""
     sent_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class ManyJoin:
-    """What sequences join: all that they are made of, but for the orders."""
+    """A join of three and more streams, as sequences need it: everything that they are made of, except for their orders."""
 
     graph: JoinGraph
     schemas: tuple[Schema, ...]
@@ -86,7 +86,7 @@ class Step:
         assert edge is not None, "an order of the graph"
         self.number, self.is_last = number, not following
         self.side = graph.ends(edge).index(stream)
-        """Of the scheme, where what is probed is held."""
+        """The side of the scheme on which the tuples that are probed are held."""
         self.place, self.probing = edge.places[self.side], edge.places[1 - self.side]
         self.takes_new = stream < members[0]
         """Whether what came of the stream in this epoch counts."""
@@ -115,7 +115,7 @@ class Step:
         self.next_probing: int | None = None
         """The place by which what is found goes on."""
         self.schema: pa.Schema | None = None
-        """Of what is found, as it is sent."""
+        """The schema of what is found, as it is sent."""
         if following:
             after = graph.edge_to(following[0], frozenset((*members, stream)))
             assert after is not None
@@ -217,7 +217,7 @@ class Nearness(Protocol):
         """The places of pairs of which that is so, ascending."""
 
     def columns(self, members: Sequence[str]) -> list[str]:
-        """What partial results of these streams carry."""
+        """The columns that partial results of these streams carry."""
 
     def carried(self, pairs: Pairs) -> list[NDArray[np.int64]]:
         """The same of these pairs, in the order of ``columns``."""
@@ -225,7 +225,7 @@ class Nearness(Protocol):
 
 @dataclass(frozen=True)
 class InTime(Nearness):
-    """In windows of time."""
+    """Nearness in windows of time."""
 
     spans: Mapping[str, int]
 
@@ -256,7 +256,7 @@ class InTime(Nearness):
 
 @dataclass(frozen=True)
 class InRows(Nearness):
-    """In windows of rows: no member is before those positions of its stream from which on any other member's window begins."""
+    """Nearness in windows of rows: no member lies before the position of its stream at which the window of any other member begins."""
 
     spans: Mapping[str, int]
 
@@ -396,7 +396,7 @@ class Finisher:
         """By stream, of the tuples that are fetched."""
 
     def tuples(self, stream: str, batch: pa.RecordBatch, rows: NDArray[np.int64]) -> pa.RecordBatch:
-        """What results need of these rows of a held batch of a stream."""
+        """The columns that results need, of these rows of a stream's held batch."""
         return take(batch.select(self._columns[stream]), pa.array(rows))
 
     def results(self, found: pa.RecordBatch, fetched: Mapping[str, Fetched]) -> pa.RecordBatch:

@@ -1,7 +1,7 @@
-"""Snapshots of results in the loop: what each commit says of them, and the publisher that stores what is closed.
+"""Snapshots of results, as the loop handles them: what each commit says of them, and the publishers that store closed ones.
 
-Always holds: which result is in which snapshot follows from commits alone (``snapshots.timeline``); an epoch waits for a store only where
-more waits for the store than ``output.snapshots.buffer`` has room for.
+Always holds: which result is in which snapshot follows from commits alone (``snapshots.timeline``); an epoch waits for a store only if more
+bytes wait for the store than ``output.snapshots.buffer`` allows.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
 
 ROOM_SECONDS = 30.0
-"""So long an epoch waits for room; then it fails, and is tried again, as with a sink that is out of reach."""
+"""The time that an epoch waits for room. Then it fails, and is tried again, as with a sink that is out of reach."""
 STOP_SECONDS = 30.0
-"""So long an end waits for stores that have not failed."""
+"""The time that the end of a run waits for stores that have not failed."""
 
 
 def forms_of(job: Job) -> dict[str, Form]:
-    """What tasks must know, by join."""
+    """The forms of snapshots that tasks must know, by join."""
     return {join.name: Form(output_schema(join.output), join.snapshots.key) for join in job.joins if join.snapshots is not None}
 
 
 @dataclass(frozen=True)
 class SnapshotsState:
-    """How one join's snapshots get on."""
+    """The state of one join's snapshots."""
 
     next_id: int
     waiting: int
@@ -51,7 +51,7 @@ class SnapshotsState:
     store: StoreState
 
     def told(self, join: str) -> str:
-        """What waits, and why."""
+        """A sentence that says what waits, and why."""
         why = "" if self.store.error is None else f": {self.store.error}"
         return f"{self.waiting} snapshots of {join} wait, {self.waiting_bytes:,} of {self.buffer_bytes:,} bytes{why}"
 
@@ -88,7 +88,8 @@ class Timelines:
     def after(
         self, last: Checkpoint, incarnation: int, epoch: PlannedEpoch, reports: Sequence[TaskReport], segment: Segment, now: float
     ) -> tuple[dict[str, Timeline], Pending]:
-        """What the commit of an epoch is to say of them, and of punctuations. Puts few rows into ``segment``. Raises StorageError."""
+        """The timelines, and the punctuations, that the commit of an epoch is to have. Puts few rows into ``segment``. Raises
+        StorageError."""
         after, number = {}, epoch.spec.epoch
         pending, marks = last.punctuations.after(_came(epoch, reports)) if self._has_punctuations else (Pending(), ())
         for join in self._names(last):
@@ -107,13 +108,14 @@ class Timelines:
         return any(timeline.open is not None and (end or timeline.is_due(self._rule(join), now)) for join, timeline in timelines)
 
     def between(self, last: Checkpoint, now: float, *, end: bool) -> dict[str, Timeline]:
-        """What a commit without an epoch is to say of them."""
+        """The timelines that a commit without an epoch is to have."""
         return {
             join: self._stored(last, join).with_rows(self._rule(join), last.epoch, (), "", now, end=end) for join in self._names(last)
         }
 
     def committed(self, timelines: Mapping[str, Timeline]) -> None:
-        """These are in the last commit. Raises what storing raises, where that is not done in the background."""
+        """These timelines are in the last commit. If snapshots are not stored in the background, store them, and raise what storing
+        raises."""
         for join, timeline in timelines.items():
             if join in self._publishers:  # there are none before the start
                 self._publishers[join].offer(timeline)
@@ -141,7 +143,7 @@ class Timelines:
                 )
 
     def states(self, checkpoint: Checkpoint) -> dict[str, SnapshotsState]:
-        """How snapshots get on, by join. Any thread may call this."""
+        """The state of snapshots, by join. Any thread may call this."""
         now, found = self._clock(), {}
         for join, of_join in self._joins.items():
             publisher = self._publishers.get(join)

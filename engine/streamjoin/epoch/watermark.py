@@ -1,5 +1,5 @@
-"""How a stream's watermark advances: by its newest event time, or, where it is made of partitions, by that of the partition that is
-furthest behind. The partitions of a topic are not read in step, and what is still to be read of one must not be late because of another.
+"""Advances a stream's watermark: by its newest event time or, if the stream has partitions, by that of the partition that is furthest
+behind. The partitions of a topic are not read in step, and what is still to be read of one must not be late because of another.
 
 Always holds: a watermark never goes back. A partition counts from its first record on, for as long as it had one within the idle time.
 """

@@ -1,4 +1,6 @@
-"""What a task of an epoch writes: results by the sink, blocks and marks, beside the join and beside the next epoch's."""
+"""Writes what a task of an epoch makes: results through the sink, blocks and marks. Writing goes on beside this epoch's join and the next
+one's.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from streamjoin.state.store import SCRATCH_BYTES, HeldRun, settle, slice_keys
 T = TypeVar("T")
 
 UPLOADS = 4
-"""So many blocks are written at once: an object store answers late rather than slowly, and so does a disk that is to flush them."""
+"""The number of blocks that are written at once: an object store answers late rather than slowly, and so does a disk that must flush
+them."""
 
 
 class Writes:
@@ -54,7 +57,7 @@ class Writes:
         self._begun_marks: list[Future[Block]] = []
         self._staged: list[Future[list[Staged]]] = []
         self._small_bytes = spec.small_bytes
-        """So many may yet be left to the driver."""
+        """The bytes that may yet be left to the driver."""
 
     def results(self, join: str, batch: pa.RecordBatch) -> None:
         self._sink.write(join, batch)

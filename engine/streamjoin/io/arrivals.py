@@ -1,4 +1,4 @@
-"""When records came to their source, of many records in few numbers.
+"""The times at which records came to their source: few numbers that stand for many records.
 
 A source has stamps of its records: Kafka of each, files of each file. What travels from a split to the driver is a sample of them, each
 stamp with the number of records that it stands for, so that it costs nothing that grows with the records.
@@ -17,7 +17,7 @@ import numpy as np
 
 MOST = 256
 SAMPLED = 32
-"""Of consecutive records that come together, so many stamps are looked at."""
+"""The number of stamps that are looked at, among consecutive records that come together."""
 
 
 class Stamps(NamedTuple):
@@ -46,12 +46,12 @@ class Arrivals:
 
     @classmethod
     def once(cls, at: float, records: int) -> Arrivals:
-        """Of records that came together."""
+        """The arrivals of records that came together."""
         return cls(np.array([at]), np.array([records], dtype=np.int64))
 
     @classmethod
     def each(cls, stamps: Iterable[tuple[float, int]]) -> Arrivals | None:
-        """Of stamps and how many records have each, in any order; None: there are no records."""
+        """The arrivals by stamps and how many records have each, in any order; None: there are no records."""
         found = [(at, records) for at, records in stamps if records > 0]
         if len(found) < 2:
             return cls.once(*found[0]) if found else None
@@ -59,7 +59,7 @@ class Arrivals:
 
     @classmethod
     def sampled(cls, stamps: Iterable[Stamps | None]) -> Arrivals | None:
-        """Of all records of these: each stamp stands for those up to the next. None: no record has one."""
+        """The arrivals of all records of these samples: each stamp stands for the records up to the next one. None: no record has one."""
         found = [sample for sample in stamps if sample is not None and len(sample.millis)]
         if not found:
             return None
@@ -71,7 +71,7 @@ class Arrivals:
 
     @classmethod
     def together(cls, parts: Iterable[Arrivals | None]) -> Arrivals | None:
-        """Of all records of these."""
+        """The arrivals of all these records as one."""
         found = [part for part in parts if part is not None]
         if len(found) < 2:
             return found[0] if found else None
@@ -79,7 +79,7 @@ class Arrivals:
 
 
 def sample_step(records: int) -> int:
-    """Of so many consecutive records, the stamp of each how manieth is looked at."""
+    """The distance between the records whose stamps are looked at, among so many consecutive records."""
     return max(1, -(-records // SAMPLED))
 
 

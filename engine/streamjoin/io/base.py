@@ -1,4 +1,4 @@
-"""What every source and sink keeps to: the protocols, and the small frozen messages between driver and tasks.
+"""The protocols of sources and sinks, and the small frozen messages between driver and tasks.
 
 Always holds:
 
@@ -112,7 +112,7 @@ class Records:
     """A batch of a split's records, in their order; rejected ones are absent from ``batch``."""
 
     batch: pa.RecordBatch
-    """In the declared schema."""
+    """The rows, in the declared schema."""
     positions: np.ndarray | None = None
     """int64: the offset within the split of each row; None where the rows are consecutive from ``first``."""
     rejected: list[Rejected] = field(default_factory=list)
@@ -195,7 +195,7 @@ class Counting(Protocol):
 
 
 class Snapshots(Protocol):
-    """Where a source keeps what is too big for its position. A name has one content only, but may be put again."""
+    """The store in which a source keeps what is too big for its position. A name has one content only, but may be put again."""
 
     def put(self, name: str, data: bytes) -> None: ...
 
@@ -218,12 +218,12 @@ class Staged:
     extent: Extent | None = None
     """Where."""
     join: str = ""
-    """Whose results; empty: those of the only join."""
+    """The join whose results they are. Empty: the only join."""
     is_fed: bool = False
     """Whether it is for the streams that read the join's results (``io.results_source``), not for its sink."""
 
     def to_json(self) -> dict[str, Any]:
-        """For the commit, but for the data; ``from_json`` reads it back."""
+        """The fields for the commit, without the data; ``from_json`` reads them back."""
         value: dict[str, Any] = {"path": self.path, "final": self.final, "rows": self.rows, "bytes": self.nbytes}
         if self.text:
             value["text"] = self.text
@@ -244,14 +244,14 @@ class Writer(Protocol):
     def write(self, batch: pa.RecordBatch) -> None: ...
 
     def close(self) -> list[Staged]:
-        """What was staged: nothing, and no file, where nothing was written."""
+        """End writing, and return what was staged. If nothing was written, that is nothing, and there is no file."""
 
     def abort(self) -> None:
         """Removes what was staged. May be called at any time, also after ``close``."""
 
 
 class Sink(Protocol):
-    """Where results go. Picklable: writers are made in tasks, the rest is called in the driver."""
+    """A place where results go. Picklable: writers are made in tasks, the rest is called in the driver."""
 
     @property
     def gather_seconds(self) -> float:
@@ -266,7 +266,7 @@ class Sink(Protocol):
         """
 
     def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
-        """What is to be committed, and published, of small results of one epoch or several. ``name`` and ``stem`` as for a writer.
+        """Gather small results of one epoch or several into what is to be committed and published. ``name`` and ``stem`` as for a writer.
 
         Raises SinkError, StorageError.
         """

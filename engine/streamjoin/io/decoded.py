@@ -1,4 +1,4 @@
-"""What machine code has read of records that are no text (Avro, Protobuf), made into Arrow columns of the declared types.
+"""Makes Arrow columns of the declared types from binary records (Avro, Protobuf), which machine code has read.
 
 Machine code fills *slots*: arrays with a cell for each record, and whether there is one. A column is made of one slot, or, where a field
 may be of several types, of one for each of them.
@@ -43,7 +43,7 @@ class Form(Enum):
     SYMBOL = auto()
     """Numbers of names."""
     WRONG = auto()
-    """There is a value, and the column cannot have it."""
+    """There is a value, but the column cannot have it."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Slot:
 def slot_for(column: int, item: pa.Field, form: Form, own: pa.DataType, said: str, **more: Any) -> Slot:
     """The slot for values of type ``own`` in a column. Raises UnreadableError where such a value is none of the column's."""
     if not readable(own, item.type):
-        raise UnreadableError(f"field {item.name} is of type {said}, which is not read as {sql_name(item.type)}")
+        raise UnreadableError(f"field {item.name} is of type {said}, which cannot be read as {sql_name(item.type)}")
     return Slot(column, form, own, said=said, **more)
 
 
@@ -208,5 +208,5 @@ def _names(slot: Slot, item: pa.Field, cells: Array, given: Array, problems: Pro
     index = pc.index_in(numbers, known)
     unknown = pc.and_(numbers.is_valid(), index.is_null()).to_numpy(zero_copy_only=False)
     for row in np.flatnonzero(unknown).tolist():
-        problems.setdefault(row, f"column {item.name}: {cells[row]} is the number of no name of {slot.said}")
+        problems.setdefault(row, f"column {item.name}: no name of {slot.said} has the number {cells[row]}")
     return pa.array([name for _, name in slot.symbols], pa.string()).take(index)

@@ -1,7 +1,8 @@
-"""What is added to a Delta table, version by version, from its log (``_delta_log``, Delta's protocol).
+"""Lists what is added to a Delta table, version by version, from its log (``_delta_log``, Delta's protocol).
 
-A version's transaction is read from its JSON file, one request. The table as a whole, from which reading begins, is ``deltalake``'s. Files
-that say that they change no data (OPTIMIZE) are passed over; a version that removes data was an update, a delete or an overwrite.
+A version's transaction is read from its JSON file, in one request. The table as a whole, from which reading begins, is read by
+``deltalake``. Files that say that they change no data (OPTIMIZE) are passed over. A version that removes data was an update, a delete or an
+overwrite.
 """
 
 from __future__ import annotations
@@ -170,8 +171,8 @@ class DeltaChanges:
         if configuration.get("delta.columnMapping.mode", "none") != "none":
             unknown.append("columnMapping")
         if unknown:
-            remedy = "read a table without, such as a copy"
-            raise SourceError(f"delta.path: {self.root}: version {version} asks readers for {unknown[0]}, not known here; {remedy}")
+            remedy = "which is not supported here; read a table that does not, such as a copy"
+            raise SourceError(f"delta.path: {self.root}: version {version} asks readers for {unknown[0]}, {remedy}")
 
     def _table(self, version: int | None = None) -> DeltaTable:
         if is_url(self.root):

@@ -32,7 +32,7 @@ from streamjoin.state import durable
 from streamjoin.state.storage import ObjectStorage
 
 ATTEMPTS = 10
-"""At a transaction, against others that change the table meanwhile; deltalake itself tries each of these several times."""
+"""The number of attempts at a transaction, if others change the table meanwhile; deltalake itself tries each of these several times."""
 PAUSE_SECONDS = 0.05
 LOG = "_delta_log"
 KNOWN_FEATURES = {
@@ -162,7 +162,7 @@ class DeltaLog:
         unknown = sorted(set(table.protocol().writer_features or ()) - KNOWN_FEATURES)
         if unknown or table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
             what = ", ".join(unknown) or "columnMapping"
-            raise SinkError(f"{where}: asks writers for {what}, which is not known here; give a table without, or another path")
+            raise SinkError(f"{where}: asks writers for {what}, which is not supported here; give the path of a table that does not")
         checks = [key for key in table.metadata().configuration if key.startswith("delta.constraints.")]
         if checks:
             raise SinkError(f"{where}: has {checks[0]}, which results are not checked for; drop the constraint, or give another path")

@@ -54,11 +54,11 @@ class Encoding:
 
 
 def avro_schema(schema: pa.Schema) -> dict[str, Any]:
-    """Of results with these columns. Raises SinkError where one has a name that Avro does not have."""
+    """The Avro schema of results with these columns. Raises SinkError if a column's name is not allowed in Avro."""
     fields = []
     for item in schema:
         if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", item.name):
-            raise SinkError(f"output.select: {item.name} is no name in Avro; give the column another one (AS), of letters, digits and _")
+            raise SinkError(f"output.select: {item.name} is not a name that Avro allows; give another one (AS), of letters, digits and _")
         fields.append({"name": item.name, "type": ["null", _avro_type(item.type)], "default": None})
     return {"type": "record", "name": NAME, "namespace": NAMESPACE, "fields": fields}
 
@@ -81,7 +81,7 @@ def _avro_type(kind: pa.DataType) -> Any:
 
 
 def json_schema(schema: pa.Schema) -> dict[str, Any]:
-    """Of the objects that results with these columns are."""
+    """The JSON Schema of results with these columns."""
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": NAME,

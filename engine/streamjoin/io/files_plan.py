@@ -1,4 +1,4 @@
-"""What one plan of a files source takes of the files that have something new, and how it is cut into splits."""
+"""Makes one plan of a files source: what it takes of the files that have something new, and how that is cut into splits."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Entry(Protocol):
     def is_file(self) -> bool: ...
 
     def stat(self) -> Any:
-        """With ``st_size`` and ``st_mtime_ns``. Raises FileNotFoundError."""
+        """An object with ``st_size`` and ``st_mtime_ns``. Raises FileNotFoundError."""
 
 
 class Opened(Protocol):
@@ -77,7 +77,8 @@ class Folder(Protocol):
         """What ``pyarrow.parquet.ParquetFile`` reads, as a context manager. ``planning``: nothing but the footer is wanted."""
 
     def ahead(self, parts: Sequence[tuple[str, int, int]]) -> Iterator[Folder]:
-        """For each of these (name, start, end) in turn, the folder to read it through: a store fetches small ones ahead of their turn."""
+        """For each of these (name, start, end) in turn, the folder through which to read it: of an object store, small ones are fetched
+        ahead of their turn."""
 
 
 def folder_at(where: str) -> Folder:

@@ -30,7 +30,7 @@ class ConstantRate:
 
 @dataclass(frozen=True)
 class RampRate:
-    """From one rate to another within ``over_seconds``, linearly; then it stays."""
+    """A rate that goes from one value to another within ``over_seconds``, linearly, and then stays."""
 
     start: float
     end: float

@@ -1,7 +1,7 @@
-"""What is appended to an Iceberg table, snapshot by snapshot, by ``pyiceberg``.
+"""Lists what is appended to an Iceberg table, snapshot by snapshot, by ``pyiceberg``.
 
-A snapshot's files are those that its own manifests add. One that only rewrote files (``replace``) is passed over; one that deleted or
-overwrote is refused, or passed over and told.
+A snapshot's files are those that its own manifests add. A snapshot that only rewrote files (``replace``) is passed over. One that deleted
+or overwrote rows is refused, or passed over and reported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamjoin.location import place, within
 
 KEPT_CHANGES = 200
 EMPTY = -1
-"""In place of a snapshot: before the first."""
+"""Stands for the state before the first snapshot."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class IcebergChanges:
         if not itself and (_follows(found[-1], number, sequence) if found else number == EMPTY):  # expired itself, but nothing after it
             return found[::-1]
         remedy = "keep snapshots until they are read (expire_snapshots); to begin again from the table as it is, choose a new checkpoint"
-        told = f"its newest snapshot does not lead back to {number}, which was read last or is to be first"
+        told = f"snapshot {number}, which was read last or is to be read first, is not among those that led to its newest one"
         raise SourceError(f"{self._where}: {told}; {remedy}")
 
     def _change(self, table: Table, snapshot: Snapshot) -> Change:
@@ -109,7 +109,7 @@ class IcebergChanges:
             name = getattr(operation, "value", "an unknown operation")
             told = f"{self._where}: snapshot {number} ({name}) deletes or changes rows, which a join cannot take back"
             if self.config.on_change == "fail":
-                remedy = "give onChange: skip to read nothing of such, or begin after it with startingSnapshot and a new checkpoint"
+                remedy = "give onChange: skip to read nothing of such ones, or begin after it with startingSnapshot and a new checkpoint"
                 raise SourceError(f"{told}; {remedy}")
             return Change(mark, (), f"{told}; its files are skipped")
         with explained(self.config.table, "read a snapshot of", SourceError):

@@ -69,7 +69,7 @@ from streamjoin.state import durable
 _log = logging.getLogger(__name__)
 
 ATTEMPTS = 20
-"""At a transaction, against others that change the table meanwhile."""
+"""The number of attempts at a transaction, if others change the table meanwhile."""
 PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
 FOOTERS_AT_ONCE = 8
@@ -250,7 +250,7 @@ class IcebergTable:
         ]
         if has != list(self._files.partition_by):
             given, found = (", ".join(names) or "nothing" for names in (self._files.partition_by, has))
-            remedy = f"which is partitioned by {found}; give that, as far as it is of columns as they are, or another table"
+            remedy = f"which is partitioned by {found}; give that, if it is of columns without a transform, or another table"
             raise SinkError(f"iceberg.partitionBy: {given} does not fit {self.config.table}, {remedy}")
         for field in self._files.stored:
             wanted = iceberg_type(field.type)

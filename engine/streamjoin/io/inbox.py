@@ -1,7 +1,7 @@
-"""The sink of whoever runs a join in a process of their own: results as Arrow, left in an Inbox once they are committed.
+"""The sink for a program that runs a join by itself: results as Arrow, left in an Inbox once they are committed.
 
-They travel in :attr:`Staged.data`, through the commit, which keeps them: a process that died between a commit and what it did with its
-results finds them again when it goes on. Meant for as many as one process has memory for.
+Results travel in :attr:`Staged.data`, through the commit, which keeps them. So a process that died after a commit, before it had used the
+results, finds them again when it goes on. This is meant for as many results as one process has memory for.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class InboxWriter:
 
 
 def taken(inbox: Inbox, schema: pa.Schema) -> pa.Table:
-    """What is in it, which it has no more then."""
+    """Take everything out of an Inbox."""
     parts, inbox.parts = inbox.parts, []
     batches = [batch for part in parts for batch in ipc.open_stream(part)]
     return pa.Table.from_batches(batches, schema)

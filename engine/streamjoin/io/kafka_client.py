@@ -1,4 +1,4 @@
-"""What Kafka's source and sink share: how to reach the brokers, and what their errors mean to somebody who can mend them.
+"""Code that Kafka's source and sink share: how to reach the brokers, and what their errors mean to somebody who can mend them.
 
 Always holds: a secret given as ``file:`` or ``env:`` is read where a client is made, so it is in no checkpoint, no log and no message
 between driver and tasks; and no text made here has an option's value in it.
@@ -21,8 +21,14 @@ RECONNECT_MILLIS = 1000
 """A broker that is back is noticed within this time; librdkafka's own ten seconds would cost as many epochs."""
 log = logging.getLogger("streamjoin.kafka")
 
-CREDENTIALS = "correct kafka.options[sasl.username] and kafka.options[sasl.password], and let kafka.options[sasl.mechanism] be theirs"
-CERTIFICATES = "let kafka.options[ssl.ca.location] name the certificate of who signed the brokers', and bootstrapServers the names in those"
+CREDENTIALS = (
+    "correct kafka.options[sasl.username] and kafka.options[sasl.password], and set kafka.options[sasl.mechanism] to one that the brokers"
+    " take"
+)
+CERTIFICATES = (
+    "let kafka.options[ssl.ca.location] name the certificate of the authority that signed the brokers' certificates, and use the host names"
+    " of these in bootstrapServers"
+)
 _MENDABLE = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "allow the client to use the topic",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "allow the client to use the group",
@@ -73,7 +79,7 @@ class KafkaClient:
             raise errors(f"{self}: the options are refused ({reason_of(error)}); correct kafka.options") from None
 
     def make_first(self, kinds: Sequence[Callable[[dict[str, Any]], Any]], own: Mapping[str, Any], errors: type[Exception]) -> Any:
-        """Of the first kind that takes the options. Raises ``errors`` where the last one refuses them, too."""
+        """A client of the first kind that takes the options. Raises ``errors`` if the last kind refuses them, too."""
         for kind in kinds[:-1]:
             with contextlib.suppress(KafkaException):
                 return kind(self.settings(own, errors))

@@ -1,4 +1,4 @@
-"""The consumer group of a Kafka source, which is told what has been read, for those who watch its lag. It decides nothing."""
+"""The consumer group of a Kafka source. It is told what has been read, so that people can watch its lag; nothing else depends on it."""
 
 from __future__ import annotations
 

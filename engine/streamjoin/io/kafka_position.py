@@ -30,7 +30,7 @@ class Read:
     """Its number in the stream."""
 
     def at(self, offsets: Mapping[int, int]) -> Read:
-        """With these next offsets, by the partitions' numbers in the stream; the others as they are."""
+        """The same, with these next offsets, by the partitions' numbers in the stream; other partitions stay as they are."""
         return replace(self, offsets={part: offsets.get(self.numbers[part], offset) for part, offset in self.offsets.items()})
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Reached:
 
 
 def numbered(read: Read, partitions: Iterable[int], free: int) -> tuple[dict[int, int], int]:
-    """By partition, its number, of which new ones get the next from ``free`` on; and the next free one then."""
+    """The number of each partition; new partitions get the next numbers from ``free`` on. And the next free number after that."""
     new = [partition for partition in sorted(partitions) if partition not in read.numbers]
     return {**read.numbers, **{partition: free + index for index, partition in enumerate(new)}}, free + len(new)
 

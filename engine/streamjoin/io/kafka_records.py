@@ -39,7 +39,7 @@ class KafkaSplit(Split):
 
     @property
     def number(self) -> int:
-        """Of the partition in its topic."""
+        """The number of the partition in its topic."""
         number = self.partition if self.of_topic is None else self.of_topic
         assert number is not None
         return number
@@ -90,7 +90,7 @@ class Cells:
         return self.data[start : int(self.ends[index])].tobytes() if self.given[index] else None
 
     def binary(self) -> pa.Array:
-        """As an Arrow array on the same bytes; for cells without gaps, of less than 2 GiB. O(n)."""
+        """The cells as an Arrow array on the same bytes; for cells without gaps, of less than 2 GiB. O(n)."""
         assert self.gap == 0
         assert len(self.data) < 1 << 31
         offsets = np.zeros(len(self) + 1, np.int32)
@@ -137,7 +137,7 @@ class Fetched:
 
     @property
     def is_dense(self) -> bool:
-        """There is a record for each offset from the first to the last."""
+        """Whether there is a record for each offset from the first to the last."""
         return int(self.offsets[-1] - self.offsets[0]) + 1 == len(self.offsets)
 
     def rejected(self, split: KafkaSplit, index: int, error: str) -> Rejected:
@@ -158,7 +158,7 @@ class Outgoing:
 
     @property
     def nbytes(self) -> int:
-        """Of values and keys. O(n)."""
+        """The bytes of values and keys. O(n)."""
         return sum(pc.sum(pc.binary_length(column), min_count=0).as_py() for column in (self.values, self.keys))
 
 

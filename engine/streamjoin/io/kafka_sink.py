@@ -41,14 +41,15 @@ from streamjoin.state.storage import Missing, Storage
 NOTE = f"{OUTBOX}/sent"
 """How the name begins of the object that says which epoch's records have all been sent last, by the identity of the first."""
 CHUNK_ROWS = 16 * 1024
-"""So many rows become text at a time; rows of more than 128 KiB would not fit the 2 GB of Arrow's strings, nor a Kafka record."""
+"""The number of rows that become text at a time; rows of more than 128 KiB would not fit the 2 GB of Arrow's strings, nor a Kafka
+record."""
 OBJECT_ROWS = 256 * 1024
 QUEUE_RECORDS = 500_000
 QUEUE_KIB = 256 * 1024
 WAIT_SECONDS = 0.05
 FLUSH_SECONDS = 0.5
 LOOK_SECONDS = 1.0
-"""So often it is looked whether the brokers have refused a producer that waits for them."""
+"""The time between two looks whether the brokers have refused a producer that waits for them."""
 MADE_SECONDS = 3.0
 """Brokers that make topics when they are asked for them have made one by then."""
 MARGIN_SECONDS = 5.0
@@ -140,7 +141,7 @@ class KafkaSink:
 
     @property
     def traffic(self) -> Traffic:
-        """Of epochs that were sent whole: how many records of an epoch whose sending failed have arrived is not known."""
+        """The traffic of epochs that were sent whole. If sending an epoch failed, it is not known how many of its records have arrived."""
         return Traffic(self._sent_records, self._sent_bytes, self._failures, self._complaints.count)
 
     def sweep(self, may_remove: Callable[[str], bool]) -> int:

@@ -59,7 +59,7 @@ class KafkaSourceConfig:
     starting_millis: int | None = None
     """Instead of ``starting_offsets``: milliseconds since 1970, from which on records are read."""
     discovery_seconds: float = DISCOVERY_SECONDS
-    """Of topics by pattern: how old the list of all topics may be."""
+    """With topics by pattern: how old the list of all topics may be."""
 
 
 class KafkaSource:
@@ -179,7 +179,7 @@ class KafkaSource:
 
     @property
     def traffic(self) -> Traffic:
-        """Of the driver; what readers got over is in their records."""
+        """The driver's traffic; errors that readers got over are in their records."""
         return Traffic(errors=self._brokers.complaints.count + self._group.complaints.count)
 
     def referenced(self, position: Position | None) -> frozenset[str]:
@@ -245,7 +245,7 @@ class KafkaSource:
 
 
 def fair_shares(available: Mapping[int, int], limit: int) -> dict[int, int]:
-    """How much to take of each: at most ``limit`` in all (but one of each that has any), as evenly as what there is allows. O(n log n)."""
+    """How much to take of each: at most ``limit`` in all (but one of each that has any), as evenly as they have. O(n log n)."""
     shares: dict[int, int] = {}
     left = limit
     for rank, (partition, count) in enumerate(sorted(available.items(), key=lambda item: (item[1], item[0]))):

@@ -1,8 +1,8 @@
-"""The driver's talk with the brokers: which topics there are, where their partitions begin and end, and which of them are not those that
-were read.
+"""Asks the brokers, for the driver, which topics exist, where their partitions begin and end, and which topics are not those that were
+read.
 
-A look takes as many requests whatever the number of topics: one for the topics, and one of each broker for where its partitions begin, and
-for where they end. Where topics are known by a pattern, the list of all topics of the cluster is asked for besides, now and then.
+The number of requests does not depend on the number of topics: one for the topics, and two of each broker, for where its partitions begin
+and where they end. If the topics are named by a pattern, the list of all topics of the cluster is asked for as well, now and then.
 
 Always holds: a topic is known by its id, which brokers give it when it is made, so one that was deleted and made anew is another. Brokers
 that know no ids (Kafka before 2.8) show that only where the new one ends before what was read.
@@ -26,7 +26,7 @@ from streamjoin.language.topics import matches
 
 PAUSE_SECONDS = 0.1
 ANSWER_SECONDS = 0.05
-"""So often it is looked whether the brokers have refused a client that waits for them."""
+"""The time between two looks whether the brokers have refused a client that waits for them."""
 BEHIND_SECONDS = 5.0
 """A broker that was killed may for a moment say that a partition ends before what it had shown; so long is waited for the rest."""
 LIST_SECONDS = 0.5
@@ -64,9 +64,9 @@ class Seen:
 
     topics: Mapping[str, Topic]
     replaced: frozenset[str] = frozenset()
-    """Those that were deleted and made anew since they were read."""
+    """Topics that were deleted and made anew since they were read."""
     deleted: frozenset[str] = frozenset()
-    """Those that were read, and are not there any more."""
+    """Topics that were read, and that do not exist any more."""
 
 
 class _FailedError(Exception):

@@ -21,7 +21,7 @@ from streamjoin.io.base import SinkError
 from streamjoin.io.kafka_client import KafkaClient, error_of
 
 TRANSACTION_SECONDS = 60
-"""After so long brokers end a transaction that nobody goes on with; or after the sink's timeout, if that is longer."""
+"""The time after which brokers end a transaction that nobody goes on with; or the sink's timeout, if that is longer."""
 _AGAIN = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR)
 
 
@@ -84,12 +84,12 @@ class Transactions:
 
 
 def settings(identity: str, timeout_seconds: float) -> dict[str, Any]:
-    """What makes a producer transactional."""
+    """The options that make a producer transactional."""
     return {"transactional.id": identity, "transaction.timeout.ms": int(1000 * max(TRANSACTION_SECONDS, timeout_seconds))}
 
 
 def place_of(final: str) -> tuple[str, int]:
-    """Of staged results: the sink and checkpoint, and the epoch."""
+    """The sink and checkpoint of staged results, and their epoch."""
     origin, epoch, _, _ = final.rsplit("/", 3)
     return origin, int(epoch)
 

@@ -154,7 +154,7 @@ class Library:
         raise AttributeError(name)
 
     def address(self, name: str) -> int:
-        """Of a function, for machine code."""
+        """The address of a function, for machine code."""
         return int(ctypes.cast(getattr(self, name), _Pointer).value or 0)
 
     def error(self, code: int, text: bytes | None = None) -> KafkaError:

@@ -49,7 +49,7 @@ def record_lines(block: Text, space: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def line_bounds(data: np.ndarray, space: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each line that is not blank: its number among all lines, where it begins and where it ends, as int64. O(bytes)."""
+    """The bounds of each line that is not blank: its number among all lines, where it begins and where it ends, as int64. O(bytes)."""
     ends = np.flatnonzero(data == NEWLINE)
     if len(data) and data[-1] != NEWLINE:
         ends = np.append(ends, len(data))

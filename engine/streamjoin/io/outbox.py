@@ -1,4 +1,4 @@
-"""What tasks stage in the checkpoint's ``outbox`` for a driver that brings it elsewhere: Arrow objects of bounded size.
+"""Stages results in the checkpoint's ``outbox``, as Arrow objects of bounded size, for a driver that brings them elsewhere.
 
 Always holds: an object is written once, under a name that says whose attempt it is; the first may be left to the commit where it is small;
 what a writer that was aborted has put is removed.

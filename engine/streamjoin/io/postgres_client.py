@@ -1,4 +1,4 @@
-"""PostgreSQL, as sinks and stores of results talk to it: connections that end in time, types, and values as COPY takes them."""
+"""A client of PostgreSQL for sinks and stores of results: connections with deadlines, types, and values as COPY takes them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def type_of(kind: pa.DataType) -> str:
 
 
 def plain(column: Any) -> Any:
-    """As CSV can say it to PostgreSQL, whose text has no NUL."""
+    """The column as CSV can give it to PostgreSQL, whose text has no NUL."""
     if pa.types.is_string(column.type):
         return pc.replace_substring(column, "\0", "\ufffd")
     if pa.types.is_binary(column.type):
@@ -95,9 +95,9 @@ def remedy_for(error: psycopg.Error, where: str) -> str:
     """What to do about a refusal. ``where``: the manifest's field of the server."""
     state = error.sqlstate or ""
     if state.startswith("28"):
-        return f"correct user and password in {where}.options, or let it in"
+        return f"correct user and password in {where}.options, or let the user log in"
     if state.startswith("53"):
-        return "give it more room"
+        return "give the server more room"
     if state.startswith("42501"):
         return "grant the user CREATE in the schema, and the tables if others own them"
     if state.startswith(("3D", "3F")):

@@ -22,7 +22,7 @@ PUBLISHED = "_published"
 """How the name of the table ends that says what is published, by checkpoint."""
 ORDER = "_streamjoin_order"
 NULLS_ALIKE = 150000
-"""From this server on a unique constraint may take nulls for equal; before, a key has none."""
+"""From this version of the server on, a unique constraint may take nulls for equal; before it, keys have no nulls."""
 MARGIN_SECONDS = 5.0
 """The server itself ends a statement that takes too long; so much later it is not waited for any more."""
 

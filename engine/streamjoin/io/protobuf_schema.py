@@ -314,7 +314,7 @@ def _default(item: Any, slot: Slot) -> int:
         width = (np.float64, np.int64) if slot.form is Form.DOUBLE else (np.float32, np.int32)
         return int(np.array([value], width[0]).view(width[1])[0])
     if value:
-        raise UnreadableError(f"field {item.name} has the default {value!r}, and text has none but the empty one here")
+        raise UnreadableError(f"field {item.name} has the default {value!r}, and a text can only have the empty default here")
     return 0
 
 

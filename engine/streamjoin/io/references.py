@@ -1,4 +1,6 @@
-"""Options whose values say where the value is: ``file:/path`` is that file's content, ``env:NAME`` that environment variable's."""
+"""Resolves options whose values say where the value is: ``file:/path`` is the content of that file, ``env:NAME`` that of the environment
+variable.
+"""
 
 from __future__ import annotations
 

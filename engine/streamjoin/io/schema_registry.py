@@ -191,7 +191,7 @@ class SchemaRegistry:
             except ssl.SSLCertVerificationError as error:
                 raise self._errors(
                     f"{self.config}: its certificate is not trusted ({error.verify_message}); let schemaRegistry.options[ssl.ca.location]"
-                    " name the certificate of who signed it, and url the name in it"
+                    " name the certificate of the authority that signed it, and use the host name of the registry's certificate in url"
                 ) from None
             except (OSError, http.client.HTTPException) as error:
                 reason = str(error) or type(error).__name__

@@ -28,7 +28,7 @@ None: the file is not looked at any more, because it was replaced.
 """
 
 DELTA_ENTRIES = 1000
-"""So many entries go into a snapshot."""
+"""The number of entries that go into a snapshot."""
 
 
 @dataclass(frozen=True)

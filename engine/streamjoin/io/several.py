@@ -1,7 +1,7 @@
-"""One sink of several: each join's results go where that join says, and one epoch's commit makes them all visible.
+"""One sink made of several: each join's results go where that join says, and one epoch's commit makes them all visible.
 
-Always holds: what a writer stages says by ``Staged.join`` whose results it is, and is published by that join's sink alone. Of the only
-join it says nothing (:func:`tags`).
+Always holds: ``Staged.join`` says whose results a writer has staged, and only that join's sink publishes them. It is empty if there is only
+one join (:func:`tags`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from streamjoin.io.results_source import Feed
 
 
 def tags(joins: Iterable[str]) -> dict[str, str]:
-    """By the names of all joins, how what is kept says whose it is: by the name, but for the only join, which may be renamed."""
+    """The tag of each join, by its name, which says whose results are kept: the join's name, or nothing for the only join, which may be
+    renamed."""
     names = list(joins)
     return {name: name if len(names) > 1 else "" for name in names}
 
@@ -43,7 +44,7 @@ class Sinks:
 
     @property
     def traffic(self) -> Traffic:
-        """Of all together."""
+        """The traffic of all sinks together."""
         found = [sink.traffic for sink in self.by_join.values() if isinstance(sink, Counting)]
         return Traffic(*(sum(getattr(each, name) for each in found) for name in ("sent_records", "sent_bytes", "failures", "errors")))
 

@@ -196,7 +196,7 @@ class _ScratchFile:
 
 
 class InMemory:
-    """Where files are made that the commit keeps. Nothing is staged, so that there is nothing to publish or to remove."""
+    """The place where files are made that the commit keeps. Nothing is staged, so that there is nothing to publish or to remove."""
 
     keeps_data = True
 

@@ -31,7 +31,7 @@ from streamjoin.io.staging import InMemory, Staging
 MOST_OPEN = 64
 """Of more partitions at once, files are finished rather than kept open: each is an open file of the worker."""
 INDEXED_COLUMNS = 32
-"""So many first columns have statistics in a Delta log, as by the default of Delta's own writers."""
+"""The number of first columns that have statistics in a Delta log, as by the default of Delta's own writers."""
 LONGEST_TEXT = 64
 """Characters; a column with a longer least or greatest text has no statistics in the log."""
 LONGEST_FOLDER = 120
@@ -115,7 +115,8 @@ class Publication:
 
     @classmethod
     def of(cls, staged: Sequence[Staged]) -> Publication:
-        """By the names of what is published together, one file or more. Raises SinkError for names that are no engine's."""
+        """The publication of files that are published together, one or more, by their names. Raises SinkError for names that are no
+        engine's."""
         matches = [_NAME.match(each.final.rsplit("/", 1)[-1]) for each in staged]
         found = {(match["identity"], int(match["epoch"])) for match in matches if match}
         if len(found) != 1 or None in matches:

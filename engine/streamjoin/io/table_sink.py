@@ -1,4 +1,5 @@
-"""What sinks share that are tables of files, with transactions of their own: results are staged, brought to their names, and appended once.
+"""Code shared by sinks that are tables of files with transactions of their own (Delta, Iceberg): results are staged, brought to their
+names, and appended once.
 
 Always holds: files are under their final names before a transaction names them; a publication that the table has is not appended again.
 """
@@ -26,7 +27,7 @@ class Table(Protocol):
         """Whether they were appended already."""
 
     def append(self, publication: Publication, staged: Sequence[Staged]) -> None:
-        """In one transaction, which says whose they are."""
+        """Append files in one transaction, which says whose they are."""
 
 
 class TableSink(ABC):

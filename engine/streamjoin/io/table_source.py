@@ -24,7 +24,7 @@ from streamjoin.io.files_reader import FileRange, FilesReader, FilesSourceConfig
 from streamjoin.io.values import from_text, sql_name
 
 CHANGES_AHEAD = 100
-"""So many changes are looked at by one plan, at most; those after them are no part of the backlog yet."""
+"""The most changes that one plan looks at; later ones are not in the backlog yet."""
 FIELD_ID = b"PARQUET:field_id"
 Mark = list[Any]
 """Which change, as JSON; the log's own."""

@@ -1,4 +1,4 @@
-"""Blocks of JSON or CSV text as columns of the declared types, and what does not parse, line by line.
+"""Parses blocks of JSON or CSV text into columns of the declared types, and reports what does not parse, line by line.
 
 A block goes to the fastest parser whole: plain JSON to our own, the rest to Arrow's. Where that refuses, or finds another number of records
 than there are lines, the block is parsed in parts, and only the parts that fail are divided again, down to single lines: so a bad line

@@ -1,4 +1,4 @@
-"""What can be wrong with a binary record, Avro's or Protobuf's: the numbers by which native functions say it, and the words for it."""
+"""The reasons why a binary record (Avro, Protobuf) cannot be read: the numbers that native functions return, and the words for them."""
 
 from __future__ import annotations
 

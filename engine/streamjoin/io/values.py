@@ -1,4 +1,4 @@
-"""Values as files hold them, made into the declared column types, one column at a time.
+"""Converts values, as files hold them, to the declared column types, one column at a time.
 
 Always holds: a value either arrives exactly, or its row is reported; nothing is rounded but text that becomes a binary
 floating-point number, and times finer than a microsecond, which lose what is below it. A column is converted in one

@@ -39,13 +39,13 @@ _SOURCE: Mapping[str, str] = {
     "enable.auto.commit": _OFFSETS,
     "auto.commit.enable": _OFFSETS,
     "enable.auto.offset.store": _OFFSETS,
-    "enable.partition.eof": "is how the end of a partition is known; remove it",
-    "isolation.level": "is read_committed, so that no record is joined whose transaction is aborted later; remove it",
+    "enable.partition.eof": "is set by the engine, which needs it to know the end of a partition; remove it",
+    "isolation.level": "is always read_committed, so that no record is joined whose transaction is aborted later; remove it",
     "group.instance.id": "is for members of a group, and partitions are assigned by the engine; remove it",
     "group.protocol": "is for members of a group, and partitions are assigned by the engine; remove it",
     "partition.assignment.strategy": "is for members of a group, and partitions are assigned by the engine; remove it",
 }
-_DELIVERY = "is what makes each result arrive; remove it"
+_DELIVERY = "is set by the engine, so that each result arrives; remove it"
 _SINK: Mapping[str, str] = {
     "enable.idempotence": _DELIVERY,
     "acks": _DELIVERY,

@@ -203,7 +203,7 @@ def punctuation_id(text: str, schemas: Mapping[str, Schema]) -> Expression:
     """Raises SqlError."""
     identifier = parse_expression(text, schemas)
     if not castable(identifier.type, STRING):
-        raise SqlError(f"{excerpt(text)} is {identifier.type}, of which there is no text", "give a number, a text or a time")
+        raise SqlError(f"{excerpt(text)} is {identifier.type}, which cannot be made text", "give a number, a text or a time")
     return identifier
 
 
@@ -216,7 +216,7 @@ def snapshot_key(text: str | None, columns: Output) -> Expression:
     schema = Schema(tuple(Column(name, expression.type) for name, expression in columns))
     key = parse_expression(f"{RESULT}.{_quoted(columns[0][0])}" if text is None else text, {RESULT: schema})
     if key.type == INTERVAL:
-        raise SqlError(f"{excerpt(key.sql)} is an INTERVAL, which no file is sorted by", "subtract nothing, or cast it to a number")
+        raise SqlError(f"{excerpt(key.sql)} is an INTERVAL, by which files cannot be sorted", "cast it to a number, or give a column")
     return key
 
 

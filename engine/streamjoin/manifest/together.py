@@ -117,8 +117,9 @@ def remarks(manifest: Manifest) -> list[Problem]:
         found += _join_remarks(f"spec.joins[{index}]", join, spec)
     if len(spec.joins) > 1 and resolve.layouts_of(spec, schemas)[0].main.kind is MainKind.ALL:
         message = (
-            "have no pair of keys that all of their conditions bound, so every tuple meets every other one on some worker, or is held once"
-            " for each pair of keys, whichever is expected to hold less; joins of other keys in a manifest of their own are sent less"
+            "have no pair of keys that all of their conditions limit, so every tuple meets every other one on some worker, or is held once"
+            " for each pair of keys, whichever is expected to hold less; to send fewer tuples, move joins of other keys into a manifest of"
+            " their own"
         )
         found.append(Problem("spec.joins", None, message))
     for index, stream in enumerate(spec.streams):
@@ -145,7 +146,7 @@ def _index_remarks(field: str, text: str, schemas: Mapping[str, Schema]) -> Chec
 def _join_remarks(field: str, join: model.Join, spec: model.Spec) -> Check:
     kind = JoinType(join.type)
     if kind.gives_unmatched and spec.shedding.model != "off":
-        message = f"sheds tuples, whose matches then come as if they had none, by {field}.type: {kind}"
+        message = f"sheds tuples, and by {field}.type: {kind} the matches of a shed tuple then come as tuples without a match"
         yield Problem("spec.shedding.model", spec.shedding.model, message)
     if kind.gives_unmatched and join.window.unbounded:
         message = "never ends, so tuples without a match come only when the input has ended (streamjoin run --until-idle)"
@@ -623,8 +624,8 @@ def _of_results(field: str, text: str, expression: Expression, join: model.Join,
 def _shedding(field: str, join: model.Join, manifest: Manifest) -> Check:
     shedding = manifest.spec.shedding.model
     if join.type == "anti" and shedding != "off":
-        message = f'would make the results of {field}.type anti wrong: a tuple whose match was shed would come as one without; set "off"'
-        yield Problem("spec.shedding.model", shedding, message)
+        message = f"would make the results of {field}.type anti wrong: a tuple whose match was shed would come as one without a match"
+        yield Problem("spec.shedding.model", shedding, f'{message}; set "off"')
 
 
 def _output(join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> resolve.Output | None:
@@ -672,7 +673,7 @@ def _avro_names(field: str, join: model.Join, manifest: Manifest, schemas: Mappi
         return
     for name, _ in columns:
         if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
-            message = "is no name of a field of Avro, as which the sink writes it; give it another (AS), of letters, digits and _"
+            message = "is not a name that Avro allows, and the sink writes Avro; give another name (AS), of letters, digits and _"
             yield Problem(field, name, message)
 
 

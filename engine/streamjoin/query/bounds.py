@@ -1,4 +1,4 @@
-"""From what a query says of columns to ranges of keys: where in sorted blocks the rows can be that it asks for.
+"""Turns a query's conditions on columns into ranges of keys: in these ranges of sorted blocks the rows can be that it asks for.
 
 Always holds: a tuple that satisfies the bounds, and has a key, has it in one of the ranges.
 """

@@ -1,4 +1,4 @@
-"""What a query must know of a join, without its manifest's models: it pickles small, and loads no more than a worker needs."""
+"""The facts of a join that a query needs, without the manifest's models: they pickle small, and load no more than a worker needs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Catalog:
         return cls(job.name, job.checkpoint, streams, job.layouts, job.window.kind, tuple(_results_of(job)))
 
     def lying(self, checkpoint: Checkpoint) -> Lying:
-        """Where a checkpoint's tuples lie. Raises QueryError where it is another join's."""
+        """The places where a checkpoint's tuples lie. Raises QueryError if it is another join's."""
         for index, stream in enumerate(self.streams):
             field, selected = f"spec.streams[{index}]", ", ".join(stream.selected) or "none"
             written = ", ".join(f"{column.name} {column.type}" for column in stream.schema)
@@ -68,7 +68,7 @@ class Catalog:
         for layout in self.layouts:
             if str(layout.main) == checkpoint.main:
                 return Lying(layout.places, None if layout.graph is not None else (0,) * (len(layout.places) // len(SIDES)))
-        text = f"{self.location}: its tuples lie by {checkpoint.main}, which is not in spec.joins; use its own manifest"
+        text = f"{self.location}: its tuples are sorted by {checkpoint.main}, which is not in spec.joins; use its own manifest"
         raise QueryError(Why.WRONG, text)
 
 
@@ -82,7 +82,7 @@ def _results_of(job: Job) -> Iterator[ResultsOf]:
 
 @dataclass(frozen=True)
 class Lying:
-    """Where tuples are held."""
+    """The places where tuples are held."""
 
     places: tuple[Place, ...]
     born: tuple[int, ...] | None

@@ -1,4 +1,4 @@
-"""Which commit a query is about: the newest, or that of an epoch which is still there.
+"""Finds the commit that a query is about: the newest one, or that of an epoch whose entry still exists.
 
 Always holds: a commit's blocks never change, so that whoever has read them all has seen the join at that one moment.
 """
@@ -46,7 +46,8 @@ def commit_of(storage: Storage, epoch: int | None = None, asked: Asked = Asked()
 
 
 def gone(storage: Storage, epoch: int, asked: Asked = Asked()) -> QueryError:
-    """That what is asked of an epoch cannot be read any more, or not yet, and of which it can. O(entries + stored blocks and parts)."""
+    """The error that what is asked of an epoch cannot be read any more, or not yet; it names the epochs of which it can be read. O(entries
+    + stored blocks and parts)."""
     objects = {*storage.list(FOLDER), *storage.list("log"), *(storage.list(PARTS) if asked.joins else ())}
     stored = {join: list_snapshots(storage, join) for join in asked.joins}
     whole = set()
@@ -58,7 +59,7 @@ def gone(storage: Storage, epoch: int, asked: Asked = Asked()) -> QueryError:
         if checkpoint.epoch >= 0 and needed <= objects:
             whole.add(checkpoint.epoch)
     there = f"epochs {_ranges(sorted(whole))} are" if len(whole) > 1 else f"epoch {_ranges(sorted(whole))} is" if whole else "none is"
-    return QueryError(Why.ABSENT, f"AS OF {epoch}: cannot be read; {there} there, as blocks stay for few epochs after their last")
+    return QueryError(Why.ABSENT, f"AS OF {epoch}: cannot be read; {there} there, because blocks stay for only a few epochs")
 
 
 def _of_blocks(checkpoint: Checkpoint) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Continuous queries: which rows of a join's snapshots somebody wants, and how far they have come. Importing this loads no DuckDB.
+"""Continuous queries: which rows of a join's snapshots a client wants, and how far it has read. Importing this loads no DuckDB.
 
-Always holds: rows come by ``_snapshot``, then ``_row``, and what a snapshot has never changes; so a position says all that was had before
-it, and whoever goes on from it misses nothing and gets nothing twice.
+Always holds: rows come by ``_snapshot``, then ``_row``, and the rows of a snapshot never change. So a position stands for all rows before
+it; a client that goes on from it misses nothing and gets nothing twice.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def let_go(position: Position, upto: int) -> QueryError:
     first, count = position.following, upto - position.following + 1
     what = f"snapshot {first} is" if count == 1 else f"{count:,} snapshots, {first} to {upto}, are"
     remedy = f"go on with after={upto}, which leaves them out"
-    return QueryError(Why.ABSENT, f"after: {position}: {what} there no more, as output.snapshots.keep lets old ones go; {remedy}")
+    text = f"{what} not stored any more, because output.snapshots.keep removes old ones"
+    return QueryError(Why.ABSENT, f"after: {position}: {text}; {remedy}")
 
 
 @dataclass(frozen=True, slots=True)

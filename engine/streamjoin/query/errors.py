@@ -1,4 +1,4 @@
-"""Why there is no answer."""
+"""Errors of queries: why there is no answer."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class Why(StrEnum):
     UNKNOWN = "unknown"
     """There is no such join."""
     LARGE = "large"
-    """It takes more memory, or fetches more, than it may."""
+    """The query takes more memory, or fetches more, than it may."""
     SLOW = "slow"
-    """Its time is over."""
+    """The query's time is over."""
     BUSY = "busy"
-    """Others are asking."""
+    """Too many others are asking."""
     STORAGE = "storage"
     GONE = "gone"
     """Nobody waits for the answer any more."""
 
 
 class QueryError(Exception):
-    """There is no answer; the text says why and what to do. Pickles."""
+    """A query has no answer; the text says why and what to do. Pickles."""
 
     def __init__(self, why: Why, text: str) -> None:
         super().__init__(why, text)

@@ -31,7 +31,7 @@ from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Missing, Storage, StorageError
 
 ATTEMPTS = 5
-"""On as many commits a query is begun, if the driver removes what it reads."""
+"""The number of commits on which a query is tried, if the driver removes what it reads."""
 AGAIN_SECONDS = 0.05
 ANY_EPOCH = 2**62
 """Whatever is stored was committed by then."""
@@ -74,7 +74,7 @@ class Answer:
     """By relation."""
     rows: int = 0
     is_cut: bool = False
-    """There are more rows than the limit."""
+    """Whether there are more rows than the limit."""
     is_last: bool = False
     """The join has ended: later commits have no other results."""
 
@@ -110,7 +110,7 @@ class Stop:
             raise KeyboardInterrupt
 
     def watch(self, database: duckdb.DuckDBPyConnection | None) -> None:
-        """From now on this is what is to be stopped; None: nothing any more."""
+        """Set what is to be stopped from now on; None: nothing."""
         with self._lock:
             self._database = database
 
@@ -185,7 +185,7 @@ def _prepared(
                 raise gone(storage, statement.as_of, of) from missing
             if attempt == ATTEMPTS:
                 raise QueryError(
-                    Why.STORAGE, f"{missing}: what the last {ATTEMPTS} commits named was gone before it was read; ask again, for less"
+                    Why.STORAGE, f"{missing}: the data of {ATTEMPTS} commits was removed before it was read; ask again, for less"
                 ) from missing
             time.sleep(AGAIN_SECONDS * attempt)
             continue

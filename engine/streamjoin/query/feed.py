@@ -1,4 +1,4 @@
-"""Which snapshots of a join are stored, for any number of followers: looked up at most every ``LOOK_SECONDS``, whoever asks.
+"""Looks up which snapshots of a join are stored, for any number of followers: at most every ``LOOK_SECONDS``, whoever asks.
 
 Always holds: an index object is read once, as it never changes; nothing is looked up while nobody asks.
 """
@@ -75,7 +75,7 @@ class Feed:
         self._end: int | None = None
 
     def look(self, since: float | None = None) -> Listing:
-        """What is stored, looked up after ``since`` (by the monotonic clock), or not long ago. Raises QueryError. O(snapshots)."""
+        """The stored snapshots, looked up after ``since`` (by the monotonic clock), or not long ago. Raises QueryError. O(snapshots)."""
         with self._lock:
             if self._listing.looked_at < (time.monotonic() - self._look_seconds if since is None else since):
                 began = time.monotonic()

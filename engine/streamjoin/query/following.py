@@ -31,7 +31,7 @@ from streamjoin.state.storage import Storage
 _OURS = "streamjoin snapshot", "streamjoin row"
 """Two columns behind those that are asked for."""
 READ_STEPS = 8
-"""So many steps' rows are read at once: to find the first ones of a snapshot, all that it has is sorted."""
+"""The number of steps whose rows are read at once: to find the first rows of a snapshot, all of them are sorted."""
 ANY_BYTES = 1 << 62
 READ_BYTES = 16 << 20
 """Fewer where they come to more than this, but for one batch of rows."""
@@ -159,7 +159,7 @@ def _check(field: str, text: str, statement: str, *clauses: str) -> None:
         raise QueryError(Why.WRONG, f"{field}: {text[:200]!r} has a comment or a semicolon; leave it out")
     for kind, word in _REFUSED:
         if any(node is not tree for node in tree.find_all(kind)):
-            raise QueryError(Why.WRONG, f"{field}: {text[:200]!r} has {word}, and each result is looked at by itself; use POST /v1/query")
+            raise QueryError(Why.WRONG, f"{field}: {text[:200]!r} has {word}, but each result is looked at alone; use POST /v1/query")
 
 
 def _of_snapshots(

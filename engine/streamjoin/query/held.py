@@ -179,8 +179,8 @@ class HeldStream:
             if missing:
                 raise QueryError(
                     Why.WRONG,
-                    f"{self.name}: lies by several keys, and to find each tuple once takes {', '.join(sorted(missing))}, which held tuples"
-                    " do not carry; ask with an equality on one of its keys",
+                    f"{self.name}: its tuples are held by several keys; to give each once takes {', '.join(sorted(missing))}, which held"
+                    " tuples do not carry; ask with an equality on one of its keys",
                 )
 
     def _times(self, wanted: Wanted) -> Range:

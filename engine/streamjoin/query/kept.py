@@ -37,7 +37,7 @@ class Kept:
         self._found: OrderedDict[tuple[Continuous, Position], Following] = OrderedDict()
 
     def put(self, query: Continuous, after: Position, rows: Following) -> None:
-        """What was kept longest goes where there is no room. O(what goes)."""
+        """Keep rows; if there is no room, those kept longest go. O(what goes)."""
         self.take(query, after)
         self._found[query, after] = rows
         self._bytes += rows.table.nbytes

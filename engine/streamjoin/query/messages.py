@@ -32,25 +32,25 @@ class Limits:
     """What a query may take."""
 
     rows: int | None = None
-    """Of the answer; one with more is cut there, and says so."""
+    """The most rows of the answer; one with more is cut there, and says so."""
     seconds: float = 60.0
     memory_bytes: int = 1 << 30
     """DuckDB's."""
     fetch_bytes: int = 4 << 30
-    """That are brought from storage which is not on this machine."""
+    """The most bytes that are fetched from storage that is not on this machine."""
     threads: int = 1
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What stays the same."""
+    """The settings that stay the same for all queries."""
 
     catalog: Catalog
     memory_bytes: int
     most_bytes: int
-    """Of an answer."""
+    """The most bytes of an answer."""
     idle_seconds: float
-    """It ends when nobody has asked for so long."""
+    """The time without a question after which the process ends."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Told:
-    """Its answer."""
+    """The answer to a query."""
 
     body: bytes
     epoch: int

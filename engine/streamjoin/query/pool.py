@@ -24,7 +24,7 @@ from streamjoin.query.messages import TOO_MUCH_MEMORY, Form, Limits, Question, S
 MOST_BYTES = 64 << 20
 """Of an answer."""
 WAITING = 16
-"""So many queries may wait for a process."""
+"""The most queries that may wait for a process."""
 GRACE_SECONDS = 5.0
 """How much longer than its time a query may take to say that it was too long."""
 START_SECONDS = 30.0

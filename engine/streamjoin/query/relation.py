@@ -14,9 +14,9 @@ class Constraint:
     """What a query says of a column's values, of the column's own type. Rows that do not satisfy it are of no use to the query."""
 
     values: tuple[pa.Scalar, ...] | None = None
-    """It is one of these; None: it may be any."""
+    """The value is one of these; None: it may be any."""
     low: pa.Scalar | None = None
-    """It is no less, and for ``high`` no more."""
+    """The value is no less; for ``high``, no more."""
     high: pa.Scalar | None = None
 
 

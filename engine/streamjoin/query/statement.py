@@ -74,11 +74,11 @@ class Statement:
 
     @property
     def names(self) -> frozenset[str]:
-        """Of all that it reads from, case-folded; names of its own WITH among them."""
+        """The names of all that it reads from, case-folded; names of its own WITH are among them."""
         return frozenset(table.name.casefold() for table in self.tree.find_all(exp.Table))
 
     def wanted(self, schemas: Mapping[str, pa.Schema], evaluate: Evaluate) -> dict[str, Wanted]:
-        """By relation, among those of ``schemas``, what the query asks of it. Raises QueryError for one that is not among them."""
+        """What the query asks of each relation of ``schemas``. Raises QueryError for a relation that is not among these."""
         for source in (lateral.this for lateral in self.tree.find_all(exp.Lateral)):
             if not isinstance(source, exp.Subquery | exp.Unnest):
                 raise _not_a_relation(source, schemas)

@@ -37,9 +37,9 @@ FAN_IN = 8
 MERGED_BYTES = 4 << 30
 """Rows of runs that come to more, in memory, stay in the files that they are in: they are in few already, for what merging them takes."""
 FILE_BYTES = 32 << 20
-"""Of rows in memory; a file of them is some three times smaller."""
+"""The bytes of a file's rows in memory; the file is some three times smaller."""
 GROUP_ROWS = 16 * 1024
-"""So many rows a reader of one key reads at least."""
+"""The least rows that a reader of one key reads."""
 GRACE_SECONDS = 600.0
 SPAN = 8
 """A run spans at most this part of the time for which snapshots are kept, so that they are let go in that many steps."""
@@ -102,7 +102,7 @@ class Archive:
 
     @property
     def nbytes(self) -> int:
-        """Of the files that readers are shown. Raises StorageError."""
+        """The bytes of the files that readers are shown. Raises StorageError."""
         return sum(file.bytes for run in self._known().values() for file in run.files)
 
     def _known(self) -> dict[tuple[int, int], Run]:
@@ -260,7 +260,7 @@ def _sequences(files: Sequence[SnapshotFile]) -> list[list[SnapshotFile]]:
 
 
 def described(closed: Closed) -> Snapshot:
-    """As readers are told of it."""
+    """The snapshot as readers are shown it."""
     return Snapshot(closed.id, closed.epoch, closed.committed_at, closed.rows, closed.marks)
 
 

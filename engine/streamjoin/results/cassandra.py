@@ -35,7 +35,7 @@ CHECKPOINT, HAS_KEY = "_checkpoint", "_has_key"
 SNAPSHOTS = "_snapshots"
 """How the name of the table of snapshots ends."""
 AT_ONCE = 128
-"""So many writes are under way at once."""
+"""The number of writes that are under way at once."""
 LEAST_TTL_SECONDS = 1
 MOST_TTL_SECONDS = 20 * 365 * 86400
 """Cassandra's own bound: nothing lives longer."""
@@ -70,7 +70,7 @@ _ABSENT: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class CassandraConfig:
-    """Where a join's snapshots go."""
+    """The place in Cassandra where a join's snapshots go."""
 
     hosts: tuple[str, ...]
     port: int

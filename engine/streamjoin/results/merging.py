@@ -1,7 +1,7 @@
-"""Sorted tables that come in pieces, as one, in bounded memory: a k-way merge of blocks by a key of any type.
+"""Merges sorted tables, which come in pieces, into one, in bounded memory: a k-way merge of blocks by a key of any type.
 
-Keys ascend as Arrow sorts them: NaN after all numbers, and no key at all last. Rows with equal keys keep the order of their sequences, and
-within one its own, so that a merge of merges is that of all.
+Keys ascend as Arrow sorts them: NaN after all numbers, and rows without a key last. Rows with equal keys keep the order of their sequences,
+and within one its own, so that a merge of merges is that of all.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Source:
 
     @property
     def rows(self) -> int:
-        """That are left of the piece."""
+        """The number of rows that are left of the piece."""
         return 0 if self._piece is None else self._piece.num_rows - self._start
 
     def more(self) -> bool:
@@ -69,7 +69,7 @@ class _Source:
 
 
 def rank(key: pa.Scalar) -> Rank:
-    """Where a key comes."""
+    """The place of a key in the order."""
     if not key.is_valid:
         return 2, None
     value = getattr(key, "value", None)  # of a time: as a number, which also one has that Python has no time for

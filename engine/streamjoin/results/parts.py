@@ -29,13 +29,13 @@ OUTPUT = "result"
 """By which name a key's expression may refer to the output's columns."""
 OBJECT_BYTES = 32 << 20
 SORTED_BYTES = 128 << 20
-"""So much, in memory, is sorted at a time."""
+"""The bytes, in memory, that are sorted at a time."""
 READS = 8
 
 
 @dataclass(frozen=True)
 class Form:
-    """What the rows of a join's snapshots look like. Picklable."""
+    """The form of the rows of a join's snapshots. Picklable."""
 
     schema: pa.Schema
     """Of results."""
@@ -49,7 +49,7 @@ class Form:
         return f"{self.key.type} {self.key.sql}: {columns}"
 
     def rows(self, results: pa.RecordBatch) -> pa.RecordBatch:
-        """These results, with their keys in front. O(rows)."""
+        """The rows of these results: their keys, then their columns. O(rows)."""
         columns = {(OUTPUT, name): results.column(name) for _, name in self.key.columns}
         keys = Evaluator(self.key).evaluate(columns, results.num_rows)
         return pa.record_batch([keys, *results.columns], names=[KEY, *results.schema.names])
@@ -66,7 +66,7 @@ class StagedPart:
     data: bytes = field(default=b"", repr=False)
 
     def kept_in(self, segment: Segment) -> Part:
-        """As a commit names it; few rows go into ``segment``."""
+        """The part as a commit names it; few rows go into ``segment``."""
         if self.path:
             return Part(self.path, self.rows, self.nbytes)
         extent = segment.add(self.data)
@@ -94,7 +94,7 @@ class PartWriter:
             self._put()
 
     def close(self) -> list[StagedPart]:
-        """What was staged; nothing where nothing was written. Raises StorageError."""
+        """End writing, and return what was staged: nothing if nothing was written. Raises StorageError."""
         self._put()
         return list(self._done)
 

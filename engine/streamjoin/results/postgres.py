@@ -34,7 +34,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class PostgresConfig:
-    """Where a join's snapshots go."""
+    """The place in PostgreSQL where a join's snapshots go."""
 
     host: str
     port: int

@@ -1,7 +1,7 @@
 """Brings closed snapshots into their stores, beside the join: sorted files in the checkpoint first, then another store where there is one.
 
-The driver offers what its last commit names, and asks what is stored since; so nothing is kept here that a crash could lose, and whatever
-is done twice is as if it were done once (``archive``, ``store``). A store that fails is asked again with growing pauses; meanwhile
+The driver offers what its last commit names, and asks what is stored since; so a crash can lose nothing that is kept here, and to do a
+thing twice is the same as to do it once (``archive``, ``store``). A store that fails is asked again with growing pauses; meanwhile
 snapshots wait, in the checkpoint.
 """
 
@@ -19,17 +19,17 @@ from streamjoin.state.storage import Storage
 
 BATCH_ROWS = 16 * 1024
 FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.5, 10.0
-"""Before a store that has failed is asked again; doubled each time."""
+"""The pause before a store that has failed is asked again; it doubles each time."""
 ASK_SECONDS = 0.1
 LOOK_SECONDS = 60.0
-"""So often it is looked, without news, for what time alone makes to do."""
+"""The time between two looks, without news, for work that time alone brings."""
 RETENTION_SECONDS = 60.0
-"""So often it is looked for snapshots that are to be let go in a store beside the checkpoint."""
+"""The time between two looks for snapshots to remove from a store beside the checkpoint."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """How one join's snapshots are kept."""
+    """The settings by which one join's snapshots are kept."""
 
     keep_seconds: float | None = None
     """How long; None: for good."""
@@ -39,7 +39,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class StoreState:
-    """How the store of one join gets on, in this process's time."""
+    """The state of the store of one join's snapshots; counts begin with this process."""
 
     snapshots: int = 0
     """Stored."""
@@ -70,7 +70,7 @@ class Publisher:
         self._has_news = self._ends = False
 
     def offer(self, timeline: Timeline) -> None:
-        """This is in the last commit. O(closed snapshots)."""
+        """This timeline is in the last commit: store what it names. O(closed snapshots)."""
         with self._news:
             self._timeline = timeline
             named = {snapshot.id for snapshot in timeline.closed}
@@ -80,7 +80,7 @@ class Publisher:
 
     @property
     def stored(self) -> Stored:
-        """Of the snapshots that were offered last, which are stored."""
+        """Those of the snapshots offered last that are stored."""
         return self._stored
 
     @property

@@ -1,4 +1,4 @@
-"""What is in a join's snapshots, for those who read them: which there are, and which sorted files have their rows.
+"""Lists a join's snapshots for readers: which snapshots exist, and which sorted files have their rows.
 
 A *run* is the snapshots of a range of identifiers that lie together: one index object and its files. Ranges are aligned:
 [8^n k, 8^n (k + 1)), so that any two are nested or apart, and where a wider one is there, those within it are history.
@@ -117,7 +117,7 @@ class Run:
 
 
 def folder(join: str) -> str:
-    """Where a join's snapshots are."""
+    """The folder of a join's snapshots."""
     return f"{FOLDER}/{quote(join, safe='')}"
 
 
@@ -126,7 +126,7 @@ def index_path(join: str, low: int, high: int) -> str:
 
 
 def list_snapshots(storage: Storage, join: str) -> tuple[Snapshot, ...]:
-    """Those of a join that are stored, by identifier. Raises StorageError. O(snapshots)."""
+    """The stored snapshots of a join, by identifier. Raises StorageError. O(snapshots)."""
     return tuple(snapshot for run in runs(storage, join) for snapshot in run.snapshots)
 
 
@@ -157,7 +157,7 @@ def range_of(path: str) -> tuple[int, int]:
 
 
 def outermost(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those within no other, ascending. O(n log n)."""
+    """The ranges that lie within no other, ascending. O(n log n)."""
     found: list[tuple[int, int]] = []
     for low, high in sorted(ranges, key=lambda ends: (ends[0], -ends[1])):
         if not found or low > found[-1][1]:

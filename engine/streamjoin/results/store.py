@@ -1,4 +1,4 @@
-"""What every store of snapshots keeps to, beside the sorted files in the checkpoint that it is filled from."""
+"""The protocol of every store of snapshots that exists beside the sorted files in the checkpoint, from which it is filled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SnapshotStore(Protocol):
         """
 
     def snapshots(self) -> Sequence[Snapshot]:
-        """Those that are stored, by identifier. Raises StoreError."""
+        """The stored snapshots, by identifier. Raises StoreError."""
 
     def read(self, low: Any, high: Any, *, up_to: int | None = None) -> pa.Table:
         """Rows of stored snapshots, up to an identifier, whose key is at least ``low`` and at most ``high``, in any order.

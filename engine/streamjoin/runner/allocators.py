@@ -1,6 +1,7 @@
-"""Memory that was freed goes back to the system: allocators keep what an epoch needed for the next one, up to twice what a worker holds.
+"""Gives freed memory back to the system: allocators keep what an epoch needed for the next one, up to twice what a worker holds.
 
-That is right while epochs follow each other, as new pages cost a quarter of an epoch's processor time; so it is done in pauses.
+To keep it is right while epochs follow each other, because new pages cost a quarter of an epoch's processor time. So memory goes back in
+pauses.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from functools import cache
 from typing import Any
 
 SELDOM_SECONDS = 10.0
-"""So often at most while there is work now and then."""
+"""The least time between two, while there is work now and then."""
 ENVIRONMENT = {"MIMALLOC_PURGE_DELAY": f"{SELDOM_SECONDS * 1000:.0f}"}
-"""For processes that join: Arrow's allocator would return pages after 10 ms, and an epoch's are asked for again by the next one."""
+"""The environment of processes that join: Arrow's allocator would return pages after 10 ms, and the next epoch would ask for them again."""
 
 
 class Allocators:
-    """This process's. Not safe for use by several threads."""
+    """The memory allocators of this process. Not safe for use by several threads."""
 
     def __init__(self) -> None:
         self._given_back_at = time.monotonic()

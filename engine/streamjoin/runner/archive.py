@@ -1,6 +1,6 @@
 """Makes the archive of Spark's Java classes that drivers and executors start with (``runner.classes``), by running a small join.
 
-What that join does not need of the machine code (it reads JSON and Kafka) is compiled, too, where no library has it (``kernel.library``).
+If no library has the machine code (``kernel.library``), the parts that this join does not need (for JSON and Kafka) are compiled, too.
 
     python -m streamjoin.runner.archive
 """
@@ -60,12 +60,12 @@ def make() -> Path:
     os.environ |= {"JAVA_HOME": str(java_home), "SPARK_LOCAL_HOSTNAME": "localhost", "SPARK_LOCAL_IP": "127.0.0.1"}
     path = archive(java_home)
     if not is_plain(path):
-        raise ClassesError(f"{path}: has a blank in it, at which Spark takes Java's options apart; put the environment elsewhere")
+        raise ClassesError(f"{path}: has a blank in it, and Spark splits Java's options at blanks; put the environment elsewhere")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise ClassesError(f"{path}: {error.strerror}; whoever may write there can make it") from error
+        raise ClassesError(f"{path}: {error.strerror}; run this as a user who may write there") from error
     java = str(java_home / "bin" / "java")
     if subprocess.run([java, "-Xshare:on", "-version"], capture_output=True, check=False).returncode:
         subprocess.run([java, "-Xshare:dump"], capture_output=True, check=False)  # a runtime that came without its own archive

@@ -46,7 +46,7 @@ class Attempt:
 
     @property
     def owing(self) -> tuple[str, ...]:
-        """Who has yet to answer."""
+        """The processes that have yet to answer."""
         return tuple(sorted(str(process) for process in self.pending))
 
     def give_up_stalled(self) -> bool:

@@ -1,7 +1,7 @@
 """Spark's Java classes, read and verified once instead of at every start of a driver or an executor (class data sharing, JEP 350).
 
-A JVM that starts for Spark spends most of its processor time on that until its first task runs. An archive of what one has loaded, made by
-``runner.archive``, is mapped into memory by those that come later.
+A JVM that starts for Spark spends most of its processor time on reading and verifying classes until its first task runs. ``runner.archive``
+makes an archive of the classes that one JVM has loaded; later JVMs map it into memory.
 
 Always holds: an archive lies in the Python environment whose Spark it was made from, and is named after the runtime that made it; Java
 itself compares both, and starts as without one where they differ. To be without one costs seconds at each start, and nothing else.
@@ -29,7 +29,7 @@ class Shared:
 
 
 def archive(java_home: Path) -> Path:
-    """Where the archive for this runtime and this environment's Spark is, if there is one."""
+    """The path of the archive for this runtime and this environment's Spark, whether or not there is one."""
     try:
         release = (java_home / "release").read_text()
     except OSError:
@@ -45,13 +45,13 @@ def jars() -> list[str]:
 
 
 def shared(java_home: Path) -> Shared:
-    """What has JVMs use the archive, if there is one."""
+    """The settings by which JVMs use the archive, if there is one."""
     path = archive(java_home)
     return Shared(_classpath(), f"-XX:SharedArchiveFile={path} {QUIET}") if path.is_file() and is_plain(path) else Shared()
 
 
 def leaving(path: Path) -> Shared:
-    """What has a JVM leave an archive when it ends."""
+    """The options by which a JVM leaves an archive when it ends."""
     return Shared(_classpath(), f"-XX:ArchiveClassesAtExit={path} {QUIET}")
 
 

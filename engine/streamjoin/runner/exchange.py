@@ -1,9 +1,9 @@
 """The exchange: pieces of an epoch from every worker that routes to every worker that joins, over Arrow Flight.
 
-An attempt has one *round* or several: tuples, from those that route to those that join, and then what those that join send each other. One
-persistent stream of each round leads from a worker to each other worker; a piece's content travels on it as it lies in memory, in the value
-of a one-row record batch, behind a small header. Each *sender* of a round ends it with a mark on each of its streams, and a receiver, which
-was told who the senders are, has all pieces once it has all marks.
+An attempt has one *round* or several: first tuples, from the workers that route to the workers that join; then what the workers that join
+send each other. One persistent stream of each round leads from a worker to each other worker; a piece's content travels on it as it lies in
+memory, in the value of a one-row record batch, behind a small header. Each *sender* of a round ends it with a mark on each of its streams,
+and a receiver, which was told who the senders are, has all pieces once it has all marks.
 
 Always holds:
 
@@ -85,7 +85,7 @@ class Exchange:
         self._over = -1
         """The newest attempt that is over here."""
         self._heard: dict[str, float] = {}
-        """By sender: when something came from it."""
+        """The time at which something last came, by sender."""
         self._links: dict[tuple[int, str], _Link] = {}
         """By round and address."""
         self._closed = threading.Event()

@@ -1,7 +1,7 @@
-"""What holds a worker's place on an executor: it starts the worker's process, and another one whenever that dies or hangs.
+"""The host that holds a worker's place on an executor: it starts the worker's process, and another one whenever that process dies or hangs.
 
-The host loads everything that a worker needs and then does nothing but wait, so that a worker is a fork of it, ready in some hundredths of
-a second. It knows how the process before ended, its signal and whether the kernel ran out of memory, which the next one tells the driver.
+The host loads everything that a worker needs, and then only waits. So a worker is a fork of it, ready in some hundredths of a second. The
+host knows how the former process ended: by which signal, and whether the kernel ran out of memory. The next process tells the driver.
 
 Always holds: a host has one thread when it forks; it never opens a gRPC channel, which no fork survives; and a worker does not outlive its
 host (on Linux by the parent-death signal, elsewhere because it notices that its parent has changed).
@@ -35,7 +35,7 @@ BEAT, CALLED, WORKED, FAILED = b".", b"c", b"w", b"!"
 """What a worker writes to its host: that it is there, that the driver has answered its call, that it has finished its part of an epoch; and
 at the end, before the error in words, that it has failed."""
 STARTS = 3
-"""After so many processes in a row that ended before the driver knew of them, the host ends, and with it Spark tells the driver why."""
+"""The number of processes in a row that may end before the driver knows of them. Then the host ends, and Spark tells the driver why."""
 FAILURE_BYTES = 500
 PR_SET_PDEATHSIG = 1
 
@@ -45,19 +45,19 @@ class Ended:
     """How a worker's process ended."""
 
     status: int
-    """As ``os.waitpid`` gives it."""
+    """The status that ``os.waitpid`` gives."""
     out_of_memory: bool
     hung: bool = False
     called: bool = False
     """The driver had heard of it."""
     worked: bool = False
-    """It had finished some work."""
+    """Whether it had finished some work."""
     failure: str = ""
     """What it said of its end."""
 
     @property
     def reason(self) -> str | None:
-        """For people; None: it ended as it should."""
+        """The reason, for people. None: the process ended as it should."""
         if self.hung:
             return f"it said nothing for {SILENT_BEATS * BEAT_SECONDS:.0f} s and was ended"
         if os.WIFSIGNALED(self.status):
@@ -172,7 +172,7 @@ def _beat(host: int, speaking: int) -> None:
 
 
 def executor_id() -> str:
-    """Of the Spark executor that this process belongs to; empty outside of one."""
+    """The id of the Spark executor that this process belongs to; empty outside of one."""
     named = os.environ.get("SPARK_EXECUTOR_ID")
     if named is not None:
         return named

@@ -1,8 +1,8 @@
 """The inline runner: an epoch's tasks in this process, one after another, without a JVM.
 
 Each task has a store of its own, as if it were a process of its own. An epoch that is submitted while another is in flight is routed at
-once and joined when its result is asked for, which is the order of things on Spark. This is what the protocol is tested on, and
-``streamjoin run --runner inline``.
+once and joined when its result is asked for, in the same order as on Spark. Tests of the protocol use this runner, and so does ``streamjoin
+run --runner inline``.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def make(directory: Path, machine: str, linker: str) -> None:
 
 
 def make_level(directory: Path, machine: str, linker: str, level: str) -> None:
-    """One of them, and the description, which is the same for all. Raises MachineCodeError."""
+    """Writes one of the libraries, and the description, which is the same for all of them. Raises MachineCodeError."""
     import_all()
     # Of this machine's own kind, loops become vectors of the width that the level has.
     module, described = _module(PROCESSORS[level] if machine == platform.machine() else "generic")

@@ -1,4 +1,4 @@
-"""What driver and workers tell each other over a worker's control stream.
+"""The messages between the driver and a worker, over the worker's control stream.
 
 Always holds: both ends have shown the application's secret before the first message (``runner.security``), so that pickled bytes come from
 this program's own processes; and a worker answers every :class:`Work` with exactly one :class:`Done` or :class:`Failed`, also one that is
@@ -34,11 +34,11 @@ class Assignment:
     """An epoch, for all that have a part in it; pickled once."""
 
     spec: EpochSpec
-    """Its ``Shared`` have no data: each process gets that once, in a Work."""
+    """The spec. Its ``Shared`` have no data: each process gets that once, in a Work."""
     addresses: tuple[str, ...]
     """By task, the process that joins it."""
     splits: dict[str, tuple[int, ...]]
-    """By address of those that route, the splits; they are the senders."""
+    """The splits by the address of the worker that routes them; these workers are the senders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Work:
 
     attempt: int
     tasks: tuple[int, ...]
-    """To join; usually one."""
+    """The tasks to join; usually one."""
     assignment: bytes
     shares: tuple[Shared, ...] = ()
     """What the process has not been sent yet."""
@@ -64,7 +64,7 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """There is no more to do for this process."""
+    """There is no more work for this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Failed:
     detail: str
     """The trace."""
     permanent: bool = False
-    """It would fail again in the same way."""
+    """Whether it would fail again in the same way."""
     too_large: TooLarge | None = None
     """As in ``EpochFailed``."""
     abandoned: bool = False

@@ -1,9 +1,9 @@
 """The driver's end of the resident workers: who is there, which task each has, and what becomes of an epoch when one of them dies.
 
 A *place* is room for one worker process; the hosts (Spark's tasks, or a test's processes) bring a process to each, and another one when it
-dies. A process calls the driver and keeps the connection open: its end is the first that the driver hears of a death. Workers, the numbers
-that the driver knows, are given places when they first get work, and stay there, unless others go and leave room by which an executor can
-be done without.
+dies. A process calls the driver and keeps the connection open: its end is the first that the driver hears of a death. Workers are numbers,
+which the driver gives. A worker gets a place with its first work and stays there, unless other workers go and leave so much room that an
+executor is not needed any more.
 
 Always holds:
 
@@ -47,7 +47,7 @@ _log = logging.getLogger("streamjoin.workers")
 
 
 class Hosts(Protocol):
-    """Who brings processes to places. Methods return at once."""
+    """The part that brings processes to places. Methods return at once."""
 
     def bring(self, place: int) -> None:
         """Have a process at this place, and another whenever it dies, until :meth:`end`."""
@@ -56,10 +56,10 @@ class Hosts(Protocol):
         """The place is not needed any more; its process was told to end."""
 
     def replace(self, place: int) -> None:
-        """Its process hangs, or cannot be reached: kill it, and bring another."""
+        """The place's process hangs, or cannot be reached: kill it, and bring another."""
 
     def lost(self) -> str | None:
-        """Why no process will ever come again; None: they may."""
+        """The reason why no process will ever come again. None: one may come."""
 
 
 class Pool:
@@ -88,7 +88,7 @@ class Pool:
         self._lent = False
         """Some task of the last attempt was not done where it belongs."""
         self.current: list[Attempt] = []
-        """Those that are in flight, in order."""
+        """The attempts in flight, in order."""
         self.moved_at = time.monotonic()
         """When anything of any attempt last moved."""
         self._closed = threading.Event()
@@ -111,18 +111,18 @@ class Pool:
 
     @property
     def connected(self) -> int:
-        """How many places have a process that is ready to work."""
+        """The number of places that have a process that is ready to work."""
         with self.changed:
             return sum(place.process is not None for place in self._places.values())
 
     @property
     def pids(self) -> dict[int, int]:
-        """By place, the process that is connected."""
+        """The process id of the connected process, by place."""
         with self.changed:
             return {number: place.process.hello.pid for number, place in self._places.items() if place.process is not None}
 
     def reason(self, place: int) -> str | None:
-        """What ended the last process of a place that died."""
+        """The reason why the last process that died at a place ended."""
         with self.changed:
             return self._places[place].reason
 
@@ -135,7 +135,7 @@ class Pool:
 
     @property
     def waits_for(self) -> tuple[str, ...]:
-        """Who has yet to answer in the earliest attempt that is in flight."""
+        """The workers that have yet to answer in the earliest attempt in flight."""
         with self.changed:
             return self.current[0].owing if self.current else ()
 
@@ -159,7 +159,7 @@ class Pool:
                 self.changed.wait(min(0.5, max(0.0, deadline - time.monotonic())))
 
     def restart(self, workers: Sequence[int]) -> None:
-        """These workers and no others, wherever there is a place: those of a driver before are forgotten."""
+        """Begin with these workers and no others, wherever there are places; the workers of a former driver are forgotten."""
         with self.changed:
             self._place_of.clear()
         self.want(len(workers))
@@ -226,7 +226,7 @@ class Pool:
         shut_down(self._server)
 
     def place_died(self, place: int, reason: str) -> None:
-        """Of the hosts: what kept the place has ended, with its process. They bring it anew."""
+        """Called by the hosts: what kept the place has ended, with its process. The hosts bring it anew."""
         with self.changed:
             found = self._places.get(place)
             if found is not None and (found.process is not None or found.is_unexplained):
@@ -266,7 +266,7 @@ class Pool:
                 return
             if hello.died is not None:
                 place.died(hello.died)
-                _log.warning("the worker at place %d died: %s; another is there", place.number, hello.died)
+                _log.warning("the worker at place %d died: %s; another has taken its place", place.number, hello.died)
             if place.process is not None:
                 self._drop(place, hello.died or "it called again")
             place.process, place.absence, place.is_replaced = process, None, False

@@ -28,7 +28,7 @@ class Process:
         self.silent = 0
         self.progress = 0
         self.gone = False
-        """It is not asked and not heard any more."""
+        """Whether it is gone: not asked and not heard any more."""
         self._writer: Any | None = writer
         self._lock = threading.Lock()
         self._unheard = 0
@@ -86,15 +86,15 @@ class Place:
     number: int
     process: Process | None = None
     deaths: int = 0
-    """Of its processes, as far as the reason is known."""
+    """The number of its processes that died, as far as the reason is known."""
     reason: str | None = None
-    """Of the last of these."""
+    """The reason of the last of these deaths."""
     absence: str | None = None
     """Why no process has come since the last one, or ever: what brings them has failed. None: nothing is known to be wrong."""
     is_replaced: bool = False
-    """Its process was given up, which ends what keeps the place, too."""
+    """Whether its process was given up, which also ends what keeps the place."""
     is_unexplained: bool = False
-    """Its process is gone, and nobody has told why."""
+    """Whether its process is gone, and nobody has told why."""
     empty_since: float = field(default_factory=time.monotonic)
     """Where it has no process."""
 

@@ -1,4 +1,4 @@
-"""Who reads what: the splits of an epoch, among the workers."""
+"""Divides the splits of an epoch among the workers, which read them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from streamjoin.io.base import Split
 
 SMALL_RECORDS = 50_000
-"""So many records are read by one worker rather than by several: each sender costs every receiver a message."""
+"""Up to this many records are read by one worker rather than by several: each sender costs every receiver a message."""
 FAIR = 1.2
 """A worker keeps a partition as long as that does not give it more than so many times the mean."""
 
@@ -20,7 +20,8 @@ class Reading:
         """By side and partition."""
 
     def spread(self, splits: Sequence[tuple[int, Split]], workers: Sequence[str]) -> dict[str, tuple[int, ...]]:
-        """By worker, in the order given, the indexes of its splits; who has none is left out.
+        """Divide splits among the workers: the indexes of each worker's splits, in the order of the workers given. A worker without splits
+        is left out.
 
         About as many records each, the largest splits first. O(splits x workers).
         """

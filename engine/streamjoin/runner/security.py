@@ -1,4 +1,4 @@
-"""Who may talk to the driver and the workers: whoever shows the application's secret; over TLS where there are certificates.
+"""Decides who may talk to the driver and the workers: callers that show the application's secret, over TLS if there are certificates.
 
 Always holds: a stranger's call is refused before a byte of it is read as a message; secrets are compared in constant time, and appear in
 no message, log or representation.
@@ -39,7 +39,7 @@ class Tls:
 
     @classmethod
     def of(cls, directory: Path, name: str) -> Tls:
-        """From a mounted Secret. Raises FileNotFoundError naming the file that is missing."""
+        """The files of a mounted Secret. Raises FileNotFoundError naming the file that is missing."""
         files = [directory / file for file in ("tls.crt", "tls.key", "ca.crt")]
         for file in files:
             if not file.is_file():
@@ -56,7 +56,7 @@ class Security:
 
     @classmethod
     def fresh(cls) -> Security:
-        """With a secret that nobody has seen."""
+        """New security, with a secret that nobody has seen."""
         return cls(secrets.token_hex(32).encode())
 
     @property
@@ -72,7 +72,7 @@ class Security:
         )
 
     def call(self) -> flight.FlightCallOptions:
-        """What shows the secret, for each call."""
+        """The option that shows the secret, for each call."""
         return flight.FlightCallOptions(headers=[(HEADER.encode(), b"Bearer " + self.secret)])
 
     def server(self, gate: Gate) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         self._told_at = float("-inf")
 
     def start_call(self, info: Any, headers: Any) -> None:
-        """Of Flight: raises FlightUnauthenticatedError to refuse."""
+        """Called by Flight: raises FlightUnauthenticatedError to refuse a call."""
         shown = headers.get(HEADER) or [""]
         value = shown[0].encode() if isinstance(shown[0], str) else bytes(shown[0])
         if hmac.compare_digest(value, self._expected):

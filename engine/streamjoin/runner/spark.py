@@ -75,9 +75,9 @@ class SparkSettings:
     workers_per_executor: int = 1
     """How many an executor has room for. One JVM has room for all."""
     registration_seconds: float = 120
-    """So long a start waits for all workers; then it goes on with those that there are."""
+    """The time that a start waits for all workers. Then it goes on with those that there are."""
     patience_seconds: float = 20
-    """So long an epoch waits for a worker that is gone before another one does its part as well."""
+    """The time that an epoch waits for a worker that is gone. Then another worker does its part as well."""
     ui: bool = False
     conf: Mapping[str, str] = field(default_factory=dict)
     """Spark's settings over ours, for a master of its own."""
@@ -115,7 +115,7 @@ class SparkRunner:
 
     @property
     def hosts(self) -> SparkHosts:
-        """Who holds the workers' places. There after the start."""
+        """The hosts that hold the workers' places. They exist after the start."""
         assert self._hosts is not None
         return self._hosts
 
@@ -367,7 +367,7 @@ def _group(place: int) -> str:
 
 
 def java_ended(log_directory: Path) -> str | None:
-    """That Spark's Java process, without which nothing can be tried again, is gone; None while it is there."""
+    """A sentence that says that Spark's Java process is gone, without which nothing can be tried again. None while it is there."""
     from pyspark import SparkContext
 
     code = SparkContext._gateway.proc.poll() if SparkContext._gateway is not None else None

@@ -1,4 +1,6 @@
-"""Who may ask what of an HTTP API, before a request's body is read; and answers, without HTTP's details."""
+"""Decides who may ask what of an HTTP API, before a request's body is read; and the types of requests and answers, without HTTP's
+details.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ class Answer:
 
     @property
     def content(self) -> tuple[str, bytes]:
-        """Its media type and its bytes."""
+        """The media type and the bytes of the answer."""
         return "application/json", self.message.model_dump_json(by_alias=True).encode() + b"\n"
 
 

@@ -1,7 +1,7 @@
 """The plan API: what clients may ask of a running join and tell it to do, without HTTP's details.
 
 Always holds: reading changes nothing; whoever may write may read; a plan that is put twice changes nothing the second time; at most one
-plan is put at a time, and clients wait for each other there, never the join for them.
+plan is put at a time, and there clients wait for each other; the join never waits for them.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Autoscaler:
         """Plans that were given up, as far as they are known here; None before the first epoch."""
         self._complaint: str | None = None
         self.paused_by: str | None = None
-        """Who wants no decisions carried out, until the end of this run or another word; None: nobody. Any thread may set it."""
+        """The client that has paused scaling, until it is resumed or the run ends. None: scaling is not paused. Any thread may set it."""
 
     @property
     def ledger(self) -> Ledger:

@@ -1,7 +1,7 @@
 """The ledger of decisions in the checkpoint's storage: ``decisions.json``.
 
-Always holds: who decides never waits for the storage, as a thread of its own writes, always the newest ledger and at most one at a time;
-a ledger that cannot be read or written costs nobody a result: it is begun anew, or written the next time.
+Always holds: deciding never waits for the storage, because a thread of its own writes, always the newest ledger and one at a time. A ledger
+that cannot be read or written costs no result: it is begun anew, or written the next time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A follower's events as server-sent events (WHATWG HTML, 9.2), and the way of them to a client that may be slow, or not there.
+"""Sends a follower's events as server-sent events (WHATWG HTML, 9.2) to a client that may be slow, or gone.
 
-Always holds: what a client gets is whole events, but for one that is cut short by the end of the connection; an event's id is the position
-to go on from when all up to its end was read.
+Always holds: a client gets whole events, except for one that the end of the connection cuts short. An event's id is the position to go on
+from when all up to its end was read.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def stream(follower: Follower, outlet: Outlet, is_gone: Callable[[], bool], pati
 
 
 def encoded(event: Event) -> bytes:
-    """As it goes over the wire. Rows are JSON lines. O(bytes)."""
+    """The event as it goes over the wire. Rows are JSON lines. O(bytes)."""
     if isinstance(event, Beat):
         return b":\n\n"
     if isinstance(event, Reached):  # without data a client only notes the id

@@ -38,7 +38,7 @@ from streamjoin.serve.queries import QueryApi
 
 METHOD, CALL = "Flight", "DoGet"
 LOOK_SECONDS = 0.25
-"""So often it is looked for followers whose patience is over."""
+"""The time between two looks for followers that take too long."""
 _UNAVAILABLE = (Why.BUSY, Why.STORAGE, Why.GONE)
 """Reasons for which a client may ask again."""
 
@@ -87,7 +87,7 @@ class _Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         self._admission, self._address = admission, address
 
     def start_call(self, info: Any, headers: Any) -> None:
-        """Of Flight: raises an error to refuse."""
+        """Called by Flight: raises an error to refuse a call."""
         shown = (headers.get(HEADER) or [None])[0]
         try:
             self._admission.admit(METHOD, CALL, shown, address=self._address, host="")
@@ -102,7 +102,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         self._api, self._patience = api, patience
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
-        """Of Flight. Raises FlightError."""
+        """Called by Flight for a ticket. Raises FlightError."""
         try:
             asked = read_ticket(ticket.ticket)
             if isinstance(asked, FollowTicket):

@@ -1,10 +1,10 @@
-"""Those who follow a join's results: each gets the rows of every snapshot that is stored, from the position on that it names.
+"""Followers of a join's results: each gets the rows of every stored snapshot, from the position that it names.
 
-All is read from the storage, a step at a time, and the next step is made when the last one has been taken: so the join waits for nobody,
-whatever a client does, and of each there is one step's rows in memory.
+Rows are read from the storage, one step at a time; the next step begins when the client has taken the last one. So the join waits for no
+client, whatever that does, and memory holds one step's rows for each.
 
-Always holds: a follower's events have each row that it asks for once, in order, or it is told why they have not; there are at most as many
-followers as are allowed, those included that do not take what they are sent.
+Always holds: a follower's events have each row that it asks for once, in order, or it is told why they have not. There are at most as many
+followers as allowed; those that do not take what they are sent count, too.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from streamjoin.serve.query_metrics import QueryMetrics
 from streamjoin.state.storage import ObjectStorage
 
 FEWER = 8
-"""By this factor fewer rows are read at once where memory was short."""
+"""The factor by which fewer rows are read at once, if memory was short."""
 FINISH_SECONDS = 5.0
 """How long followers may take, at the end, for what is stored by then."""
 
 
 @dataclass(frozen=True)
 class FollowLimits:
-    """What followers may take."""
+    """The limits of followers."""
 
     most: int = 32
-    """At once."""
+    """The most followers at once."""
     piece_rows: int = 10_000
     """Of an event."""
     piece_bytes: int = 1 << 20
     """Of an event."""
     step_rows: int = 10_000
-    """Of what is read at once; fewer where they need too much memory."""
+    """The most rows that are read at once; fewer, if they need too much memory."""
     buffer_bytes: int = 4 << 20
     """Rows that are in memory for a follower."""
     patience_seconds: float = 10.0
     """A follower that does not take an event within this time is cut off."""
     heartbeat_seconds: float = 15.0
-    """So long nothing is said, at most."""
+    """The longest time without an event; then a heartbeat is sent."""
     look_seconds: float = 0.5
-    """So often it is looked for snapshots that have come."""
+    """The time between two looks for new snapshots."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Followers:
             last, ended = feed.ends()
             begin = Position(last) if after is None else after
             if begin.snapshot > ended:  # one that is stored may be let go before a commit says so
-                text = f"after: {begin} is not there yet, the last snapshot is {ended}; begin without it: the state may have been made anew"
+                text = f"after: {begin} is not there yet, the last snapshot is {ended}; begin without after, if the state was made anew"
                 raise QueryError(Why.WRONG, text)
             feed.look().require(begin, last)
             found = self.step(query, begin, begin.following - 1, form, is_gone, self.limits.step_rows)
@@ -169,7 +169,7 @@ class Followers:
 
 
 class Follower:
-    """One of them. Used by one thread."""
+    """One client that follows a join's results. Used by one thread."""
 
     def __init__(self, owner: Followers, feed: Feed, query: Continuous, begin: Position, form: Form, schema: bytes) -> None:
         """``schema``: of its rows, as Arrow has it."""
@@ -181,13 +181,13 @@ class Follower:
         self._step_rows = owner.limits.step_rows
 
     def events(self, is_gone: Callable[[], bool]) -> Iterator[Event]:
-        """What it is to be told, from the position that it begins with, as it comes. Raises QueryError."""
+        """The events for the client, from the position that it begins with, as they come. Raises QueryError."""
         owner, limits = self._owner, self._owner.limits
         yield Reached(self.position)
         told_at = time.monotonic()
         while True:
             if not owner.has(self._feed):
-                text = f"{self._query.join}: is not in the manifest any more; all up to {self.position} was told"
+                text = f"{self._query.join}: is not in the manifest any more; all results up to {self.position} were sent"
                 raise QueryError(Why.UNKNOWN, text)
             ends = owner.ends  # first: what is stored by then is to be had
             listing = self._feed.look(time.monotonic() if ends else None)
@@ -240,12 +240,12 @@ class Follower:
         return self._owner.limits.patience_seconds
 
     def cut_off(self) -> str:
-        """It did not take what it was sent. Returns what it is to be told."""
+        """The client did not take an event in time. Returns the text to send it."""
         self._owner.metrics.cut_off()
         return f"an event was not taken within {self.patience_seconds:g} s, so that this ends here; go on with after={self.position}"
 
     def failed(self, error: QueryError) -> None:
-        """Its events have ended with this."""
+        """The client's events have ended with this error."""
         self._owner.metrics.failed(error.why)
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
-"""What a run is at, for pages that show it: one JSON object of sections, whole or as server-sent events of the sections that change.
+"""The state of a run, for pages that show it: one JSON object of sections, whole or as server-sent events of the sections that change.
 
-Always holds: nothing is put together while nobody asks; however many ask, and however short epochs are, that happens once in
-``PAUSE_SECONDS`` for all who follow; the thread that runs epochs never waits for it. Who follows gets each section as it is by the end.
+Always holds: the object is made only while somebody asks. However many clients follow, and however short epochs are, it is made once in
+``PAUSE_SECONDS`` for all of them. The thread that runs epochs never waits for it. A client that follows gets the last state of each
+section.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ PAUSE_SECONDS = 0.5
 BEAT_SECONDS = 2.0
 """And at most: clocks move, and plans, while no epoch ends."""
 SEND_SECONDS = 10.0
-"""Who does not take an event in this time is cut off."""
+"""A client that does not take an event in this time is cut off."""
 LAST_SECONDS = 5.0
 """How long the end of the run waits for those who are told of it."""
 MOST_FOLLOWERS = 32
-"""At once; each has a thread."""
+"""The most followers at once; each has a thread."""
 MAY_WRITE = "mayWrite"
 """The section that is of the client, not of the run: whether it may put plans."""
 
@@ -56,7 +57,7 @@ class Board:
         """Of which version, when, and what."""
 
     def changed(self) -> None:
-        """There is something new. Returns at once."""
+        """Something has changed. Returns at once."""
         with self._changed:
             self._version += 1
             if self._followers:

@@ -1,6 +1,6 @@
-"""What goes over the wire of the plan API, as typed data (``docs/api.md``).
+"""The messages of the plan API, as typed data (``docs/api.md``).
 
-Always holds: what is read is read strictly, unknown fields refused and nothing converted; a body that cannot be read gives one text that
+Always holds: bodies are read strictly; unknown fields are refused, and nothing is converted. A body that cannot be read gives one text that
 names each field, its value and the remedy.
 """
 
@@ -24,7 +24,7 @@ from streamjoin.scheme.dichotomy import MOST_TASKS
 from streamjoin.scheme.tiling import Scheme
 
 MOST_AREAS = 2048
-"""Of a scheme that is put. To check one takes memory with the square of their number."""
+"""The most areas of a scheme that is put. To check a scheme takes memory with the square of their number."""
 
 
 class BodyError(ValueError):
@@ -77,7 +77,7 @@ class QueryWish(Message):
     sql: str
     """One SELECT over the streams, in DuckDB's SQL, with ``AS OF epoch`` at its end if not of the last one."""
     limit: Annotated[int, Field(ge=1, le=MOST_ROWS)] = 10_000
-    """Of rows. An answer with more is cut there, and says so."""
+    """The most rows. An answer with more is cut there, and says so."""
     timeout_seconds: Annotated[float, Field(gt=0, le=MOST_QUERY_SECONDS)] = 20.0
 
 
@@ -99,7 +99,7 @@ class FollowTicket(FollowWish):
     """``DoGet`` of Arrow Flight."""
 
     join: str
-    """Whose results."""
+    """The join whose results are wanted."""
 
 
 class Following(Message):
@@ -198,7 +198,7 @@ class ScalingWish(Message):
 
     paused: bool
     by: Annotated[str, Field(max_length=200)] = "the API"
-    """Who wants it, for the ledger."""
+    """The client that wants it, for the ledger."""
 
 
 class ScalingAnswer(Message):
@@ -210,7 +210,7 @@ class ScalingAnswer(Message):
     """``spec.scaling.mode``."""
     paused: bool
     by: str | None
-    """Who has paused it."""
+    """The client that has paused it."""
 
 
 class Spread(Message):
@@ -262,11 +262,11 @@ class HealthAnswer(Message):
     epoch: int | None
     seconds_since_commit: float | None
     committed_at: float | None
-    """Of the last epoch; seconds since 1970."""
+    """The time of the last commit, in seconds since 1970."""
     stalled: Stalled | None
     """Null: epochs get on, or nothing is new."""
     last_error: str | None
-    """Of which kind the last failure was."""
+    """The kind of the last failure."""
     last_failure: str | None
     """What it said."""
     snapshots_wait: str | None

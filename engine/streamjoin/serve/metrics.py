@@ -58,7 +58,7 @@ LONGEST_FAILURE = 600
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What the last commit says. Tuples are by stream; None: not known."""
+    """The state in the last commit. Tuples are by stream; None: not known."""
 
     epoch: int
     generation: int
@@ -69,7 +69,7 @@ class Committed:
     stored_bytes: tuple[int, ...]
     losses: Losses
     held: Mapping[int, tuple[int, ...]]
-    """By task and place. Empty where the plan is new: what its tasks hold is known after its first epoch."""
+    """Held tuples by task and place. Empty for a new plan: what its tasks hold is known after its first epoch."""
     utilization: Mapping[int, float]
     """tau of the same tasks."""
     result: EpochResult | None = None
@@ -87,7 +87,7 @@ class Work:
 
 @dataclass(slots=True)
 class Switches:
-    """What all switches of this process came to."""
+    """The sums over all switches of this process."""
 
     last: Switched | None = None
     count: int = 0
@@ -137,7 +137,7 @@ class Metrics(Collector):
         for step in STEPS:
             self._steps.labels(job.name, step)
         self.queries = QueryMetrics(job.name)
-        """For whoever answers them."""
+        """The metrics of queries, for the part that answers them."""
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -284,7 +284,7 @@ class Metrics(Collector):
         }
 
     def describe(self) -> Iterable[Metric]:
-        """What there may be. For the registry."""
+        """All metrics that there may be, for the registry."""
         return [family(name) for name in CATALOGUE]
 
     def collect(self) -> Iterable[Metric]:

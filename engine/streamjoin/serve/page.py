@@ -59,6 +59,6 @@ def family(name: str) -> Metric:
 
 
 def histogram(name: str) -> Histogram:
-    """One of the catalogue's, that is in no registry."""
+    """A histogram of the catalogue, in no registry."""
     metric = CATALOGUE[name]
     return Histogram(name, metric.help, metric.labels, buckets=BUCKETS, registry=None)

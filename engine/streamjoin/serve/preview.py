@@ -1,6 +1,6 @@
-"""What a plan would do, without applying it: from the planner, which is pure, on what the join holds now.
+"""Shows what a plan would do, without applying it. The planner, which is pure, works on what the join holds now.
 
-Always holds: the join does not notice; what is put as ``put`` says is this very plan, or nothing, where another has come first.
+Always holds: the join does not notice. To put the plan as ``put`` says applies this very plan or, if another plan came first, nothing.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Draw = Callable[[Scheme], dict[str, Any] | None]
 
 
 def unchanged(status: PlanStatus) -> PreviewAnswer:
-    """Of a wish that calls for no other plan."""
+    """The preview of a wish that calls for no other plan."""
     return PreviewAnswer(changed=False, generation=status.generation, workers=status.workers, model=status.scheme.model)
 
 
 def preview(made: Planned, job: Job, draw: Draw) -> PreviewAnswer:
-    """Of a plan that follows the running one. O(moves + areas)."""
+    """The preview of a plan that follows the running one. O(moves + areas)."""
     plan = made.plan
     return PreviewAnswer(
         changed=True,

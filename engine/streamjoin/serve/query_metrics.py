@@ -1,6 +1,6 @@
-"""What queries and followers come to in this process, for Prometheus: on the driver's page, or of a query server by itself.
+"""Counts the queries and followers of this process, for Prometheus: on the driver's page, or on that of a query server by itself.
 
-Always holds: each query is counted once, as answered or as failed, when that is over.
+Always holds: each query is counted once, as answered or as failed, when it is over.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class QueryMetrics:
 
     @contextlib.contextmanager
     def query(self) -> Iterator[None]:
-        """While a query is being answered; what it raises is why it is not."""
+        """A context around the answer to a query, which counts it. The error that it raises is the reason of the failure."""
         began = time.monotonic()
         with self._lock:
             self._running += 1
@@ -61,7 +61,7 @@ class QueryMetrics:
             self._read_bytes += nbytes
 
     def followers(self, count: int) -> None:
-        """So many there are now."""
+        """Set the number of followers at present."""
         with self._lock:
             self._followers = count
 
@@ -97,7 +97,7 @@ class QueryPage(Collector):
         ProcessCollector(registry=self.registry)
 
     def describe(self) -> Iterable[Metric]:
-        """What there may be. For the registry."""
+        """All metrics that there may be, for the registry."""
         return [family("streamjoin_build_info"), *(family(metric.name) for metric in QUERIES)]
 
     def collect(self) -> Iterable[Metric]:

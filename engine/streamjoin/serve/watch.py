@@ -1,4 +1,4 @@
-"""A driver whose every step is told to its metrics. To the loop it is the driver."""
+"""Wraps a driver and reports its every step to the metrics. To the loop it is the driver."""
 
 from __future__ import annotations
 

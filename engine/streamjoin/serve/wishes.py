@@ -1,4 +1,4 @@
-"""Plans for a running join: for so many workers, or for a scheme that somebody else has made.
+"""Makes plans for a running join: for a number of workers, or for a scheme that somebody else has made.
 
 Always holds: what comes out follows the newest plan there is, running or being applied, so that it can be put at once.
 """
@@ -37,7 +37,7 @@ def running_plan(status: PlanStatus) -> Plan:
 
 
 def newest_generation(status: PlanStatus) -> int:
-    """Of the plan that is being applied, or else of the one that runs."""
+    """The generation of the plan that is being applied, or else of the one that runs."""
     return status.generation if status.wanted is None else max(status.generation, status.wanted.generation)
 
 
@@ -66,7 +66,8 @@ def plan_for_workers(
 
 
 def mapped_plan(status: PlanStatus, statistics: Statistics, generation: int, scheme: Scheme) -> Plan:
-    """This scheme as the plan after the running one, given to the workers that hold most of it. Its tasks are numbered anew."""
+    """The plan after the running one with this scheme, whose tasks go to the workers that hold most of their tuples. Its tasks are numbered
+    anew."""
     after, keep = map_tasks(status.scheme, scheme, statistics)
     return Plan(generation, after, keep)
 

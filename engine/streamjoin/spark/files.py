@@ -71,7 +71,7 @@ class ResultFiles:
             source: Any = pa.BufferReader(storage.get(partition.path)) if path is None else pa.OSFile(str(path))
         except (Missing, FileNotFoundError) as error:
             text = "it became part of another since this query was planned, or was let go; run the query again"
-            raise FileNotFoundError(f"{partition.path}: is there no more: {text}") from error
+            raise FileNotFoundError(f"{partition.path}: is not there any more: {text}") from error
         with source:
             there = _common(pq.read_schema(source), self.schema)
             source.seek(0)

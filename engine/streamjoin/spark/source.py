@@ -314,7 +314,8 @@ class SnapshotsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     def _lost(self, first: int, last: int) -> None:
         """Some were let go before they were read. Raises FileNotFoundError, unless it is said that this may be."""
         if self._fails:
-            text = f"{self._files.join}: snapshots {first} to {last} are there no more, as output.snapshots.keep lets old ones go"
+            gone = "are not stored any more, because output.snapshots.keep removes old ones"
+            text = f"{self._files.join}: snapshots {first} to {last} {gone}"
             raise FileNotFoundError(f"{text}; keep them longer, or set the option failOnDataLoss to false, which leaves them out")
 
 

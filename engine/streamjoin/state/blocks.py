@@ -42,7 +42,7 @@ from streamjoin.state.extent import Extent, map_extent, map_sparsely
 from streamjoin.state.storage import Missing, Storage, StorageError
 
 DOWNLOADS = 8
-"""So many blocks are fetched at once from an object store, where one connection gives a fraction of the bandwidth."""
+"""The number of blocks that are fetched at once from an object store, where one connection gives a fraction of the bandwidth."""
 
 WHOLE_BYTES = 16 << 10
 """A smaller block is one part."""
@@ -59,7 +59,7 @@ UNITS_ONLY = ("square", "dynamic", "broadcast")
 CUT_BITS = 16
 """Unit coordinates are cut at multiples of 2 ** 16, which the log writes in few digits."""
 UNIT_SAMPLES = 4096
-"""So many unit coordinates of a block decide where it is cut."""
+"""The number of a block's unit coordinates that decide where it is cut."""
 HEAD_BYTES = 8
 """Before the schema in an Arrow file."""
 FOLDER = "blocks"
@@ -192,7 +192,7 @@ class Excerpt:
 
     @property
     def nbytes(self) -> int:
-        """To be read: the parts, and of a block with parts its schema."""
+        """The bytes to be read: those of the parts and, of a block with parts, of its schema."""
         parts = self.block.parts
         return self.block.nbytes if parts is None else parts.ends[0] + sum(end - start for start, end in map(parts.span, self.parts))
 

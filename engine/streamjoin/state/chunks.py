@@ -1,7 +1,7 @@
 """Held tuples in the order in which they came: chunks of a stream, each sorted by key, as a handshake chain passes them on.
 
-A tuple's unit coordinate is its position in its stream here, modulo 2**32. So a chunk knows which of its tuples are the oldest, may be cut
-between any two, and be made one with its neighbour; and a part of a block is said by its positions.
+Here, a tuple's unit coordinate is its position in its stream, modulo 2**32. So a chunk knows which of its tuples are the oldest. It can be
+cut between any two of them, and merged with its neighbour; a part of a block is named by its positions.
 """
 
 from __future__ import annotations

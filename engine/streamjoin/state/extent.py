@@ -1,4 +1,5 @@
-"""Small things inside larger objects: many that would each be an object of their own become one, written once.
+"""Extents: small pieces of data inside larger objects. Many pieces that would each be an object of their own become one object, written
+once.
 
 Always holds: an extent's bytes never change, and are there as long as the object is.
 """
@@ -35,7 +36,7 @@ class Extent:
 
 
 class Segment:
-    """What is to become the beginning of one object."""
+    """The bytes that are to become the beginning of one object."""
 
     def __init__(self, path: str) -> None:
         """``path``: the object's."""
@@ -55,7 +56,7 @@ class Segment:
 
 
 def read_extents(storage: Storage, extents: Sequence[Extent]) -> list[memoryview]:
-    """Their bytes, in this order: one request for those of an object that touch. Raises StorageError."""
+    """The bytes of these extents, in this order. Extents of one object that touch take one request. Raises StorageError."""
     by_path: dict[str, list[Extent]] = {}
     for extent in sorted(set(extents), key=lambda extent: (extent.path, extent.start)):
         by_path.setdefault(extent.path, []).append(extent)
@@ -103,7 +104,7 @@ def map_sparsely(storage: Storage, extent: Extent) -> Sparse | None:
 
 
 def map_extent(storage: Storage, extent: Extent) -> pa.Buffer | None:
-    """Its bytes on mapped pages, where the object is on this machine; else None. Raises Missing."""
+    """The extent's bytes on mapped pages, if the object is on this machine; else None. Raises Missing."""
     path = storage.local_path(extent.path)
     if path is None:
         return None

@@ -1,8 +1,8 @@
-"""Results of a join that streams of the same resource read: between the epoch that finds them and the one that takes them they are named by
-commits, as blocks are, in files or, where they are few, in entries of the log.
+"""Results of a join that streams of the same resource read. Between the epoch that finds them and the epoch that reads them, commits name
+them, as they name blocks: in files or, if they are few, in entries of the log.
 
-Always holds: what a commit names here was found by it or by one before it, and has not been taken by every stream that reads it. So each
-stream reads each result once, whatever dies: a position says up to where it has read, and becomes true with the epoch that did.
+Always holds: results that a commit names here were found by its epoch or an earlier one, and some stream has yet to read them. So each
+stream reads each result once, whatever dies: its position says how far it has read, and is committed with the epoch that read.
 """
 
 from __future__ import annotations

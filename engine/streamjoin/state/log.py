@@ -49,10 +49,10 @@ from streamjoin.state.fed import Fed
 from streamjoin.state.storage import AlreadyExists, Missing, Storage, StorageError
 
 RETAIN_ENTRIES = 32
-"""So many stay for those who read the log meanwhile."""
+"""The number of entries that stay for those who read the log meanwhile."""
 RETAIN_SECONDS = 600.0
 TRIM_ENTRIES = 16
-"""So many are removed at once, in one request."""
+"""The number of entries that are removed in one request."""
 ATTEMPTS = 4
 END = struct.Struct("<QI")
 """How an entry ends: the length of the JSON before it, and the CRC-32 of all before that."""
@@ -78,11 +78,11 @@ class _Moment:
     boot: float
 
     def is_longer_ago_than(self, seconds: float, now: _Moment) -> bool:
-        """By either clock."""
+        """Whether it is longer ago by either clock."""
         return max(now.wall - self.wall, now.boot - self.boot) > seconds
 
     def is_surely_longer_ago_than(self, seconds: float, now: _Moment) -> bool:
-        """By both clocks."""
+        """Whether it is longer ago by both clocks."""
         return min(now.wall - self.wall, now.boot - self.boot) > seconds
 
 
@@ -113,7 +113,7 @@ class Checkpoint:
     records: tuple[int, ...] = (0, 0)
     """Records that each stream has delivered, filtered and rejected ones included."""
     watermarks: tuple[int | None, ...] = (None, None)
-    """Of each stream, after ``epoch``; microseconds."""
+    """The watermark of each stream after ``epoch``, in microseconds."""
     effective: tuple[int | None, ...] = (None, None)
     """The watermarks after the epoch before: what the next epoch calls late and expired goes by these, so that it can be planned before
     ``epoch`` is over, with the same result."""
@@ -131,7 +131,7 @@ class Checkpoint:
     first_workers: int = 0
     """The workers of the first plan (ESJ's M); 0: not known."""
     ways: Ways = ()
-    """Of three and more streams: for each, in what order its new tuples met the others, and how."""
+    """With three and more streams, for each: the order in which its new tuples met the others, and how."""
     flowing: dict[str, list[float]] = field(default_factory=dict)
     """What those ways are priced by (``elastic.sequences.Flowing``), as it was measured by then."""
     expired: tuple[int | None, ...] = (None, None)
@@ -163,7 +163,7 @@ class Checkpoint:
     snapshots: dict[str, Timeline] = field(default_factory=dict)
     """By join, its snapshots of results that are open, or closed and not stored yet."""
     punctuations: Pending = field(default_factory=Pending)
-    """Those that wait for others of the same identifier."""
+    """Punctuations that wait for others of the same identifier."""
     is_over: bool = False
     """The input has ended, and all of it is joined: no results come any more, unless a driver claims the log again."""
 
@@ -390,7 +390,7 @@ class CommitLog:
 
     @property
     def next_path(self) -> str:
-        """Where the next commit goes."""
+        """The path of the next commit's entry."""
         return path_of(self.sequence + 1)
 
     def commit(self, checkpoint: Checkpoint, segment: bytes = b"") -> None:
@@ -412,7 +412,7 @@ class CommitLog:
 
     def _append(self, kind: str, checkpoint: Checkpoint, segment: bytes = b"") -> bytes:
         if self._unknown:
-            raise StorageError(f"{self._storage.url}: the outcome of the last commit is not known; start again, which finds out")
+            raise StorageError(f"{self._storage.url}: it is not known whether the last commit succeeded; start again, which finds out")
         sequence = self.sequence + 1
         now = self._now()
         entry = Entry(sequence, self.incarnation, self.writer, kind, now.wall, checkpoint)

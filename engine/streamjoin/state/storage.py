@@ -308,9 +308,9 @@ class _Failure:
     text: str
     remedy: str = ""
     status: int = 0
-    """Of HTTP; 0 without an answer."""
+    """The HTTP status; 0 without an answer."""
     passes: bool = False
-    """It may pass by itself."""
+    """Whether it may pass by itself."""
     kind: type[StorageError] = StorageError
 
     @property

@@ -56,14 +56,14 @@ class HeldRun:
 
     @property
     def nbytes(self) -> int:
-        """With its indexes."""
+        """The bytes of the run and its indexes."""
         return self.run.nbytes + sum(index.nbytes for index in self.indexes.values())
 
 
 Done = TypeVar("Done")
 
 Marks = NDArray[np.bool_]
-"""By row of a run: whether the tuple has matched."""
+"""For each row of a run: whether the tuple has matched."""
 
 JoinMarks = Mapping[str, Mapping[HeldRun, Marks]]
 """By join."""
@@ -109,7 +109,7 @@ class RunStore:
             self._fetching[excerpt] = self._pool.submit(load_excerpt, storage, excerpt)
 
     def fetched(self) -> dict[Excerpt, pa.RecordBatch]:
-        """Those of them that are here. Those that could not be read are left out: whoever needs them will find out why."""
+        """The excerpts that have been fetched. Those that could not be read are left out: the reader that needs them will find out why."""
         done = {excerpt: future for excerpt, future in self._fetching.items() if future.done()}
         return {excerpt: future.result() for excerpt, future in done.items() if future.exception() is None}
 
@@ -242,7 +242,7 @@ def holds(area: Area, place: int) -> bool:
 
 
 def held_on(area: Area, place: int) -> tuple[Region, ...]:
-    """What the area keeps of this place."""
+    """The regions of this place that the area keeps."""
     if not holds(area, place):
         return ()
     return regions(place, area.keys[place], area.units[place])
@@ -285,7 +285,7 @@ def rows_selected(batch: pa.RecordBatch, selection: Selection) -> pa.RecordBatch
 
 
 def places_of(key: NDArray[Any], keys: KeyRange) -> tuple[int, int]:
-    """Where in ascending keys the range begins and ends. O(log rows)."""
+    """The positions in ascending keys where the range begins and ends. O(log rows)."""
     start = 0 if keys.low is None else int(np.searchsorted(key, keys.low, side="left"))
     end = len(key) if keys.high is None else int(np.searchsorted(key, keys.high, side="left"))
     return start, max(start, end)

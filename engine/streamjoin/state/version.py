@@ -26,7 +26,7 @@ SINCE: Mapping[str, int] = {}
 
 
 def head(checkpoint: Any) -> dict[str, Any]:
-    """What an entry with this checkpoint says of its version. O(fields of later minor versions)."""
+    """The fields by which an entry with this checkpoint says its version. O(fields of later minor versions)."""
     default = type(checkpoint)()
     needs = max((minor for name, minor in SINCE.items() if getattr(checkpoint, name) != getattr(default, name)), default=0)
     return {"format": FORMAT, "minor": MINOR, "needs": needs, "version": __version__}
@@ -40,12 +40,13 @@ def checked(values: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
     needs = values.get("needs", 0)
     if needs > MINOR:
         raise StorageError(
-            f"the log was written by streamjoin {values.get('version', '')}, and holds what only that knows (format {FORMAT}.{needs}; this"
-            f" version, {__version__}, reads up to {FORMAT}.{MINOR}); go on with that one, and take what is new in it out of the manifest"
+            f"the log was written by streamjoin {values.get('version', '')}, and uses what is new in it (format {FORMAT}.{needs}; this"
+            f" version, {__version__}, reads up to {FORMAT}.{MINOR}); go on with that version, and take what is new in it out of the"
+            " manifest"
         )
     return {name: values[name] for name in known if name in values}
 
 
 def other_format(found: object) -> StorageError:
-    """Of a log whose format is another."""
+    """The error for a log of another format."""
     return StorageError(f"the log's format is {found!r}, this version reads {FORMAT}; use the version that wrote it")
