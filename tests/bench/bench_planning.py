@@ -124,7 +124,7 @@ def _draw(tasks: list[int], seconds: dict[str, tuple[list[float], list[float]]],
         axis.set(xscale="log", yscale="log", title=title, xlabel="tasks")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("seconds of one core")
-    axes[0].legend(fontsize=8)
+    axes[0].legend(fontsize=8, loc="lower right")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     print(f"\n{path}")
