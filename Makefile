@@ -9,7 +9,7 @@ PYTEST ?= $(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench crds docs docs-version diagrams monitoring kubernetes cluster-up cluster-down e2e lock chart packages images release scan release-tag publish-images publish-python \
+.PHONY: help setup demo test test-all lint bench crds docs docs-version diagrams monitoring kubernetes cluster-up cluster-down e2e lock chart packages images release scan release-tag publish-images publish-python \
 	publish-page workflows clean
 
 help: ## Show this list
@@ -55,8 +55,11 @@ monitoring: setup ## Make Grafana's dashboard and the alerts of the documentatio
 kubernetes: setup ## Find or build (minutes, once) the Kubernetes programs that tests use
 	@$(BIN)/python tools/kubernetes_programs.py --optional etcd kube-apiserver kubectl helm actionlint crane
 
-test: lint ## Check style and types, and run all tests
+test: lint ## Check style and types, and run the tests
 	$(PYTEST)
+
+test-all: export STREAMJOIN_CASES := all
+test-all: test ## The same, with every case of tests that otherwise run a share of many (an hour)
 
 # Each prints what it does, and the first one at the end the KUBECONFIG of the cluster.
 cluster-up: setup ## Start a Kubernetes cluster with our images, Prometheus, Kafka and S3 (minutes the first time)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import hypothesis
 import pytest
 
 import apiserver
+from cases import in_turn
 from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_terminal_summary
 
 if TYPE_CHECKING:
@@ -34,9 +36,36 @@ others share a server. A test with two marks is in the first one's group: one wi
 """
 
 
+SMALL = ("with the commit", "gathered", "in files")
+"""What becomes of small blocks and results: the commit keeps them; so it does, and results wait for the input's end; each is a file."""
+
+
+def in_their_turn(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Without those that run a case in a way of keeping small things of which it is not the turn (``cases.in_turn``)."""
+    ways: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    """By test and case."""
+    place: dict[pytest.Item, tuple[str, str, str]] = {}
+    for item in items:
+        called = getattr(item, "callspec", None)
+        if called is not None and "small" in called.params:
+            way = called.params["small"]
+            test, case = item.nodeid.partition("[")[0], item.nodeid.replace(way, "")
+            ways[test][case].append(way)
+            place[item] = test, case, way
+    turns = {
+        (test, case): in_turn(of_case, test, number) for test, cases in ways.items() for number, (case, of_case) in enumerate(cases.items())
+    }
+    return [item for item in items if item not in place or place[item][2] in turns[place[item][:2]]]
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts each group together, and the groups and then the long tests at the front: processes take tests in this order."""
+    if not any("[" in argument for argument in config.args):  # which asks for this very case
+        kept = in_their_turn(items)
+        chosen = set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = kept
 
     def place(item: pytest.Item) -> int:
         marks = (*GROUPS, "prometheus")
@@ -137,9 +166,9 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.A
         yield server
 
 
-@pytest.fixture(params=["with the commit", "gathered", "in files"])
+@pytest.fixture(params=SMALL)
 def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What becomes of small blocks and results: the commit keeps them; so it does, and results wait for the input's end; each is a file."""
+    """See :data:`SMALL`."""
     if request.param == "in files":
         monkeypatch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
     elif request.param == "gathered":

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from cases import how_many
 from chain_cases import UNBOUNDED, Case, even, random_case, stream
 from streamjoin.chain.interleavings import explore
 from streamjoin.chain.messages import (
@@ -35,7 +36,7 @@ from streamjoin.chain.stores import Pair, QueueStore, StreamTuple, Tuples, Windo
 from streamjoin.chain.worker import ProtocolError, State, Worker
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 
-SEEDS = range(320)
+SEEDS = range(how_many(320, of=4))
 
 
 def small_cases() -> Iterator[tuple[str, Case]]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from cases import how_many
 from chain_cases import Case, even, random_case, stream
 from streamjoin.chain.interleavings import Failure, explore
 from streamjoin.chain.messages import (
@@ -33,7 +34,7 @@ from streamjoin.chain.worker import Worker
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 
 ADD, REMOVE = Change.ADD, Change.REMOVE
-SEEDS = range(320)
+SEEDS = range(how_many(320, of=4))
 Changes = tuple[tuple[Change, ...], tuple[Change, ...]]
 
 

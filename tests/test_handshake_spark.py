@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import how_many
 from faulty_runs import run_cases
 from streamjoin.elastic.mapping import chain_keep
 from streamjoin.elastic.plan import Plan
@@ -23,7 +24,7 @@ from test_handshake import Case
 from test_many_streams_spark import MOST_WORKERS, Shaken
 from test_spark import start_spark
 
-CASES = int(os.environ.get("STREAMJOIN_CASES", "6"))
+CASES = how_many(6)
 SEED = os.environ.get("STREAMJOIN_SEED")
 EPOCHS = 12
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(60 * max(CASES, 5))]

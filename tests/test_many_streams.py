@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cases import how_many
 from faulty_runs import elastic, run_cases, run_with_faults
 from harness import SECOND, START, Input, driver_for, late_of, make_job, output_of, run_all, staged_of
 from many_streams import (
@@ -44,7 +45,7 @@ from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import ObjectStorage
 
-CASES = int(os.environ.get("STREAMJOIN_CASES", "200"))
+CASES = how_many(200)
 SEED = os.environ.get("STREAMJOIN_SEED")
 PARTS = 8
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import how_many
 from faulty_runs import MOST_FAILURES, run_cases
 from harness import driver_for, make_job
 from many_streams import SHAPES, Join, drawn
@@ -36,7 +37,7 @@ from test_many_streams import check_output
 from test_spark import start_spark
 from waiting import wait_for
 
-CASES = int(os.environ.get("STREAMJOIN_CASES", "5"))
+CASES = how_many(5)
 SEED = os.environ.get("STREAMJOIN_SEED")
 FEWEST_EPOCHS = 8
 MOST_WORKERS = 3

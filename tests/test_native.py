@@ -101,6 +101,10 @@ LIBRARY = """
 """Makes Python know of the library alone, as an image's does."""
 
 
+OF_ONE_LIBRARY = pytest.mark.xdist_group("library")
+"""Of tests in one process, which makes it once."""
+
+
 @pytest.fixture(scope="module")
 def machine_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library for the least of this machine's processors."""
@@ -119,6 +123,7 @@ def with_library(directory: Path, program: str, *arguments: str) -> subprocess.C
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
+@OF_ONE_LIBRARY
 def test_a_library_has_every_native_function_and_joins_and_reads_as_numba_does(machine_code: Path, tmp_path: Path) -> None:
     program = """
         from streamjoin.kernel import native
@@ -138,6 +143,7 @@ def test_a_library_has_every_native_function_and_joins_and_reads_as_numba_does(m
     assert output_of(tmp_path / "library") == output_of(tmp_path / "numba")
 
 
+@OF_ONE_LIBRARY
 def test_a_library_of_another_source_is_not_used(machine_code: Path, tmp_path: Path) -> None:
     described = json.loads((machine_code / library.DESCRIPTION).read_text())
     described["sources"]["streamjoin.kernel.run"] = "of another release"
@@ -149,6 +155,7 @@ def test_a_library_of_another_source_is_not_used(machine_code: Path, tmp_path: P
     assert "No module named 'numba', which the image leaves out" in done.stderr
 
 
+@OF_ONE_LIBRARY
 def test_a_library_takes_only_the_declared_types(machine_code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "DIRECTORY", machine_code)
     library._library.cache_clear()

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.apiserver
 
 ROOT = Path(__file__).resolve().parent.parent
 WRITES = ("apply", "patch", "create", "delete")
-CHECKS = 20
+CHECKS = 6
 LISTS = 9
 """Requests of one check."""
 STRATEGIC = "application/strategic-merge-patch+json"

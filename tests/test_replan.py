@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from cases import how_many
 from harness import SECOND, START, Crash, Input, driver_for, make_batch, make_job, oracle, output_of
 from streamjoin.elastic.mapping import assign, chain_keep, greedy, overlaps, relabelled
 from streamjoin.elastic.plan import Plan
@@ -38,7 +39,7 @@ from streamjoin.state.blocks import load
 from streamjoin.state.storage import ObjectStorage
 from streamjoin.state.store import held_on, select
 
-CASES = int(os.environ.get("STREAMJOIN_CASES", "30"))
+CASES = how_many(30, of=3)
 SEED = int(os.environ.get("STREAMJOIN_SEED", "0"))
 WITHIN = 6
 JOINS = {

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from cases import how_many
 from faulty_runs import elastic, run_cases, run_with_faults
 from harness import join_of, make_job, output_of
 from many_streams import Join, Results, TimeWindow, drawn, expected, written
 
-CASES = int(os.environ.get("STREAMJOIN_CASES", "24"))
+CASES = how_many(24)
 SEED = os.environ.get("STREAMJOIN_SEED")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import how_many
 from semijoin_cases import Case, numbers, random_case
 from streamjoin.semijoin.algorithms import one_way
 from streamjoin.semijoin.algorithms.at_destination import DestinationOfSMD1, SourceOfSMD1
@@ -34,7 +35,7 @@ from streamjoin.semijoin.algorithms.window import Arrivals, Held, RowWindow, Str
 from streamjoin.semijoin.names import Algorithm
 from streamjoin.semijoin.network import Link, Run, batches, run_one_way
 
-SEEDS = range(400)
+SEEDS = range(how_many(400, of=4))
 SLOW = (25, 90)
 """Bounds on a shipment's delay that are above most intervals, so that what breaks a rule shows."""
 
