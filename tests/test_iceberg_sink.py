@@ -344,7 +344,7 @@ def test_what_is_appended_while_files_are_rewritten_is_there(tmp_path: Path, mon
     assert operations(table_at(tmp_path)) == ["append"] * 4 + ["replace"]
 
 
-@pytest.mark.parametrize("change", ["a delete", "a rewriting"])
+@pytest.mark.parametrize("change", ["a delete", "a rewriting", "another partitioning"])
 def test_files_that_others_change_meanwhile_are_left_to_them(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = sink(tmp_path)
     for epoch in range(3):
@@ -355,8 +355,11 @@ def test_files_that_others_change_meanwhile_are_left_to_them(change: str, tmp_pa
         monkeypatch.setattr(iceberg_rewrite, "_one_file", made)
         if change == "a delete":
             table_at(tmp_path).delete("id = 3")
-        else:
+        elif change == "a rewriting":
             rewrite(table_at(tmp_path), 1 << 20, "zstd")
+        else:
+            with table_at(tmp_path).update_spec() as update:
+                update.add_identity("name")
         return made(*arguments)
 
     monkeypatch.setattr(iceberg_rewrite, "_one_file", slow)

@@ -63,6 +63,7 @@ def rewrite(
         return 0, 0
     old = [task.file for tasks in groups for task in tasks]
     new: list[DataFile] = []
+    form = _form(table)
     is_open = False
     """Whether the catalog may have committed."""
     try:
@@ -72,7 +73,7 @@ def rewrite(
             try:
                 with alone:
                     table.refresh()
-                    if not _only_appended(table, snapshot.snapshot_id):
+                    if _form(table) != form or not _only_appended(table, snapshot.snapshot_id):
                         raise RewriteError("others changed it meanwhile")
                     is_open = True
                     _replace(table, old, new)
@@ -100,6 +101,11 @@ def _replace(table: Table, old: Sequence[DataFile], new: Sequence[DataFile]) -> 
             snapshot.delete_data_file(file)
         for file in new:
             snapshot.append_data_file(file)
+
+
+def _form(table: Table) -> tuple[int, int]:
+    """Which columns and which partitions new files have."""
+    return table.metadata.current_schema_id, table.metadata.default_spec_id
 
 
 def _only_appended(table: Table, since: int) -> bool:
